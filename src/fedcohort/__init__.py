@@ -1,0 +1,64 @@
+"""fedcohort chooses who trains: unbiased, low-variance client sampling for federated learning.
+
+>>> import numpy as np
+>>> from fedcohort import Population, SizeClusteredDesign
+>>> design = SizeClusteredDesign(Population([5, 3, 2]), cohort_size=2, rng=np.random.default_rng(0))
+>>> cohort = design.draw(np.random.default_rng(1))
+>>> cohort.clients.tolist(), cohort.weights.tolist()
+([0, 1], [0.5, 0.5])
+"""
+
+from importlib.metadata import version
+
+from fedcohort import diagnostics
+from fedcohort.aggregation import aggregate
+from fedcohort.cohort import Cohort
+from fedcohort.designs import (
+    Design,
+    Multinomial,
+    MultinomialDesign,
+    Poisson,
+    PoissonDesign,
+    Recipe,
+    RowDesign,
+    SimilarityClustered,
+    SimilarityClusteredDesign,
+    SizeClustered,
+    SizeClusteredDesign,
+    Target,
+    TargetDesign,
+    Uniform,
+    UniformDesign,
+)
+from fedcohort.errors import FedcohortError
+from fedcohort.plan import Plan
+from fedcohort.population import Population
+from fedcohort.streams import Stream, stream
+
+__all__ = [
+    "Cohort",
+    "Design",
+    "FedcohortError",
+    "Multinomial",
+    "MultinomialDesign",
+    "Plan",
+    "Poisson",
+    "PoissonDesign",
+    "Population",
+    "Recipe",
+    "RowDesign",
+    "SimilarityClustered",
+    "SimilarityClusteredDesign",
+    "SizeClustered",
+    "SizeClusteredDesign",
+    "Stream",
+    "Target",
+    "TargetDesign",
+    "Uniform",
+    "UniformDesign",
+    "aggregate",
+    "diagnostics",
+    "stream",
+]
+
+__version__ = version("fedcohort")

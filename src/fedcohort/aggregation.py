@@ -1,0 +1,47 @@
+"""The one formula: how a cohort's updates move the model."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedcohort.cohort import Cohort
+from fedcohort.errors import AggregationError
+
+
+def aggregate(
+    model: ArrayLike, updates: ArrayLike, cohort: Cohort, *, server_lr: float = 1.0
+) -> NDArray[np.floating]:
+    r"""Move the model by the cohort's weighted updates.
+
+    .. math:: \theta' = \theta + \eta_s \sum_i w_i \Delta_i
+
+    An empty cohort leaves the model as it is; so does the residual's share of it.
+
+    Parameters
+    ----------
+    model
+        The global model, any shape.
+    updates
+        Client model minus global model, one per client in the order of ``cohort.clients``;
+        shape (len(cohort), \*model.shape).
+    cohort
+        Who was drawn, with what weight.
+    server_lr
+        The server's learning rate.
+
+    Examples
+    --------
+    >>> cohort = Cohort.of_shares(np.array([0, 2]), np.array([1, 3]), cohort_size=4)
+    >>> aggregate([1.0, 1.0], [[4.0, 0.0], [0.0, 4.0]], cohort).tolist()
+    [2.0, 4.0]
+    """
+    theta, deltas = np.asarray(model), np.asarray(updates)
+    if len(cohort) == 0:
+        return theta.copy()
+    if deltas.shape != (len(cohort), *theta.shape):
+        raise AggregationError(
+            f"aggregate: updates must have shape {(len(cohort), *theta.shape)}, one per client of "
+            f"the cohort; got {deltas.shape}. Order them as cohort.clients; a client that was "
+            f"drawn twice sends one update."
+        )
+    moved: NDArray[np.floating] = theta + server_lr * np.tensordot(cohort.weights, deltas, axes=1)
+    return moved

@@ -1,0 +1,66 @@
+"""Checks of arguments that several nouns share; each raises or returns."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from operator import index
+
+import numpy as np
+
+from fedcohort.errors import DesignError
+
+#: Units are 64-bit signed integers: a whole line of ``m * M`` units must stay below this.
+UNIT_LIMIT = 2**63
+
+
+def checked_cohort_size(owner: str, cohort_size: int) -> int:
+    """Let a whole number of at least 1 through."""
+    try:
+        size = index(cohort_size)
+    except TypeError:
+        size = 0
+    if isinstance(cohort_size, (bool, np.bool_)) or size < 1:
+        raise DesignError(
+            f"{owner}: cohort_size must be a whole number of at least 1; got {cohort_size!r}. "
+            f"Pass the number of draws in a round."
+        )
+    return size
+
+
+def checked_rng(owner: str, rng: np.random.Generator) -> np.random.Generator:
+    """Let a numpy generator through."""
+    if not isinstance(rng, np.random.Generator):
+        raise DesignError(
+            f"{owner}: rng must be a numpy.random.Generator; got {type(rng).__name__}. "
+            f"Pass numpy.random.default_rng(seed)."
+        )
+    return rng
+
+
+def checked_rounds(owner: str, rounds: int) -> int:
+    """Let a whole number of at least 0 through."""
+    try:
+        number = index(rounds)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise DesignError(
+            f"{owner}: rounds must be a whole number of at least 0; got {rounds!r}. "
+            f"Pass how many cohorts to draw."
+        )
+    return number
+
+
+def checked_choice(owner: str, keyword: str, value: str, choices: Iterable[str]) -> None:
+    """Let one of ``choices`` through."""
+    known = list(choices)
+    if value not in known:
+        raise DesignError(
+            f"{owner}: {keyword} must be one of {', '.join(known)}; got {value!r}."
+            f"{did_you_mean(value, known)}"
+        )
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return `` Did you mean 'x'?`` for the nearest known word, or nothing."""
+    nearest = get_close_matches(str(word), list(known), n=1)
+    return f" Did you mean {nearest[0]!r}?" if nearest else ""

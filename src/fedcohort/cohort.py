@@ -1,0 +1,50 @@
+"""Who was drawn for one round, how often, and with what weight."""
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cohort:
+    r"""The clients of one round: each trains once and carries its weight once.
+
+    The server moves the model by :math:`\sum_i w_i \Delta_i`; what the weights leave of 1 is the
+    residual, the share of the current model that no client replaces.
+
+    Attributes
+    ----------
+    clients
+        The drawn clients' positions in the population: sorted and distinct.
+    counts
+        How often each of them was drawn, at least 1.
+    weights
+        The aggregation weight of each of them.
+    residual
+        One minus the sum of the weights. 0 for every design whose weights are ``counts / m``.
+    """
+
+    clients: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    residual: float
+
+    @classmethod
+    def of_shares(
+        cls, clients: NDArray[np.int64], counts: NDArray[np.int64], cohort_size: int
+    ) -> Self:
+        """Weigh every draw ``1 / cohort_size``; the residual is 0, not a rounding error."""
+        return cls(clients, counts, counts / cohort_size, residual=0.0)
+
+    @classmethod
+    def of_weights(
+        cls, clients: NDArray[np.int64], counts: NDArray[np.int64], weights: NDArray[np.float64]
+    ) -> Self:
+        """Take the weights as they are; the model keeps what they leave of 1."""
+        return cls(clients, counts, weights, residual=1.0 - math.fsum(weights))
+
+    def __len__(self) -> int:
+        return len(self.clients)

@@ -1,0 +1,34 @@
+"""The laws that cohorts are drawn from, one file each, and their recipes."""
+
+from fedcohort.designs.base import Design
+from fedcohort.designs.catalogue import RECIPES, make_recipe
+from fedcohort.designs.multinomial import Multinomial, MultinomialDesign
+from fedcohort.designs.poisson import Poisson, PoissonDesign
+from fedcohort.designs.recipe import Knowledge, Memory, Recipe
+from fedcohort.designs.rows import RowDesign
+from fedcohort.designs.similarity_clustered import SimilarityClustered, SimilarityClusteredDesign
+from fedcohort.designs.size_clustered import SizeClustered, SizeClusteredDesign
+from fedcohort.designs.target import Target, TargetDesign
+from fedcohort.designs.uniform import Uniform, UniformDesign
+
+__all__ = [
+    "RECIPES",
+    "Design",
+    "Knowledge",
+    "Memory",
+    "Multinomial",
+    "MultinomialDesign",
+    "Poisson",
+    "PoissonDesign",
+    "Recipe",
+    "RowDesign",
+    "SimilarityClustered",
+    "SimilarityClusteredDesign",
+    "SizeClustered",
+    "SizeClusteredDesign",
+    "Target",
+    "TargetDesign",
+    "Uniform",
+    "UniformDesign",
+    "make_recipe",
+]

@@ -1,0 +1,143 @@
+"""What every design is: a law that cohorts are drawn from, with its exact moments."""
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
+
+from fedcohort.arguments import UNIT_LIMIT, checked_cohort_size, checked_rng, checked_rounds
+from fedcohort.cohort import Cohort
+from fedcohort.errors import DesignError
+from fedcohort.population import Population
+from fedcohort.similarity.updates import checked_updates
+
+
+class Design(ABC):
+    r"""A probability law over cohorts.
+
+    A draw gives client :math:`i` a count :math:`c_i` and the aggregation weight
+    :math:`w_i = p_i c_i / E[c_i]`. A design is built once from what the server knows and does not
+    change; ``draw`` keeps no state.
+
+    The base is written for the common case, m draws with :math:`E[c_i] = m p_i`: every draw then
+    weighs 1/m and the residual is 0. A design with other counts or weights overrides
+    ``expected_counts``, ``weight_per_draw`` and ``_cohort``.
+    """
+
+    #: Whether the design claims :math:`E[w_i] = p_i`; the contract of all designs tests the claim.
+    unbiased: bool
+
+    def __init__(self, population: Population, cohort_size: int) -> None:
+        if not isinstance(population, Population):
+            raise DesignError(
+                f"{self.name}: population must be a Population; got {type(population).__name__}. "
+                f"Pass Population(sizes)."
+            )
+        self.population = population
+        self.cohort_size = checked_cohort_size(self.name, cohort_size)
+        if self.cohort_size * population.total >= UNIT_LIMIT:
+            raise DesignError(
+                f"{self.name}: cohort_size * total must be less than 2^63; got "
+                f"{self.cohort_size} * {population.total}. Divide all sizes by one number."
+            )
+
+    @property
+    def name(self) -> str:
+        """The class's name, for messages."""
+        return type(self).__name__
+
+    @property
+    def expected_counts(self) -> NDArray[np.float64]:
+        """How often each client is drawn on average, E[c], shape (n_clients,)."""
+        return self.cohort_size * self.population.sizes / self.population.total
+
+    @property
+    def weight_per_draw(self) -> NDArray[np.float64]:
+        """What one draw of each client weighs, shape (n_clients,); 0 where the size is 0."""
+        return np.where(self.population.sizes > 0, 1 / self.cohort_size, 0.0)
+
+    def draw(self, rng: np.random.Generator) -> Cohort:
+        """Draw one cohort; the same generator state gives the same cohort."""
+        counts = self.draw_many(rng, 1)
+        return self._cohort(counts.indices.astype(np.int64), counts.data)
+
+    def draw_many(self, rng: np.random.Generator, rounds: int) -> csr_array:
+        """Draw ``rounds`` cohorts, equal to as many calls of ``draw``.
+
+        Returns their counts: integers, shape (rounds, n_clients), indices sorted and distinct.
+        """
+        return self._draw_counts(checked_rng(self.name, rng), checked_rounds(self.name, rounds))
+
+    def aggregate_variance(self, updates: ArrayLike) -> float:
+        r"""Return :math:`E\|\sum_i w_i\Delta_i - \sum_i p_i\Delta_i\|^2`, squared bias included.
+
+        ``updates`` has shape (n_clients, dimension).
+        """
+        deltas = checked_updates(self.name, updates, self.population.n_clients)
+        offset = self.bias() @ deltas
+        return self._aggregate_spread(deltas) + float(offset @ offset)
+
+    def bias(self) -> NDArray[np.float64]:
+        """Return E[w] - p, shape (n_clients,); exactly 0 where the design is unbiased."""
+        if self.unbiased:
+            return np.zeros(self.population.n_clients)
+        return self.weight_per_draw * self.expected_counts - self.population.importance
+
+    @abstractmethod
+    def weight_variance(self) -> NDArray[np.float64]:
+        """Return Var[w], shape (n_clients,)."""
+
+    @abstractmethod
+    def weight_covariance(self) -> NDArray[np.float64]:
+        """Return Cov[w], shape (n_clients, n_clients): for small populations."""
+
+    @abstractmethod
+    def inclusion_probability(self) -> NDArray[np.float64]:
+        """Return the chance of each client to be in the cohort, shape (n_clients,)."""
+
+    @abstractmethod
+    def max_count(self) -> NDArray[np.int64]:
+        """Return how often each client can be drawn at most, shape (n_clients,)."""
+
+    @abstractmethod
+    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
+        """Draw the counts of ``rounds`` cohorts."""
+
+    @abstractmethod
+    def _aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+        """Return the expected squared distance of the aggregate from its own mean."""
+
+    def _cohort(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
+        """Weigh the drawn clients."""
+        return Cohort.of_shares(clients, counts, self.cohort_size)
+
+
+def drawable_clients(design: Design) -> NDArray[np.int64]:
+    """Return the clients of positive size; refuse a cohort that is larger than these."""
+    clients = np.flatnonzero(design.population.sizes)
+    if design.cohort_size > len(clients):
+        raise DesignError(
+            f"{design.name}: draws without replacement, so cohort_size must be at most the "
+            f"{len(clients)} clients of positive size; got {design.cohort_size}. "
+            f"Lower it, or use MultinomialDesign or SizeClusteredDesign."
+        )
+    return clients
+
+
+def count_matrix(clients: NDArray[np.integer], n_clients: int) -> csr_array:
+    """Count the drawn clients of every round; ``clients`` has shape (rounds, draws).
+
+    Examples
+    --------
+    >>> count_matrix(np.array([[2, 0, 2], [1, 1, 1]]), n_clients=3).toarray().tolist()
+    [[1, 0, 2], [0, 3, 0]]
+    """
+    rounds, draws = clients.shape
+    line = np.sort(clients, axis=1)
+    first = np.ones(line.shape, dtype=bool)
+    first[:, 1:] = line[:, 1:] != line[:, :-1]
+    starts = np.flatnonzero(first)
+    counts = np.diff(starts, append=rounds * draws)
+    indptr = np.concatenate([[0], np.cumsum(first.sum(axis=1))])
+    return csr_array((counts, line.ravel()[starts], indptr), shape=(rounds, n_clients))

@@ -1,0 +1,48 @@
+"""The recipes by name: what files and the command line can ask for."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+
+from fedcohort.arguments import did_you_mean
+from fedcohort.designs.multinomial import Multinomial
+from fedcohort.designs.poisson import Poisson
+from fedcohort.designs.recipe import Recipe
+from fedcohort.designs.similarity_clustered import SimilarityClustered
+from fedcohort.designs.size_clustered import SizeClustered
+from fedcohort.designs.target import Target
+from fedcohort.designs.uniform import Uniform
+from fedcohort.errors import DesignError
+
+#: Every recipe of the library, by its name.
+RECIPES: dict[str, type[Recipe]] = {
+    recipe.name: recipe
+    for recipe in (Uniform, Multinomial, Poisson, SizeClustered, SimilarityClustered, Target)
+}
+
+
+def make_recipe(name: str, cohort_size: int, options: Mapping[str, object]) -> Recipe:
+    """Make the recipe ``name`` with hyper-parameters from a file or the command line.
+
+    Examples
+    --------
+    >>> make_recipe("size", 10, {"whole_rows_first": True})
+    SizeClustered(cohort_size=10, whole_rows_first=True)
+    """
+    if name not in RECIPES:
+        raise DesignError(
+            f"unknown design {name!r}; known are {', '.join(RECIPES)}.{did_you_mean(name, RECIPES)}"
+        )
+    defaults = {field.name: field.default for field in fields(RECIPES[name])}
+    own = {key: default for key, default in defaults.items() if default is not MISSING}
+    for key, value in options.items():
+        if key not in own:
+            known = f"known are {', '.join(own)}" if own else "it has none"
+            raise DesignError(
+                f"design {name!r}: unknown key {key!r}; {known}.{did_you_mean(key, own)}"
+            )
+        if type(value) is not type(own[key]):
+            raise DesignError(
+                f"design {name!r}: {key} must be {type(own[key]).__name__}, as {own[key]!r} is; "
+                f"got {value!r}."
+            )
+    return RECIPES[name](cohort_size, **options)

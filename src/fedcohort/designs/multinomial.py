@@ -1,0 +1,87 @@
+"""Multinomial (MD) sampling: m independent draws, each by importance."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from fedcohort.designs.base import Design, count_matrix
+from fedcohort.designs.recipe import Knowledge, Recipe
+from fedcohort.designs.spread import spread
+from fedcohort.population import Population
+
+
+@final
+class MultinomialDesign(Design):
+    r"""Draw ``cohort_size`` clients independently with probability :math:`p_i`, weight 1/m a draw.
+
+    Every count is binomial, so that with :math:`\bar\Delta = \sum_i p_i \Delta_i`
+
+    .. math::
+
+        \operatorname{Cov}[w_i, w_j] = (p_i [i = j] - p_i p_j) / m, \qquad
+        B_{MD} = \tfrac1m \sum_i p_i \|\Delta_i - \bar\Delta\|^2 .
+
+    Unbiased and free of extra communication, but a client may fill the whole cohort: prefer
+    :class:`SizeClusteredDesign`, which is never worse. As a plan it would be m equal rows; it
+    keeps one running sum instead, and draws in integers.
+
+    Examples
+    --------
+    >>> design = MultinomialDesign(Population([5, 3, 2]), cohort_size=4)
+    >>> design.draw(np.random.default_rng(0)).counts.sum()
+    np.int64(4)
+
+    References
+    ----------
+    T. Li et al., "Federated optimization in heterogeneous networks", MLSys 2020.
+    """
+
+    unbiased = True
+
+    def __init__(self, population: Population, cohort_size: int) -> None:
+        super().__init__(population, cohort_size)
+        self._ends = np.cumsum(population.sizes)
+
+    def weight_variance(self) -> NDArray[np.float64]:
+        """Return Var[w], shape (n_clients,)."""
+        importance = self.population.importance
+        return importance * (1 - importance) / self.cohort_size
+
+    def weight_covariance(self) -> NDArray[np.float64]:
+        """Return Cov[w], shape (n_clients, n_clients)."""
+        importance = self.population.importance
+        covariance = -np.outer(importance, importance) / self.cohort_size
+        np.fill_diagonal(covariance, self.weight_variance())
+        return covariance
+
+    def inclusion_probability(self) -> NDArray[np.float64]:
+        """Return 1 - (1 - p)^m, shape (n_clients,)."""
+        with np.errstate(divide="ignore"):  # log 0: the only client is certain
+            misses = self.cohort_size * np.log1p(-self.population.importance)
+        return np.asarray(0.0 - np.expm1(misses))
+
+    def max_count(self) -> NDArray[np.int64]:
+        """Return m where the size is positive, shape (n_clients,)."""
+        return np.where(self.population.sizes > 0, self.cohort_size, 0)
+
+    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
+        units = rng.integers(self.population.total, size=(rounds, self.cohort_size))
+        clients = np.searchsorted(self._ends, units, side="right")
+        return count_matrix(clients, self.population.n_clients)
+
+    def _aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+        return spread(self.population.importance, updates) / self.cohort_size
+
+
+@final
+@dataclass(frozen=True)
+class Multinomial(Recipe):
+    """Recipe of :class:`MultinomialDesign`."""
+
+    name: ClassVar[str] = "multinomial"
+
+    def _design(self, population: Population, known: Knowledge) -> MultinomialDesign:
+        return MultinomialDesign(population, self.cohort_size)

@@ -1,0 +1,71 @@
+"""Recipes: a design's name and hyper-parameters, built into a design when something changed."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.designs.base import Design
+from fedcohort.population import Population
+
+
+class Memory(Protocol):
+    """What a recipe reads of the server's memory."""
+
+    @property
+    def updates(self) -> NDArray[np.floating]:
+        """The last update of every client, zero before the first; shape (n_clients, dimension)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Knowledge:
+    """What the server knows when it builds a round's design.
+
+    Attributes
+    ----------
+    memory
+        The clients' last updates; None where there are none yet.
+    signals
+        What else was asked of the clients this round, by name; None where nothing was.
+    round_
+        The round, from 0.
+    rng
+        Breaks ties; not the generator that cohorts are drawn with.
+    """
+
+    memory: Memory | None
+    signals: Mapping[str, NDArray[np.floating]] | None
+    round_: int
+    rng: np.random.Generator
+
+
+@dataclass(frozen=True)
+class Recipe(ABC):
+    """What experiment files, the command line and server loops name.
+
+    A recipe is a frozen dataclass of hyper-parameters; what changes between rounds is an argument
+    of ``build``. A new recipe gives its ``name`` and turns knowledge into a design (``_design``).
+    """
+
+    #: The name in files and on the command line.
+    name: ClassVar[str]
+
+    cohort_size: int
+
+    def build(
+        self,
+        population: Population,
+        memory: Memory | None,
+        signals: Mapping[str, NDArray[np.floating]] | None,
+        round_: int,
+        rng: np.random.Generator,
+    ) -> Design:
+        """Build the design of this round over ``population``; see :class:`Knowledge`."""
+        return self._design(population, Knowledge(memory, signals, round_, rng))
+
+    @abstractmethod
+    def _design(self, population: Population, known: Knowledge) -> Design:
+        """Build the design from what is known."""

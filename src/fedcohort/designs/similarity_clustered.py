@@ -1,0 +1,139 @@
+"""Clustered sampling by similarity of the clients' updates: Algorithm 2 of the paper."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedcohort.allocation import fill_groups, whole_rows
+from fedcohort.arguments import checked_choice, checked_rng
+from fedcohort.designs.recipe import Knowledge, Recipe
+from fedcohort.designs.rows import RowDesign
+from fedcohort.errors import DesignError
+from fedcohort.plan import Plan
+from fedcohort.population import Population
+from fedcohort.similarity.measures import MEASURES, MeasureName
+from fedcohort.similarity.trees import LINKAGES, Linkage, capacity_cut, merge_tree
+from fedcohort.similarity.updates import checked_updates
+
+#: All pairs of more clients than this do not fit the memory of one machine.
+LARGEST_TREE = 20_000
+
+Reading = Literal["distances", "rows-as-points"]
+READINGS: tuple[Reading, ...] = get_args(Reading)
+
+
+@final
+class SimilarityClusteredDesign(RowDesign):
+    r"""Cluster the clients by their updates, cut the tree by capacity, and fill the distributions.
+
+    1. A client with :math:`m n_i \ge M` gets :math:`\lfloor m n_i / M \rfloor` distributions
+       alone; its remaining :math:`u_i = m n_i \bmod M` units take part in the rest.
+    2. The similarity tree of the clients with :math:`u_i > 0` is cut into its maximal subtrees of
+       at most M units.
+    3. The largest groups open the remaining distributions; the clients of the others fill the
+       room that is left, larger groups first.
+
+    Clients that never sent an update are all zero: they form a group of their own. Clients are
+    permuted before the tree is built, equal groups are ordered at random, and so are the clients
+    of a group that is spread: the law does not depend on how clients are numbered.
+
+    Parameters
+    ----------
+    population, cohort_size
+        Whom to draw from, and how many draws.
+    updates
+        The clients' last updates (client model minus the global model it started from), zero
+        before the first; shape (n_clients, dimension).
+    measure
+        ``"arccos"`` (the angle), ``"l2"`` or ``"l1"``.
+    linkage
+        ``"ward"``, or another of :data:`fedcohort.similarity.LINKAGES`.
+    reading
+        ``"distances"`` builds the tree from the pairwise distances, as the paper says;
+        ``"rows-as-points"`` from the Euclidean distances between the rows of their matrix, which
+        is what the published code computes.
+    rng
+        Breaks ties.
+
+    Examples
+    --------
+    >>> population, rng = Population([1, 1, 1, 1]), np.random.default_rng(0)
+    >>> updates = [[1, 0], [0, 1], [2, 0], [0, 3]]
+    >>> design = SimilarityClusteredDesign(population, 2, updates, rng=rng)
+    >>> sorted(design.plan.units.toarray().tolist())
+    [[0, 2, 0, 2], [2, 0, 2, 0]]
+
+    References
+    ----------
+    Y. Fraboni et al., "Clustered sampling", ICML 2021, Algorithm 2, with line 12 put right
+    (``u_i``, not ``b_i``) and the last paragraph of Section 5 for large clients.
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        cohort_size: int,
+        updates: ArrayLike,
+        *,
+        measure: MeasureName = "arccos",
+        linkage: Linkage = "ward",
+        reading: Reading = "distances",
+        rng: np.random.Generator,
+    ) -> None:
+        super().__init__(population, cohort_size)
+        checked_rng(self.name, rng)
+        checked_choice(self.name, "measure", measure, MEASURES)
+        checked_choice(self.name, "linkage", linkage, LINKAGES)
+        checked_choice(self.name, "reading", reading, READINGS)
+        deltas = checked_updates(self.name, updates, population.n_clients)
+        total = population.total
+        alone, rest = whole_rows(self.cohort_size * population.sizes, total)
+        clients = rng.permutation(np.flatnonzero(rest))
+        self._check_memory(len(clients))
+        distances = MEASURES[measure](deltas[clients])
+        if reading == "rows-as-points":
+            distances = _between_rows(distances)
+        groups = capacity_cut(merge_tree(distances, linkage), rest[clients], total)
+        filled = fill_groups(clients, rest[clients], groups, capacity=total, rng=rng)
+        self.plan = Plan.of_entries(filled.below(alone), population)
+
+    def _check_memory(self, n: int) -> None:
+        if n > LARGEST_TREE:
+            raise DesignError(
+                f"{self.name}: compares all pairs, at most {LARGEST_TREE} clients; got {n}, whose "
+                f"distances take {4e-9 * n * n:.0f} GB. Use SizeClusteredDesign, or TargetDesign "
+                f"with groups of your own."
+            )
+
+
+def _between_rows(distances: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the Euclidean distances between the rows of the square matrix of distances."""
+    from scipy.spatial.distance import pdist, squareform
+
+    return pdist(squareform(distances))
+
+
+@final
+@dataclass(frozen=True)
+class SimilarityClustered(Recipe):
+    """Recipe of :class:`SimilarityClusteredDesign`; without a memory every update is zero."""
+
+    name: ClassVar[str] = "similarity"
+
+    measure: MeasureName = "arccos"
+    linkage: Linkage = "ward"
+    reading: Reading = "distances"
+
+    def _design(self, population: Population, known: Knowledge) -> SimilarityClusteredDesign:
+        unseen = np.zeros((population.n_clients, 1))
+        return SimilarityClusteredDesign(
+            population,
+            self.cohort_size,
+            unseen if known.memory is None else known.memory.updates,
+            measure=self.measure,
+            linkage=self.linkage,
+            reading=self.reading,
+            rng=known.rng,
+        )

@@ -1,0 +1,122 @@
+"""Target sampling: known groups instead of a similarity tree."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.allocation import Entries, fill_groups, overlaps, whole_rows
+from fedcohort.arguments import checked_rng
+from fedcohort.designs.recipe import Knowledge, Recipe
+from fedcohort.designs.rows import RowDesign
+from fedcohort.errors import DesignError
+from fedcohort.plan import Plan
+from fedcohort.population import Population
+
+
+@final
+class TargetDesign(RowDesign):
+    r"""Fill the distributions with known groups, such as the classes that clients hold.
+
+    A client with :math:`m n_i \ge M` first gets :math:`\lfloor m n_i / M \rfloor` distributions
+    alone. A group above M units is laid on a line in random order and cut into full
+    distributions and a remainder. Then Algorithm 2's filling: the largest groups open the
+    remaining distributions, the clients of the others fill the room that is left.
+
+    With m groups of equal mass this is the paper's oracle: one client from each group, by
+    importance. The server seldom knows such groups; it is there to compare with.
+
+    Parameters
+    ----------
+    population, cohort_size
+        Whom to draw from, and how many draws.
+    groups
+        The group of every client: n_clients labels of any kind.
+    rng
+        Breaks ties.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> design = TargetDesign(Population([1, 1, 1, 1]), 2, ["a", "b", "a", "b"], rng=rng)
+    >>> sorted(design.plan.units.toarray().tolist())
+    [[0, 2, 0, 2], [2, 0, 2, 0]]
+
+    References
+    ----------
+    Y. Fraboni et al., "Clustered sampling", ICML 2021, Section 6 ("target").
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        cohort_size: int,
+        groups: Sequence[Hashable],
+        *,
+        rng: np.random.Generator,
+    ) -> None:
+        super().__init__(population, cohort_size)
+        checked_rng(self.name, rng)
+        total = population.total
+        numbers = _group_numbers(groups, population.n_clients)
+        alone, rest = whole_rows(self.cohort_size * population.sizes, total)
+        clients = rng.permutation(np.flatnonzero(rest))
+        clients = clients[np.argsort(numbers[clients], kind="stable")]
+        full, left = _cut_groups(clients, rest[clients], numbers[clients], total)
+        filled = fill_groups(left.clients, left.units, left.rows, capacity=total, rng=rng)
+        self.plan = Plan.of_entries(filled.below(full.below(alone)), population)
+
+
+def _cut_groups(
+    clients: NDArray[np.int64],
+    units: NDArray[np.int64],
+    groups: NDArray[np.int64],
+    capacity: int,
+) -> tuple[Entries, Entries]:
+    """Cut every group into full rows and a remainder; the clients come group by group.
+
+    Returns the full rows, and the remainders with their groups as rows.
+    """
+    masses = np.zeros(int(groups.max(initial=-1)) + 1, dtype=np.int64)
+    np.add.at(masses, groups, units)
+    n_full = masses // capacity
+    # The line of all clients is cut where a row is full and where a group ends.
+    cut_group = np.repeat(np.arange(len(masses)), n_full + 1)
+    is_rest = np.diff(cut_group, append=len(masses)) > 0
+    cuts = np.where(is_rest, (masses - n_full * capacity)[cut_group], capacity)
+    pieces, cut, shared = overlaps(units, cuts)
+    in_rest = is_rest[cut]
+    row_of_cut = np.cumsum(~is_rest) - 1
+    full = Entries(row_of_cut[cut[~in_rest]], clients[pieces[~in_rest]], shared[~in_rest])
+    rest = Entries(cut_group[cut[in_rest]], clients[pieces[in_rest]], shared[in_rest])
+    return full, rest
+
+
+def _group_numbers(groups: Iterable[Hashable], n_clients: int) -> NDArray[np.int64]:
+    """Give the labels numbers from 0, as they come."""
+    known: dict[Hashable, int] = {}
+    try:
+        numbers = [known.setdefault(label, len(known)) for label in groups]
+    except TypeError:
+        numbers = []
+    if len(numbers) != n_clients:
+        raise DesignError(
+            f"TargetDesign: groups must be one label per client, {n_clients}; got "
+            f"{len(numbers)} that can be used. Label every client with a number or a name."
+        )
+    return np.array(numbers)
+
+
+@final
+@dataclass(frozen=True)
+class Target(Recipe):
+    """Recipe of :class:`TargetDesign`."""
+
+    name: ClassVar[str] = "target"
+
+    groups: tuple[Hashable, ...] = ()
+
+    def _design(self, population: Population, known: Knowledge) -> TargetDesign:
+        return TargetDesign(population, self.cohort_size, self.groups, rng=known.rng)

@@ -1,0 +1,111 @@
+"""Uniform sampling without replacement: FedAvg's own, and its unbiased form."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from fedcohort.cohort import Cohort
+from fedcohort.designs.base import Design, count_matrix, drawable_clients
+from fedcohort.designs.recipe import Knowledge, Recipe
+from fedcohort.designs.spread import spread
+from fedcohort.population import Population
+
+
+@final
+class UniformDesign(Design):
+    r"""Draw ``cohort_size`` distinct clients, all subsets equally likely.
+
+    FedAvg's own sampling (``unbiased=False``) gives a drawn client the weight :math:`p_i`; the
+    rest of the weight, the residual, stays on the current model: biased, since
+    :math:`E[w_i] = p_i\,m/n`. With ``unbiased=True`` the weight is :math:`p_i\,n/m`, and the
+    residual is 0 only on average. Clients of size 0 do not take part: :math:`n` counts the others.
+
+    With :math:`f = m/n` and :math:`s_i` the weight of a drawn client,
+
+    .. math::
+
+        \operatorname{Var}[w_i] = s_i^2 f (1 - f), \qquad
+        \operatorname{Cov}[w_i, w_j] = -s_i s_j \frac{f (1 - f)}{n - 1} .
+
+    Examples
+    --------
+    >>> design = UniformDesign(Population([5, 3, 2]), cohort_size=2)
+    >>> design.bias().round(4).tolist()
+    [-0.1667, -0.1, -0.0667]
+
+    References
+    ----------
+    B. McMahan et al., "Communication-efficient learning of deep networks from decentralized
+    data", AISTATS 2017; eq. (3) of Fraboni et al. (2021).
+    """
+
+    def __init__(self, population: Population, cohort_size: int, *, unbiased: bool = False) -> None:
+        super().__init__(population, cohort_size)
+        self.unbiased = unbiased
+        self._drawable = drawable_clients(self)
+
+    @property
+    def expected_counts(self) -> NDArray[np.float64]:
+        """How often each client is drawn on average, m/n, shape (n_clients,)."""
+        return np.where(self.population.sizes > 0, self.cohort_size / len(self._drawable), 0.0)
+
+    @property
+    def weight_per_draw(self) -> NDArray[np.float64]:
+        """What each client weighs if drawn: p n/m, or p for FedAvg's own."""
+        importance = self.population.importance
+        return importance * len(self._drawable) / self.cohort_size if self.unbiased else importance
+
+    def weight_variance(self) -> NDArray[np.float64]:
+        """Return Var[w], shape (n_clients,)."""
+        chance = self.cohort_size / len(self._drawable)
+        return self.weight_per_draw**2 * chance * (1 - chance)
+
+    def weight_covariance(self) -> NDArray[np.float64]:
+        """Return Cov[w], shape (n_clients, n_clients)."""
+        n, weight = len(self._drawable), self.weight_per_draw
+        chance = self.cohort_size / n
+        covariance = -np.outer(weight, weight) * chance * (1 - chance) / max(n - 1, 1)
+        np.fill_diagonal(covariance, self.weight_variance())
+        return covariance
+
+    def inclusion_probability(self) -> NDArray[np.float64]:
+        """Return m/n where the size is positive, shape (n_clients,)."""
+        return self.expected_counts
+
+    def max_count(self) -> NDArray[np.int64]:
+        """Return 1 where the size is positive, shape (n_clients,)."""
+        return (self.population.sizes > 0).astype(np.int64)
+
+    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
+        # A round at a time: O(m) each, whatever n. Drawing all rounds at once takes keys for all
+        # n clients, or a comparison of every pair of draws; both are slower for large n or m.
+        n, m = len(self._drawable), self.cohort_size
+        positions = np.empty((rounds, m), dtype=np.int64)
+        for row in positions:
+            row[:] = rng.choice(n, m, replace=False, shuffle=False)
+        return count_matrix(self._drawable[positions], self.population.n_clients)
+
+    def _aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+        # The variance of a total without replacement: m (1 - m/n) times the sample variance.
+        n, m = len(self._drawable), self.cohort_size
+        weighted = self.weight_per_draw[self._drawable, None] * updates[self._drawable]
+        return m * (1 - m / n) * spread(np.full(n, 1 / n), weighted) * n / max(n - 1, 1)
+
+    def _cohort(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
+        return Cohort.of_weights(clients, counts, self.weight_per_draw[clients])
+
+
+@final
+@dataclass(frozen=True)
+class Uniform(Recipe):
+    """Recipe of :class:`UniformDesign`."""
+
+    name: ClassVar[str] = "uniform"
+
+    unbiased: bool = False
+
+    def _design(self, population: Population, known: Knowledge) -> UniformDesign:
+        return UniformDesign(population, self.cohort_size, unbiased=self.unbiased)

@@ -1,0 +1,15 @@
+"""What a design does to the clients, as exact numbers: pure functions of a design."""
+
+from fedcohort.diagnostics.aggregate import aggregate_variance
+from fedcohort.diagnostics.inclusion import expected_distinct, inclusion_probability, max_count
+from fedcohort.diagnostics.weights import bias, weight_covariance, weight_variance
+
+__all__ = [
+    "aggregate_variance",
+    "bias",
+    "expected_distinct",
+    "inclusion_probability",
+    "max_count",
+    "weight_covariance",
+    "weight_variance",
+]

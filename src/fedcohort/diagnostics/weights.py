@@ -1,0 +1,52 @@
+"""The first two moments of the aggregation weights."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.designs.base import Design
+from fedcohort.errors import DesignError
+
+#: A covariance matrix of more clients than this does not fit the memory of one machine.
+LARGEST_MATRIX = 20_000
+
+
+def bias(design: Design) -> NDArray[np.float64]:
+    """Return E[w] - p, shape (n_clients,); exactly 0 for a design that claims to be unbiased.
+
+    Examples
+    --------
+    >>> from fedcohort import Population, UniformDesign
+    >>> bias(UniformDesign(Population([6, 2]), cohort_size=1)).tolist()
+    [-0.375, -0.125]
+    """
+    return design.bias()
+
+
+def weight_variance(design: Design) -> NDArray[np.float64]:
+    """Return Var[w], shape (n_clients,).
+
+    Examples
+    --------
+    >>> from fedcohort import MultinomialDesign, Population
+    >>> weight_variance(MultinomialDesign(Population([6, 2]), cohort_size=3)).tolist()
+    [0.0625, 0.0625]
+    """
+    return design.weight_variance()
+
+
+def weight_covariance(design: Design) -> NDArray[np.float64]:
+    """Return Cov[w], shape (n_clients, n_clients); for small populations.
+
+    Examples
+    --------
+    >>> from fedcohort import MultinomialDesign, Population
+    >>> weight_covariance(MultinomialDesign(Population([6, 2]), cohort_size=3)).tolist()
+    [[0.0625, -0.0625], [-0.0625, 0.0625]]
+    """
+    n = design.population.n_clients
+    if n > LARGEST_MATRIX:
+        raise DesignError(
+            f"weight_covariance: is an n x n matrix, for at most {LARGEST_MATRIX} clients; got "
+            f"{n}, which take {8e-9 * n * n:.0f} GB. Use weight_variance or aggregate_variance."
+        )
+    return design.weight_covariance()

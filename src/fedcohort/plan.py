@@ -1,0 +1,117 @@
+"""The m distributions that a row design draws from, as an integer matrix."""
+
+from __future__ import annotations
+
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from fedcohort.allocation import Entries
+from fedcohort.errors import PlanError
+from fedcohort.population import Population
+
+
+@final
+class Plan:
+    r"""m distributions over the clients: row k draws client i with ``units[k, i] / total``.
+
+    The integers satisfy Proposition 1 of Fraboni et al. (2021) as equalities,
+
+    .. math:: \sum_i r'_{k,i} = M, \qquad \sum_k r'_{k,i} = m\, n_i ,
+
+    which is checked when a plan is made: a plan that exists is unbiased.
+
+    Parameters
+    ----------
+    units
+        Integers, scipy.sparse, shape (cohort_size, n_clients).
+    population
+        Whose clients the columns are.
+
+    Examples
+    --------
+    >>> plan = Plan(csr_array([[10, 0, 0], [0, 6, 4]]), Population([5, 3, 2]))
+    >>> plan.probabilities.toarray().tolist()
+    [[1.0, 0.0, 0.0], [0.0, 0.6, 0.4]]
+    """
+
+    __slots__ = ("_ends", "_total", "_units")
+
+    def __init__(self, units: csr_array, population: Population) -> None:
+        self._total = population.total
+        self._units = _checked_units(units, population)
+        # Every row holds M units: in one running sum row k covers k M ... (k + 1) M.
+        self._ends = np.cumsum(self._units.data)
+
+    @classmethod
+    def of_entries(cls, entries: Entries, population: Population) -> Plan:
+        """Collect entries into the matrix."""
+        shape = (entries.n_rows, population.n_clients)
+        where = (entries.rows, entries.clients)
+        return cls(csr_array((entries.units, where), shape=shape), population)
+
+    @property
+    def units(self) -> csr_array:
+        """The integers, shape (cohort_size, n_clients): rows sum to total, columns to m n_i."""
+        return self._units
+
+    @property
+    def total(self) -> int:
+        """Units in every row, M."""
+        return self._total
+
+    @property
+    def cohort_size(self) -> int:
+        """How many distributions there are, m."""
+        return int(self._units.shape[0])
+
+    @property
+    def probabilities(self) -> csr_array:
+        """Units / total, shape (cohort_size, n_clients)."""
+        units = self._units
+        return csr_array((units.data / self._total, units.indices, units.indptr), units.shape)
+
+    def draw_clients(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
+        """Draw one client from every row, ``rounds`` times; shape (rounds, cohort_size)."""
+        m = self.cohort_size
+        units = rng.integers(self._total, size=(rounds, m)) + self._total * np.arange(m)
+        return self._units.indices[np.searchsorted(self._ends, units, side="right")].astype(
+            np.int64
+        )
+
+
+def _checked_units(units: csr_array, population: Population) -> csr_array:
+    """Sort and freeze the matrix, and hold it to Proposition 1."""
+    if units.dtype.kind not in "iu":
+        raise PlanError(f"Plan: units must be integers; got {units.dtype}. Multiply by the total.")
+    matrix: csr_array = csr_array(units, copy=True).astype(np.int64, copy=False)
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    m, n_clients = matrix.shape
+    if n_clients != population.n_clients:
+        raise PlanError(
+            f"Plan: needs a column for each of {population.n_clients} clients; got {n_clients}. "
+            f"Give clients that are never drawn a column of zeros."
+        )
+    if (matrix.data < 0).any():
+        raise PlanError(
+            f"Plan: units must not be negative; got {matrix.data.min()}. Use 0 or more."
+        )
+    rows = matrix.sum(axis=1)
+    if m == 0 or (rows != population.total).any():
+        k = int(np.argmax(rows != population.total)) if m else 0
+        raise PlanError(
+            f"Plan: every row must sum to {population.total}; "
+            f"{f'row {k} sums to {rows[k]}' if m else 'there is no row'}. Fill the rows."
+        )
+    if ((columns := matrix.sum(axis=0)) != m * population.sizes).any():
+        i = int(np.argmax(columns != m * population.sizes))
+        raise PlanError(
+            f"Plan: column {i} must sum to {m} * {population.sizes[i]}; got {columns[i]}. "
+            f"Spread exactly that much of the client over the rows."
+        )
+    for array in (matrix.data, matrix.indices, matrix.indptr):
+        array.setflags(write=False)
+    return matrix

@@ -1,0 +1,192 @@
+"""The clients, and how much each of them counts."""
+
+import math
+from collections.abc import Hashable, Sequence
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedcohort.arguments import UNIT_LIMIT
+from fedcohort.errors import PopulationError
+
+#: Importances that are not sizes become this many integer units.
+IMPORTANCE_UNITS = 2**40
+#: How far the importances' sum may lie from 1.
+IMPORTANCE_TOLERANCE = 1e-9
+
+
+@final
+class Population:
+    r"""The clients of a federation and their sizes, in integers.
+
+    Client :math:`i` has :math:`n_i` samples and importance :math:`p_i = n_i / M`, where
+    :math:`M = \sum_i n_i`. Importances that are not sizes are turned into integers once, here:
+    they become :math:`M = 2^{40}` units by largest remainder, and ``importance`` reports
+    units / total from then on. A client of size 0 is a client that is never drawn.
+
+    Parameters
+    ----------
+    sizes
+        Samples per client: whole numbers, at least 0, not all 0. ``2.0`` is a whole number.
+    importance
+        Instead of sizes: non-negative numbers that sum to 1 within 1e-9.
+    ids
+        A distinct name for every client; its position by default.
+
+    Examples
+    --------
+    >>> population = Population([5, 3, 2], ids=["Nice", "Lyon", "Brest"])
+    >>> population
+    Population(n_clients=3, total=10)
+    >>> population.importance.tolist()
+    [0.5, 0.3, 0.2]
+    >>> Population(importance=[0.25, 0.75]).sizes.tolist()
+    [274877906944, 824633720832]
+    """
+
+    __slots__ = ("_ids", "_sizes", "_total")
+
+    def __init__(
+        self,
+        sizes: ArrayLike | None = None,
+        *,
+        importance: ArrayLike | None = None,
+        ids: Sequence[Hashable] | None = None,
+    ) -> None:
+        if (sizes is None) == (importance is None):
+            given = "neither" if sizes is None else "both"
+            raise PopulationError(
+                f"Population: needs either sizes or importance; got {given}. "
+                f"Pass Population(sizes) or Population(importance=p)."
+            )
+        self._sizes = _whole_sizes(sizes) if sizes is not None else _as_units(importance)
+        self._sizes.setflags(write=False)
+        self._total = int(self._sizes.sum())
+        self._ids = _distinct_ids(ids, len(self._sizes))
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Samples (or units) of every client, shape (n_clients,); read-only."""
+        return self._sizes
+
+    @property
+    def total(self) -> int:
+        """All samples together, M."""
+        return self._total
+
+    @property
+    def importance(self) -> NDArray[np.float64]:
+        """Share of every client, sizes / total, shape (n_clients,)."""
+        return self._sizes / self._total
+
+    @property
+    def n_clients(self) -> int:
+        """How many clients there are, those of size 0 included."""
+        return len(self._sizes)
+
+    @property
+    def ids(self) -> Sequence[Hashable]:
+        """The clients' names, in order."""
+        return self._ids
+
+    def __repr__(self) -> str:
+        return f"Population(n_clients={self.n_clients}, total={self.total})"
+
+
+def _whole_sizes(sizes: ArrayLike) -> NDArray[np.int64]:
+    """Copy the sizes into 64-bit integers, or say which of them is not a size."""
+    values = _numbers("sizes", sizes, "whole numbers")
+    _refuse(values, ~np.isfinite(values), "sizes must be finite", "Drop the client or give 0.")
+    _refuse(values, values < 0, "sizes must not be negative", "Drop the client or give 0.")
+    _refuse(values, values != np.floor(values), "sizes must be whole numbers", "Round it.")
+    # Python's integers: neither a size nor the sum may wrap around silently.
+    if (total := sum(map(int, values.tolist()))) >= UNIT_LIMIT:
+        raise PopulationError(
+            f"Population: sizes must sum to less than 2^63; got {total}. "
+            f"Divide all of them by one number."
+        )
+    if total == 0:
+        raise PopulationError(
+            "Population: sizes must not all be 0; got no samples at all. "
+            "Give at least one client a positive size."
+        )
+    return values.astype(np.int64)
+
+
+def _as_units(importance: ArrayLike | None) -> NDArray[np.int64]:
+    """Turn importances into integers that sum to ``IMPORTANCE_UNITS``, by largest remainder."""
+    values = _numbers("importance", importance, "numbers").astype(np.float64)
+    _refuse(values, ~np.isfinite(values), "importance must be finite", "Drop the client.")
+    _refuse(values, values < 0, "importance must not be negative", "Drop the client or give 0.")
+    total = math.fsum(values)
+    if abs(total - 1) > IMPORTANCE_TOLERANCE:
+        raise PopulationError(
+            f"Population: importance must sum to 1 within {IMPORTANCE_TOLERANCE}; got {total!r}. "
+            f"Divide it by its sum, or pass sizes."
+        )
+    # The quotas' rounding errors sum to less than 2^-11 units, so that the floors cannot exceed
+    # the total, and a client of importance 0 is never needed to make it up.
+    quotas = values / total * IMPORTANCE_UNITS
+    units = np.floor(quotas).astype(np.int64)
+    missing = IMPORTANCE_UNITS - int(units.sum())
+    units[np.argsort(units - quotas, kind="stable")[:missing]] += 1
+    _refuse(
+        values,
+        (values > 0) & (units == 0),
+        f"a positive importance must reach one of {IMPORTANCE_UNITS} units",
+        "Give 0, or merge small clients.",
+    )
+    return units
+
+
+def _numbers(name: str, values: ArrayLike | None, kind: str) -> NDArray[np.integer | np.floating]:
+    """Let a flat, non-empty array of real numbers through."""
+    try:
+        array: NDArray[Any] = np.asarray(values)
+    except ValueError:
+        array = np.empty((0, 0))
+    if array.ndim != 1 or array.dtype.kind not in "iufO" or array.size == 0:
+        came = "nothing" if array.shape == (0,) else f"{array.dtype} of shape {array.shape}"
+        raise PopulationError(
+            f"Population: {name} must be a flat list of {kind}, one per client; got {came}. "
+            f"Pass for example [5, 3, 2]."
+        )
+    if array.dtype.kind == "O":
+        strangers = np.array([not isinstance(value, int) for value in array])
+        _refuse(array, strangers, f"{name} must be {kind}", "Give a number for every client.")
+        # Python integers beyond 64 bits: their exact value no longer matters, they are refused.
+        exact = all(abs(value) < UNIT_LIMIT for value in array)
+        array = array.astype(np.int64 if exact else np.float64)
+    return array
+
+
+def _refuse(values: NDArray[Any], bad: NDArray[np.bool_], need: str, way_out: str) -> None:
+    """Name the first bad client and its value."""
+    if bad.any():
+        client = int(np.argmax(bad))
+        raise PopulationError(
+            f"Population: {need}; client {client} has {values[client]}"
+            f"{f' (and {bad.sum() - 1} more)' if bad.sum() > 1 else ''}. {way_out}"
+        )
+
+
+def _distinct_ids(ids: Sequence[Hashable] | None, n_clients: int) -> Sequence[Hashable]:
+    """Let as many distinct ids as clients through; count the clients where there are none."""
+    if ids is None:
+        return range(n_clients)
+    names = tuple(ids)
+    if len(names) != n_clients:
+        raise PopulationError(
+            f"Population: ids must be one per client, {n_clients}; got {len(names)}. "
+            f"Name every client, or leave ids out."
+        )
+    seen: set[Hashable] = set()
+    for name in names:
+        if name in seen:
+            raise PopulationError(
+                f"Population: ids must be distinct; {name!r} comes more than once. "
+                f"Rename one of the clients."
+            )
+        seen.add(name)
+    return names

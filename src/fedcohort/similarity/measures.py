@@ -1,0 +1,105 @@
+"""How unlike two updates are: angle, L2 or L1, for all pairs at once.
+
+Every measure takes updates of shape (n, dimension) and returns *condensed* distances, the upper
+triangle row by row, shape (n (n - 1) / 2,), as ``scipy.cluster.hierarchy`` reads them.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Measure = Callable[[NDArray[np.floating]], NDArray[np.float64]]
+MeasureName = Literal["arccos", "l2", "l1"]
+
+#: Columns converted to float64 at a time: float32 updates are never copied whole.
+BLOCK = 4096
+
+
+def arccos(updates: NDArray[np.floating]) -> NDArray[np.float64]:
+    r"""Return the angles :math:`\arccos\langle x, y\rangle / (\|x\|\|y\|)`, from 0 to pi.
+
+    Two zero updates are at angle 0 (clients that were never seen belong together), a zero and a
+    non-zero one at pi/2. One BLAS product in float64; the cosine is clipped to [-1, 1], since
+    rounding takes proportional updates beyond.
+
+    Examples
+    --------
+    >>> arccos(np.array([[2.0, 0.0], [1.0, 0.0], [0.0, 0.0]])).round(4).tolist()
+    [0.0, 1.5708, 1.5708]
+    """
+    # By the largest entry first: squares of 1e-200 would vanish.
+    largest = np.abs(updates).max(axis=1, initial=0.0).astype(np.float64)
+    zero = largest == 0
+    scale = np.where(zero, 1.0, largest)[:, None]
+    cosine = _gram(len(updates), (block / scale for block in _blocks(updates)))
+    norm = np.sqrt(np.where(zero, 1.0, cosine.diagonal()))
+    cosine /= norm[:, None]
+    cosine /= norm[None, :]
+    cosine[np.ix_(zero, zero)] = 1.0
+    angles = _condensed(cosine)
+    np.clip(angles, -1.0, 1.0, out=angles)
+    return np.arccos(angles, out=angles)
+
+
+def l2(updates: NDArray[np.floating]) -> NDArray[np.float64]:
+    r"""Return the Euclidean distances :math:`\|x - y\|_2`, from one BLAS product in float64.
+
+    Examples
+    --------
+    >>> l2(np.array([[0.0, 0.0], [3.0, 4.0]])).tolist()
+    [5.0]
+    """
+    # About the mean and by the largest entry: neither a common shift nor 1e-200 costs precision.
+    scale = float(np.abs(updates).max(initial=0.0)) or 1.0
+    centred = ((block - block.mean(axis=0)) / scale for block in _blocks(updates))
+    squares = _gram(len(updates), centred)
+    norms = squares.diagonal().copy()
+    squares *= -2.0
+    squares += norms[:, None]
+    squares += norms[None, :]
+    distances = _condensed(squares)
+    np.maximum(distances, 0.0, out=distances)
+    np.sqrt(distances, out=distances)
+    distances *= scale
+    return distances
+
+
+def l1(updates: NDArray[np.floating]) -> NDArray[np.float64]:
+    r"""Return the Manhattan distances :math:`\|x - y\|_1`: no BLAS product gives these.
+
+    Examples
+    --------
+    >>> l1(np.array([[0.0, 0.0], [3.0, 4.0]])).tolist()
+    [7.0]
+    """
+    from scipy.spatial.distance import pdist
+
+    return pdist(updates, "cityblock")
+
+
+#: The measures by name.
+MEASURES: dict[MeasureName, Measure] = {"arccos": arccos, "l2": l2, "l1": l1}
+
+
+def _blocks(updates: NDArray[np.floating]) -> Iterator[NDArray[np.float64]]:
+    """Yield the updates in float64, some columns at a time."""
+    for start in range(0, updates.shape[1], BLOCK):
+        yield updates[:, start : start + BLOCK].astype(np.float64)
+
+
+def _gram(n: int, blocks: Iterator[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Return all inner products, shape (n, n)."""
+    products = np.zeros((n, n))
+    for block in blocks:
+        # numpy sees that both factors are one array and computes half of the product (syrk).
+        products += block @ block.T
+    return products
+
+
+def _condensed(square: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Copy the upper triangle, row by row."""
+    from scipy.spatial.distance import squareform
+
+    return squareform(square, force="tovector", checks=False)

@@ -1,0 +1,32 @@
+"""The updates that similarity is measured on, checked at the door."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedcohort.errors import DesignError
+
+#: Larger entries are refused: their squares would leave the range of floats.
+LARGEST_ENTRY = 1e150
+
+
+def checked_updates(owner: str, updates: ArrayLike, n_clients: int) -> NDArray[np.floating]:
+    """Let real, finite updates of shape (n_clients, dimension) through, float32 as it is."""
+    array = np.asarray(updates) if np.iterable(updates) else np.empty(0)
+    shaped = array.ndim == 2 and len(array) == n_clients and array.shape[1] > 0
+    if not shaped or array.dtype.kind not in "iuf":
+        raise DesignError(
+            f"{owner}: updates must be real numbers of shape ({n_clients}, dimension), one row "
+            f"per client; got {array.dtype} of shape {array.shape}. Flatten each client's update, "
+            f"and record zeros for clients that have sent none."
+        )
+    values = array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
+    # NaN fails every comparison, so one comparison finds all that cannot be used.
+    usable = np.abs(values).max(axis=1, initial=0.0) <= LARGEST_ENTRY
+    if not usable.all():
+        client = int(np.argmin(usable))
+        bad = int((~(np.abs(values[client]) <= LARGEST_ENTRY)).sum())
+        raise DesignError(
+            f"{owner}: updates must be finite and below {LARGEST_ENTRY:g}; client {client} sent "
+            f"{bad} other values. Drop the client's update, or record zeros for it."
+        )
+    return values
