@@ -10,6 +10,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.similarity.updates import largest_entries
+
 Measure = Callable[[NDArray[np.floating]], NDArray[np.float64]]
 MeasureName = Literal["arccos", "l2", "l1"]
 
@@ -30,7 +32,7 @@ def arccos(updates: NDArray[np.floating]) -> NDArray[np.float64]:
     [0.0, 1.5708, 1.5708]
     """
     # By the largest entry first: squares of 1e-200 would vanish.
-    largest = np.abs(updates).max(axis=1, initial=0.0).astype(np.float64)
+    largest = largest_entries(updates)
     zero = largest == 0
     scale = np.where(zero, 1.0, largest)[:, None]
     cosine = _gram(len(updates), (block / scale for block in _blocks(updates)))
@@ -52,8 +54,9 @@ def l2(updates: NDArray[np.floating]) -> NDArray[np.float64]:
     [5.0]
     """
     # About the mean and by the largest entry: neither a common shift nor 1e-200 costs precision.
-    scale = float(np.abs(updates).max(initial=0.0)) or 1.0
-    centred = ((block - block.mean(axis=0)) / scale for block in _blocks(updates))
+    scale = float(largest_entries(updates).max(initial=0.0)) or 1.0
+    n = max(len(updates), 1)
+    centred = ((block - block.sum(axis=0) / n) / scale for block in _blocks(updates))
     squares = _gram(len(updates), centred)
     norms = squares.diagonal().copy()
     squares *= -2.0

@@ -21,12 +21,17 @@ def checked_updates(owner: str, updates: ArrayLike, n_clients: int) -> NDArray[n
         )
     values = array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
     # NaN fails every comparison, so one comparison finds all that cannot be used.
-    usable = np.abs(values).max(axis=1, initial=0.0) <= LARGEST_ENTRY
+    usable = largest_entries(values) <= LARGEST_ENTRY
     if not usable.all():
         client = int(np.argmin(usable))
-        bad = int((~(np.abs(values[client]) <= LARGEST_ENTRY)).sum())
+        bad = int((~(largest_entries(values[client][:, None]) <= LARGEST_ENTRY)).sum())
         raise DesignError(
             f"{owner}: updates must be finite and below {LARGEST_ENTRY:g}; client {client} sent "
             f"{bad} other values. Drop the client's update, or record zeros for it."
         )
     return values
+
+
+def largest_entries(updates: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the largest absolute entry of every update, shape (n_clients,), without a copy."""
+    return np.maximum(updates.max(axis=1), -updates.min(axis=1)).astype(np.float64)

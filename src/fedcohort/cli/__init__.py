@@ -1,0 +1,10 @@
+"""The command line: parse, call, print."""
+
+import sys
+
+
+def main() -> None:
+    """Run ``fedcohort``."""
+    from fedcohort.cli.app import main as run
+
+    sys.exit(run())

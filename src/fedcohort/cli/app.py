@@ -1,0 +1,60 @@
+"""The command line's entry: one line for every error, exit code 2."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+import fedcohort
+from fedcohort.cli.compare import compare
+from fedcohort.cli.plan import plan
+from fedcohort.errors import FedcohortError
+
+# The base of all complaints about arguments. Newer releases of typer carry a click of their own,
+# so that it cannot be imported from click.
+BadCommandLine: type[Exception] = typer.BadParameter.__mro__[2]
+
+app = typer.Typer(
+    help="fedcohort chooses who trains: client sampling for federated learning.",
+    pretty_exceptions_enable=False,
+    suggest_commands=False,  # click suggests already
+)
+app.command()(plan)
+app.command()(compare)
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+) -> None:
+    if version:
+        print(f"fedcohort {fedcohort.__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; errors that a caller can put right become one line on standard error."""
+    try:
+        code = app(arguments, prog_name="fedcohort", standalone_mode=False)
+        sys.stdout.flush()
+        return int(code or 0)
+    except BadCommandLine as error:
+        # Every complaint of click has the method; the base class is not importable everywhere.
+        return _complain(error.format_message())  # type: ignore[attr-defined]
+    except FedcohortError as error:
+        return _complain(str(error))
+    except (typer.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        # The reader has gone (as with `| head`); keep Python from flushing into it once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _complain(message: str) -> int:
+    print(f"fedcohort: {' '.join(message.split())}", file=sys.stderr)
+    return 2

@@ -1,0 +1,40 @@
+"""Designs as they are written on the command line: ``size:whole_rows_first,multinomial``."""
+
+from dataclasses import fields
+
+from fedcohort.cli.sizes_file import Federation
+from fedcohort.designs import RECIPES, Design, make_recipe
+from fedcohort.errors import InputError
+from fedcohort.streams import Stream, stream
+
+HELP = f"one of {', '.join(RECIPES)}; hyper-parameters follow as in size:whole_rows_first"
+
+
+def build_design(spec: str, federation: Federation, cohort_size: int, seed: int) -> Design:
+    """Build the design that ``name[:key[=value]]...`` asks for."""
+    name, *pairs = spec.strip().split(":")
+    options: dict[str, object] = {}
+    for pair in pairs:
+        key, given, value = pair.partition("=")
+        options[key.strip()] = _value(value.strip()) if given else True
+    if name in RECIPES and any(field.name == "groups" for field in fields(RECIPES[name])):
+        if not federation.groups:
+            raise InputError(
+                f"design {name!r}: needs the group of every client; {federation.source} gives "
+                f"none. Add a column group."
+            )
+        options["groups"] = federation.groups
+    recipe = make_recipe(name, cohort_size, options)
+    rng = stream(seed, use=Stream.TIES)
+    return recipe.build(federation.population, memory=None, signals=None, round_=0, rng=rng)
+
+
+def _value(text: str) -> object:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

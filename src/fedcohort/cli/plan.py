@@ -1,0 +1,148 @@
+"""``fedcohort plan``: who shares a distribution with whom, and each client's chance."""
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from fedcohort.cli.design_names import HELP, build_design
+from fedcohort.cli.figure_file import check_figure_path, save_figure
+from fedcohort.cli.options import CohortSize, Plot, Seed, Sizes
+from fedcohort.cli.sizes_file import read_federation
+from fedcohort.cli.whole_file import replace_whole
+from fedcohort.designs import Design, RowDesign
+from fedcohort.errors import InputError
+
+#: Members of a distribution that are named in the table.
+NAMED_MEMBERS = 4
+
+
+def plan(
+    sizes: Sizes,
+    cohort_size: CohortSize,
+    design: Annotated[str, typer.Option("--design", "-d", help=f"A design: {HELP}.")] = "size",
+    seed: Seed = 0,
+    rows: Annotated[
+        int, typer.Option(min=0, help="Longest table to print; 0 prints everything.")
+    ] = 20,
+    out: Annotated[
+        Path | None,
+        typer.Option(show_default=False, help="Also write all of it to this CSV file."),
+    ] = None,
+    plot: Plot = None,
+) -> None:
+    """Show a design's distributions and every client's chance to be drawn.
+
+    With --plot: the line of clients cut into distributions, as in the paper's appendix C.
+    """
+    if plot is not None:
+        check_figure_path(plot, "plan")
+    federation = read_federation(sizes)
+    built = build_design(design, federation, cohort_size, seed)
+    if plot is not None:
+        if not isinstance(built, RowDesign):
+            raise InputError(
+                f"plan: --plot draws distributions, and design {design!r} has none. Use "
+                f"fedcohort compare --plot, or a design with rows such as size."
+            )
+        from fedcohort.report.allocation import allocation_figure
+
+        save_figure(allocation_figure(built), plot)
+    if out is not None:
+        replace_whole(out, lambda path: _write_csv(built, path))
+    console = Console(highlight=False)
+    if isinstance(built, RowDesign):
+        console.print(_distributions(built, rows))
+    else:
+        console.print(f"{design} draws its clients together: it has no distributions.\n")
+    console.print(_clients(built, rows))
+
+
+def _distributions(design: RowDesign, rows: int) -> Table:
+    table = _table("distribution", "clients", "members and their chances in it")
+    for k in _some(design.cohort_size, rows):
+        if k is None:
+            table.add_row("...", "", "")
+            continue
+        members = sorted(_members(design, k), key=lambda member: -member[1])
+        named = ", ".join(f"{name} {chance:.1%}" for name, chance in members[:NAMED_MEMBERS])
+        more = len(members) - NAMED_MEMBERS
+        table.add_row(str(k + 1), str(len(members)), named + (f", {more} more" if more > 0 else ""))
+    return table
+
+
+def _clients(design: Design, rows: int) -> Table:
+    table = _table("client", "size", "expected draws", "chance to be drawn", "most draws")
+    population = design.population
+    order = np.argsort(-population.sizes, kind="stable")
+    expected, chance = design.expected_counts, design.inclusion_probability()
+    most = design.max_count()
+    for position in _some(population.n_clients, rows):
+        if position is None:
+            table.add_row("...", "", "", "", "")
+            continue
+        i = order[position]
+        table.add_row(
+            str(population.ids[i]),
+            str(population.sizes[i]),
+            f"{expected[i]:.4g}",
+            f"{chance[i]:.4g}",
+            str(most[i]),
+        )
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(*columns, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for column in table.columns[1:]:
+        column.justify = "left" if "members" in str(column.header) else "right"
+    return table
+
+
+def _some(n: int, rows: int) -> Iterator[int | None]:
+    """Yield 0 ... n - 1; where that is too long, its two ends with None between them."""
+    if rows == 0 or n <= rows:
+        yield from range(n)
+    else:
+        yield from range(rows - rows // 2)
+        yield None
+        yield from range(n - rows // 2, n)
+
+
+def _members(design: RowDesign, k: int) -> list[tuple[object, float]]:
+    units, total = design.plan.units, design.plan.total
+    entries = slice(units.indptr[k], units.indptr[k + 1])
+    ids = design.population.ids
+    pairs = zip(units.indices[entries], units.data[entries], strict=True)
+    return [(ids[client], amount / total) for client, amount in pairs]
+
+
+def _write_csv(design: Design, path: Path) -> None:
+    """Write one line per client and distribution; distributions are empty where there are none."""
+    population = design.population
+    expected, chance = design.expected_counts, design.inclusion_probability()
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(
+            ["distribution", "client", "size", "units", "probability", "expected_draws", "chance"]
+        )
+        for k, i, units, share in _entries(design):
+            known = [population.ids[i], population.sizes[i]]
+            writer.writerow([k, *known, units, share, float(expected[i]), float(chance[i])])
+
+
+def _entries(design: Design) -> Iterator[tuple[object, int, object, object]]:
+    """Yield distribution, client, units and probability."""
+    if not isinstance(design, RowDesign):
+        for i in range(design.population.n_clients):
+            yield "", i, "", ""
+        return
+    units = design.plan.units.tocoo()
+    for k, i, amount in zip(*units.coords, units.data, strict=True):
+        yield int(k) + 1, int(i), int(amount), float(amount / design.plan.total)

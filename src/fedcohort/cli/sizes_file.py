@@ -1,0 +1,139 @@
+"""Reading a federation from a list of sizes: CSV or JSON, from a file or standard input."""
+
+import csv
+import json
+import sys
+from collections.abc import Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedcohort.arguments import did_you_mean
+from fedcohort.errors import InputError, PopulationError
+from fedcohort.population import Population
+
+#: Columns of a CSV file, and the key of a JSON object that holds the same.
+COLUMNS = {"size": "sizes", "id": "ids", "group": "groups"}
+EXAMPLE = "Give one size per line, or a header such as id,size."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Federation:
+    """What a file of sizes says."""
+
+    source: str
+    population: Population
+    groups: tuple[Hashable, ...]
+
+
+def read_federation(path: str) -> Federation:
+    """Read sizes, and ids and groups where there are any; ``-`` is standard input."""
+    source = "standard input" if path == "-" else path
+    text = _read_text(path, source)
+    if not text.strip():
+        raise InputError(f"{source}: needs at least one size; the file is empty. {EXAMPLE}")
+    read = _from_json if text.lstrip()[0] in "[{" else _from_csv
+    lists = read(text, source)
+    try:
+        population = Population(lists["sizes"], ids=lists.get("ids"))
+    except PopulationError as error:
+        raise InputError(f"{source}: {error}") from error
+    groups = tuple(lists.get("groups", ()))
+    if groups and len(groups) != population.n_clients:
+        raise InputError(
+            f"{source}: groups must be one per client, {population.n_clients}; got {len(groups)}. "
+            f"Give every client a group, or leave groups out."
+        )
+    return Federation(source, population, groups)
+
+
+def _read_text(path: str, source: str) -> str:
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(f"{source}: cannot be read ({reason}). Check the path.") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{source}: must be UTF-8 text; it is not. Save it as CSV.") from error
+
+
+def _from_json(text: str, source: str) -> dict[str, list[Any]]:
+    """Read ``[5, 3]`` or ``{"sizes": [5, 3], "ids": [...], "groups": [...]}``."""
+    try:
+        content = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"{source}: is not valid JSON ({error}). Check the file.") from error
+    lists = {"sizes": content} if isinstance(content, list) else content
+    _check_keys(lists, list(COLUMNS.values()), "sizes", source)
+    for key, values in lists.items():
+        kinds = (int, float) if key == "sizes" else (int, float, str)
+        if not isinstance(values, list):
+            raise InputError(f"{source}: {key} must be a list; got {json.dumps(values)[:40]}.")
+        for position, value in enumerate(values):
+            if not isinstance(value, kinds) or isinstance(value, bool):
+                raise InputError(
+                    f"{source}: {key} must be {'numbers' if key == 'sizes' else 'numbers or names'}"
+                    f"; client {position} has {json.dumps(value)[:40]}. Correct it."
+                )
+    return lists
+
+
+def _from_csv(text: str, source: str) -> dict[str, list[Any]]:
+    """Read one size per line, or the columns that a header names."""
+    first = text.lstrip().splitlines()[0]
+    delimiter = next((mark for mark in ";\t" if mark in first), ",")
+    try:
+        reader = csv.reader(text.splitlines(), delimiter=delimiter, strict=True)
+        lines = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        raise InputError(f"{source}: is not valid CSV ({error}). Check the file.") from error
+    header = ["size"]
+    if len(lines[0][1]) > 1 or _number(lines[0][1][0]) is None:
+        header = [cell.strip().lower() for cell in lines.pop(0)[1]]
+        _check_keys(header, list(COLUMNS), "size", source)
+    lists: dict[str, list[Any]] = {COLUMNS[name]: [] for name in header}
+    for line, row in lines:
+        if len(row) != len(header):
+            raise InputError(
+                f"{source}, line {line}: needs {len(header)} values ({', '.join(header)}); got "
+                f"{len(row)}. {EXAMPLE}"
+            )
+        for name, cell in zip(header, row, strict=True):
+            lists[COLUMNS[name]].append(_cell(name, cell.strip(), f"{source}, line {line}"))
+    return lists
+
+
+def _check_keys(keys: object, known: list[str], needed: str, source: str) -> None:
+    """Refuse unknown, repeated and missing columns."""
+    if not isinstance(keys, (dict, list)):
+        raise InputError(f"{source}: must be a list of sizes or an object with {needed}.")
+    for key in keys:
+        if key not in known:
+            raise InputError(
+                f"{source}: unknown column {str(key)[:40]!r}; known are {', '.join(known)}."
+                f"{did_you_mean(key, known) or ' ' + EXAMPLE}"
+            )
+    if len(set(keys)) < len(keys):
+        raise InputError(f"{source}: a column comes twice in {', '.join(keys)}. Drop one.")
+    if needed not in keys:
+        raise InputError(f"{source}: needs a column {needed}; got {', '.join(keys) or 'none'}.")
+
+
+def _cell(name: str, text: str, place: str) -> object:
+    """Return a size as a number, anything else as it is."""
+    if name != "size":
+        return text
+    number = _number(text)
+    if number is None:
+        raise InputError(f"{place}: size must be a whole number; got {text!r}. Correct the line.")
+    return number
+
+
+def _number(text: str) -> int | float | None:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return None

@@ -1,0 +1,1 @@
+"""Figures; needs the extra ``report``."""

@@ -1,0 +1,151 @@
+"""fedcohort compare."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from command_line import SIZES, refused, run
+
+DEFAULT = [
+    "uniform",
+    "uniform:unbiased",
+    "multinomial",
+    "poisson",
+    "size",
+    "size:whole_rows_first",
+]
+
+
+def test_json_has_every_design_with_exact_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    result = run(capsys, "compare", SIZES, "--cohort-size", 10, "--json")
+    content = json.loads(result.out)
+    rows = {row["design"]: row for row in content["designs"]}
+
+    assert (content["n_clients"], content["total"], content["cohort_size"]) == (100, 48500, 10)
+    assert list(rows) == DEFAULT
+    assert round(rows["multinomial"]["weight_variance"], 6) == 0.098694
+    assert round(rows["size"]["weight_variance"], 6) == 0.087491
+    assert round(rows["size"]["weight_variance_ratio"], 3) == 0.886
+    assert round(rows["size"]["expected_distinct"], 3) == 9.972
+    assert (rows["size"]["unbiased"], rows["size"]["bias"]) == (True, 0.0)
+    assert (rows["uniform"]["unbiased"], round(rows["uniform"]["bias"], 9)) == (False, 0.9)
+    assert [rows[name]["max_count"] for name in DEFAULT] == [1, 1, 10, 1, 2, 2]
+    assert all(row["build_seconds"] > 0 and row["draw_seconds"] > 0 for row in rows.values())
+
+
+def test_the_table_is_readable_at_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    result = run(capsys, "compare", SIZES, "--cohort-size", 10)
+    lines = result.out.splitlines()
+
+    assert max(map(len, lines)) <= 80
+    size = next(line.split() for line in lines if line.startswith("size "))
+    assert size[:8] == ["size", "none", "0.0875", "0.886", "0.021", "0.130", "9.972", "2"]
+    assert "…" not in result.out
+    assert result.err == ""
+
+
+def test_designs_can_be_chosen_with_their_hyper_parameters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    designs = "similarity:measure=l2:linkage=average, size:whole_rows_first=true"
+
+    result = run(capsys, "compare", SIZES, "-m", 10, "--designs", designs, "--json")
+
+    rows = json.loads(result.out)["designs"]
+    assert [row["design"] for row in rows] == [name.strip() for name in designs.split(",")]
+
+
+def test_a_seed_gives_the_same_comparison_again(capsys: pytest.CaptureFixture[str]) -> None:
+    def numbers(seed: int) -> list[float]:
+        result = run(
+            capsys, "compare", SIZES, "-m", 7, "-d", "similarity", "--seed", seed, "--json"
+        )
+        return [row["mean_inclusion"] for row in json.loads(result.out)["designs"]]
+
+    assert numbers(1) == numbers(1) != numbers(2)
+
+
+def test_designs_that_cannot_draw_so_many_are_left_out_with_a_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    result = run(capsys, "compare", "-", "-m", 4, "--json", stdin="[5, 3, 2]")
+
+    assert result.code == 0
+    names = [row["design"] for row in json.loads(result.out)["designs"]]
+    assert names == ["multinomial", "size", "size:whole_rows_first"]
+    assert result.err.count("left out: UniformDesign: draws without replacement") == 2
+
+
+def test_asked_for_by_name_they_are_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    result = run(capsys, "compare", "-", "-m", 4, "-d", "poisson", stdin="[5, 3, 2]")
+
+    assert refused(result, "PoissonDesign", "at most the 3 clients of positive size; got 4")
+
+
+def test_one_client_has_no_variance_to_compare(capsys: pytest.CaptureFixture[str]) -> None:
+    result = run(capsys, "compare", "-", "-m", 1, "--json", stdin="[5]")
+
+    ratios = {row["weight_variance_ratio"] for row in json.loads(result.out)["designs"]}
+    assert ratios == {None}
+    assert "nan" not in run(capsys, "compare", "-", "-m", 1, stdin="[5]").out.lower()
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (("-m", 0), ("cohort_size must be a whole number of at least 1; got 0",)),
+        (("-m", "ten"), ("--cohort-size", "integer")),
+        ((), ("Missing option '--cohort-size'",)),
+        (("-m", 3, "-d", "siz"), ("unknown design 'siz'", "Did you mean 'size'?")),
+        (("-m", 3, "-d", ""), ("unknown design ''",)),
+        (("-m", 3, "-d", "size:rows=1"), ("unknown key 'rows'; known are whole_rows_first",)),
+        (("-m", 3, "-d", "similarity:measure=cos"), ("measure must be one of arccos, l2, l1",)),
+        (("-m", 3, "-d", "target"), ("needs the group of every client", "Add a column group")),
+        (("-m", 3, "--seed", -1), ("--seed",)),
+        (("-m", 3, "--plt", "x.png"), ("--plt",)),
+        (("-m", 3, "--plot", "x.gif"), ("--plot must end in .png, .svg, .pdf; got 'x.gif'",)),
+        (("-m", 10**18), ("cohort_size * total must be less than 2^63",)),
+    ],
+)
+def test_bad_options_are_one_sentence_and_exit_code_2(
+    options: tuple[object, ...], parts: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refused(run(capsys, "compare", SIZES, *options), *parts)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_a_plot_is_a_figure_of_its_suffix(
+    suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="the extra 'report' is not installed")
+    path = tmp_path / f"inclusion{suffix}"
+
+    result = run(capsys, "compare", SIZES, "-m", 10, "--plot", path)
+
+    start = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[suffix]
+    assert result.code == 0
+    assert path.read_bytes().startswith(start)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_without_the_extra_a_plot_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+
+    for command in ("compare", "plan"):
+        result = run(capsys, command, SIZES, "-m", 10, "--plot", tmp_path / "x.png")
+
+        assert refused(result, "needs matplotlib", "pip install 'fedcohort[report]'")
+
+
+def test_a_plot_that_cannot_be_written_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="the extra 'report' is not installed")
+
+    result = run(capsys, "compare", SIZES, "-m", 10, "--plot", tmp_path / "none" / "x.png")
+
+    assert refused(result, "x.png: cannot be written (no such file or directory)")

@@ -1,0 +1,57 @@
+"""Recipes by name."""
+
+import numpy as np
+import pytest
+
+from fedcohort import Population
+from fedcohort.designs import RECIPES, Recipe, make_recipe
+from fedcohort.errors import DesignError
+from populations import rng
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_builds_the_design_of_its_name(name: str) -> None:
+    options = {"groups": ("a", "b", "a", "b")} if name == "target" else {}
+    recipe = make_recipe(name, 2, options)
+
+    design = recipe.build(Population([4, 3, 2, 1]), None, None, 0, rng())
+
+    assert design.cohort_size == 2
+    assert type(design).__name__ == f"{type(recipe).__name__}Design"
+
+
+class FixedMemory:
+    updates = np.repeat(np.eye(2), 2, axis=0)
+
+
+def test_the_similarity_recipe_reads_the_memory() -> None:
+    recipe = make_recipe("similarity", 2, {"measure": "l2"})
+
+    design = recipe.build(Population([1] * 4), FixedMemory(), None, 5, rng())
+
+    rows = design.plan.units.toarray().tolist()  # type: ignore[attr-defined]
+    assert sorted(rows) == [[0, 0, 2, 2], [2, 2, 0, 0]]
+
+
+def test_a_recipe_cannot_be_changed() -> None:
+    recipe: Recipe = make_recipe("size", 2, {})
+
+    with pytest.raises(AttributeError):
+        recipe.cohort_size = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("siz", {}, r"unknown design 'siz'; known are uniform, .*Did you mean 'size'\?"),
+        ("size", {"whole_row_first": True}, r"unknown key .*Did you mean 'whole_rows_first'\?"),
+        ("multinomial", {"x": 1}, r"design 'multinomial': unknown key 'x'; it has none"),
+        ("size", {"whole_rows_first": "yes"}, r"whole_rows_first must be bool.*got 'yes'"),
+        ("size", {"cohort_size": 3}, r"unknown key 'cohort_size'"),
+    ],
+)
+def test_unknown_names_and_keys_are_refused_with_a_suggestion(
+    name: str, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(DesignError, match=message):
+        make_recipe(name, 2, options)

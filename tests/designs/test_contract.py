@@ -1,0 +1,338 @@
+"""The contract of all designs: a new design joins it by adding one row to DESIGNS."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import laws
+from fedcohort import (
+    Design,
+    MultinomialDesign,
+    PoissonDesign,
+    Population,
+    RowDesign,
+    SimilarityClusteredDesign,
+    SizeClusteredDesign,
+    TargetDesign,
+    UniformDesign,
+    diagnostics,
+)
+from fedcohort.errors import DesignError
+from frequencies import agree, follows_law
+from populations import CIFAR_SIZES, cohort_sizes, populations, rng
+
+
+@dataclass(frozen=True)
+class Row:
+    """One design of the contract."""
+
+    name: str
+    build: Callable[[Population, int, np.random.Generator], Design]
+    #: Needs at least as many clients of positive size as draws.
+    distinct: bool = False
+    #: Draws exactly cohort_size times in every round.
+    fixed_size: bool = True
+
+
+def some_updates(population: Population, generator: np.random.Generator) -> np.ndarray:
+    """Small integers: identical, proportional and zero updates all come up."""
+    return generator.integers(-1, 2, size=(population.n_clients, 2)).astype(np.float32)
+
+
+def some_groups(population: Population, generator: np.random.Generator) -> list[int]:
+    return generator.integers(3, size=population.n_clients).tolist()
+
+
+DESIGNS = [
+    Row("uniform", lambda p, m, g: UniformDesign(p, m), distinct=True),
+    Row("uniform, unbiased", lambda p, m, g: UniformDesign(p, m, unbiased=True), distinct=True),
+    Row("multinomial", lambda p, m, g: MultinomialDesign(p, m)),
+    Row("poisson", lambda p, m, g: PoissonDesign(p, m), distinct=True, fixed_size=False),
+    Row("size", lambda p, m, g: SizeClusteredDesign(p, m, rng=g)),
+    Row(
+        "size, whole rows first",
+        lambda p, m, g: SizeClusteredDesign(p, m, whole_rows_first=True, rng=g),
+    ),
+    Row(
+        "similarity",
+        lambda p, m, g: SimilarityClusteredDesign(p, m, some_updates(p, g), rng=g),
+    ),
+    Row(
+        "similarity, published code",
+        lambda p, m, g: SimilarityClusteredDesign(
+            p, m, some_updates(p, g), reading="rows-as-points", rng=g
+        ),
+    ),
+    Row("target", lambda p, m, g: TargetDesign(p, m, some_groups(p, g), rng=g)),
+]
+
+every_design = pytest.mark.parametrize("row", DESIGNS, ids=lambda row: row.name)
+
+#: Fewer than a thousand roundings of 2^-53 stand between any exact number below and its float.
+ROUNDING = 1000 * 2.0**-53
+
+
+def close(value: float, exact: Fraction, scale: float = 1.0) -> bool:
+    return abs(value - float(exact)) <= ROUNDING * max(scale, abs(float(exact)))
+
+
+def build(row: Row, population: Population, cohort_size: int, seed: int = 0) -> Design:
+    assume(not row.distinct or cohort_size <= np.count_nonzero(population.sizes))
+    return row.build(population, cohort_size, rng(seed))
+
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+@every_design
+@given(population=populations(), cohort_size=cohort_sizes(), seed=seeds)
+def test_the_mean_weight_is_the_importance_where_the_design_claims_it(
+    row: Row, population: Population, cohort_size: int, seed: int
+) -> None:
+    design = build(row, population, cohort_size, seed)
+    exact = laws.moments(design)
+    shares = laws.importance(population)
+
+    assert not design.unbiased or exact.mean_weights == shares
+    for bias, mean, share in zip(diagnostics.bias(design), exact.mean_weights, shares, strict=True):
+        assert close(bias, mean - share)
+
+
+@every_design
+@given(population=populations(), cohort_size=cohort_sizes(), seed=seeds)
+def test_the_moments_equal_those_of_the_enumerated_law(
+    row: Row, population: Population, cohort_size: int, seed: int
+) -> None:
+    design = build(row, population, cohort_size, seed)
+    exact = laws.moments(design)
+    covariance = diagnostics.weight_covariance(design)
+    expected, variance = design.expected_counts, diagnostics.weight_variance(design)
+    inclusion, most = diagnostics.inclusion_probability(design), diagnostics.max_count(design)
+
+    assert most.tolist() == exact.max_count
+    for i in range(population.n_clients):
+        assert close(expected[i], exact.expected_counts[i])
+        assert close(variance[i], exact.weight_covariance[i][i])
+        assert close(inclusion[i], exact.inclusion[i])
+        for j in range(population.n_clients):
+            assert close(covariance[i, j], exact.weight_covariance[i][j])
+    assert close(diagnostics.expected_distinct(design), sum(exact.inclusion, Fraction(0)))
+
+
+@every_design
+@given(population=populations(), cohort_size=cohort_sizes(), seed=seeds, data=st.data())
+def test_the_aggregate_variance_equals_that_of_the_enumerated_law(
+    row: Row, population: Population, cohort_size: int, seed: int, data: st.DataObject
+) -> None:
+    design = build(row, population, cohort_size, seed)
+    n = population.n_clients
+    column = st.lists(st.integers(-5, 5), min_size=n, max_size=n)
+    updates = list(zip(data.draw(column), data.draw(column), strict=True))
+
+    variance = diagnostics.aggregate_variance(design, updates)
+
+    # Weights reach n (unbiased uniform), updates 5: no intermediate number exceeds the scale.
+    exact = laws.aggregate_variance(design, [list(update) for update in updates])
+    assert close(variance, exact, scale=50.0 * n * n)
+
+
+@every_design
+def test_cohorts_follow_the_enumerated_law(row: Row) -> None:
+    """False alarms: 1e-6 a design. Sees every bias of 5 % in a client's size; see below."""
+    design = row.build(Population([7, 4, 4, 0, 1]), 3, rng(1))
+
+    assert follows_law(design.draw_many(rng(2), 100_000), laws.law(design))
+
+
+def test_the_statistical_test_sees_a_size_that_is_five_percent_off() -> None:
+    right = MultinomialDesign(Population([700, 400, 400, 0, 100]), 3)
+    off = MultinomialDesign(Population([735, 400, 400, 0, 100]), 3)
+
+    assert not follows_law(off.draw_many(rng(2), 100_000), laws.law(right))
+
+
+@every_design
+def test_a_hundred_clients_are_drawn_as_often_as_expected(row: Row) -> None:
+    """False alarms: 1e-6 a design, Bonferroni over the clients.
+
+    The bound lies at 5.7 deviations. The smallest client comes 0.0206 times a round, 14,430 times
+    in all, give or take 119: a bias of 4.7 % is seen in it, and one of 1.4 % in the largest.
+    """
+    design = row.build(Population(CIFAR_SIZES), 10, rng(3))
+    rounds = 700_000
+
+    counts = design.draw_many(rng(4), rounds).sum(axis=0)
+
+    weight = design.weight_per_draw
+    deviation = np.sqrt(rounds * diagnostics.weight_variance(design)) / weight
+    assert agree(counts.astype(float), rounds * design.expected_counts, deviation)
+
+
+@every_design
+@given(population=populations(6), cohort_size=cohort_sizes(6), seed=seeds)
+def test_a_cohort_is_sorted_distinct_and_weighed_by_the_one_formula(
+    row: Row, population: Population, cohort_size: int, seed: int
+) -> None:
+    design = build(row, population, cohort_size, seed)
+
+    cohort = design.draw(rng(seed))
+
+    assert (np.diff(cohort.clients) > 0).all()
+    assert (cohort.counts >= 1).all()
+    assert (population.sizes[cohort.clients] > 0).all()
+    assert not row.fixed_size or cohort.counts.sum() == cohort_size
+    weights = design.weight_per_draw[cohort.clients] * cohort.counts
+    np.testing.assert_allclose(cohort.weights, weights, rtol=ROUNDING)
+    assert cohort.residual == pytest.approx(1 - weights.sum(), abs=ROUNDING * population.n_clients)
+
+
+@every_design
+def test_the_weight_per_draw_is_zero_exactly_where_the_size_is(row: Row) -> None:
+    design = row.build(Population([3, 0, 2, 0]), 2, rng())
+
+    assert (design.weight_per_draw[[1, 3]] == 0).all()
+    assert (design.weight_per_draw[[0, 2]] > 0).all()
+
+
+@every_design
+def test_the_same_generator_gives_the_same_cohort_and_many_draws_are_draws(row: Row) -> None:
+    design = row.build(Population([5, 3, 2, 2, 7]), 3, rng())
+    generator = rng(5)
+
+    many = design.draw_many(rng(5), 6)
+    cohorts = [design.draw(generator) for _ in range(6)]
+
+    assert many.shape == (6, 5)
+    assert many.dtype.kind == "i"
+    for round_, cohort in enumerate(cohorts):
+        counts = np.zeros(5, dtype=int)
+        counts[cohort.clients] = cohort.counts
+        assert many.toarray()[round_].tolist() == counts.tolist()
+
+
+@every_design
+def test_no_round_gives_an_empty_matrix(row: Row) -> None:
+    design = row.build(Population([5, 3, 2]), 2, rng())
+
+    assert design.draw_many(rng(), 0).shape == (0, 3)
+
+
+@every_design
+def test_building_and_drawing_leave_global_state_and_arguments_alone(row: Row) -> None:
+    sizes = np.array([5, 3, 2, 2])
+    population = Population(sizes)
+    numpy_state, python_state = np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002 - the global state is what must not move
+
+    row.build(population, 2, rng()).draw_many(rng(), 10)
+
+    assert (np.random.get_state()[1] == numpy_state).all()  # noqa: NPY002
+    assert random.getstate() == python_state
+    assert sizes.tolist() == population.sizes.tolist() == [5, 3, 2, 2]
+
+
+@every_design
+@pytest.mark.parametrize("cohort_size", [1, 3, 4, 7])
+def test_cohorts_may_be_one_client_all_clients_or_more_draws_than_clients(
+    row: Row, cohort_size: int
+) -> None:
+    population = Population([5, 3, 0, 2])
+    if row.distinct and cohort_size > 3:
+        with pytest.raises(DesignError, match="at most the 3 clients of positive size; got"):
+            row.build(population, cohort_size, rng())
+        return
+    design = row.build(population, cohort_size, rng())
+
+    counts = design.draw_many(rng(), 50).sum(axis=1)
+
+    assert not row.fixed_size or (counts == cohort_size).all()
+    assert not design.unbiased or laws.moments(design).mean_weights == laws.importance(population)
+
+
+@every_design
+def test_sizes_may_differ_by_nine_orders_of_magnitude(row: Row) -> None:
+    population = Population([1, 10**9, 1, 10**5])
+    design = row.build(population, 2, rng())
+
+    assert not design.unbiased or laws.moments(design).mean_weights == laws.importance(population)
+    assert np.isfinite(diagnostics.weight_covariance(design)).all()
+
+
+@every_design
+def test_a_single_client_is_always_the_cohort(row: Row) -> None:
+    design = row.build(Population([4]), 1, rng())
+
+    cohort = design.draw(rng())
+
+    assert (cohort.clients.tolist(), cohort.weights.tolist()) == ([0], [1.0])
+    assert diagnostics.weight_variance(design).tolist() == [0.0]
+    assert diagnostics.aggregate_variance(design, [[3.0, -2.0]]) == 0.0
+
+
+@every_design
+@pytest.mark.parametrize("cohort_size", [0, -1, 1.5, "3", None, True])
+def test_a_cohort_size_that_is_no_positive_whole_number_is_refused(
+    row: Row, cohort_size: int
+) -> None:
+    with pytest.raises(DesignError, match=r"cohort_size must be a whole number of at least 1; got"):
+        row.build(Population([1, 2]), cohort_size, rng())
+
+
+@every_design
+def test_a_line_of_units_that_leaves_63_bits_is_refused(row: Row) -> None:
+    population = Population([2**61, 2**60, 1, 1])
+
+    with pytest.raises(DesignError, match=r"cohort_size \* total must be less than 2\^63; got 3"):
+        row.build(population, 3, rng())
+
+
+@every_design
+def test_updates_that_do_not_fit_the_population_are_refused(row: Row) -> None:
+    design = row.build(Population([1, 2]), 1, rng())
+
+    with pytest.raises(DesignError, match=r"shape \(2, dimension\).*got float64 of shape \(3, 1\)"):
+        diagnostics.aggregate_variance(design, [[1.0], [2.0], [3.0]])
+    with pytest.raises(DesignError, match=r"client 1 sent 1 other values"):
+        diagnostics.aggregate_variance(design, [[1.0], [np.nan]])
+
+
+@every_design
+def test_draws_need_a_generator_and_a_number_of_rounds(row: Row) -> None:
+    design = row.build(Population([1, 2]), 1, rng())
+
+    with pytest.raises(DesignError, match=r"rng must be a numpy.random.Generator; got int"):
+        design.draw(0)  # type: ignore[arg-type]
+    with pytest.raises(DesignError, match=r"rounds must be a whole number of at least 0; got -1"):
+        design.draw_many(rng(), -1)
+
+
+TIED = [
+    ("size", lambda p, g: SizeClusteredDesign(p, 2, rng=g)),
+    ("similarity", lambda p, g: SimilarityClusteredDesign(p, 2, np.zeros((6, 3)), rng=g)),
+    ("target", lambda p, g: TargetDesign(p, 2, [0] * 6, rng=g)),
+]
+
+
+@pytest.mark.parametrize(("name", "make"), TIED, ids=[name for name, _ in TIED])
+def test_equal_clients_share_a_row_equally_often(
+    name: str, make: Callable[[Population, np.random.Generator], RowDesign]
+) -> None:
+    """Relabelling leaves the law unchanged: six equal clients, all 15 pairs alike.
+
+    In one row of three with a given client are 2 of the 5 others. False alarms: 1e-6; sees a pair
+    whose chance is off by .04.
+    """
+    times = 5000
+    together = np.zeros((6, 6))
+    for seed in range(times):
+        rows = make(Population([1] * 6), rng(seed)).plan.units.toarray() > 0
+        together += rows.T.astype(float) @ rows
+    pairs = together[np.triu_indices(6, 1)]
+
+    deviation = np.full(15, np.sqrt(times * 0.4 * 0.6))
+    assert agree(pairs, np.full(15, 0.4 * times), deviation)

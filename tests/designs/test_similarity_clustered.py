@@ -1,0 +1,230 @@
+"""Algorithm 2 as the notes settle it."""
+
+from itertools import pairwise
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.cluster.hierarchy import linkage as scipy_linkage
+
+from fedcohort import Population, SimilarityClustered, SimilarityClusteredDesign, diagnostics
+from fedcohort.errors import DesignError
+from fedcohort.similarity.measures import MEASURES, MeasureName
+from fedcohort.similarity.trees import LINKAGES, Linkage
+from populations import CIFAR_SIZES, cohort_sizes, larger_populations, rng
+
+
+def test_a_client_with_more_than_a_row_gets_whole_rows_first() -> None:
+    """[5, 3, 2], m = 3: {1: 10}, then units (5, 9, 6) give {2: 9, 1: 1} and {3: 6, 1: 4}."""
+    updates = np.eye(3)
+
+    plan = SimilarityClusteredDesign(Population([5, 3, 2]), 3, updates, rng=rng()).plan
+
+    assert plan.units.toarray().tolist() == [[10, 0, 0], [1, 9, 0], [4, 0, 6]]
+
+
+def test_a_client_may_lie_in_as_many_rows_as_it_needs() -> None:
+    """[3, 3, 3, 1], m = 3: each row has one unit of room."""
+    updates = np.eye(4)
+
+    plan = SimilarityClusteredDesign(Population([3, 3, 3, 1]), 3, updates, rng=rng()).plan
+
+    rows = plan.units.toarray()
+    assert rows[:, 3].tolist() == [1, 1, 1]
+    assert sorted(rows[:, :3].tolist()) == [[0, 0, 9], [0, 9, 0], [9, 0, 0]]
+
+
+@given(
+    larger_populations(),
+    cohort_sizes(12),
+    st.sampled_from(LINKAGES),
+    st.sampled_from(get_args(MeasureName)),
+    st.integers(0, 3),
+)
+def test_every_row_and_column_is_exact_for_every_measure_and_linkage(
+    population: Population, m: int, linkage: Linkage, measure: MeasureName, dimension: int
+) -> None:
+    """Dimension 0 stands for updates that are all zero."""
+    n = population.n_clients
+    updates = rng(4).integers(-2, 3, size=(n, dimension)) if dimension else np.zeros((n, 1))
+
+    plan = SimilarityClusteredDesign(
+        population, m, updates, measure=measure, linkage=linkage, rng=rng()
+    ).plan
+
+    assert (plan.units.sum(axis=1) == population.total).all()
+    assert (plan.units.sum(axis=0) == m * population.sizes).all()
+
+
+def maximal_subtrees(merges: np.ndarray, masses: list[int], capacity: int) -> list[set[int]]:
+    """Cut from the root downwards: keep a node if it fits, else look at its children."""
+    n = len(masses)
+
+    def leaves(node: int) -> set[int]:
+        if node < n:
+            return {node}
+        left, right = merges[node - n, :2].astype(int)
+        return leaves(left) | leaves(right)
+
+    def cut(node: int) -> list[set[int]]:
+        members = leaves(node)
+        if sum(masses[i] for i in members) <= capacity:
+            return [members]
+        left, right = merges[node - n, :2].astype(int)
+        return cut(left) + cut(right)
+
+    return cut(2 * n - 2)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_the_largest_groups_of_the_tree_open_the_rows(seed: int) -> None:
+    """Without ties the tree is the same whatever the permutation: a plain one must agree."""
+    generator = rng(seed)
+    sizes = generator.choice(np.arange(100, 1000), size=30, replace=False)
+    updates = generator.standard_normal((30, 5))
+    m, total = 4, int(sizes.sum())
+    norms = np.linalg.norm(updates, axis=1)
+    cosine = updates @ updates.T / norms / norms[:, None]
+    angles = np.arccos(np.clip(cosine, -1, 1))[np.triu_indices(30, 1)]
+    groups = maximal_subtrees(scipy_linkage(angles, "ward"), (m * sizes).tolist(), total)
+    groups.sort(key=lambda group: -sizes[list(group)].sum())
+
+    plan = SimilarityClusteredDesign(Population(sizes), m, updates, rng=generator).plan
+
+    rows = plan.units.toarray()
+    for row, group in zip(rows, groups[:m], strict=True):
+        members = sorted(group)
+        assert (row[members] == m * sizes[members]).all()
+    # What is left fills the first row's room, then the next one's, larger groups first.
+    left_rank = {i: rank for rank, group in enumerate(groups[m:]) for i in group}
+    filled = [[left_rank[i] for i in np.flatnonzero(row) if i in left_rank] for row in rows]
+    assert all(max(above) <= min(below) for above, below in pairwise(filled) if above and below)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("reading", ["distances", "rows-as-points"])
+def test_clients_of_one_kind_share_a_row(measure: MeasureName, reading: str) -> None:
+    """Ten kinds of ten equal clients, shuffled: the paper's ideal clusters, one kind a row."""
+    kinds = rng(5).permutation(np.repeat(np.arange(10), 10))
+    centres = 10 * np.eye(10)
+    updates = (centres[kinds] + 0.01 * rng(6).standard_normal((100, 10))).astype(np.float32)
+
+    design = SimilarityClusteredDesign(
+        Population([500] * 100),
+        10,
+        updates,
+        measure=measure,
+        reading=reading,
+        rng=rng(),  # type: ignore[arg-type]
+    )
+
+    rows = [set(kinds[np.flatnonzero(row)]) for row in design.plan.units.toarray()]
+    assert sorted(rows, key=min) == [{kind} for kind in range(10)]
+    assert diagnostics.aggregate_variance(design, centres[kinds]) < 1e-12
+
+
+def test_the_published_reading_can_give_another_tree() -> None:
+    population, updates = Population(CIFAR_SIZES), rng(7).standard_normal((100, 20))
+
+    plans = [
+        SimilarityClusteredDesign(population, 10, updates, reading=reading, rng=rng()).plan
+        for reading in ("distances", "rows-as-points")
+    ]
+
+    assert (plans[0].units != plans[1].units).nnz > 0
+
+
+def test_clients_that_were_never_seen_form_a_group_of_their_own() -> None:
+    updates = np.zeros((8, 3))
+    updates[:4] = [[1, 0, 0], [1, 0.1, 0], [1, 0, 0.1], [1, 0.1, 0.1]]
+
+    plan = SimilarityClusteredDesign(Population([1] * 8), 2, updates, rng=rng()).plan
+
+    rows = [np.flatnonzero(row).tolist() for row in plan.units.toarray()]
+    assert sorted(rows) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize(
+    "updates",
+    [
+        np.outer(np.arange(1, 31), rng(8).standard_normal(500)).astype(np.float32),
+        np.tile(rng(9).standard_normal(7), (30, 1)),
+        np.zeros((30, 4), dtype=np.float32),
+        1e-20 * rng(10).standard_normal((30, 4)).astype(np.float32),
+        1e-200 * rng(10).standard_normal((30, 4)),
+        1e149 * rng(10).standard_normal((30, 4)).clip(-5, 5),
+    ],
+    ids=["proportional", "identical", "zero", "1e-20", "1e-200", "1e149"],
+)
+def test_degenerate_updates_work(measure: MeasureName, updates: np.ndarray) -> None:
+    population = Population(rng(11).integers(1, 50, size=30))
+
+    design = SimilarityClusteredDesign(population, 6, updates, measure=measure, rng=rng())
+
+    assert np.isfinite(design.plan.probabilities.data).all()
+    assert design.draw(rng()).counts.sum() == 6
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-20, 1e20, 1e140])
+@pytest.mark.parametrize("measure", MEASURES)
+def test_the_unit_of_the_updates_does_not_matter(measure: MeasureName, scale: float) -> None:
+    population, updates = Population(CIFAR_SIZES), rng(12).standard_normal((100, 6))
+
+    plans = [
+        SimilarityClusteredDesign(population, 10, unit * updates, measure=measure, rng=rng()).plan
+        for unit in (1.0, scale)
+    ]
+
+    assert (plans[0].units != plans[1].units).nnz == 0
+
+
+@pytest.mark.parametrize(
+    ("updates", "message"),
+    [
+        (np.zeros((2, 3)), r"shape \(3, dimension\), one row per client; got float64 of shape \(2"),
+        (np.zeros(3), r"got float64 of shape \(3,\)"),
+        (np.zeros((3, 0)), r"got float64 of shape \(3, 0\)"),
+        (np.array([["a"], ["b"], ["c"]]), r"must be real numbers"),
+        (np.zeros((3, 2), dtype=complex), r"must be real numbers"),
+        (None, r"must be real numbers"),
+        ([[0, 1], [np.inf, np.nan], [0, 0]], r"finite and below 1e\+150; client 1 sent 2 other"),
+        (np.array([[0], [0], [-np.inf]], dtype=np.float32), r"client 2 sent 1 other values"),
+        ([[1e151], [0.0], [0.0]], r"client 0 sent 1 other values"),
+    ],
+)
+def test_updates_that_cannot_be_used_are_refused(updates: object, message: str) -> None:
+    with pytest.raises(DesignError, match=message):
+        SimilarityClusteredDesign(Population([1, 2, 3]), 2, updates, rng=rng())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"measure": "cosine"}, r"measure must be one of arccos, l2, l1; got 'cosine'\."),
+        ({"linkage": "wards"}, r"linkage must be one of ward, .*Did you mean 'ward'\?"),
+        ({"reading": "rows"}, r"reading must be one of distances, rows-as-points; got 'rows'"),
+    ],
+)
+def test_unknown_options_are_refused(option: dict[str, str], message: str) -> None:
+    with pytest.raises(DesignError, match=message):
+        SimilarityClusteredDesign(Population([1, 2]), 1, np.eye(2), rng=rng(), **option)  # type: ignore[arg-type]
+
+
+def test_too_many_pairs_are_refused_before_memory_is_taken() -> None:
+    with pytest.raises(DesignError, match=r"at most 20000 clients; got 200000, whose .* 160 GB"):
+        SimilarityClustered(10).build(
+            Population(np.ones(200_000, dtype=int)), None, None, round_=0, rng=rng()
+        )
+
+
+def test_a_recipe_without_memory_takes_every_update_as_zero() -> None:
+    population = Population(CIFAR_SIZES)
+
+    recipe = SimilarityClustered(10).build(population, None, None, 0, rng(13))
+    design = SimilarityClusteredDesign(population, 10, np.zeros((100, 1)), rng=rng(13))
+
+    assert isinstance(recipe, SimilarityClusteredDesign)
+    assert (recipe.plan.units != design.plan.units).nnz == 0

@@ -1,0 +1,59 @@
+"""The public face of the designs' exact moments (their values: the designs' contract)."""
+
+import numpy as np
+import pytest
+
+from fedcohort import MultinomialDesign, Population, SizeClusteredDesign, UniformDesign, diagnostics
+from fedcohort.errors import DesignError
+from populations import CIFAR_SIZES, rng
+
+
+def test_a_summary_puts_the_diagnostics_together() -> None:
+    design = SizeClusteredDesign(Population([*CIFAR_SIZES, 0]), 10, rng=rng())
+
+    numbers = diagnostics.summary(design)
+
+    inclusion = diagnostics.inclusion_probability(design)
+    assert numbers.unbiased
+    assert numbers.bias == 0.0
+    assert numbers.weight_variance == diagnostics.weight_variance(design).sum()
+    assert numbers.smallest_inclusion == inclusion[:-1].min() > 0
+    assert numbers.mean_inclusion == design.population.importance @ inclusion
+    assert numbers.expected_distinct == diagnostics.expected_distinct(design)
+    assert numbers.max_count == 2
+
+
+def test_the_summary_of_fedavgs_sampling_says_how_much_weight_is_misplaced() -> None:
+    numbers = diagnostics.summary(UniformDesign(Population(CIFAR_SIZES), 10))
+
+    assert not numbers.unbiased
+    assert numbers.bias == pytest.approx(0.9, abs=1e-12)
+
+
+def test_a_covariance_matrix_of_too_many_clients_is_refused() -> None:
+    design = MultinomialDesign(Population(np.ones(50_000, dtype=int)), 10)
+
+    with pytest.raises(DesignError, match=r"at most 20000 clients; got 50000, which take 20 GB"):
+        diagnostics.weight_covariance(design)
+
+
+def test_squared_bias_counts_in_the_aggregate_variance() -> None:
+    """Equal updates z: FedAvg's own sampling of 1 of 2 equal clients always moves by z/2."""
+    design = UniformDesign(Population([1, 1]), 1)
+
+    assert diagnostics.aggregate_variance(design, [[4.0], [4.0]]) == 4.0
+
+
+def test_a_million_clients_are_a_normal_case() -> None:
+    population = Population(rng().integers(0, 1000, size=10**6))
+    design = SizeClusteredDesign(population, 1000, rng=rng())
+
+    assert design.plan.units.nnz <= 10**6 + 999
+    assert design.draw(rng()).counts.sum() == 1000
+    numbers = diagnostics.summary(design)
+    multinomial = diagnostics.summary(MultinomialDesign(population, 1000))
+    assert numbers.weight_variance < multinomial.weight_variance
+    updates = rng(1).standard_normal((10**6, 4)).astype(np.float32)
+    assert diagnostics.aggregate_variance(design, updates) < diagnostics.aggregate_variance(
+        MultinomialDesign(population, 1000), updates
+    )

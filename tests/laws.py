@@ -1,0 +1,146 @@
+"""Exact laws of small designs, by enumeration in fractions: the slow twin of every formula."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import singledispatch
+from itertools import combinations, product
+
+from fedcohort import (
+    Design,
+    MultinomialDesign,
+    PoissonDesign,
+    Population,
+    RowDesign,
+    UniformDesign,
+)
+
+Counts = tuple[int, ...]
+Law = dict[Counts, Fraction]
+
+
+@singledispatch
+def law(design: Design) -> Law:
+    """Return the probability of every vector of counts."""
+    raise NotImplementedError(type(design).__name__)
+
+
+@law.register
+def _(design: RowDesign) -> Law:
+    return independent_rows(design.plan.units.toarray().tolist(), design.population.total)
+
+
+@law.register
+def _(design: MultinomialDesign) -> Law:
+    sizes = design.population.sizes.tolist()
+    return independent_rows([sizes] * design.cohort_size, design.population.total)
+
+
+@law.register
+def _(design: UniformDesign) -> Law:
+    sizes = design.population.sizes.tolist()
+    drawable = [i for i, size in enumerate(sizes) if size > 0]
+    subsets = list(combinations(drawable, design.cohort_size))
+    return {
+        tuple(int(i in subset) for i in range(len(sizes))): Fraction(1, len(subsets))
+        for subset in subsets
+    }
+
+
+@law.register
+def _(design: PoissonDesign) -> Law:
+    chances = capped_chances(design.population.sizes.tolist(), design.cohort_size)
+    outcomes: Law = {}
+    for counts in product((0, 1), repeat=len(chances)):
+        probability = Fraction(1)
+        for count, chance in zip(counts, chances, strict=True):
+            probability *= chance if count else 1 - chance
+        if probability:
+            outcomes[counts] = probability
+    return outcomes
+
+
+def independent_rows(rows: list[list[int]], total: int) -> Law:
+    """Draw one client from every row; the rows hold units of ``total``."""
+    outcomes: Law = {(0,) * len(rows[0]): Fraction(1)}
+    for row in rows:
+        following: Law = defaultdict(Fraction)
+        for counts, probability in outcomes.items():
+            for i, units in enumerate(row):
+                if units:
+                    drawn = (*counts[:i], counts[i] + 1, *counts[i + 1 :])
+                    following[drawn] += probability * Fraction(units, total)
+        outcomes = dict(following)
+    return outcomes
+
+
+def capped_chances(sizes: list[int], cohort_size: int) -> list[Fraction]:
+    """Return q_i = min(1, lambda n_i) with sum m: cap the largest, one after the other."""
+    certain: set[int] = set()
+    while True:
+        rest = sum(size for i, size in enumerate(sizes) if i not in certain)
+        scale = Fraction(cohort_size - len(certain), rest) if rest else Fraction(0)
+        over = [i for i, size in enumerate(sizes) if i not in certain and scale * size > 1]
+        if not over:
+            return [Fraction(1) if i in certain else scale * size for i, size in enumerate(sizes)]
+        certain.add(max(over, key=lambda i: sizes[i]))
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What follows from a law; every number exact."""
+
+    expected_counts: list[Fraction]
+    mean_weights: list[Fraction]
+    weight_covariance: list[list[Fraction]]
+    inclusion: list[Fraction]
+    max_count: list[int]
+
+
+def importance(population: Population) -> list[Fraction]:
+    return [Fraction(size, population.total) for size in population.sizes.tolist()]
+
+
+def weights_of(counts: Counts, design: Design, expected: list[Fraction]) -> list[Fraction]:
+    """Return w = p c / E[c], or p for FedAvg's own sampling: the one formula."""
+    shares = importance(design.population)
+    if isinstance(design, UniformDesign) and not design.unbiased:
+        return [share * count for share, count in zip(shares, counts, strict=True)]
+    return [
+        share * count / mean if mean else Fraction(0)
+        for share, count, mean in zip(shares, counts, expected, strict=True)
+    ]
+
+
+def moments(design: Design) -> Moments:
+    outcomes = law(design)
+    clients = range(design.population.n_clients)
+    expected = [sum(p * c[i] for c, p in outcomes.items()) + Fraction(0) for i in clients]
+    weights = {c: weights_of(c, design, expected) for c in outcomes}
+    mean = [sum(p * weights[c][i] for c, p in outcomes.items()) + Fraction(0) for i in clients]
+    covariance = [
+        [
+            sum(p * weights[c][i] * weights[c][j] for c, p in outcomes.items()) - mean[i] * mean[j]
+            for j in clients
+        ]
+        for i in clients
+    ]
+    inclusion = [sum(p for c, p in outcomes.items() if c[i]) + Fraction(0) for i in clients]
+    most = [max(c[i] for c in outcomes) for i in clients]
+    return Moments(expected, mean, covariance, inclusion, most)
+
+
+def aggregate_variance(design: Design, updates: list[list[int]]) -> Fraction:
+    """Return E|sum w z - sum p z|^2, outcome by outcome."""
+    outcomes = law(design)
+    expected = moments(design).expected_counts
+    shares = importance(design.population)
+    total = Fraction(0)
+    for counts, probability in outcomes.items():
+        weights = weights_of(counts, design, expected)
+        for column in zip(*updates, strict=True):
+            off = sum((w - p) * z for w, p, z in zip(weights, shares, column, strict=True))
+            total += probability * off**2
+    return total

@@ -1,0 +1,65 @@
+"""Figures show the numbers that they are made from."""
+
+import numpy as np
+import pytest
+
+from fedcohort import (
+    MultinomialDesign,
+    Population,
+    SizeClusteredDesign,
+    UniformDesign,
+    diagnostics,
+)
+from populations import CIFAR_SIZES, rng
+
+pytest.importorskip("matplotlib", reason="the extra 'report' is not installed")
+
+from fedcohort.report.allocation import allocation_figure
+from fedcohort.report.inclusion import inclusion_figure
+
+
+def test_inclusion_is_drawn_against_size_for_each_design() -> None:
+    population = Population([*CIFAR_SIZES, 0])
+    designs = {"md": MultinomialDesign(population, 10), "fedavg": UniformDesign(population, 10)}
+
+    axes = inclusion_figure(designs).axes[0]
+
+    assert [line.get_label() for line in axes.lines] == ["md", "fedavg"]
+    sizes, chances = axes.lines[0].get_data()
+    assert sizes.tolist() == [100, 250, 500, 750, 1000]
+    inclusion = diagnostics.inclusion_probability(designs["md"])
+    expected = [inclusion[CIFAR_SIZES.index(size)].round(3) for size in sizes]
+    assert chances.tolist() == expected
+
+
+def test_sizes_of_many_orders_get_a_logarithmic_axis() -> None:
+    design = MultinomialDesign(Population([1, 10, 1000]), 2)
+
+    assert inclusion_figure({"md": design}).axes[0].get_xscale() == "log"
+
+
+def test_every_distribution_is_a_full_box_of_its_clients_pieces() -> None:
+    design = SizeClusteredDesign(Population(CIFAR_SIZES), 12, rng=rng())
+
+    lines = allocation_figure(design).axes
+
+    widths = [patch.get_width() for axes in lines for patch in axes.patches]
+    assert len(lines) == 3
+    assert len(widths) == design.plan.units.nnz
+    assert sum(widths) == pytest.approx(12)
+
+
+def test_the_pieces_of_a_split_client_meet_at_the_cut() -> None:
+    """[5, 4, 1], m = 3: the line is 10 | 5, 5 | 7, 3."""
+    design = SizeClusteredDesign(Population([5, 4, 1], ids=["a", "b", "c"]), 3, rng=rng())
+
+    axes = allocation_figure(design).axes[0]
+
+    spans = [(round(p.get_x(), 9), round(p.get_width(), 9)) for p in axes.patches]
+    assert spans == [(0, 1), (1, 0.5), (1.5, 0.5), (2, 0.7), (2.7, 0.3)]
+    names = [text.get_text() for text in axes.texts if not text.get_text().startswith("$")]
+    assert names == ["a", "a", "b", "b", "c"]
+    colours = np.array([p.get_facecolor() for p in axes.patches])
+    assert (colours[0] == colours[1]).all()
+    assert (colours[2] == colours[3]).all()
+    assert (colours[1] != colours[2]).any()

@@ -1,0 +1,67 @@
+"""Trees and their capacity cut."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.cluster.hierarchy import linkage as scipy_linkage
+
+from fedcohort.similarity import LINKAGES, capacity_cut, merge_tree
+from fedcohort.similarity.trees import Linkage
+from populations import rng
+
+
+@pytest.mark.parametrize("linkage", LINKAGES)
+def test_the_tree_is_scipys_whatever_the_unit(linkage: Linkage) -> None:
+    distances = rng().random(45)
+
+    merges = scipy_linkage(distances, linkage)[:, :2]
+
+    for unit in (1.0, 2.0**-400, 2.0**400):
+        assert (merge_tree(unit * distances, linkage) == merges).all()
+
+
+def test_one_client_is_a_tree_without_merges() -> None:
+    assert merge_tree(np.empty(0), "ward").shape == (0, 2)
+    assert capacity_cut(np.empty((0, 2), dtype=int), np.array([3]), 5).tolist() == [0]
+
+
+def random_tree(n: int, generator: np.random.Generator) -> np.ndarray:
+    nodes, merges = list(range(n)), []
+    for new in range(n, 2 * n - 1):
+        left, right = generator.choice(len(nodes), size=2, replace=False)
+        merges.append((nodes[left], nodes[right]))
+        nodes = [node for i, node in enumerate(nodes) if i not in (left, right)] + [new]
+    return np.array(merges, dtype=int).reshape(-1, 2)
+
+
+def slow_cut(merges: np.ndarray, masses: list[int], capacity: int) -> set[frozenset[int]]:
+    n = len(masses)
+
+    def leaves(node: int) -> frozenset[int]:
+        if node < n:
+            return frozenset([node])
+        left, right = merges[node - n].tolist()
+        return leaves(left) | leaves(right)
+
+    def cut(node: int) -> set[frozenset[int]]:
+        members = leaves(node)
+        if sum(masses[i] for i in members) <= capacity:
+            return {members}
+        left, right = merges[node - n].tolist()
+        return cut(left) | cut(right)
+
+    return cut(2 * n - 2)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.integers(3, 20))
+def test_the_cut_keeps_the_maximal_subtrees_that_fit(seed: int, n: int, capacity: int) -> None:
+    generator = rng(seed)
+    masses = generator.integers(0, min(capacity, 6) + 1, size=n)
+    merges = random_tree(n, generator)
+
+    groups = capacity_cut(merges, masses, capacity)
+
+    found = {frozenset(np.flatnonzero(groups == g).tolist()) for g in set(groups.tolist())}
+    assert found == slow_cut(merges, masses.tolist(), capacity)
+    assert set(groups.tolist()) == set(range(len(found)))

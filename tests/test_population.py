@@ -1,0 +1,148 @@
+"""The clients and their sizes, checked at the door."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedcohort import Population
+from fedcohort.errors import PopulationError
+from fedcohort.population import IMPORTANCE_UNITS
+from populations import rng
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [5, 3, 2],
+        (5, 3, 2),
+        [5.0, 3.0, 2.0],
+        np.array([5, 3, 2], dtype=np.uint8),
+        np.array([5, 3, 2], dtype=object),
+    ],
+)
+def test_whole_numbers_of_any_type_are_sizes(sizes: object) -> None:
+    population = Population(sizes)  # type: ignore[arg-type]
+
+    assert population.sizes.tolist() == [5, 3, 2]
+    assert population.sizes.dtype == np.int64
+    assert (population.total, population.n_clients) == (10, 3)
+    assert population.importance.tolist() == [0.5, 0.3, 0.2]
+    assert list(population.ids) == [0, 1, 2]
+
+
+def test_large_sizes_stay_exact() -> None:
+    assert Population([2**62, 2**61 + 1, 0]).total == 2**62 + 2**61 + 1
+
+
+def test_sizes_are_copied_and_cannot_be_changed() -> None:
+    sizes = np.array([5, 3])
+    population = Population(sizes)
+    sizes[0] = 7
+
+    assert population.sizes.tolist() == [5, 3]
+    with pytest.raises(ValueError, match="read-only"):
+        population.sizes[0] = 7
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ([5, -1], r"sizes must not be negative; client 1 has -1\. Drop the client or give 0\."),
+        ([np.nan, 1, np.nan], r"sizes must be finite; client 0 has nan \(and 1 more\)\."),
+        ([1, np.inf], r"sizes must be finite; client 1 has inf"),
+        ([2.0, 1.5], r"sizes must be whole numbers; client 1 has 1\.5\. Round it\."),
+        ([], r"flat list of whole numbers, one per client; got nothing"),
+        ([0, 0], r"sizes must not all be 0"),
+        ([[1, 2]], r"got int64 of shape \(1, 2\)"),
+        (3, r"got int64 of shape \(\)"),
+        (["a", "b"], r"must be a flat list of whole numbers"),
+        ([True, False], r"must be a flat list of whole numbers"),
+        ([1, None], r"sizes must be whole numbers; client 1 has None"),
+        ([1, [2]], r"must be a flat list of whole numbers"),
+        ([2**62, 2**62], r"must sum to less than 2\^63; got 9223372036854775808"),
+        ([2**70], r"must sum to less than 2\^63"),
+        ([-(2**70)], r"must not be negative"),
+        ([1e300], r"must sum to less than 2\^63"),
+    ],
+)
+def test_what_is_no_list_of_sizes_is_refused(sizes: object, message: str) -> None:
+    with pytest.raises(PopulationError, match=message):
+        Population(sizes)  # type: ignore[arg-type]
+
+
+def test_either_sizes_or_importance() -> None:
+    with pytest.raises(PopulationError, match="either sizes or importance; got neither"):
+        Population()
+    with pytest.raises(PopulationError, match="either sizes or importance; got both"):
+        Population([1], importance=[1.0])
+
+
+@given(st.lists(st.floats(1e-9, 1), min_size=1, max_size=50))
+def test_importances_become_units_by_largest_remainder(raw: list[float]) -> None:
+    importance = np.array(raw) / np.sum(raw)
+
+    population = Population(importance=importance)
+
+    exact = [Fraction(p) for p in importance]
+    quotas = [p / sum(exact) * IMPORTANCE_UNITS for p in exact]
+    assert population.total == IMPORTANCE_UNITS
+    assert (population.sizes > 0).all()
+    assert all(abs(u - q) < 1 for u, q in zip(population.sizes.tolist(), quotas, strict=True))
+
+
+def test_equal_remainders_go_to_the_first_clients() -> None:
+    units = Population(importance=[1 / 3, 1 / 3, 1 / 3]).sizes
+
+    assert (units - units.min()).tolist() == [1, 0, 0]
+
+
+def test_an_importance_of_zero_stays_zero() -> None:
+    population = Population(importance=[0.1, 0.0, 0.9])
+
+    assert population.sizes[1] == 0
+    assert population.importance.sum() == pytest.approx(1, abs=1e-15)
+
+
+def test_a_million_importances_sum_exactly() -> None:
+    importance = rng().dirichlet(np.ones(10**6))
+    importance[importance < 1e-11] = 0
+
+    population = Population(importance=importance / importance.sum())
+
+    assert population.total == IMPORTANCE_UNITS
+    assert ((population.sizes == 0) == (importance == 0)).all()
+
+
+@pytest.mark.parametrize(
+    ("importance", "message"),
+    [
+        ([0.5, 0.4], r"importance must sum to 1 within 1e-09; got 0\.9"),
+        ([0.5, 0.5 + 2e-9], r"must sum to 1"),
+        ([1.5, -0.5], r"importance must not be negative; client 1 has -0\.5"),
+        ([np.nan, 1.0], r"importance must be finite; client 0 has nan"),
+        ([1.0, 1e-13], r"a positive importance must reach one of 1099511627776 units; client 1"),
+        ([], r"flat list of numbers"),
+    ],
+)
+def test_what_is_no_importance_is_refused(importance: list[float], message: str) -> None:
+    with pytest.raises(PopulationError, match=message):
+        Population(importance=importance)
+
+
+def test_ids_name_the_clients() -> None:
+    assert list(Population([1, 2], ids=["a", 7]).ids) == ["a", 7]
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (["a"], r"ids must be one per client, 2; got 1"),
+        (["a", "a"], r"ids must be distinct; 'a' comes more than once"),
+    ],
+)
+def test_ids_that_do_not_tell_clients_apart_are_refused(ids: list[str], message: str) -> None:
+    with pytest.raises(PopulationError, match=message):
+        Population([1, 2], ids=ids)
