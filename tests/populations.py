@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from fedcohort import Population
+from fedcohort import Plan, Population
 
 #: The paper's unbalanced federation: 100 clients.
 CIFAR_SIZES = [100] * 10 + [250] * 30 + [500] * 30 + [750] * 20 + [1000] * 10
@@ -11,6 +11,10 @@ CIFAR_SIZES = [100] * 10 + [250] * 30 + [500] * 30 + [750] * 20 + [1000] * 10
 
 def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
+
+
+def same(plan: Plan, other: Plan) -> bool:
+    return bool((plan.units.toarray() == other.units.toarray()).all())
 
 
 def populations(max_clients: int = 4) -> st.SearchStrategy[Population]:

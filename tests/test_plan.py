@@ -13,21 +13,21 @@ ROWS = [[10, 0, 0], [0, 6, 4]]
 
 
 def test_probabilities_are_units_over_total() -> None:
-    plan = Plan(csr_array(ROWS), POPULATION)
+    plan = Plan(csr_array(np.array(ROWS)), POPULATION)
 
     assert plan.probabilities.toarray().tolist() == [[1.0, 0.0, 0.0], [0.0, 0.6, 0.4]]
     assert (plan.cohort_size, plan.total) == (2, 10)
 
 
 def test_a_row_draws_only_its_own_clients() -> None:
-    clients = Plan(csr_array(ROWS), POPULATION).draw_clients(rng(), 1000)
+    clients = Plan(csr_array(np.array(ROWS)), POPULATION).draw_clients(rng(), 1000)
 
     assert set(clients[:, 0]) == {0}
     assert set(clients[:, 1]) == {1, 2}
 
 
 def test_units_are_copied_and_cannot_be_changed() -> None:
-    units = csr_array(ROWS)
+    units = csr_array(np.array(ROWS))
     plan = Plan(units, POPULATION)
     units.data[:] = 0
 

@@ -8,8 +8,6 @@
 ([0, 1], [0.5, 0.5])
 """
 
-from importlib.metadata import version
-
 from fedcohort import diagnostics
 from fedcohort.aggregation import aggregate
 from fedcohort.cohort import Cohort
@@ -61,4 +59,4 @@ __all__ = [
     "stream",
 ]
 
-__version__ = version("fedcohort")
+__version__ = "0.1.0.dev0"

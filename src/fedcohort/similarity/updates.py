@@ -34,4 +34,5 @@ def checked_updates(owner: str, updates: ArrayLike, n_clients: int) -> NDArray[n
 
 def largest_entries(updates: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return the largest absolute entry of every update, shape (n_clients,), without a copy."""
-    return np.maximum(updates.max(axis=1), -updates.min(axis=1)).astype(np.float64)
+    largest = np.maximum(updates.max(axis=1), -updates.min(axis=1))
+    return np.asarray(largest, dtype=np.float64)

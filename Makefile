@@ -1,0 +1,40 @@
+# Everything runs in a virtual environment that is made on first use.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench clean
+
+help:  ## Show what can be made
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt --editable '.[all,dev]'
+	touch $@
+
+demo: $(READY)  ## Compare designs on a bundled list of client sizes
+	$(BIN)/fedcohort compare examples/sizes.csv --cohort-size 10
+
+test: $(READY)  ## Run the tests, doctests and the README's commands
+	$(BIN)/pytest -n 2 tests src README.md
+
+check: $(READY)  ## Format, lint, types, then all tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2 tests src README.md
+
+format: $(READY)  ## Format the code and mend what can be mended
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## Measure speed and memory
+	$(BIN)/python benchmarks/imports.py
+	$(BIN)/python benchmarks/designs.py
+
+clean:  ## Remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis build dist

@@ -1,0 +1,202 @@
+"""Time and peak memory to build designs and to draw from them.
+
+Run ``python benchmarks/designs.py [--json]``: 3 minutes on 2 cores. Every cell runs alone, on one
+thread, in a process of its own; its memory includes Python, numpy and the population. Beside the
+designs stand what a user would otherwise write: ``numpy.random.Generator.choice`` with
+probabilities for drawing, and a Python loop over all pairs of updates for Algorithm 2 (timed on
+a sample of pairs and extrapolated). The last lines hold the bars that these figures must keep.
+"""
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fedcohort import (
+    Design,
+    MultinomialDesign,
+    PoissonDesign,
+    Population,
+    SimilarityClusteredDesign,
+    SizeClusteredDesign,
+    TargetDesign,
+    UniformDesign,
+)
+from measurement import in_own_process, machine, peak_megabytes
+
+CLIENTS = (10**2, 10**3, 10**4, 10**5, 10**6)
+COHORTS = (10, 100, 1000)
+#: Parameters of the paper's MNIST model.
+DIMENSION = 39_760
+
+Build = Callable[[Population, int, np.random.Generator], Design]
+BUILDS: dict[str, Build] = {
+    "uniform": lambda p, m, rng: UniformDesign(p, m),
+    "multinomial": lambda p, m, rng: MultinomialDesign(p, m),
+    "poisson": lambda p, m, rng: PoissonDesign(p, m),
+    "size": lambda p, m, rng: SizeClusteredDesign(p, m, rng=rng),
+    "target": lambda p, m, rng: TargetDesign(p, m, range(p.n_clients), rng=rng),
+}
+
+
+def median_seconds(work: Callable[[], object], times: int) -> float:
+    """Return the median time of ``work``, after one call that does not count."""
+    work()
+    seconds = []
+    for _ in range(times):
+        start = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - start)
+    return float(np.median(seconds))
+
+
+def design_cell(name: str, n: int, m: int) -> dict[str, float]:
+    """Measure one design at one size."""
+    rng = np.random.default_rng(0)
+    population = Population(rng.integers(1, 1001, size=n))
+    baseline = peak_megabytes()
+    design = BUILDS[name](population, m, rng)
+    peak = peak_megabytes()
+    build = median_seconds(lambda: BUILDS[name](population, m, rng), 5)
+    draw = median_seconds(lambda: design.draw(rng), 21)
+    return {
+        "build_s": build,
+        "draw_ms": 1e3 * draw,
+        "peak_mb": peak,
+        "peak_draw_mb": peak_megabytes(),
+        "baseline_mb": baseline,
+    }
+
+
+def choice_cell(n: int, m: int) -> dict[str, float]:
+    """Measure numpy's weighted choice: what a server loop without a design would call."""
+    rng = np.random.default_rng(0)
+    importance = Population(rng.integers(1, 1001, size=n)).importance
+    return {"draw_ms": 1e3 * median_seconds(lambda: rng.choice(n, m, p=importance), 11)}
+
+
+def similarity_cell(measure: str, n: int) -> dict[str, float]:
+    """Measure Algorithm 2 on float32 updates, and a Python loop over pairs for comparison."""
+    rng = np.random.default_rng(0)
+    population = Population(rng.integers(1, 1001, size=n))
+    updates = rng.standard_normal((n, DIMENSION), dtype=np.float32)
+    baseline = peak_megabytes()
+    start = time.perf_counter()
+    SimilarityClusteredDesign(population, 10, updates, measure=measure, rng=rng)  # type: ignore[arg-type]
+    seconds = time.perf_counter() - start
+    pairs = n * (n - 1) // 2
+    loop = pairs * median_seconds(lambda: plain_angle(updates[0], updates[1]), 300)
+    return {
+        "build_s": seconds,
+        "peak_mb": peak_megabytes(),
+        "baseline_mb": baseline,
+        "loop_s": loop,
+        "ratio": seconds / loop,
+    }
+
+
+def plain_angle(x: np.ndarray, y: np.ndarray) -> float:
+    """Return the angle of one pair as a plain loop computes it."""
+    cosine = np.sum(x * y) / np.sqrt(np.sum(x**2) * np.sum(y**2))
+    return float(np.arccos(np.clip(cosine, -1, 1)))
+
+
+def measure_all(show: Callable[[str], None]) -> dict[str, Any]:
+    """Run every cell, one after the other."""
+    results: dict[str, Any] = {"machine": machine()}
+    show(f"{'design':12} {'n':>9} {'m':>5} {'build s':>9} {'draw ms':>9} {'MB':>6} {'+ draw':>6}")
+    cells = []
+    for name in BUILDS:
+        for n in CLIENTS:
+            for m in (m for m in COHORTS if m <= n):
+                cell = in_own_process(__file__, "design", name, n, m)
+                cells.append({"design": name, "n": n, "m": m, **cell})
+                show(
+                    f"{name:12} {n:>9} {m:>5} {cell['build_s']:>9.4f} {cell['draw_ms']:>9.3f} "
+                    f"{cell['peak_mb']:>6.0f} {cell['peak_draw_mb']:>6.0f}"
+                )
+    results["designs"] = cells
+    choice = in_own_process(__file__, "choice", 10**6, 1000)
+    results["choice_draw_ms"] = choice["draw_ms"]
+    show(f"{'rng.choice':12} {10**6:>9} {1000:>5} {'':>9} {choice['draw_ms']:>9.3f}")
+    show(f"\nAlgorithm 2, d = {DIMENSION}: {'n':>5} {'s':>8} {'MB':>6} {'loop s':>8} {'ratio':>8}")
+    results["similarity"] = similar = []
+    for measure, n in [(name, n) for name in ("arccos", "l2") for n in (1000, 3000)] + [
+        ("l1", 1000)
+    ]:
+        cell = in_own_process(__file__, "similarity", measure, n)
+        similar.append({"measure": measure, "n": n, **cell})
+        show(
+            f"{measure:>24} {n:>6} {cell['build_s']:>8.2f} {cell['peak_mb']:>6.0f} "
+            f"{cell['loop_s']:>8.0f} {cell['ratio']:>8.4f}"
+        )
+    results["bars"] = bars(cells, similar)
+    return results
+
+
+def bars(cells: list[dict[str, Any]], similar: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Hold the figures to their bars."""
+    size = {(cell["n"], cell["m"]): cell for cell in cells if cell["design"] == "size"}
+    top = size[10**6, 1000]
+    rows = [
+        ("Algorithm 1, n = 1e6, m = 1000: build s", top["build_s"], 2.0),
+        ("Algorithm 1, n = 1e6, m = 1000: peak MB", top["peak_draw_mb"], 1000.0),
+        ("Algorithm 1, n = 1e6, m = 1000: draw ms", top["draw_ms"], 5.0),
+    ]
+    # n log n grows tenfold n by 10 log(10 n) / log n; below 1e5 the fixed cost of a call hides it.
+    grown = top["build_s"] / size[10**5, 1000]["build_s"]
+    allowed = 10 * math.log(10**6) / math.log(10**5)
+    rows.append(("Algorithm 1, build: growth from n = 1e5 to 1e6", grown, allowed))
+    limits = {1000: 3.0, 3000: 20.0}
+    rows += [
+        (
+            f"Algorithm 2, {cell['measure']}, n = {cell['n']}: build s",
+            cell["build_s"],
+            limits[cell["n"]],
+        )
+        for cell in similar
+        if cell["measure"] != "l1"
+    ]
+    return [
+        {"bar": name, "measured": value, "limit": limit, "kept": value < limit}
+        for name, value, limit in rows
+    ]
+
+
+def main() -> None:
+    """Parse, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    as_json = parser.parse_args().json
+    progress = sys.stderr if as_json else sys.stdout
+    results = measure_all(lambda line: print(line, file=progress, flush=True))
+    if as_json:
+        print(json.dumps(results, indent=2))
+    else:
+        print(f"\n{results['machine']}")
+        for bar in results["bars"]:
+            verdict = "kept" if bar["kept"] else "MISSED"
+            print(f"{verdict:6} {bar['bar']}: {bar['measured']:.3g} (limit {bar['limit']:.3g})")
+
+
+def cell(kind: str, *arguments: str) -> None:
+    """Measure one cell in this process and print it as JSON."""
+    if kind == "design":
+        numbers = design_cell(arguments[0], int(arguments[1]), int(arguments[2]))
+    elif kind == "choice":
+        numbers = choice_cell(int(arguments[0]), int(arguments[1]))
+    else:
+        numbers = similarity_cell(arguments[0], int(arguments[1]))
+    print(json.dumps(numbers))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["cell"]:
+        cell(*sys.argv[2:])
+    else:
+        main()
