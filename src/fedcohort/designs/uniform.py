@@ -46,6 +46,9 @@ class UniformDesign(Design):
         super().__init__(population, cohort_size)
         self.unbiased = unbiased
         self._drawable = drawable_clients(self)
+        scale = len(self._drawable) / self.cohort_size if unbiased else 1.0
+        # Kept, so that a draw costs O(m), not O(n).
+        self._weight_per_draw = scale * population.importance
 
     @property
     def expected_counts(self) -> NDArray[np.float64]:
@@ -55,8 +58,7 @@ class UniformDesign(Design):
     @property
     def weight_per_draw(self) -> NDArray[np.float64]:
         """What each client weighs if drawn: p n/m, or p for FedAvg's own."""
-        importance = self.population.importance
-        return importance * len(self._drawable) / self.cohort_size if self.unbiased else importance
+        return self._weight_per_draw
 
     def weight_variance(self) -> NDArray[np.float64]:
         """Return Var[w], shape (n_clients,)."""
@@ -95,7 +97,7 @@ class UniformDesign(Design):
         return m * (1 - m / n) * spread(np.full(n, 1 / n), weighted) * n / max(n - 1, 1)
 
     def _cohort(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
-        return Cohort.of_weights(clients, counts, self.weight_per_draw[clients])
+        return Cohort.of_weights(clients, counts, self._weight_per_draw[clients])
 
 
 @final
