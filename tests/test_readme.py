@@ -30,9 +30,7 @@ def test_the_readme_names_the_two_commands() -> None:
 
 
 @pytest.mark.parametrize(("command", "output"), examples(), ids=[c for c, _ in examples()])
-def test_the_command_prints_what_the_readme_says(
-    command: str, output: str, tmp_path: Path
-) -> None:
+def test_the_command_prints_what_the_readme_says(command: str, output: str, tmp_path: Path) -> None:
     if command in RECURSIVE:
         pytest.skip(f"{command} runs this test")
     makes = command.startswith("make ")
