@@ -49,7 +49,7 @@ def test_an_empty_cohort_leaves_the_model() -> None:
     design = PoissonDesign(Population([1] * 4), 1)
     empty = next(c for c in (design.draw(rng(seed)) for seed in range(50)) if len(c) == 0)
 
-    moved = aggregate(MODEL, np.empty((0, 2, 2)), empty)
+    moved = aggregate(MODEL, [], empty)
 
     assert (moved == MODEL).all()
     assert moved is not MODEL
@@ -60,3 +60,7 @@ def test_updates_that_do_not_fit_the_cohort_are_refused() -> None:
 
     with pytest.raises(AggregationError, match=r"shape \(2, 2, 2\).*got \(3, 2, 2\)"):
         aggregate(MODEL, np.ones((3, 2, 2)), cohort)
+    with pytest.raises(AggregationError, match=r"shape \(2, 2\).*got \(0,\)"):
+        aggregate([1.0, 2.0], [[1.0, 2.0], [3.0]], cohort)
+    with pytest.raises(AggregationError, match=r"updates must be finite; client 2 sent other"):
+        aggregate([1.0, 2.0], [[1.0, 2.0], [3.0, np.nan]], cohort)

@@ -14,13 +14,14 @@ SOURCE = Path(fedcohort.__file__).parent
 
 #: Every room of the house, lowest first; a room imports from those below it, and from itself.
 LAYERS = [
-    ["errors", "allocation", "streams"],
-    ["extras", "arguments"],
+    ["errors", "allocation"],
+    ["extras", "arguments", "streams", "whole_file"],
     ["population", "cohort"],
     ["plan", "aggregation"],
     ["similarity"],
     ["designs"],
     ["diagnostics"],
+    ["simulation"],
     ["report"],
     ["cli"],
 ]

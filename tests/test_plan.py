@@ -32,8 +32,19 @@ def test_units_are_copied_and_cannot_be_changed() -> None:
     units.data[:] = 0
 
     assert plan.units.sum() == 20
-    with pytest.raises(ValueError, match="read-only"):
-        plan.units.data[0] = 3
+    for array in (plan.units.data, plan.units.indices, plan.units.indptr):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 3
+
+
+def test_stored_zeros_and_split_entries_are_put_in_order() -> None:
+    data, columns, starts = [4, 6, 0, 0, 6, 4], [0, 0, 1, 0, 1, 2], [0, 3, 6]
+    units = csr_array((np.array(data), np.array(columns), np.array(starts)), shape=(2, 3))
+
+    plan = Plan(units, POPULATION)
+
+    assert plan.units.nnz == 3
+    assert plan.units.toarray().tolist() == ROWS
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 
 from itertools import product
 
+import numpy as np
 import pytest
 
 from fedcohort import Stream, stream
+from fedcohort.errors import StreamError
 
 
 def numbers(seed: int, **address: object) -> tuple[int, ...]:
@@ -29,7 +31,24 @@ def test_every_part_of_the_address_matters() -> None:
 
 
 def test_numbers_of_uses_never_change() -> None:
-    assert {use.name: use.value for use in Stream} == {"TIES": 0, "COHORT": 1}
+    names = ["TIES", "COHORT", "SKETCH", "PARTITION", "MODEL", "BATCHES", "DROPOUT"]
+
+    assert {use.name: use.value for use in Stream} == dict(zip(names, range(7), strict=True))
+
+
+def test_addresses_never_change() -> None:
+    """What numpy's PCG64 gives for SeedSequence(3, spawn_key=(use, round, client + 1))."""
+    address = np.random.SeedSequence(3, spawn_key=(1, 400, 8))
+
+    expected = np.random.Generator(np.random.PCG64(address)).integers(2**62, size=4)
+
+    assert numbers(3, round_=400, use=Stream.COHORT, client=7) == tuple(expected.tolist())
+
+
+@pytest.mark.parametrize("address", [{"seed": -1}, {"round_": -1}, {"client": -1}])
+def test_negative_addresses_are_refused(address: dict[str, int]) -> None:
+    with pytest.raises(StreamError, match="seed, round_ and client must be 0 or more; got"):
+        stream(**{"seed": 0, "use": Stream.COHORT, **address})  # type: ignore[arg-type]
 
 
 def test_a_use_is_required() -> None:

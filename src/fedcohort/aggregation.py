@@ -34,7 +34,11 @@ def aggregate(
     >>> aggregate([1.0, 1.0], [[4.0, 0.0], [0.0, 4.0]], cohort).tolist()
     [2.0, 4.0]
     """
-    theta, deltas = np.asarray(model), np.asarray(updates)
+    theta = np.asarray(model)
+    try:
+        deltas: NDArray[np.floating] = np.asarray(updates, dtype=np.float64)
+    except (ValueError, TypeError):  # rows of different lengths, or no numbers
+        deltas = np.empty(0)
     if len(cohort) == 0:
         return theta.copy()
     if deltas.shape != (len(cohort), *theta.shape):
@@ -42,6 +46,12 @@ def aggregate(
             f"aggregate: updates must have shape {(len(cohort), *theta.shape)}, one per client of "
             f"the cohort; got {deltas.shape}. Order them as cohort.clients; a client that was "
             f"drawn twice sends one update."
+        )
+    if not np.isfinite(deltas).all():
+        client = cohort.clients[np.argmin(np.isfinite(deltas.reshape(len(cohort), -1)).all(axis=1))]
+        raise AggregationError(
+            f"aggregate: updates must be finite; client {client} sent other values. "
+            f"Leave its weight on the model: drop the client from the cohort."
         )
     moved: NDArray[np.floating] = theta + server_lr * np.tensordot(cohort.weights, deltas, axes=1)
     return moved

@@ -10,6 +10,8 @@ from fedcohort.errors import DesignError
 
 #: Units are 64-bit signed integers: a whole line of ``m * M`` units must stay below this.
 UNIT_LIMIT = 2**63
+#: A cohort has an entry for every draw.
+LARGEST_COHORT = 10**7
 
 
 def checked_cohort_size(owner: str, cohort_size: int) -> int:
@@ -22,6 +24,11 @@ def checked_cohort_size(owner: str, cohort_size: int) -> int:
         raise DesignError(
             f"{owner}: cohort_size must be a whole number of at least 1; got {cohort_size!r}. "
             f"Pass the number of draws in a round."
+        )
+    if size > LARGEST_COHORT:
+        raise DesignError(
+            f"{owner}: cohort_size must be at most {LARGEST_COHORT}; got {size}. "
+            f"Lower it: more draws than that fit no memory."
         )
     return size
 

@@ -21,6 +21,22 @@ class AggregationError(FedcohortError, ValueError):
     """Updates and cohort do not fit each other."""
 
 
+class MemoryOfUpdatesError(FedcohortError, ValueError):
+    """Updates cannot be remembered, or a memory cannot be read."""
+
+
+class DataError(FedcohortError, ValueError):
+    """A data set, a partition or a user's arrays cannot be used."""
+
+
+class SimulationError(FedcohortError, ValueError):
+    """A model, its training or a checkpoint cannot be used."""
+
+
+class StreamError(FedcohortError, ValueError):
+    """An address of a random stream is out of range."""
+
+
 class InputError(FedcohortError, ValueError):
     """A file or an option of the command line cannot be used."""
 

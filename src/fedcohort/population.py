@@ -1,7 +1,9 @@
 """The clients, and how much each of them counts."""
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Sequence
+from numbers import Real
 from typing import Any, final
 
 import numpy as np
@@ -97,13 +99,14 @@ class Population:
 def _whole_sizes(sizes: ArrayLike) -> NDArray[np.int64]:
     """Copy the sizes into 64-bit integers, or say which of them is not a size."""
     values = _numbers("sizes", sizes, "whole numbers")
-    _refuse(values, ~np.isfinite(values), "sizes must be finite", "Drop the client or give 0.")
+    _refuse(values, ~_finite(values), "sizes must be finite", "Drop the client or give 0.")
     _refuse(values, values < 0, "sizes must not be negative", "Drop the client or give 0.")
-    _refuse(values, values != np.floor(values), "sizes must be whole numbers", "Round it.")
+    _refuse(values, values % 1 != 0, "sizes must be whole numbers", "Round it.")
     # Python's integers: neither a size nor the sum may wrap around silently.
-    if (total := sum(map(int, values.tolist()))) >= UNIT_LIMIT:
+    whole = [int(value) for value in values.tolist()]
+    if (total := sum(whole)) >= UNIT_LIMIT:
         raise PopulationError(
-            f"Population: sizes must sum to less than 2^63; got {total}. "
+            f"Population: sizes must sum to less than 2^63; got {_brief(total)}. "
             f"Divide all of them by one number."
         )
     if total == 0:
@@ -111,14 +114,16 @@ def _whole_sizes(sizes: ArrayLike) -> NDArray[np.int64]:
             "Population: sizes must not all be 0; got no samples at all. "
             "Give at least one client a positive size."
         )
-    return values.astype(np.int64)
+    return np.array(whole, dtype=np.int64)
 
 
 def _as_units(importance: ArrayLike | None) -> NDArray[np.int64]:
     """Turn importances into integers that sum to ``IMPORTANCE_UNITS``, by largest remainder."""
-    values = _numbers("importance", importance, "numbers").astype(np.float64)
-    _refuse(values, ~np.isfinite(values), "importance must be finite", "Drop the client.")
+    values = _numbers("importance", importance, "numbers")
+    _refuse(values, ~_finite(values), "importance must be finite", "Drop the client.")
     _refuse(values, values < 0, "importance must not be negative", "Drop the client or give 0.")
+    _refuse(values, values > 2, "importance must not exceed 1", "Divide it by its sum.")
+    values = values.astype(np.float64)
     total = math.fsum(values)
     if abs(total - 1) > IMPORTANCE_TOLERANCE:
         raise PopulationError(
@@ -140,10 +145,14 @@ def _as_units(importance: ArrayLike | None) -> NDArray[np.int64]:
     return units
 
 
-def _numbers(name: str, values: ArrayLike | None, kind: str) -> NDArray[np.integer | np.floating]:
-    """Let a flat, non-empty array of real numbers through."""
+def _numbers(name: str, values: ArrayLike | None, kind: str) -> NDArray[Any]:
+    """Let a flat, non-empty array of real numbers through; objects where 64 bits do not do."""
     try:
         array: NDArray[Any] = np.asarray(values)
+        if array.dtype.kind in "if" and isinstance(values, (list, tuple)):
+            # Lists of several types: as floats, large integers would be rounded, and True is 1.
+            kinds = set(map(type, values))
+            array = array if len(kinds) == 1 else np.array(values, dtype=object)
     except ValueError:
         array = np.empty((0, 0))
     if array.ndim != 1 or array.dtype.kind not in "iufO" or array.size == 0:
@@ -153,12 +162,25 @@ def _numbers(name: str, values: ArrayLike | None, kind: str) -> NDArray[np.integ
             f"Pass for example [5, 3, 2]."
         )
     if array.dtype.kind == "O":
-        strangers = np.array([not isinstance(value, int) for value in array])
-        _refuse(array, strangers, f"{name} must be {kind}", "Give a number for every client.")
-        # Python integers beyond 64 bits: their exact value no longer matters, they are refused.
-        exact = all(abs(value) < UNIT_LIMIT for value in array)
-        array = array.astype(np.int64 if exact else np.float64)
+        strangers = [not isinstance(v, Real) or isinstance(v, bool) for v in array]
+        _refuse(array, np.array(strangers), f"{name} must be {kind}", "Give a number each.")
     return array
+
+
+def _finite(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Whether each value is finite; Python integers always are."""
+    if values.dtype.kind != "O":
+        return np.isfinite(values)
+    return np.array([isinstance(v, int) or math.isfinite(v) for v in values])
+
+
+def _brief(value: object) -> str:
+    """Write a value in one short line."""
+    try:
+        text = str(value)
+    except ValueError:  # integers of thousands of digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= 40 else f"{text[:20]}... ({len(text)} characters)"
 
 
 def _refuse(values: NDArray[Any], bad: NDArray[np.bool_], need: str, way_out: str) -> None:
@@ -166,7 +188,7 @@ def _refuse(values: NDArray[Any], bad: NDArray[np.bool_], need: str, way_out: st
     if bad.any():
         client = int(np.argmax(bad))
         raise PopulationError(
-            f"Population: {need}; client {client} has {values[client]}"
+            f"Population: {need}; client {client} has {_brief(values[client])}"
             f"{f' (and {bad.sum() - 1} more)' if bad.sum() > 1 else ''}. {way_out}"
         )
 
@@ -175,18 +197,23 @@ def _distinct_ids(ids: Sequence[Hashable] | None, n_clients: int) -> Sequence[Ha
     """Let as many distinct ids as clients through; count the clients where there are none."""
     if ids is None:
         return range(n_clients)
-    names = tuple(ids)
+    try:
+        names = tuple(ids)
+        distinct = len(set(names))
+    except TypeError as error:
+        raise PopulationError(
+            f"Population: ids must be a list of names or numbers; got {_brief(ids)}. "
+            f"Name every client, or leave ids out."
+        ) from error
     if len(names) != n_clients:
         raise PopulationError(
             f"Population: ids must be one per client, {n_clients}; got {len(names)}. "
             f"Name every client, or leave ids out."
         )
-    seen: set[Hashable] = set()
-    for name in names:
-        if name in seen:
-            raise PopulationError(
-                f"Population: ids must be distinct; {name!r} comes more than once. "
-                f"Rename one of the clients."
-            )
-        seen.add(name)
+    if distinct < n_clients:
+        twice = next(name for name, times in Counter(names).items() if times > 1)
+        raise PopulationError(
+            f"Population: ids must be distinct; {twice!r} comes more than once. "
+            f"Rename one of the clients."
+        )
     return names

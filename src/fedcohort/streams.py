@@ -4,6 +4,8 @@ from enum import IntEnum, unique
 
 import numpy as np
 
+from fedcohort.errors import StreamError
+
 
 @unique
 class Stream(IntEnum):
@@ -11,6 +13,11 @@ class Stream(IntEnum):
 
     TIES = 0
     COHORT = 1
+    SKETCH = 2
+    PARTITION = 3
+    MODEL = 4
+    BATCHES = 5
+    DROPOUT = 6
 
 
 def stream(
@@ -27,5 +34,9 @@ def stream(
     >>> (first == again).all()
     np.True_
     """
+    if min(seed, round_, 0 if client is None else client) < 0:
+        raise StreamError(
+            f"stream: seed, round_ and client must be 0 or more; got {seed}, {round_}, {client}."
+        )
     address = (int(use), round_, 0 if client is None else client + 1)
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=address))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from command_line import SIZES, refused, run
+from fedcohort.cli.compare import _seconds, _short
 
 DEFAULT = [
     "uniform",
@@ -32,6 +33,7 @@ def test_json_has_every_design_with_exact_numbers(capsys: pytest.CaptureFixture[
     assert (rows["size"]["unbiased"], rows["size"]["bias"]) == (True, 0.0)
     assert (rows["uniform"]["unbiased"], round(rows["uniform"]["bias"], 9)) == (False, 0.9)
     assert [rows[name]["max_count"] for name in DEFAULT] == [1, 1, 10, 1, 2, 2]
+    assert (rows["uniform:unbiased"]["unbiased"], rows["uniform:unbiased"]["bias"]) == (True, 0.0)
     assert all(row["build_seconds"] > 0 and row["draw_seconds"] > 0 for row in rows.values())
 
 
@@ -41,9 +43,57 @@ def test_the_table_is_readable_at_80_columns(capsys: pytest.CaptureFixture[str])
 
     assert max(map(len, lines)) <= 80
     size = next(line.split() for line in lines if line.startswith("size "))
-    assert size[:8] == ["size", "none", "0.0875", "0.886", "0.021", "0.130", "9.972", "2"]
-    assert "…" not in result.out
+    assert size[:8] == ["size", "none", "0.0875", "0.886", "0.0206", "0.13", "9.972", "2"]
     assert result.err == ""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cohort_size"),
+    [
+        ([10**9] + [1] * 50, 10),
+        (list(range(1, 3000)), 2000),
+        ([1] * 2500 + [10**15], 3),
+        ([5], 1),
+    ],
+)
+def test_no_number_is_cut_off_the_table(
+    sizes: list[int], cohort_size: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = run(capsys, "compare", "-", "-m", cohort_size, stdin=json.dumps(sizes))
+
+    table = result.out.split("bias         sum")[0].splitlines()
+    assert max(map(len, table)) <= 80
+    rows = [line for line in table if line.startswith(("uniform", "multi", "poisson", "size"))]
+    assert len(rows) >= 3
+    for row in rows:
+        # Name, bias, six numbers, two times with their units.
+        assert len(row.split()) == 12
+        assert row.split()[-1] in ("us", "ms", "s")
+
+
+def test_short_numbers_and_times() -> None:
+    numbers = [0, 0.12345, 1.0, 409999990.055, 1.23e-5, 9.9721, 1e-3, 1.26e-12, None]
+
+    assert [_short(number) for number in numbers] == [
+        "0",
+        "0.123",
+        "1",
+        "4.1e8",
+        "1.2e-5",
+        "9.97",
+        "1e-3",
+        "1e-12",
+        "-",
+    ]
+    assert [_seconds(s) for s in (2.0, 1.0, 5e-3, 0.181, 5e-6, 9.9996e-4, 123.4)] == [
+        "2 s",
+        "1 s",
+        "5 ms",
+        "181 ms",
+        "5 us",
+        "1 ms",
+        "123 s",
+    ]
 
 
 def test_designs_can_be_chosen_with_their_hyper_parameters(
@@ -55,6 +105,23 @@ def test_designs_can_be_chosen_with_their_hyper_parameters(
 
     rows = json.loads(result.out)["designs"]
     assert [row["design"] for row in rows] == [name.strip() for name in designs.split(",")]
+
+
+@pytest.mark.parametrize(
+    ("spec", "variance"),
+    [
+        ("size", 0.1022),
+        ("size:whole_rows_first=false", 0.1022),
+        ("size:whole_rows_first", 0.0689),
+        ("size:whole_rows_first=True", 0.0689),
+    ],
+)
+def test_hyper_parameters_reach_the_design(
+    spec: str, variance: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = run(capsys, "compare", "-", "-m", 3, "-d", spec, "--json", stdin="[5, 4, 1]")
+
+    assert round(json.loads(result.out)["designs"][0]["weight_variance"], 4) == variance
 
 
 def test_a_seed_gives_the_same_comparison_again(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,7 +173,7 @@ def test_one_client_has_no_variance_to_compare(capsys: pytest.CaptureFixture[str
         (("-m", 3, "--seed", -1), ("--seed",)),
         (("-m", 3, "--plt", "x.png"), ("--plt",)),
         (("-m", 3, "--plot", "x.gif"), ("--plot must end in .png, .svg, .pdf; got 'x.gif'",)),
-        (("-m", 10**18), ("cohort_size * total must be less than 2^63",)),
+        (("-m", 10**18), ("cohort_size must be at most 10000000; got",)),
     ],
 )
 def test_bad_options_are_one_sentence_and_exit_code_2(

@@ -102,6 +102,7 @@ def test_the_mean_weight_is_the_importance_where_the_design_claims_it(
     shares = laws.importance(population)
 
     assert not design.unbiased or exact.mean_weights == shares
+    assert not design.unbiased or (diagnostics.bias(design) == 0).all()
     for bias, mean, share in zip(diagnostics.bias(design), exact.mean_weights, shares, strict=True):
         assert close(bias, mean - share)
 
@@ -293,6 +294,45 @@ def test_a_line_of_units_that_leaves_63_bits_is_refused(row: Row) -> None:
         row.build(population, 3, rng())
 
 
+def test_a_line_of_exactly_2_to_the_63_units_is_refused() -> None:
+    with pytest.raises(DesignError, match=r"less than 2\^63; got 2 \* 4611686018427387904"):
+        MultinomialDesign(Population([2**62]), 2)
+
+
+def test_a_cohort_that_fits_no_memory_is_refused() -> None:
+    with pytest.raises(DesignError, match=r"cohort_size must be at most 10000000; got 10000001"):
+        MultinomialDesign(Population([1, 2]), 10_000_001)
+
+
+def test_a_list_of_sizes_is_no_population() -> None:
+    with pytest.raises(DesignError, match=r"population must be a Population; got list"):
+        MultinomialDesign([1, 2], 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("cohort_size", [6, 7, 13])
+def test_the_residual_of_equal_shares_is_exactly_zero(cohort_size: int) -> None:
+    """1 - sum of 1/m is not zero in floats for these."""
+    design = SizeClusteredDesign(Population([1] * cohort_size), cohort_size, rng=rng())
+
+    assert design.draw(rng()).residual == 0.0
+
+
+@pytest.mark.parametrize("sizes", [[10**9, 1], [10**12, 1, 1], [2**60, 1], [10**15, 1, 1]])
+def test_small_moments_keep_their_digits(sizes: list[int]) -> None:
+    """Relative to their own size, not to 1: a client of 1e-15 counts as well."""
+    for row in DESIGNS:
+        if row.distinct:
+            continue
+        design = row.build(Population(sizes), 2, rng())
+        exact = laws.moments(design)
+        variance = [float(row_[i]) for i, row_ in enumerate(exact.weight_covariance)]
+
+        np.testing.assert_allclose(diagnostics.weight_variance(design), variance, rtol=1e-12)
+        np.testing.assert_allclose(
+            diagnostics.inclusion_probability(design), list(map(float, exact.inclusion)), rtol=1e-12
+        )
+
+
 @every_design
 def test_updates_that_do_not_fit_the_population_are_refused(row: Row) -> None:
     design = row.build(Population([1, 2]), 1, rng())
@@ -309,8 +349,9 @@ def test_draws_need_a_generator_and_a_number_of_rounds(row: Row) -> None:
 
     with pytest.raises(DesignError, match=r"rng must be a numpy.random.Generator; got int"):
         design.draw(0)  # type: ignore[arg-type]
-    with pytest.raises(DesignError, match=r"rounds must be a whole number of at least 0; got -1"):
-        design.draw_many(rng(), -1)
+    for rounds in (-1, 1.5, "3"):
+        with pytest.raises(DesignError, match=r"rounds must be a whole number of at least 0; got"):
+            design.draw_many(rng(), rounds)  # type: ignore[arg-type]
 
 
 TIED = [

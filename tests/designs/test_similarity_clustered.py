@@ -1,5 +1,6 @@
 """Algorithm 2 as the notes settle it."""
 
+import warnings
 from itertools import pairwise
 from typing import get_args
 
@@ -7,14 +8,20 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.cluster.hierarchy import ClusterWarning
 from scipy.cluster.hierarchy import linkage as scipy_linkage
 
 from fedcohort import Population, SimilarityClustered, SimilarityClusteredDesign, diagnostics
-from fedcohort.designs.similarity_clustered import READINGS, Reading
+from fedcohort.designs.similarity_clustered import READINGS, Reading, _between_rows
 from fedcohort.errors import DesignError
 from fedcohort.similarity.measures import MEASURES, MeasureName
 from fedcohort.similarity.trees import LINKAGES, Linkage
 from populations import CIFAR_SIZES, cohort_sizes, larger_populations, rng, same
+
+
+class FixedMemory:
+    def __init__(self, updates: np.ndarray) -> None:
+        self.updates = updates
 
 
 def test_a_client_with_more_than_a_row_gets_whole_rows_first() -> None:
@@ -79,22 +86,49 @@ def maximal_subtrees(merges: np.ndarray, masses: list[int], capacity: int) -> li
     return cut(2 * n - 2)
 
 
-@given(st.integers(0, 2**32 - 1))
-def test_the_largest_groups_of_the_tree_open_the_rows(seed: int) -> None:
+def plain_distances(updates: np.ndarray, measure: str) -> np.ndarray:
+    """Return the square matrix of distances by the plain formulas."""
+    if measure == "arccos":
+        norms = np.linalg.norm(updates, axis=1)
+        return np.arccos(np.clip(updates @ updates.T / norms / norms[:, None], -1, 1))
+    off = updates[:, None] - updates[None]
+    return np.abs(off).sum(axis=2) if measure == "l1" else np.sqrt((off**2).sum(axis=2))
+
+
+def plain_tree(updates: np.ndarray, measure: str, linkage: Linkage, reading: str) -> np.ndarray:
+    """Return scipy's tree of the distances, or of the published code's rows as points."""
+    matrix = plain_distances(updates, measure)
+    np.fill_diagonal(matrix, 0)
+    if reading == "rows-as-points":
+        with warnings.catch_warnings():
+            # scipy suspects the published code's mistake.
+            warnings.simplefilter("ignore", ClusterWarning)
+            return scipy_linkage(matrix**2 if measure == "l2" else matrix, linkage)
+    return scipy_linkage(matrix[np.triu_indices(len(matrix), 1)], linkage)
+
+
+@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("linkage", ["ward", "average", "single"])
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_largest_groups_of_the_tree_open_the_rows(
+    measure: MeasureName, linkage: Linkage, reading: Reading, seed: int
+) -> None:
     """Without ties the tree is the same whatever the permutation: a plain one must agree."""
     generator = rng(seed)
     sizes = generator.choice(np.arange(100, 1000), size=30, replace=False)
-    updates = generator.standard_normal((30, 5))
+    updates = generator.standard_normal((30, 5)) * generator.uniform(0.1, 3, size=(30, 1))
     m, total = 4, int(sizes.sum())
-    norms = np.linalg.norm(updates, axis=1)
-    cosine = updates @ updates.T / norms / norms[:, None]
-    angles = np.arccos(np.clip(cosine, -1, 1))[np.triu_indices(30, 1)]
-    groups = maximal_subtrees(scipy_linkage(angles, "ward"), (m * sizes).tolist(), total)
+    merges = plain_tree(updates, measure, linkage, reading)
+    groups = maximal_subtrees(merges, (m * sizes).tolist(), total)
     groups.sort(key=lambda group: -sizes[list(group)].sum())
 
-    plan = SimilarityClusteredDesign(Population(sizes), m, updates, rng=generator).plan
+    design = SimilarityClustered(m, measure=measure, linkage=linkage, reading=reading).build(
+        Population(sizes), FixedMemory(updates), None, 0, generator
+    )
 
-    rows = plan.units.toarray()
+    assert isinstance(design, SimilarityClusteredDesign)
+    rows = design.plan.units.toarray()
     for row, group in zip(rows, groups[:m], strict=True):
         members = sorted(group)
         assert (row[members] == m * sizes[members]).all()
@@ -103,6 +137,21 @@ def test_the_largest_groups_of_the_tree_open_the_rows(seed: int) -> None:
     present = [np.flatnonzero(row).tolist() for row in rows]
     filled = [[left_rank[i] for i in clients if i in left_rank] for clients in present]
     assert all(max(above) <= min(below) for above, below in pairwise(filled) if above and below)
+
+
+def test_in_the_published_reading_an_unseen_client_is_at_angle_zero_to_all() -> None:
+    """Rows (0, 0, 0), (0, 0, a), (0, a, 0): the unseen client is nearer to each than they are."""
+    updates = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    rows = {
+        reading: SimilarityClusteredDesign(
+            Population([1, 1, 1]), 1, updates, reading=reading, linkage="single", rng=rng()
+        )
+        for reading in READINGS
+    }
+
+    assert all(design.plan.units.nnz == 3 for design in rows.values())
+    published = _between_rows(MEASURES["arccos"](updates), "arccos", ~updates.any(axis=1))
+    assert published.round(9).tolist() == [1.0, 1.0, round(2**0.5, 9)]
 
 
 @pytest.mark.parametrize("measure", MEASURES)
@@ -171,12 +220,17 @@ def test_degenerate_updates_work(measure: MeasureName, updates: np.ndarray) -> N
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1e-20, 1e20, 1e140])
+@pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize("measure", MEASURES)
-def test_the_unit_of_the_updates_does_not_matter(measure: MeasureName, scale: float) -> None:
+def test_the_unit_of_the_updates_does_not_matter(
+    measure: MeasureName, reading: Reading, scale: float
+) -> None:
     population, updates = Population(CIFAR_SIZES), rng(12).standard_normal((100, 6))
 
     plans = [
-        SimilarityClusteredDesign(population, 10, unit * updates, measure=measure, rng=rng()).plan
+        SimilarityClusteredDesign(
+            population, 10, unit * updates, measure=measure, reading=reading, rng=rng()
+        ).plan
         for unit in (1.0, scale)
     ]
 
@@ -187,6 +241,7 @@ def test_the_unit_of_the_updates_does_not_matter(measure: MeasureName, scale: fl
     ("updates", "message"),
     [
         (np.zeros((2, 3)), r"shape \(3, dimension\), one row per client; got float64 of shape \(2"),
+        ([[1, 2], [3], [4, 5]], r"got object of shape \(0,\)"),
         (np.zeros(3), r"got float64 of shape \(3,\)"),
         (np.zeros((3, 0)), r"got float64 of shape \(3, 0\)"),
         (np.array([["a"], ["b"], ["c"]]), r"must be real numbers"),
@@ -213,6 +268,11 @@ def test_updates_that_cannot_be_used_are_refused(updates: object, message: str) 
 def test_unknown_options_are_refused(option: dict[str, str], message: str) -> None:
     with pytest.raises(DesignError, match=message):
         SimilarityClusteredDesign(Population([1, 2]), 1, np.eye(2), rng=rng(), **option)  # type: ignore[arg-type]
+
+
+def test_it_needs_a_generator_for_ties() -> None:
+    with pytest.raises(DesignError, match=r"SimilarityClusteredDesign: rng must be .* got int"):
+        SimilarityClusteredDesign(Population([1, 2]), 1, np.eye(2), rng=0)  # type: ignore[arg-type]
 
 
 def test_too_many_pairs_are_refused_before_memory_is_taken() -> None:

@@ -33,6 +33,7 @@ def test_float32_is_summed_in_float64() -> None:
     points = rng().standard_normal((1000, 5)).astype(np.float32)
     weights = np.full(1000, 1e-3)
 
-    assert spread(weights, points) == pytest.approx(
-        spread(weights, points.astype(np.float64)), rel=1e-12
-    )
+    for moment in (spread, second_moment):
+        assert moment(weights, points) == pytest.approx(
+            moment(weights, points.astype(np.float64)), rel=1e-12
+        )

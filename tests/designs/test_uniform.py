@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+import laws
 from fedcohort import MultinomialDesign, Population, UniformDesign, diagnostics
+from frequencies import follows_law
 from populations import CIFAR_SIZES, rng
 
 
@@ -45,6 +47,22 @@ def test_a_smaller_summed_weight_variance_is_not_a_smaller_aggregate_variance() 
     assert (
         diagnostics.weight_variance(uniform).sum() < diagnostics.weight_variance(multinomial).sum()
     )
+
+
+@pytest.mark.parametrize("few", [0, 100])
+def test_all_subsets_are_equally_likely_however_they_are_drawn(
+    few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways to draw, three of six; false alarms 1e-6 each."""
+    monkeypatch.setattr("fedcohort.designs.uniform.FEW", few)
+    design = UniformDesign(Population([3, 1, 4, 1, 5, 9]), 3)
+
+    assert follows_law(design.draw_many(rng(), 100_000), laws.law(design))
+
+
+def test_weights_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        UniformDesign(Population([1, 2]), 1).weight_per_draw[0] = 9
 
 
 def test_the_variance_is_the_formula_of_general_theory() -> None:

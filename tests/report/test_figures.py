@@ -17,6 +17,7 @@ pytest.importorskip("matplotlib", reason="the extra 'report' is not installed")
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from fedcohort.errors import InputError
 from fedcohort.report.allocation import allocation_figure
 from fedcohort.report.inclusion import inclusion_figure
 
@@ -37,14 +38,56 @@ def test_inclusion_is_drawn_against_size_for_each_design() -> None:
     sizes, chances = map(np.asarray, axes.lines[0].get_data())
     assert sizes.tolist() == [100, 250, 500, 750, 1000]
     inclusion = diagnostics.inclusion_probability(designs["md"])
-    expected = [inclusion[CIFAR_SIZES.index(size)].round(3) for size in sizes]
-    assert chances.tolist() == expected
+    expected = [float(f"{inclusion[CIFAR_SIZES.index(size)]:.3g}") for size in sizes]
+    assert chances.tolist() == pytest.approx(expected, rel=1e-12)
+    assert (axes.get_xscale(), axes.get_yscale()) == ("linear", "linear")
 
 
 def test_sizes_of_many_orders_get_a_logarithmic_axis() -> None:
     design = MultinomialDesign(Population([1, 10, 1000]), 2)
 
-    assert inclusion_figure({"md": design}).axes[0].get_xscale() == "log"
+    axes = inclusion_figure({"md": design}).axes[0]
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+
+
+def test_small_chances_are_not_rounded_away() -> None:
+    design = MultinomialDesign(Population(np.arange(1, 50_001)), 10)
+
+    _, chances = map(np.asarray, inclusion_figure({"md": design}).axes[0].lines[0].get_data())
+
+    assert chances.min() == pytest.approx(8e-9, rel=0.01)
+
+
+def test_pieces_that_go_on_come_last_and_those_that_came_on_first() -> None:
+    """Sizes 6, 5, 5, 4, m = 2: 12, 8 | 2, 10, 8: the middle client's larger piece goes on."""
+    design = SizeClusteredDesign(Population([6, 5, 5, 4], ids=list("abcd")), 2, rng=rng())
+
+    axes = allocation_figure(design).axes[0]
+
+    rows = design.plan.units.toarray()
+    split = int(np.flatnonzero((rows > 0).all(axis=0))[0])
+    first, second = rows[0, split] / 20, rows[1, split] / 20
+    found = [(round(left, 9), round(width, 9)) for left, width in spans(axes)]
+    assert (round(1 - first, 9), round(first, 9)) in found
+    assert (1.0, round(second, 9)) in found
+
+
+def test_long_names_are_cut_and_narrow_pieces_have_no_edge() -> None:
+    sizes = [100, 1, *[1] * 99]
+    ids = ["a" * 20, *map(str, range(100))]
+    design = SizeClusteredDesign(Population(sizes, ids=ids), 1, rng=rng())
+
+    axes = allocation_figure(design).axes[0]
+
+    assert axes.texts[0].get_text() == "a" * 10 + "\N{HORIZONTAL ELLIPSIS}"
+    assert {patch.get_linewidth() for patch in axes.patches} == {0.8, 0.0}
+
+
+def test_a_hundred_distributions_are_drawn_and_more_pieces_than_pixels_are_refused() -> None:
+    assert allocation_figure(SizeClusteredDesign(Population([1] * 200), 100, rng=rng())).axes
+
+    with pytest.raises(InputError, match=r"at most 100 distributions of 10000 pieces"):
+        allocation_figure(SizeClusteredDesign(Population([1] * 10_001), 1, rng=rng()))
 
 
 def test_every_distribution_is_a_full_box_of_its_clients_pieces() -> None:

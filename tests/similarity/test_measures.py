@@ -60,7 +60,7 @@ def test_blocks_of_columns_give_the_same_distances(
     updates = rng().standard_normal((20, 50)).astype(np.float32)
     whole = MEASURES[measure](updates)
 
-    monkeypatch.setattr("fedcohort.similarity.measures.BLOCK", 7)
+    monkeypatch.setattr("fedcohort.similarity.measures.BLOCK_ENTRIES", 140)
 
     np.testing.assert_allclose(MEASURES[measure](updates), whole, rtol=1e-12)
 

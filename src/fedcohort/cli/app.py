@@ -49,10 +49,14 @@ def main(arguments: list[str] | None = None) -> int:
         return _complain(str(error))
     except (typer.Abort, KeyboardInterrupt):
         return 130
+    except MemoryError:
+        return _complain("needs more memory than there is. Use fewer clients or a smaller cohort.")
     except BrokenPipeError:
         # The reader has gone (as with `| head`); keep Python from flushing into it once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        return _complain(f"standard output cannot be written ({error.strerror}).")
 
 
 def _complain(message: str) -> int:

@@ -1,6 +1,7 @@
 """``fedcohort compare``: what each design would do for these sizes, side by side."""
 
 import json
+import sys
 import time
 from dataclasses import asdict, dataclass
 from typing import Annotated
@@ -15,6 +16,7 @@ from rich.table import Table
 from fedcohort.cli.design_names import HELP, build_design
 from fedcohort.cli.figure_file import check_figure_path, save_figure
 from fedcohort.cli.options import CohortSize, Plot, Seed, Sizes
+from fedcohort.cli.plain_console import plain_console
 from fedcohort.cli.sizes_file import Federation, read_federation
 from fedcohort.designs import Design, MultinomialDesign
 from fedcohort.diagnostics import Summary, summary
@@ -88,7 +90,7 @@ def compare(
     else:
         _print_table(federation, cohort_size, lines, multinomial)
     for note in notes:
-        Console(stderr=True).print(f"left out: {note}", markup=False, highlight=False)
+        print(f"left out: {note}", file=sys.stderr)
 
 
 def _lines(
@@ -145,29 +147,29 @@ def _print_table(
 ) -> None:
     population = federation.population
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
-    table.add_column("\ndesign", overflow="fold", min_width=17)
+    table.add_column("\ndesign", overflow="fold", min_width=16)
     for name in HEADINGS:
         table.add_column(name, justify="right", no_wrap=True)
     for line in lines:
         numbers = line.summary
         table.add_row(
-            line.spec.replace(":", ":\n "),
+            line.spec.replace(":", ":\n"),
             "none" if numbers.unbiased else f"{numbers.bias:.3f}",
-            f"{numbers.weight_variance:.3g}",
-            _ratio_text(_ratio(numbers, multinomial)),
-            f"{numbers.smallest_inclusion:.2g}",
-            f"{numbers.mean_inclusion:.3f}",
-            f"{numbers.expected_distinct:.4g}",
-            str(numbers.max_count),
+            _short(numbers.weight_variance),
+            _short(_ratio(numbers, multinomial)),
+            _short(numbers.smallest_inclusion),
+            _short(numbers.mean_inclusion),
+            _short(numbers.expected_distinct, digits=4),
+            _short(numbers.max_count, digits=4),
             _seconds(line.build_seconds),
             _seconds(line.draw_seconds),
         )
-    console = Console(highlight=False)
+    console = plain_console()
     console.print(
         f"{cohort_size} draws from {population.n_clients} clients, {population.total} samples\n"
     )
     console.print(table)
-    console.print(EXPLANATION, markup=False)
+    console.print(EXPLANATION)
 
 
 def _ratio(numbers: Summary, multinomial: Summary) -> float | None:
@@ -177,12 +179,27 @@ def _ratio(numbers: Summary, multinomial: Summary) -> float | None:
     return numbers.weight_variance / multinomial.weight_variance
 
 
-def _ratio_text(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.3f}"
+def _short(value: float | None, digits: int = 3) -> str:
+    """Write a number in at most six characters."""
+    if value is None:
+        return "-"
+    if value == 0 or 1e-2 <= abs(value) < 10 ** (digits + 1):
+        return f"{value:.{digits}g}"
+    for places in (1, 0):
+        mantissa, _, exponent = f"{value:.{places}e}".partition("e")
+        text = f"{mantissa.removesuffix('.0')}e{int(exponent)}"
+        if len(text) <= 6:
+            break
+    return text
 
 
 def _seconds(seconds: float) -> str:
+    """Write a time in at most six characters."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds / 1e-6:.0f} \N{MICRO SIGN}s"
+        if seconds >= 0.9995 * size:
+            return (
+                f"{seconds / size:.3g} {unit}"
+                if seconds < 100 * size
+                else f"{seconds / size:.0f} {unit}"
+            )
+    return f"{seconds / 1e-6:.0f} us"

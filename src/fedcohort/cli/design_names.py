@@ -23,6 +23,10 @@ def build_design(spec: str, federation: Federation, cohort_size: int, seed: int)
                 f"design {name!r}: needs the group of every client; {federation.source} gives "
                 f"none. Add a column group."
             )
+        if "groups" in options:
+            raise InputError(
+                f"design {name!r}: groups come from {federation.source}. Drop the key."
+            )
         options["groups"] = federation.groups
     recipe = make_recipe(name, cohort_size, options)
     rng = stream(seed, use=Stream.TIES)

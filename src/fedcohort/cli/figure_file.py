@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedcohort.cli.whole_file import replace_whole
 from fedcohort.errors import InputError
 from fedcohort.extras import import_extra
+from fedcohort.whole_file import replace_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,4 +28,7 @@ def check_figure_path(path: Path, owner: str) -> None:
 def save_figure(figure: Figure, path: Path) -> None:
     """Write the figure in the format of the path's suffix."""
     kind = path.suffix.lower()[1:]
-    replace_whole(path, lambda temporary: figure.savefig(temporary, format=kind))
+    with warnings.catch_warnings():
+        # Ids in scripts that the font lacks are drawn as boxes; the file is no worse for saying so.
+        warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
+        replace_whole(path, lambda temporary: figure.savefig(temporary, format=kind))

@@ -8,16 +8,16 @@ from typing import Annotated
 import numpy as np
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from fedcohort.cli.design_names import HELP, build_design
 from fedcohort.cli.figure_file import check_figure_path, save_figure
 from fedcohort.cli.options import CohortSize, Plot, Seed, Sizes
+from fedcohort.cli.plain_console import plain_console
 from fedcohort.cli.sizes_file import read_federation
-from fedcohort.cli.whole_file import replace_whole
 from fedcohort.designs import Design, RowDesign
 from fedcohort.errors import InputError
+from fedcohort.whole_file import replace_whole
 
 #: Members of a distribution that are named in the table.
 NAMED_MEMBERS = 4
@@ -56,11 +56,11 @@ def plan(
         save_figure(allocation_figure(built), plot)
     if out is not None:
         replace_whole(out, lambda path: _write_csv(built, path))
-    console = Console(highlight=False)
+    console = plain_console()
     if isinstance(built, RowDesign):
         console.print(_distributions(built, rows))
     else:
-        console.print(f"{design} draws its clients together: it has no distributions.\n")
+        console.print(f"{design} has no distributions; each client's chance:\n")
     console.print(_clients(built, rows))
 
 
@@ -71,7 +71,7 @@ def _distributions(design: RowDesign, rows: int) -> Table:
             table.add_row("...", "", "")
             continue
         members = sorted(_members(design, k), key=lambda member: -member[1])
-        named = ", ".join(f"{name} {chance:.1%}" for name, chance in members[:NAMED_MEMBERS])
+        named = ", ".join(f"{name} {100 * chance:.3g}%" for name, chance in members[:NAMED_MEMBERS])
         more = len(members) - NAMED_MEMBERS
         table.add_row(str(k + 1), str(len(members)), named + (f", {more} more" if more > 0 else ""))
     return table
@@ -124,25 +124,36 @@ def _members(design: RowDesign, k: int) -> list[tuple[object, float]]:
 
 
 def _write_csv(design: Design, path: Path) -> None:
-    """Write one line per client and distribution; distributions are empty where there are none."""
+    """Write one line per client and distribution that it lies in."""
     population = design.population
     expected, chance = design.expected_counts, design.inclusion_probability()
+    most = design.max_count()
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(
-            ["distribution", "client", "size", "units", "probability", "expected_draws", "chance"]
+            [
+                "distribution",
+                "client",
+                "size",
+                "units",
+                "probability",
+                "expected_draws",
+                "chance",
+                "most_draws",
+            ]
         )
         for k, i, units, share in _entries(design):
-            known = [population.ids[i], population.sizes[i]]
-            writer.writerow([k, *known, units, share, float(expected[i]), float(chance[i])])
+            known = [population.ids[i], population.sizes[i], units, share]
+            writer.writerow([k, *known, float(expected[i]), float(chance[i]), most[i]])
 
 
 def _entries(design: Design) -> Iterator[tuple[object, int, object, object]]:
-    """Yield distribution, client, units and probability."""
-    if not isinstance(design, RowDesign):
-        for i in range(design.population.n_clients):
-            yield "", i, "", ""
-        return
-    units = design.plan.units.tocoo()
-    for k, i, amount in zip(*units.coords, units.data, strict=True):
-        yield int(k) + 1, int(i), int(amount), float(amount / design.plan.total)
+    """Yield distribution, client, units and probability; a client in none has one line."""
+    alone = np.arange(design.population.n_clients)
+    if isinstance(design, RowDesign):
+        units = design.plan.units.tocoo()
+        for k, i, amount in zip(*units.coords, units.data, strict=True):
+            yield int(k) + 1, int(i), int(amount), float(amount / design.plan.total)
+        alone = np.flatnonzero(design.population.sizes == 0)
+    for i in alone:
+        yield "", int(i), "", ""

@@ -1,6 +1,7 @@
 """Reading a federation from a list of sizes: CSV or JSON, from a file or standard input."""
 
 import csv
+import io
 import json
 import sys
 from collections.abc import Hashable
@@ -49,8 +50,11 @@ def read_federation(path: str) -> Federation:
 
 def _read_text(path: str, source: str) -> str:
     try:
-        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-        return data.decode("utf-8-sig")
+        if path != "-":
+            return Path(path).read_bytes().decode("utf-8-sig")
+        if sys.stdin is None:
+            raise InputError("standard input: is closed. Give a file, or pipe the sizes in.")
+        return sys.stdin.buffer.read().decode("utf-8-sig")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise InputError(f"{source}: cannot be read ({reason}). Check the path.") from error
@@ -62,7 +66,7 @@ def _from_json(text: str, source: str) -> dict[str, list[Any]]:
     """Read ``[5, 3]`` or ``{"sizes": [5, 3], "ids": [...], "groups": [...]}``."""
     try:
         content = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{source}: is not valid JSON ({error}). Check the file.") from error
     lists = {"sizes": content} if isinstance(content, list) else content
     _check_keys(lists, list(COLUMNS.values()), "sizes", source)
@@ -71,7 +75,7 @@ def _from_json(text: str, source: str) -> dict[str, list[Any]]:
         if not isinstance(values, list):
             raise InputError(f"{source}: {key} must be a list; got {json.dumps(values)[:40]}.")
         for position, value in enumerate(values):
-            if not isinstance(value, kinds) or isinstance(value, bool):
+            if not isinstance(value, kinds) or isinstance(value, bool) or _is_broken(value):
                 raise InputError(
                     f"{source}: {key} must be {'numbers' if key == 'sizes' else 'numbers or names'}"
                     f"; client {position} has {json.dumps(value)[:40]}. Correct it."
@@ -84,10 +88,12 @@ def _from_csv(text: str, source: str) -> dict[str, list[Any]]:
     first = text.lstrip().splitlines()[0]
     delimiter = next((mark for mark in ";\t" if mark in first), ",")
     try:
-        reader = csv.reader(text.splitlines(), delimiter=delimiter, strict=True)
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
         lines = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
     except csv.Error as error:
         raise InputError(f"{source}: is not valid CSV ({error}). Check the file.") from error
+    if not lines:
+        raise InputError(f"{source}: needs at least one size; the file is empty. {EXAMPLE}")
     header = ["size"]
     if len(lines[0][1]) > 1 or _number(lines[0][1][0]) is None:
         header = [cell.strip().lower() for cell in lines.pop(0)[1]]
@@ -120,9 +126,16 @@ def _check_keys(keys: object, known: list[str], needed: str, source: str) -> Non
         raise InputError(f"{source}: needs a column {needed}; got {', '.join(keys) or 'none'}.")
 
 
+def _is_broken(value: object) -> bool:
+    """Whether a name holds half a character, which cannot be written anywhere."""
+    return isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
 def _cell(name: str, text: str, place: str) -> object:
     """Return a size as a number, anything else as it is."""
     if name != "size":
+        if not text:
+            raise InputError(f"{place}: {name} is empty. Fill it in, or leave the column out.")
         return text
     number = _number(text)
     if number is None:
@@ -131,6 +144,8 @@ def _cell(name: str, text: str, place: str) -> object:
 
 
 def _number(text: str) -> int | float | None:
+    if "_" in text:  # Python would read 1_000 as a number
+        return None
     for kind in (int, float):
         try:
             return kind(text)

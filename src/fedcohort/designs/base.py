@@ -39,7 +39,8 @@ class Design(ABC):
         if self.cohort_size * population.total >= UNIT_LIMIT:
             raise DesignError(
                 f"{self.name}: cohort_size * total must be less than 2^63; got "
-                f"{self.cohort_size} * {population.total}. Divide all sizes by one number."
+                f"{self.cohort_size} * {population.total}. Lower the cohort size, or divide all "
+                f"sizes by one number."
             )
 
     @property

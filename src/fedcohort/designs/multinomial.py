@@ -47,8 +47,8 @@ class MultinomialDesign(Design):
 
     def weight_variance(self) -> NDArray[np.float64]:
         """Return Var[w], shape (n_clients,)."""
-        importance = self.population.importance
-        return importance * (1 - importance) / self.cohort_size
+        sizes, total = self.population.sizes, self.population.total
+        return (sizes / total) * ((total - sizes) / total) / self.cohort_size
 
     def weight_covariance(self) -> NDArray[np.float64]:
         """Return Cov[w], shape (n_clients, n_clients)."""

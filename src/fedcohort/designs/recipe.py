@@ -52,6 +52,8 @@ class Recipe(ABC):
 
     #: The name in files and on the command line.
     name: ClassVar[str]
+    #: Whether the design depends on the memory: it is then built anew in every round.
+    learns: ClassVar[bool] = False
 
     cohort_size: int
 

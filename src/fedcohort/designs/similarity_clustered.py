@@ -53,7 +53,8 @@ class SimilarityClusteredDesign(RowDesign):
     reading
         ``"distances"`` builds the tree from the pairwise distances, as the paper says;
         ``"rows-as-points"`` from the Euclidean distances between the rows of their matrix, which
-        is what the published code computes.
+        is what the published code computes (with squared L2 distances, and zero updates at angle
+        0 to all others); O(n^3).
     rng
         Breaks ties.
 
@@ -94,7 +95,7 @@ class SimilarityClusteredDesign(RowDesign):
         self._check_memory(len(clients))
         distances = MEASURES[measure](deltas[clients])
         if reading == "rows-as-points":
-            distances = _between_rows(distances)
+            distances = _between_rows(distances, measure, ~deltas[clients].any(axis=1))
         groups = capacity_cut(merge_tree(distances, linkage), rest[clients], total)
         filled = fill_groups(clients, rest[clients], groups, capacity=total, rng=rng)
         self.plan = Plan.of_entries(filled.below(alone), population)
@@ -108,11 +109,23 @@ class SimilarityClusteredDesign(RowDesign):
             )
 
 
-def _between_rows(distances: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the Euclidean distances between the rows of the square matrix of distances."""
+def _between_rows(
+    distances: NDArray[np.float64], measure: MeasureName, unseen: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Return the Euclidean distances between the rows of the published code's matrix.
+
+    In that matrix L2 distances are squared, and a zero update is at angle 0 to every other.
+    """
     from scipy.spatial.distance import pdist, squareform
 
-    return pdist(squareform(distances))
+    # In this unit of length no square overflows or vanishes.
+    matrix = squareform(distances / max(distances.max(initial=0.0), np.finfo(float).tiny))
+    if measure == "l2":
+        matrix **= 2
+    if measure == "arccos":
+        matrix[unseen] = 0
+        matrix[:, unseen] = 0
+    return pdist(matrix)
 
 
 @final
@@ -121,6 +134,7 @@ class SimilarityClustered(Recipe):
     """Recipe of :class:`SimilarityClusteredDesign`; without a memory every update is zero."""
 
     name: ClassVar[str] = "similarity"
+    learns: ClassVar[bool] = True
 
     measure: MeasureName = "arccos"
     linkage: Linkage = "ward"

@@ -13,6 +13,9 @@ from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.designs.spread import spread
 from fedcohort.population import Population
 
+#: Up to this many draws comparing all pairs of them is faster than a call for every round.
+FEW = 64
+
 
 @final
 class UniformDesign(Design):
@@ -49,6 +52,7 @@ class UniformDesign(Design):
         scale = len(self._drawable) / self.cohort_size if unbiased else 1.0
         # Kept, so that a draw costs O(m), not O(n).
         self._weight_per_draw = scale * population.importance
+        self._weight_per_draw.setflags(write=False)
 
     @property
     def expected_counts(self) -> NDArray[np.float64]:
@@ -62,14 +66,13 @@ class UniformDesign(Design):
 
     def weight_variance(self) -> NDArray[np.float64]:
         """Return Var[w], shape (n_clients,)."""
-        chance = self.cohort_size / len(self._drawable)
-        return self.weight_per_draw**2 * chance * (1 - chance)
+        n, m = len(self._drawable), self.cohort_size
+        return self.weight_per_draw**2 * (m / n) * ((n - m) / n)
 
     def weight_covariance(self) -> NDArray[np.float64]:
         """Return Cov[w], shape (n_clients, n_clients)."""
-        n, weight = len(self._drawable), self.weight_per_draw
-        chance = self.cohort_size / n
-        covariance = -np.outer(weight, weight) * chance * (1 - chance) / max(n - 1, 1)
+        n, m, weight = len(self._drawable), self.cohort_size, self.weight_per_draw
+        covariance = -np.outer(weight, weight) * (m / n) * ((n - m) / n) / max(n - 1, 1)
         np.fill_diagonal(covariance, self.weight_variance())
         return covariance
 
@@ -82,12 +85,8 @@ class UniformDesign(Design):
         return (self.population.sizes > 0).astype(np.int64)
 
     def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
-        # A round at a time: O(m) each, whatever n. Drawing all rounds at once takes keys for all
-        # n clients, or a comparison of every pair of draws; both are slower for large n or m.
-        n, m = len(self._drawable), self.cohort_size
-        positions = np.empty((rounds, m), dtype=np.int64)
-        for row in positions:
-            row[:] = rng.choice(n, m, replace=False, shuffle=False)
+        subsets = _subsets_of_few if self.cohort_size <= FEW else _subsets_of_many
+        positions = subsets(rng, len(self._drawable), self.cohort_size, rounds)
         return count_matrix(self._drawable[positions], self.population.n_clients)
 
     def _aggregate_spread(self, updates: NDArray[np.floating]) -> float:
@@ -98,6 +97,27 @@ class UniformDesign(Design):
 
     def _cohort(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
         return Cohort.of_weights(clients, counts, self._weight_per_draw[clients])
+
+
+def _subsets_of_few(rng: np.random.Generator, n: int, m: int, rounds: int) -> NDArray[np.int64]:
+    """Draw m of n distinct positions, all rounds at once: Floyd's algorithm, O(m^2) a round.
+
+    Step k draws t from 0 ... n - m + k and takes it, or n - m + k if t is taken already.
+    """
+    last = np.arange(n - m, n)
+    drawn = rng.integers(last + 1, size=(rounds, m))
+    for k in range(1, m):
+        taken = (drawn[:, :k] == drawn[:, k, None]).any(axis=1)
+        drawn[taken, k] = last[k]
+    return drawn
+
+
+def _subsets_of_many(rng: np.random.Generator, n: int, m: int, rounds: int) -> NDArray[np.int64]:
+    """Draw m of n distinct positions, a round at a time, O(m) each."""
+    drawn = np.empty((rounds, m), dtype=np.int64)
+    for row in drawn:
+        row[:] = rng.choice(n, m, replace=False, shuffle=False)
+    return drawn
 
 
 @final

@@ -13,9 +13,11 @@ from fedcohort.errors import InputError
 
 PER_LINE = 5
 MOST_ROWS = 100
+MOST_PIECES = 10_000
 #: In shares of a distribution: the narrowest piece that carries a name, and a letter's width.
 NAMED_SHARE = 0.035
 LETTER_SHARE = 0.028
+EDGED_SHARE = 0.012
 LONGEST_NAME = 11
 
 
@@ -25,11 +27,11 @@ def allocation_figure(design: RowDesign) -> Figure:
     A client keeps its colour; the pieces of a client that lies in neighbouring distributions meet
     at the cut between them.
     """
-    m = design.cohort_size
-    if m > MOST_ROWS:
+    m, n_pieces = design.cohort_size, design.plan.units.nnz
+    if m > MOST_ROWS or n_pieces > MOST_PIECES:
         raise InputError(
-            f"allocation figure: draws at most {MOST_ROWS} distributions; got {m}. "
-            f"Lower the cohort size, or write the plan to a CSV file."
+            f"allocation figure: draws at most {MOST_ROWS} distributions of {MOST_PIECES} pieces "
+            f"together; got {m} of {n_pieces}. Write the plan to a CSV file instead."
         )
     n_lines = math.ceil(m / PER_LINE)
     figure = Figure(figsize=(12, 0.6 + 1.15 * n_lines), layout="constrained")
@@ -52,7 +54,17 @@ def _draw_row(
     clients, shares = _in_line_order(design, k)
     ends = np.cumsum(shares)
     colours = colormaps["tab20"](numbers[clients] % 20)
-    axes.barh(0.5, shares, left=left + ends - shares, height=1.0, color=colours, edgecolor="white")
+    # A white edge would cover a narrow piece.
+    edges = np.where(shares >= EDGED_SHARE, 0.8, 0.0)
+    axes.barh(
+        0.5,
+        shares,
+        left=left + ends - shares,
+        height=1.0,
+        color=colours,
+        edgecolor="white",
+        linewidth=edges,
+    )
     for client, share, end in zip(clients, shares, ends, strict=True):
         if share >= NAMED_SHARE:
             name = str(design.population.ids[client])
@@ -66,6 +78,7 @@ def _draw_row(
                 ha="center",
                 va="center",
                 fontsize=8,
+                parse_math=False,
             )
     axes.plot([left, left, left + 1, left + 1, left], [0, 1, 1, 0, 0], color="black", linewidth=1.5)
     axes.text(left + 0.5, -0.28, f"$W_{{{k + 1}}}$", ha="center", fontsize=9)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from fedcohort.designs import Design
 
@@ -17,8 +18,7 @@ def inclusion_figure(designs: Mapping[str, Design]) -> Figure:
     axes = figure.add_subplot(xlabel="client size", ylabel="chance to be in the cohort")
     for number, (name, design) in enumerate(designs.items()):
         sizes, chance = design.population.sizes, design.inclusion_probability()
-        # One point per size and thousandth: a million clients give a picture of thousands.
-        points = np.unique(np.column_stack([sizes, chance.round(3)])[sizes > 0], axis=0)
+        points = _thinned(sizes[sizes > 0].astype(np.float64), chance[sizes > 0])
         # Larger markers first: designs that agree show as rings around each other.
         axes.plot(
             *points.T,
@@ -30,8 +30,15 @@ def inclusion_figure(designs: Mapping[str, Design]) -> Figure:
             label=name,
         )
         if points[-1, 0] > 50 * points[0, 0]:
-            axes.set_xscale("log")
-    axes.set_ylim(bottom=0)
+            axes.set(xscale="log", yscale="log")
+    if axes.get_yscale() == "linear":
+        axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     return figure
+
+
+def _thinned(sizes: NDArray[np.float64], chance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return points (size, chance), one per size and per three digits of the chance."""
+    digits = 10 ** (2 - np.floor(np.log10(chance)))
+    return np.unique(np.column_stack([sizes, np.round(chance * digits) / digits]), axis=0)

@@ -11,7 +11,10 @@ LARGEST_ENTRY = 1e150
 
 def checked_updates(owner: str, updates: ArrayLike, n_clients: int) -> NDArray[np.floating]:
     """Let real, finite updates of shape (n_clients, dimension) through, float32 as it is."""
-    array = np.asarray(updates) if np.iterable(updates) else np.empty(0)
+    try:
+        array = np.asarray(updates)
+    except ValueError:  # rows of different lengths
+        array = np.empty(0, dtype=object)
     shaped = array.ndim == 2 and len(array) == n_clients and array.shape[1] > 0
     if not shaped or array.dtype.kind not in "iuf":
         raise DesignError(

@@ -1,0 +1,43 @@
+"""A whole federation in one batched program; needs PyTorch (the extra ``sim``)."""
+
+from fedcohort.extras import import_extra
+
+import_extra("torch", extra="sim", owner="fedcohort.simulation")
+
+from fedcohort.simulation.datasets import DATASETS, Dataset, load_dataset  # noqa: E402
+from fedcohort.simulation.evaluation import Quality  # noqa: E402
+from fedcohort.simulation.federated_data import FederatedData  # noqa: E402
+from fedcohort.simulation.history import History, Round  # noqa: E402
+from fedcohort.simulation.local_training import LocalTraining  # noqa: E402
+from fedcohort.simulation.models import cnn, mlp  # noqa: E402
+from fedcohort.simulation.oracle import Yardstick  # noqa: E402
+from fedcohort.simulation.partitions import (  # noqa: E402
+    dirichlet_disjoint,
+    dirichlet_unbalanced,
+    iid,
+    natural,
+    one_class_shards,
+)
+from fedcohort.simulation.round_loop import Options, Run, Simulation  # noqa: E402
+
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "FederatedData",
+    "History",
+    "LocalTraining",
+    "Options",
+    "Quality",
+    "Round",
+    "Run",
+    "Simulation",
+    "Yardstick",
+    "cnn",
+    "dirichlet_disjoint",
+    "dirichlet_unbalanced",
+    "iid",
+    "load_dataset",
+    "mlp",
+    "natural",
+    "one_class_shards",
+]

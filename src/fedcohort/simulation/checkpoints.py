@@ -1,0 +1,98 @@
+"""Checkpoints: the whole state of a simulation in one file, whole or not there."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.errors import SimulationError
+from fedcohort.simulation.history import History
+from fedcohort.whole_file import write_whole
+
+FORMAT = "fedcohort checkpoint 1"
+
+Arrays = dict[str, NDArray[np.generic]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpoint:
+    """What a simulation needs to go on; random streams have addresses, so there is no generator.
+
+    Attributes
+    ----------
+    fingerprint
+        Of the arguments that the simulation was made with.
+    rounds_done, models, histories
+        Where it is.
+    servers
+        What each run's server keeps beside its history.
+    """
+
+    fingerprint: Mapping[str, str]
+    rounds_done: int
+    models: NDArray[np.float32]
+    histories: Sequence[History]
+    servers: Sequence[Arrays]
+
+    def save(self, path: Path) -> None:
+        """Write the file: first beside its place and onto the disk, then into its place."""
+        head = {
+            "format": FORMAT,
+            "fingerprint": dict(self.fingerprint),
+            "rounds_done": self.rounds_done,
+            "histories": [history.as_dicts() for history in self.histories],
+        }
+        arrays: Arrays = {"head": np.array(json.dumps(head)), "models": self.models}
+        for number, server in enumerate(self.servers):
+            arrays |= {f"{number}.{name}": array for name, array in server.items()}
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)  # type: ignore[arg-type]
+        write_whole(path, buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: Path, *, expected: Mapping[str, str]) -> Checkpoint:
+        """Read a checkpoint of the simulation with this fingerprint; refuse every other file."""
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
+                arrays = {name: found[name] for name in found.files}
+            head = json.loads(str(arrays.pop("head")))
+            if head["format"] != FORMAT:
+                raise ValueError(f"its format is {head['format']!r}")
+            made_with, models = head["fingerprint"], arrays.pop("models")
+            histories = [History.of_dicts(rows) for rows in head["histories"]]
+            rounds_done = int(head["rounds_done"])
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            raise SimulationError(
+                f"checkpoint {path}: cannot be read ({error}). Start anew, or use another file."
+            ) from error
+        differ = [name for name in expected if made_with.get(name) != expected[name]]
+        if differ:
+            raise SimulationError(
+                f"checkpoint {path}: was written by another simulation; {', '.join(differ)} "
+                f"differ. Use the same arguments, or start anew."
+            )
+        servers: list[Arrays] = [{} for _ in histories]
+        for name, array in arrays.items():
+            number, _, rest = name.partition(".")
+            servers[int(number)][rest] = array
+        return cls(made_with, rounds_done, models, histories, servers)
+
+
+def fingerprint(values: Mapping[str, object], parts: Sequence[NDArray[np.int64]]) -> dict[str, str]:
+    """Hash what a simulation was made with, name by name, and its clients' samples."""
+    digests = {name: _digest(repr(value).encode()) for name, value in values.items()}
+    lengths = np.array([len(part) for part in parts], dtype=np.int64)
+    digests["data"] = _digest(lengths.tobytes() + b"".join(part.tobytes() for part in parts))
+    return digests
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]

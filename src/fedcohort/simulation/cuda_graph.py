@@ -1,0 +1,83 @@
+"""A local step as one CUDA graph: captured once, replayed for every step of every round."""
+
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedcohort.simulation.gradients import Gradients
+from fedcohort.simulation.local_training import LocalTraining
+from fedcohort.simulation.resident_data import ResidentData
+from fedcohort.simulation.sgd import Sgd
+
+WARM_UP_STEPS = 3
+
+
+@final
+class GraphedSteps:
+    """All steps of a round for a fixed number of lanes and steps.
+
+    The schedule lies on the device; a counter there says which step is next, so that a replay needs
+    nothing from the host.
+    """
+
+    def __init__(self, gradients: Gradients, training: LocalTraining, data: ResidentData) -> None:
+        self._gradients, self._training, self._data = gradients, training, data
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def run(self, start: Tensor, arrays: Sequence[np.ndarray]) -> Tensor:
+        """Train from ``start`` and return the lanes' models, shape (lanes, size).
+
+        ``arrays`` are, step by step: positions in the data set, sample weights, learning rates and
+        dropout keys.
+        """
+        if self._graph is None:
+            self._allocate(start, arrays)
+        self._load(start, arrays)
+        if self._graph is None:
+            self._capture()
+            self._load(start, arrays)
+        assert self._graph is not None
+        for _ in range(len(arrays[0])):
+            self._graph.replay()
+        return self._flat.clone()
+
+    def _allocate(self, start: Tensor, arrays: Sequence[np.ndarray]) -> None:
+        self._flat, self._start = start.clone(), start.clone()
+        self._schedule = [torch.from_numpy(array).to(start.device) for array in arrays]
+        self._counter = torch.zeros(1, dtype=torch.int64, device=start.device)
+        self._sgd = Sgd(self._training, self._start)
+
+    def _load(self, start: Tensor, arrays: Sequence[np.ndarray]) -> None:
+        self._flat.copy_(start)
+        self._start.copy_(start)
+        for held, array in zip(self._schedule, arrays, strict=True):
+            held.copy_(torch.from_numpy(np.ascontiguousarray(array)))
+        self._counter.zero_()
+        self._sgd.reset()
+
+    def _capture(self) -> None:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP_STEPS):
+                self._counter.zero_()
+                self._step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        self._counter.zero_()
+        with torch.cuda.graph(graph):
+            self._step()
+        self._graph = graph
+
+    def _step(self) -> None:
+        positions, weights, lr, keys = (
+            part.index_select(0, self._counter)[0] for part in self._schedule
+        )
+        x = self._data.take(self._data.x, positions)
+        y = self._data.y.index_select(0, positions.reshape(-1)).view(positions.shape)
+        gradient = self._gradients(self._flat, x, y, weights, keys)
+        self._sgd.step(self._flat, gradient, lr)
+        self._counter.add_(1)

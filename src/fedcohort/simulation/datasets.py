@@ -1,0 +1,154 @@
+"""The data sets by name: ``digits``, ``mnist``, ``fashion-mnist`` and ``cifar10``."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.arguments import did_you_mean
+from fedcohort.errors import DataError
+from fedcohort.extras import import_extra
+from fedcohort.simulation.data_folder import RemoteFile, data_folder, fetch, unpack
+from fedcohort.simulation.original_files import read_cifar, read_idx
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """Images and labels, as they are kept: bytes that become ``x * scale + shift`` in a batch.
+
+    Attributes
+    ----------
+    x, test_x
+        Inputs, first axis samples.
+    y, test_y
+        Labels from 0 to ``n_classes - 1``.
+    """
+
+    x: NDArray[np.generic]
+    y: NDArray[np.int64]
+    test_x: NDArray[np.generic]
+    test_y: NDArray[np.int64]
+    n_classes: int
+    scale: float = 1.0
+    shift: float = 0.0
+
+
+def load_dataset(name: str, folder: Path | None = None) -> Dataset:
+    """Load a data set; ``folder`` is ``FEDCOHORT_DATA`` or the user's cache by default.
+
+    Examples
+    --------
+    >>> load_dataset("digits").x.shape
+    (1437, 1, 8, 8)
+    """
+    if name not in DATASETS:
+        raise DataError(
+            f"unknown data set {name!r}; known are {', '.join(DATASETS)}."
+            f"{did_you_mean(name, DATASETS)}"
+        )
+    return DATASETS[name](data_folder() if folder is None else folder)
+
+
+def _digits(folder: Path) -> Dataset:
+    """Split scikit-learn's 8 x 8 digits: of every five of a class the last is for testing."""
+    sklearn = import_extra("sklearn.datasets", extra="sim", owner="data set digits")
+    images, labels = sklearn.load_digits(return_X_y=True)
+    order = np.argsort(labels, kind="stable")
+    x, y = images[order].astype(np.uint8).reshape(-1, 1, 8, 8), labels[order].astype(np.int64)
+    nth = np.arange(len(y)) - np.searchsorted(y, y)
+    test = nth % 5 == 4
+    return Dataset(x[~test], y[~test], x[test], y[test], n_classes=10, scale=1 / 16)
+
+
+IDX_FILES = (
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _IdxFamily:
+    """A data set of four IDX files."""
+
+    name: str
+    md5: tuple[str, str, str, str]
+    addresses: tuple[str, ...]
+
+    def __call__(self, folder: Path) -> Dataset:
+        arrays = []
+        for name, md5 in zip(IDX_FILES, self.md5, strict=True):
+            file = RemoteFile(f"{self.name}/{name}", md5, tuple(a + name for a in self.addresses))
+            needed = [f"{self.name}/{each}" for each in IDX_FILES]
+            path = fetch(file, folder, needed=needed, owner=f"data set {self.name}")
+            arrays.append(read_idx(path))
+        x, y, test_x, test_y = arrays
+        for images, labels in ((x, y), (test_x, test_y)):
+            if images.ndim != 3 or labels.shape != (len(images),) or labels.max() > 9:
+                raise DataError(
+                    f"data set {self.name}: needs images and as many labels from 0 to 9; got "
+                    f"{images.shape} and {labels.shape}. Delete the files and try again."
+                )
+        return Dataset(
+            x[:, None],
+            y.astype(np.int64),
+            test_x[:, None],
+            test_y.astype(np.int64),
+            n_classes=10,
+            scale=1 / 255,
+        )
+
+
+CIFAR_FOLDER = "cifar-10-batches-bin"
+CIFAR_FILES = (
+    *(f"{CIFAR_FOLDER}/data_batch_{k}.bin" for k in range(1, 6)),
+    f"{CIFAR_FOLDER}/test_batch.bin",
+)
+CIFAR_ARCHIVE = RemoteFile(
+    "cifar-10-binary.tar.gz",
+    "c32a1d4ab5d03f1284b67883e8d87530",
+    ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
+)
+
+
+def _cifar10(folder: Path) -> Dataset:
+    if not all((folder / name).exists() for name in CIFAR_FILES):
+        archive = fetch(CIFAR_ARCHIVE, folder, needed=CIFAR_FILES, owner="data set cifar10")
+        unpack(archive, CIFAR_FILES, folder)
+    *train, test = (read_cifar(folder / name) for name in CIFAR_FILES)
+    x = np.concatenate([images for images, _ in train])
+    y = np.concatenate([labels for _, labels in train])
+    return Dataset(x, y, *test, n_classes=10, scale=2 / 255, shift=-1.0)
+
+
+#: Every data set, by its name.
+DATASETS: dict[str, Callable[[Path], Dataset]] = {
+    "digits": _digits,
+    "mnist": _IdxFamily(
+        "mnist",
+        (
+            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "d53e105ee54ea40749a09fcbcd1e9432",
+            "9fb629c4189551a2d022fa330f9573f3",
+            "ec29112dd5afa0611ce80d1b7f02629c",
+        ),
+        (
+            "https://storage.googleapis.com/cvdf-datasets/mnist/",
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        ),
+    ),
+    "fashion-mnist": _IdxFamily(
+        "fashion-mnist",
+        (
+            "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "25c81989df183df01b3e8a0aad5dffbe",
+            "bef4ecab320f06d8554ea6380940ec79",
+            "bb300cfdad3c16e7a12a480ee83cd310",
+        ),
+        ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+    ),
+    "cifar10": _cifar10,
+}

@@ -1,0 +1,111 @@
+"""How good a model is for every client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from fedcohort.simulation.federated_data import FederatedData, Indices
+from fedcohort.simulation.parameters import Layout
+from fedcohort.simulation.resident_data import ResidentData
+
+#: Samples in a batch: on the CPU few enough for the cache.
+BATCH = {"cpu": 512, "cuda": 8192}
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """A global model, judged on the clients' own samples.
+
+    Attributes
+    ----------
+    loss
+        sum p_i L_i, L_i the mean loss of client i's training samples.
+    accuracy
+        The p-weighted mean of the clients' test accuracies (of those that have test samples).
+    accuracy_spread
+        The p-weighted standard deviation of the clients' test accuracies.
+    """
+
+    loss: float
+    accuracy: float
+    accuracy_spread: float
+
+
+@final
+class Evaluator:
+    """Evaluates models on one federation, dropout off, every sample once."""
+
+    def __init__(self, model: nn.Module, data: ResidentData, federation: FederatedData) -> None:
+        self._model, self._layout, self._data = model, Layout(model), data
+        self._importance = federation.population.importance
+        self._train = _Samples(federation.train)
+        self._test = _Samples(federation.test)
+
+    def quality(self, flat: Tensor) -> Quality:
+        """Judge the model with these parameters, shape (size,)."""
+        loss = float(self._importance @ self.client_losses(flat))
+        correct = self._correct(flat)
+        accuracies = self._test.means(correct)
+        weight = self._importance * (self._test.sizes > 0)
+        if weight.sum() == 0:
+            return Quality(loss, float("nan"), float("nan"))
+        weight = weight / weight.sum()
+        mean = float(weight @ accuracies)
+        spread = float(np.sqrt(weight @ (accuracies - mean) ** 2))
+        return Quality(loss, mean, spread)
+
+    def client_losses(self, flat: Tensor) -> NDArray[np.float64]:
+        """Return every client's mean training loss, shape (n_clients,)."""
+        losses = self._over(flat, self._data.x, self._data.y, self._train, _losses)
+        return self._train.means(losses)
+
+    def _correct(self, flat: Tensor) -> NDArray[np.float64]:
+        return self._over(flat, self._data.test_x, self._data.test_y, self._test, _hits)
+
+    @torch.no_grad()
+    def _over(
+        self, flat: Tensor, x: Tensor, y: Tensor, samples: _Samples, judge: object
+    ) -> NDArray[np.float64]:
+        """Judge every used sample once, in large batches."""
+        parameters = self._layout.views(flat)
+        was_training = self._model.training
+        self._model.eval()
+        positions = samples.positions.to(x.device)
+        parts = []
+        for batch in positions.split(BATCH[x.device.type]):
+            outputs = functional_call(self._model, parameters, (self._data.take(x, batch),))
+            parts.append(judge(outputs, y[batch]))  # type: ignore[operator]
+        self._model.train(was_training)
+        return torch.cat(parts).cpu().double().numpy() if parts else np.empty(0)
+
+
+def _losses(outputs: Tensor, labels: Tensor) -> Tensor:
+    return cross_entropy(outputs, labels, reduction="none")
+
+
+def _hits(outputs: Tensor, labels: Tensor) -> Tensor:
+    return (outputs.argmax(dim=1) == labels).float()
+
+
+class _Samples:
+    """The samples that clients use, each once, and who uses which."""
+
+    def __init__(self, parts: Indices) -> None:
+        self.sizes = np.array([len(part) for part in parts])
+        entries = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+        used, self._entry = np.unique(entries, return_inverse=True)
+        self._client = np.repeat(np.arange(len(parts)), self.sizes)
+        self.positions = torch.from_numpy(used)
+
+    def means(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Average a value per used sample over every client; 0 for a client without samples."""
+        sums = np.bincount(self._client, values[self._entry], minlength=len(self.sizes))
+        return np.asarray(sums / np.maximum(self.sizes, 1), dtype=np.float64)

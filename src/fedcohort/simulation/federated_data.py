@@ -1,0 +1,154 @@
+"""A data set divided among clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedcohort.errors import DataError
+from fedcohort.population import Population
+from fedcohort.simulation.datasets import Dataset
+
+Indices = tuple[NDArray[np.int64], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FederatedData:
+    """Samples, and which of them belong to which client.
+
+    Attributes
+    ----------
+    dataset
+        All samples.
+    train, test
+        For every client the positions of its samples in ``dataset.x`` and ``dataset.test_x``. A
+        sample may belong to several clients, and to one client more than once.
+    """
+
+    dataset: Dataset
+    train: Indices
+    test: Indices
+
+    def __post_init__(self) -> None:
+        for name, parts, labels in (
+            ("train", self.train, self.dataset.y),
+            ("test", self.test, self.dataset.test_y),
+        ):
+            if len(parts) != len(self.train):
+                raise DataError(
+                    f"FederatedData: {name} must have one list of positions per client, "
+                    f"{len(self.train)}; got {len(parts)}."
+                )
+            for client, part in enumerate(parts):
+                if part.size and not (part.min() >= 0 and part.max() < len(labels)):
+                    raise DataError(
+                        f"FederatedData: client {client}'s {name} positions must be 0 to "
+                        f"{len(labels) - 1}; got {part.min()} to {part.max()}."
+                    )
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: ArrayLike,
+        y: ArrayLike,
+        clients: ArrayLike | Sequence[ArrayLike],
+        *,
+        test: tuple[ArrayLike, ArrayLike, ArrayLike | Sequence[ArrayLike]] | None = None,
+        scale: float = 1.0,
+        shift: float = 0.0,
+    ) -> FederatedData:
+        """Take a user's own arrays.
+
+        Parameters
+        ----------
+        x, y
+            Inputs, first axis samples, and labels from 0. Inputs become ``x * scale + shift``.
+        clients
+            The client of every sample (any labels; clients are numbered in their sorted order),
+            or a list of positions for every client, as partitioners of other libraries give it.
+        test
+            The same three for testing; without it clients have no test samples.
+        """
+        inputs, labels = _arrays(x, y)
+        train = _positions(clients, len(labels))
+        empty = tuple(np.empty(0, dtype=np.int64) for _ in train)
+        test_inputs, test_labels, test_parts = inputs[:0], labels[:0], empty
+        if test is not None:
+            test_inputs, test_labels = _arrays(test[0], test[1])
+            test_parts = _positions(test[2], len(test_labels), _names(clients, len(labels)))
+        n_classes = int(max(labels.max(initial=0), test_labels.max(initial=0))) + 1
+        dataset = Dataset(inputs, labels, test_inputs, test_labels, n_classes, scale, shift)
+        return cls(dataset, train, test_parts)
+
+    @property
+    def n_clients(self) -> int:
+        """How many clients there are."""
+        return len(self.train)
+
+    @property
+    def population(self) -> Population:
+        """The clients, by their number of training samples."""
+        return Population([len(part) for part in self.train])
+
+    def class_counts(self) -> NDArray[np.int64]:
+        """Return the training samples of each client and class, shape (n_clients, n_classes)."""
+        counts = [
+            np.bincount(self.dataset.y[p], minlength=self.dataset.n_classes) for p in self.train
+        ]
+        return np.array(counts)
+
+    def main_class(self) -> NDArray[np.int64]:
+        """Return the most frequent class of every client, shape (n_clients,)."""
+        return self.class_counts().argmax(axis=1)
+
+    def renumbered(self, rng: np.random.Generator) -> FederatedData:
+        """Shuffle the clients' numbers: nothing may depend on them."""
+        order = rng.permutation(self.n_clients)
+        return replace(
+            self,
+            train=tuple(self.train[i] for i in order),
+            test=tuple(self.test[i] for i in order),
+        )
+
+
+def _arrays(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+    inputs: NDArray[Any] = np.asarray(x)
+    labels: NDArray[Any] = np.asarray(y)
+    if labels.ndim != 1 or len(inputs) != len(labels) or labels.dtype.kind not in "iu":
+        raise DataError(
+            f"FederatedData: needs one whole-number label per sample; got inputs of shape "
+            f"{inputs.shape} and labels {labels.dtype} of shape {labels.shape}."
+        )
+    if labels.size and labels.min() < 0:
+        raise DataError(f"FederatedData: labels must be 0 or more; got {labels.min()}.")
+    if inputs.dtype.kind == "f":
+        inputs = inputs.astype(np.float32)
+    return inputs, labels.astype(np.int64)
+
+
+def _is_label_per_sample(clients: object, n: int) -> bool:
+    first = clients[0] if len(clients) else None  # type: ignore[index, arg-type]
+    return len(clients) == n and np.ndim(first) == 0  # type: ignore[arg-type]
+
+
+def _names(clients: Any, n: int) -> list[object] | None:
+    return sorted(set(np.asarray(clients).tolist())) if _is_label_per_sample(clients, n) else None
+
+
+def _positions(clients: Any, n: int, names: list[object] | None = None) -> Indices:
+    """Read the client of every sample, or every client's positions."""
+    if not _is_label_per_sample(clients, n):
+        return tuple(np.asarray(part, dtype=np.int64).reshape(-1) for part in clients)
+    labels = np.asarray(clients)
+    known = names or sorted(set(labels.tolist()))
+    strangers = set(labels.tolist()) - set(known)
+    if strangers:
+        raise DataError(
+            f"FederatedData: the test samples' clients must be among the training samples'; "
+            f"{sorted(strangers)[0]!r} is not."  # type: ignore[type-var]
+        )
+    return tuple(np.flatnonzero(labels == name) for name in known)

@@ -1,0 +1,64 @@
+"""What a client does with the model that it gets."""
+
+from dataclasses import dataclass
+
+from fedcohort.errors import SimulationError
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTraining:
+    """Stochastic gradient descent on the client's own samples.
+
+    Attributes
+    ----------
+    steps
+        SGD steps a round, each on a fresh random batch of distinct samples (the paper); or
+    epochs
+        passes over the client's shuffled samples, batch by batch, instead of ``steps``.
+    batch_size
+        Samples in a batch; a client with fewer uses all it has.
+    lr, lr_decay
+        The learning rate is ``lr * lr_decay ** round``.
+    momentum, weight_decay
+        As in ``torch.optim.SGD``; momentum starts anew every round.
+    mu
+        FedProx: adds ``mu / 2`` times the squared distance to the global model to the loss.
+    """
+
+    steps: int | None = None
+    epochs: int | None = None
+    batch_size: int = 50
+    lr: float = 0.01
+    lr_decay: float = 1.0
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    mu: float = 0.0
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.epochs is None):
+            raise SimulationError(
+                f"LocalTraining: needs either steps or epochs; got steps={self.steps} and "
+                f"epochs={self.epochs}. The paper's figure 1 has steps=50."
+            )
+        for name in ("steps", "epochs", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
+                raise SimulationError(
+                    f"LocalTraining: {name} must be a whole number of at least 1; got {value!r}."
+                )
+        for name, low, high in (
+            ("lr", 0.0, float("inf")),
+            ("lr_decay", 0.0, float("inf")),
+            ("momentum", 0.0, 1.0),
+            ("weight_decay", 0.0, float("inf")),
+            ("mu", 0.0, float("inf")),
+        ):
+            if not low <= getattr(self, name) < high:
+                raise SimulationError(
+                    f"LocalTraining: {name} must be at least {low:g} and below {high:g}; got "
+                    f"{getattr(self, name)!r}."
+                )
+
+    def lr_at(self, round_: int) -> float:
+        """Return the learning rate of a round."""
+        return self.lr * self.lr_decay**round_

@@ -1,0 +1,63 @@
+"""What full participation would have done: the yardstick that a real server does not have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.designs import Design, MultinomialDesign
+
+
+@dataclass(frozen=True, slots=True)
+class Yardstick:
+    r"""One round against full participation, where every client trains.
+
+    Attributes
+    ----------
+    squared_error
+        :math:`\|\sum w_i \Delta_i - \sum p_i \Delta_i\|^2` of the cohort that was drawn.
+    design_variance
+        Its expectation under the design, B (squared bias included).
+    multinomial_variance
+        Its expectation under multinomial sampling, B_MD.
+    beta_squared
+        Of Assumption 3 with :math:`\kappa = 0`:
+        :math:`\sum p_i \|g_i\|^2 / \|\sum p_i g_i\|^2`, :math:`g_i` the clients' gradients.
+    kappa_squared
+        Of Assumption 3 with :math:`\beta = 1`:
+        :math:`\sum p_i \|g_i\|^2 - \|\sum p_i g_i\|^2`.
+    """
+
+    squared_error: float
+    design_variance: float
+    multinomial_variance: float
+    beta_squared: float
+    kappa_squared: float
+
+
+def yardstick(
+    design: Design,
+    aggregate: NDArray[np.float32],
+    updates: NDArray[np.float32],
+    gradients: NDArray[np.float32],
+) -> Yardstick:
+    """Compare a cohort's aggregate with what all clients' updates and gradients say.
+
+    ``updates`` and ``gradients`` have shape (n_clients, size), ``aggregate`` (size,).
+    """
+    importance = design.population.importance
+    error = aggregate.astype(np.float64) - importance @ updates
+    mean = importance @ gradients
+    squares = float(importance @ np.einsum("ij,ij->i", gradients, gradients, dtype=np.float64))
+    of_mean = float(mean @ mean)
+    return Yardstick(
+        squared_error=float(error @ error),
+        design_variance=design.aggregate_variance(updates),
+        multinomial_variance=MultinomialDesign(
+            design.population, design.cohort_size
+        ).aggregate_variance(updates),
+        beta_squared=squares / of_mean if of_mean > 0 else float("inf"),
+        kappa_squared=max(squares - of_mean, 0.0),
+    )

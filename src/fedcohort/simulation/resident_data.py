@@ -1,0 +1,31 @@
+"""A data set on the device: bytes, converted batch by batch."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor
+
+from fedcohort.simulation.datasets import Dataset
+
+
+@final
+class ResidentData:
+    """Inputs and labels as tensors; inputs become float32 when they are taken."""
+
+    def __init__(self, dataset: Dataset, device: torch.device) -> None:
+        self.x = torch.from_numpy(dataset.x.copy()).to(device)
+        self.y = torch.from_numpy(dataset.y.copy()).to(device)
+        self.test_x = torch.from_numpy(dataset.test_x.copy()).to(device)
+        self.test_y = torch.from_numpy(dataset.test_y.copy()).to(device)
+        self._scale, self._shift = dataset.scale, dataset.shift
+
+    def take(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Return the samples at ``positions`` (any shape), ready for a model."""
+        rows = x.index_select(0, positions.reshape(-1)).float()
+        if self._scale != 1.0:
+            rows *= self._scale
+        if self._shift != 0.0:
+            rows += self._shift
+        return rows.view(*positions.shape, *x.shape[1:])

@@ -1,0 +1,133 @@
+"""The memory of updates."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedcohort.errors import MemoryOfUpdatesError
+from fedcohort.similarity.memory import UpdateMemory
+from fedcohort.similarity.sketch import CountSketch
+from populations import rng
+
+
+def test_it_is_zero_before_the_first_update_and_keeps_the_last() -> None:
+    memory = UpdateMemory(4, 3)
+    assert not memory.updates.any()
+    assert not memory.seen.any()
+
+    memory.record([1, 3], np.array([[1.0, 2, 3], [4, 5, 6]]), round_=0)
+    memory.record(np.array([3]), [[7.0, 8, 9]], round_=5)
+
+    assert memory.updates.tolist() == [[0, 0, 0], [1, 2, 3], [0, 0, 0], [7, 8, 9]]
+    assert memory.updates.dtype == np.float32
+    assert memory.last_seen.tolist() == [-1, 0, -1, 5]
+    assert memory.seen.tolist() == [False, True, False, True]
+
+
+def test_layers_are_laid_end_to_end() -> None:
+    memory = UpdateMemory(2, 5)
+
+    memory.record([0], [[np.array([[1.0, 2], [3, 4]]), np.array([5.0])]], round_=0)
+
+    assert memory.updates[0].tolist() == [1, 2, 3, 4, 5]
+
+
+def test_what_is_remembered_cannot_be_changed_from_outside() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        UpdateMemory(2, 2).updates[0] = 1
+
+
+@pytest.mark.parametrize(
+    ("clients", "updates", "message"),
+    [
+        ([0], [[1.0, np.nan]], "updates must be finite float32 numbers; client 0's is not"),
+        ([1], np.array([[1e39, 0.0]]), "client 1's is not"),
+        ([0], [[1.0]], r"needs 1 updates of 2 numbers, one per client; got 1 of shapes \[\(1,\)\]"),
+        ([0, 1], [[1.0, 2.0]], "needs 2 updates of 2 numbers"),
+        ([2], [[1.0, 2.0]], r"clients must be 0 to 1; got \[2\]"),
+        ([-1], [[1.0, 2.0]], "clients must be 0 to 1"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_and_nothing_is_recorded(
+    clients: list[int], updates: object, message: str
+) -> None:
+    memory = UpdateMemory(2, 2)
+
+    with pytest.raises(MemoryOfUpdatesError, match=message):
+        memory.record(clients, updates, round_=0)  # type: ignore[arg-type]
+    assert not memory.updates.any()
+    assert not memory.seen.any()
+
+
+def test_a_sketch_is_linear_seeded_and_the_plain_formula() -> None:
+    x, y = rng(0).standard_normal((2, 500)).astype(np.float32)
+    sketch = CountSketch(500, 16, seed=3)
+
+    np.testing.assert_allclose(
+        sketch((2 * x - y)[None])[0], 2 * sketch(x[None])[0] - sketch(y[None])[0], atol=1e-5
+    )
+    assert (CountSketch(500, 16, seed=3)(x[None]) == sketch(x[None])).all()
+    assert (CountSketch(500, 16, seed=4)(x[None]) != sketch(x[None])).any()
+    unit = np.eye(500, dtype=np.float32)
+    columns = sketch(unit)
+    assert (np.abs(columns).sum(axis=1) == 1).all()
+    np.testing.assert_allclose(sketch(x[None])[0], x @ columns, atol=1e-5)
+
+
+def test_sketches_keep_inner_products() -> None:
+    """Mean over 400 seeds; each has deviation below sqrt(2/64) |x||y|; false alarms 1e-6."""
+    x, y = rng(1).standard_normal((2, 300))
+    bound = np.linalg.norm(x) * np.linalg.norm(y)
+
+    pairs = [CountSketch(300, 64, seed=seed)(np.stack([x, y])) for seed in range(400)]
+
+    mean = np.mean([float(a @ b) for a, b in pairs])
+    assert abs(mean - x @ y) < 4.9 * np.sqrt(2 / 64 / 400) * bound
+
+
+def test_a_sketched_memory_is_small_and_remembers_sketches() -> None:
+    memory = UpdateMemory(10, 10_000, sketch=64, seed=1)
+    update = rng().standard_normal(10_000)
+
+    memory.record([4], [update], round_=2)
+
+    assert memory.updates.shape == (10, 64)
+    expected = CountSketch(10_000, 64, seed=1)(update.astype(np.float32)[None])
+    assert (memory.updates[4] == expected[0]).all()
+
+
+@pytest.mark.parametrize("sketch", [None, 8])
+def test_it_saves_and_loads(sketch: int | None, tmp_path: Path) -> None:
+    memory = UpdateMemory(5, 20, sketch=sketch, seed=9)
+    memory.record([2, 4], rng().standard_normal((2, 20)), round_=3)
+    memory.save(tmp_path / "memory.npz")
+
+    loaded = UpdateMemory.load(tmp_path / "memory.npz")
+    for each in (memory, loaded):
+        each.record([0], rng(1).standard_normal((1, 20)), round_=4)
+
+    assert (loaded.updates == memory.updates).all()
+    assert (loaded.last_seen == memory.last_seen).all()
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 truncated"])
+def test_a_file_that_is_no_memory_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "memory.npz"
+    path.write_bytes(content)
+
+    with pytest.raises(MemoryOfUpdatesError, match="is not a memory of updates"):
+        UpdateMemory.load(path)
+
+
+def test_a_foreign_archive_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "other.npz", x=np.ones(3))
+
+    with pytest.raises(MemoryOfUpdatesError, match="is not a memory of updates"):
+        UpdateMemory.load(tmp_path / "other.npz")
+
+
+@pytest.mark.parametrize("arguments", [(0, 3), (3, 0), (3, 3, 0)])
+def test_sizes_must_be_positive(arguments: tuple[int, ...]) -> None:
+    with pytest.raises(MemoryOfUpdatesError, match="at least"):
+        UpdateMemory(*arguments)

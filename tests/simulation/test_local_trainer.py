@@ -1,0 +1,272 @@
+"""The batched engine against one client after the other."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+
+from torch import nn
+
+from fedcohort.errors import SimulationError
+from fedcohort.simulation import Dataset, LocalTraining, cnn, load_dataset, mlp
+from fedcohort.simulation.batches import Lane, make_schedule
+from fedcohort.simulation.gradients import StackedLinearGradients, VmappedGradients
+from fedcohort.simulation.local_trainer import LocalTrainer
+from fedcohort.simulation.models import flat_parameters, make_model
+from fedcohort.simulation.resident_data import ResidentData
+from populations import rng
+from simulation_twin import plain_update
+
+CPU = torch.device("cpu")
+
+
+def small_images(n: int = 60) -> Dataset:
+    """Random images of CIFAR's shape."""
+    x = rng(1).integers(0, 256, size=(n, 3, 32, 32), dtype=np.uint8)
+    y = rng(2).integers(10, size=n)
+    return Dataset(x, y, x[:0], y[:0], n_classes=10, scale=2 / 255, shift=-1.0)
+
+
+def small_mlp() -> nn.Module:
+    return mlp(64, 12)
+
+
+def own_module() -> nn.Module:
+    """A module of a user's own: a normalisation, dropout inside, a layer without bias."""
+    return nn.Sequential(
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Tanh()),
+        nn.Dropout(0.3),
+        nn.Flatten(),
+        nn.Linear(144, 10, bias=False),
+    )
+
+
+TRAININGS = {
+    "steps": LocalTraining(steps=4, batch_size=8, lr=0.1),
+    "momentum": LocalTraining(steps=4, batch_size=8, lr=0.1, momentum=0.9),
+    "weight decay": LocalTraining(steps=4, batch_size=8, lr=0.1, weight_decay=0.01),
+    "FedProx": LocalTraining(steps=4, batch_size=8, lr=0.1, mu=0.5),
+    "everything": LocalTraining(
+        steps=4, batch_size=8, lr=0.1, lr_decay=0.9, momentum=0.5, weight_decay=0.1, mu=0.1
+    ),
+    "epochs": LocalTraining(epochs=2, batch_size=8, lr=0.1, momentum=0.9, weight_decay=0.1),
+}
+
+
+def lanes_of(sizes: list[int], n: int) -> list[Lane]:
+    """Lanes with these numbers of samples, from two models and two seeds."""
+    return [
+        Lane(k % 2, k % 2, k, rng(k).choice(n, size, replace=False)) for k, size in enumerate(sizes)
+    ]
+
+
+def trained(
+    source: Callable[[], nn.Module], data: Dataset, training: LocalTraining, lanes: list[Lane]
+) -> tuple[torch.Tensor, torch.Tensor, nn.Module]:
+    models = [make_model(source, seed=seed) for seed in (0, 1)]
+    starts = torch.stack([flat_parameters(model) for model in models])
+    trainer = LocalTrainer(models[0], training, ResidentData(data, CPU))
+    return trainer.updates(starts, lanes, round_=3), starts, models[0]
+
+
+@pytest.mark.parametrize("training", TRAININGS.values(), ids=TRAININGS)
+@pytest.mark.parametrize("source", [small_mlp, own_module], ids=["mlp", "own module"])
+def test_batched_clients_equal_one_client_after_the_other(
+    source: Callable[[], nn.Module], training: LocalTraining
+) -> None:
+    """Mixed sizes: fewer samples than a batch, exactly one batch, several."""
+    data = load_dataset("digits")
+    lanes = lanes_of([3, 8, 20, 1, 17], len(data.y))
+
+    updates, starts, model = trained(source, data, training, lanes)
+
+    for lane, update in zip(lanes, updates, strict=True):
+        plain = plain_update(model, starts[lane.model], lane, training, data, 3)
+        torch.testing.assert_close(update, plain, rtol=1e-4, atol=1e-6)
+        assert plain.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["steps", "FedProx", "momentum"])
+def test_the_papers_cnn_trains_as_one_client_after_the_other(name: str) -> None:
+    data, training = small_images(), TRAININGS[name]
+    lanes = lanes_of([5, 12], len(data.y))
+
+    updates, starts, model = trained(cnn, data, training, lanes)
+
+    for lane, update in zip(lanes, updates, strict=True):
+        plain = plain_update(model, starts[lane.model], lane, training, data, 3)
+        torch.testing.assert_close(update, plain, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("source", [small_mlp, own_module], ids=["mlp", "own module"])
+def test_a_client_gives_the_same_update_in_another_lane_and_cohort(
+    source: Callable[[], nn.Module],
+) -> None:
+    data = load_dataset("digits")
+    lanes = lanes_of([30, 12, 20, 9], len(data.y))
+    training = TRAININGS["everything"]
+
+    together, _, _ = trained(source, data, training, lanes)
+    elsewhere, _, _ = trained(source, data, training, [lanes[3], lanes[1]])
+
+    torch.testing.assert_close(elsewhere[0], together[3], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(elsewhere[1], together[1], rtol=1e-4, atol=1e-6)
+
+
+def test_many_lanes_train_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = load_dataset("digits")
+    lanes = lanes_of([30, 12, 20, 9, 5], len(data.y))
+    whole, starts, _ = trained(small_mlp, data, TRAININGS["steps"], lanes)
+
+    monkeypatch.setattr("fedcohort.simulation.local_trainer.LANE_BYTES", 2 * 4 * starts.shape[1])
+
+    parts, _, _ = trained(small_mlp, data, TRAININGS["steps"], lanes)
+    torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_few_steps_on_many_samples_convert_batch_by_batch() -> None:
+    """One step of 8 from 300 samples each: converting all of them would be more work."""
+    data = load_dataset("digits")
+    lanes, training = lanes_of([300, 300], len(data.y)), LocalTraining(steps=1, batch_size=8)
+
+    updates, starts, model = trained(small_mlp, data, training, lanes)
+
+    for lane, update in zip(lanes, updates, strict=True):
+        plain = plain_update(model, starts[lane.model], lane, training, data, 3)
+        torch.testing.assert_close(update, plain, rtol=1e-4, atol=1e-6)
+
+
+def test_both_ways_give_the_same_gradients() -> None:
+    model = nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(12, 7),
+        nn.ReLU(),
+        nn.Linear(7, 5, bias=False),
+        nn.ReLU(),
+        nn.Linear(5, 3),
+    )
+    generator = torch.Generator().manual_seed(0)
+    flat = torch.randn(4, flat_parameters(model).numel(), generator=generator)
+    x = torch.randn(4, 6, 3, 4, generator=generator)
+    y = torch.randint(3, (4, 6), generator=generator)
+    weights = torch.rand(4, 6, generator=generator)
+    keys = torch.zeros(4, 0, dtype=torch.int32)
+
+    assert StackedLinearGradients.fits(model)
+    torch.testing.assert_close(
+        StackedLinearGradients(model)(flat, x, y, weights, keys),
+        VmappedGradients(model)(flat, x, y, weights, keys),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(nn.Linear(4, 2)),
+        nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.ReLU()),
+        nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Dropout(0.5), nn.Linear(2, 2)),
+        nn.Sequential(nn.Flatten(2), nn.Linear(4, 2)),
+        nn.Linear(4, 2),
+    ],
+)
+def test_other_models_are_not_taken_for_linear_chains(model: nn.Module) -> None:
+    assert not StackedLinearGradients.fits(model)
+
+
+def test_the_papers_models_have_the_papers_numbers_of_parameters() -> None:
+    assert flat_parameters(mlp()).numel() == 39_760
+    assert flat_parameters(cnn()).numel() == 122_570
+
+
+def test_batch_norm_is_refused_with_the_reason_and_the_way_out() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+
+    with pytest.raises(SimulationError, match=r"model: 1 is batch norm, .* Use nn\.GroupNorm"):
+        make_model(model, seed=0)
+
+
+def test_a_model_without_parameters_is_refused() -> None:
+    with pytest.raises(SimulationError, match="no parameters to train"):
+        make_model(nn.Sequential(nn.ReLU()), seed=0)
+
+
+def test_a_new_model_comes_from_the_seed_and_leaves_torchs_generator_alone() -> None:
+    before = torch.random.get_rng_state()
+
+    first, again, other = (flat_parameters(make_model(mlp, seed=seed)) for seed in (5, 5, 6))
+
+    assert (first == again).all()
+    assert (first != other).any()
+    assert (torch.random.get_rng_state() == before).all()
+
+
+def test_batches_are_distinct_samples_and_all_of_a_small_client() -> None:
+    lanes = [Lane(0, 0, 0, np.arange(30)), Lane(0, 0, 1, np.arange(5))]
+
+    schedule = make_schedule(lanes, LocalTraining(steps=50, batch_size=8), round_=0, n_keys=0)
+
+    for step in range(50):
+        assert len(set(schedule.positions[step, 0])) == 8
+        assert sorted(schedule.positions[step, 1, :5]) == [0, 1, 2, 3, 4]
+    assert (schedule.sample_weights[:, 0] == np.float32(1 / 8)).all()
+    assert (schedule.sample_weights[:, 1, :5] == np.float32(1 / 5)).all()
+    assert (schedule.sample_weights[:, 1, 5:] == 0).all()
+
+
+def test_every_sample_is_as_likely_in_a_batch() -> None:
+    """Binomial counts; false alarms 1e-6 over 20 samples: 5.5 deviations."""
+    lane = Lane(0, 0, 0, np.arange(20))
+
+    schedule = make_schedule([lane], LocalTraining(steps=20_000, batch_size=5), round_=0, n_keys=0)
+
+    counts = np.bincount(schedule.positions[:, 0].ravel(), minlength=20)
+    assert np.abs(counts - 5000).max() < 5.5 * np.sqrt(20_000 * 0.25 * 0.75)
+
+
+def test_an_epoch_passes_over_every_sample_once() -> None:
+    lanes = [Lane(0, 0, 0, np.arange(20)), Lane(0, 0, 1, np.arange(3))]
+
+    schedule = make_schedule(lanes, LocalTraining(epochs=2, batch_size=8), round_=0, n_keys=0)
+
+    assert schedule.active[:, 0].tolist() == [1] * 6
+    assert schedule.active[:, 1].tolist() == [1, 1, 0, 0, 0, 0]
+    for epoch in (0, 3):
+        seen = schedule.positions[epoch : epoch + 3, 0]
+        used = schedule.sample_weights[epoch : epoch + 3, 0] > 0
+        assert sorted(seen[used]) == list(range(20))
+    assert schedule.sample_weights[2, 0, :4].tolist() == [0.25] * 4
+
+
+def test_rounds_and_seeds_and_clients_see_other_batches() -> None:
+    def first(seed: int, round_: int, client: int) -> tuple[int, ...]:
+        lane = Lane(0, seed, client, np.arange(100))
+        training = LocalTraining(steps=1, batch_size=10)
+        return tuple(make_schedule([lane], training, round_=round_, n_keys=0).positions[0, 0])
+
+    seen = {
+        first(seed, round_, client) for seed in (0, 1) for round_ in (0, 1) for client in (0, 1)
+    }
+
+    assert len(seen) == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "needs either steps or epochs; got steps=None"),
+        ({"steps": 1, "epochs": 1}, "needs either steps or epochs"),
+        ({"steps": 0}, "steps must be a whole number of at least 1; got 0"),
+        ({"steps": 1, "batch_size": 1.5}, "batch_size must be a whole number"),
+        ({"steps": 1, "lr": -1.0}, "lr must be at least 0 and below inf; got -1.0"),
+        ({"steps": 1, "lr": float("nan")}, "lr must be"),
+        ({"steps": 1, "momentum": 1.0}, "momentum must be at least 0 and below 1; got 1.0"),
+        ({"steps": 1, "mu": -0.1}, "mu must be"),
+    ],
+)
+def test_training_that_cannot_be_is_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(SimulationError, match=message):
+        LocalTraining(**options)  # type: ignore[arg-type]

@@ -1,0 +1,187 @@
+"""Partitions: exact counts."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+
+from fedcohort.errors import DataError
+from fedcohort.simulation import (
+    Dataset,
+    FederatedData,
+    dirichlet_disjoint,
+    dirichlet_unbalanced,
+    iid,
+    natural,
+    one_class_shards,
+)
+from fedcohort.simulation.federated_data import Indices
+from populations import CIFAR_SIZES, rng
+
+
+def labelled(n: int = 2000, n_test: int = 500) -> Dataset:
+    """Samples that hold their own position."""
+    y, test_y = np.arange(n) % 10, np.arange(n_test) % 10
+    return Dataset(np.arange(n)[:, None], y, np.arange(n_test)[:, None], test_y, n_classes=10)
+
+
+DATA = labelled()
+
+
+def disjoint(parts: Indices) -> bool:
+    everything = np.concatenate(parts)
+    return len(np.unique(everything)) == len(everything)
+
+
+def test_one_class_shards_have_one_class_and_exact_sizes_and_share_nothing() -> None:
+    data = one_class_shards(DATA, seed=0, clients_per_class=4, train_size=50, test_size=12)
+
+    assert [len(part) for part in data.train] == [50] * 40
+    assert [len(part) for part in data.test] == [12] * 40
+    assert disjoint(data.train)
+    assert disjoint(data.test)
+    for client in range(40):
+        assert (
+            set(DATA.y[data.train[client]]) == set(DATA.test_y[data.test[client]]) == {client // 4}
+        )
+    assert data.main_class().tolist() == [client // 4 for client in range(40)]
+
+
+def test_too_few_samples_of_a_class_are_refused() -> None:
+    with pytest.raises(DataError, match=r"needs 4 x 51 samples of class 0; got 200"):
+        one_class_shards(DATA, seed=0, clients_per_class=4, train_size=51)
+
+
+def test_the_papers_dirichlet_has_the_papers_sizes_and_shares() -> None:
+    data = dirichlet_unbalanced(DATA, alpha=0.1, seed=0)
+
+    assert data.population.sizes.tolist() == CIFAR_SIZES
+    assert [len(part) for part in data.test] == [size // 5 for size in CIFAR_SIZES]
+    generator = np.random.default_rng(0)
+    assert generator is not None
+    for client in range(100):
+        train = np.bincount(DATA.y[data.train[client]], minlength=10) / CIFAR_SIZES[client]
+        test = np.bincount(DATA.test_y[data.test[client]], minlength=10) / (
+            CIFAR_SIZES[client] // 5
+        )
+        # int(share * size) of every class but the last: shares agree to one sample each.
+        assert (np.abs(train - test)[:-1] < 5 / CIFAR_SIZES[client] + 1e-9).all()
+
+
+@pytest.mark.parametrize(("alpha", "low", "high"), [(0.001, 0.97, 1.0), (10.0, 0.1, 0.3)])
+def test_a_small_alpha_gives_clients_one_class_and_a_large_one_all(
+    alpha: float, low: float, high: float
+) -> None:
+    data = dirichlet_unbalanced(DATA, alpha=alpha, seed=1)
+
+    shares = data.class_counts() / data.population.sizes[:, None]
+    assert np.isfinite(shares).all()
+    assert low <= shares.max(axis=1).mean() <= high
+
+
+def test_iid_deals_every_sample_once_and_sizes_differ_by_one() -> None:
+    data = iid(DATA, n_clients=30, seed=0)
+
+    sizes = [len(part) for part in data.train]
+    assert sorted(np.concatenate(data.train)) == list(range(2000))
+    assert sorted(np.concatenate(data.test)) == list(range(500))
+    assert max(sizes) - min(sizes) == 1
+
+
+@pytest.mark.parametrize("alpha", [0.05, 1.0, 100.0])
+def test_disjoint_dirichlet_uses_every_sample_once(alpha: float) -> None:
+    data = dirichlet_disjoint(DATA, alpha=alpha, n_clients=25, seed=0)
+
+    assert sorted(np.concatenate(data.train)) == list(range(2000))
+    assert sorted(np.concatenate(data.test)) == list(range(500))
+    counts = data.class_counts()
+    assert counts.sum(axis=0).tolist() == [200] * 10
+    test = np.array([np.bincount(DATA.test_y[part], minlength=10) for part in data.test])
+    # 200 training and 50 test samples of a class are cut at the same shares, each rounded.
+    assert (np.abs(counts / 4 - test) <= 1.25 + 1e-9).all()
+
+
+def test_a_natural_partition_follows_the_given_clients() -> None:
+    writers = np.array(["b", "a", "b", "c"] * 500)
+    test_writers = np.array(["a", "c"] * 250)
+
+    data = natural(DATA, writers, test_writers)
+
+    assert [len(part) for part in data.train] == [500, 1000, 500]
+    assert [len(part) for part in data.test] == [250, 0, 250]
+    assert set(writers[data.train[1]]) == {"b"}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda seed: one_class_shards(
+            DATA, seed=seed, clients_per_class=2, train_size=20, test_size=5
+        ),
+        lambda seed: dirichlet_unbalanced(DATA, alpha=0.1, seed=seed),
+        lambda seed: iid(DATA, n_clients=7, seed=seed),
+        lambda seed: dirichlet_disjoint(DATA, alpha=0.5, n_clients=7, seed=seed),
+    ],
+)
+def test_a_seed_gives_the_same_partition_again_and_another_seed_another(make: object) -> None:
+    first, again, other = (make(seed) for seed in (3, 3, 4))  # type: ignore[operator]
+
+    def same(left: FederatedData, right: FederatedData) -> bool:
+        pairs = zip(left.train + left.test, right.train + right.test, strict=True)
+        return all(np.array_equal(a, b) for a, b in pairs)
+
+    assert same(first, again)
+    assert not same(first, other)
+
+
+def test_renumbering_keeps_every_clients_samples_together() -> None:
+    data = one_class_shards(DATA, seed=0, clients_per_class=2, train_size=20, test_size=5)
+
+    shuffled = data.renumbered(rng())
+
+    assert sorted(map(tuple, shuffled.train)) == sorted(map(tuple, data.train))
+    assert shuffled.main_class().tolist() != data.main_class().tolist()
+    for train, test in zip(shuffled.train, shuffled.test, strict=True):
+        assert set(DATA.y[train]) == set(DATA.test_y[test])
+
+
+def test_a_users_arrays_come_with_a_client_per_sample_or_a_list_of_positions() -> None:
+    x, y = rng().standard_normal((6, 3)), [0, 1, 2, 0, 1, 2]
+
+    by_label = FederatedData.from_arrays(x, y, ["u", "v", "u", "v", "u", "v"])
+    by_list = FederatedData.from_arrays(x, y, [[0, 2, 4], np.array([1, 3, 5])])
+
+    for data in (by_label, by_list):
+        assert [part.tolist() for part in data.train] == [[0, 2, 4], [1, 3, 5]]
+        assert [part.tolist() for part in data.test] == [[], []]
+        assert data.dataset.n_classes == 3
+        assert data.dataset.x.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([[1.0]], [0, 1], [0]), "one whole-number label per sample"),
+        (([[1.0]], [0.5], [0]), "one whole-number label per sample"),
+        (([[1.0]], [-1], [0]), "labels must be 0 or more; got -1"),
+        (
+            ([[1.0], [2.0]], [0, 1], [[0, 5]]),
+            "client 0's train positions must be 0 to 1; got 0 to 5",
+        ),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(arguments: tuple[object, ...], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        FederatedData.from_arrays(*arguments)  # type: ignore[arg-type]
+
+
+def test_a_test_client_that_has_no_training_samples_is_refused() -> None:
+    with pytest.raises(DataError, match="must be among the training samples'; 'w' is not"):
+        FederatedData.from_arrays([[1.0]], [0], ["u"], test=([[1.0]], [0], ["w"]))
+
+
+def test_bad_numbers_are_refused() -> None:
+    with pytest.raises(DataError, match="alpha must be positive"):
+        dirichlet_unbalanced(DATA, alpha=0.0, seed=0)
+    with pytest.raises(DataError, match="n_clients must be 1 to the 2000 samples; got 0"):
+        iid(DATA, n_clients=0, seed=0)

@@ -1,0 +1,52 @@
+"""The slow twin of the simulator's engine: one client after the other, plain PyTorch."""
+
+import copy
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from fedcohort.simulation.batches import Lane, make_schedule
+from fedcohort.simulation.datasets import Dataset
+from fedcohort.simulation.dropout import with_keyed_dropout
+from fedcohort.simulation.local_training import LocalTraining
+
+
+def load(model: nn.Module, flat: torch.Tensor) -> None:
+    nn.utils.vector_to_parameters(flat, model.parameters())
+
+
+def plain_update(
+    model: nn.Module,
+    start: torch.Tensor,
+    lane: Lane,
+    training: LocalTraining,
+    dataset: Dataset,
+    round_: int,
+) -> torch.Tensor:
+    """Train one client with ``torch.optim.SGD`` on the batches of its own stream."""
+    client, keys = with_keyed_dropout(copy.deepcopy(model))
+    client.train()
+    load(client, start.clone())
+    schedule = make_schedule([lane], training, round_=round_, n_keys=len(keys))
+    optimizer = torch.optim.SGD(
+        client.parameters(),
+        lr=training.lr_at(round_),
+        momentum=training.momentum,
+        weight_decay=training.weight_decay,
+    )
+    for step in range(len(schedule.active)):
+        used = schedule.sample_weights[step, 0] > 0
+        rows = lane.samples[schedule.positions[step, 0][used]]
+        x = torch.from_numpy(dataset.x[rows].astype(np.float32)) * dataset.scale + dataset.shift
+        for name, word in zip(keys, schedule.keys[step, 0], strict=True):
+            client.get_buffer(name).fill_(int(word))
+        loss = cross_entropy(client(x), torch.from_numpy(dataset.y[rows]))
+        if training.mu:
+            moved = nn.utils.parameters_to_vector(client.parameters()) - start
+            loss = loss + training.mu / 2 * (moved**2).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return nn.utils.parameters_to_vector(client.parameters()).detach() - start
