@@ -170,7 +170,7 @@ def _numbers(name: str, values: ArrayLike | None, kind: str) -> NDArray[Any]:
 def _finite(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Whether each value is finite; Python integers always are."""
     if values.dtype.kind != "O":
-        return np.isfinite(values)
+        return np.asarray(np.isfinite(values))
     return np.array([isinstance(v, int) or math.isfinite(v) for v in values])
 
 

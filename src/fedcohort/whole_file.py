@@ -14,7 +14,8 @@ def replace_whole(path: Path, write: Callable[[Path], None]) -> None:
     Links are followed; what is no file (a pipe, a device) is written to as it is.
     """
     target = path.resolve()
-    temporary = target.parent / f".fedcohort-{os.getpid()}{target.suffix}"
+    # One name: what a killed process left is overwritten by the next one.
+    temporary = target.with_name(f".{target.name}.part")
     try:
         if target.exists() and not target.is_file():
             write(target)

@@ -19,6 +19,7 @@ from matplotlib.patches import Rectangle
 
 from fedcohort.errors import InputError
 from fedcohort.report.allocation import allocation_figure
+from fedcohort.report.class_shares import class_shares_figure
 from fedcohort.report.inclusion import inclusion_figure
 
 
@@ -115,3 +116,14 @@ def test_the_pieces_of_a_split_client_meet_at_the_cut() -> None:
     assert (colours[0] == colours[1]).all()
     assert (colours[2] == colours[3]).all()
     assert (colours[1] != colours[2]).any()
+
+
+def test_class_shares_stack_to_one_and_samples_are_counted() -> None:
+    counts = np.array([[5, 0, 5], [0, 4, 0], [1, 1, 2], [0, 0, 0]])
+
+    left, right = class_shares_figure(counts).axes
+
+    heights = np.array([patch.get_height() for patch in left.patches]).reshape(3, 4)  # type: ignore[attr-defined]
+    assert heights.sum(axis=0).tolist() == [1, 1, 1, 0]
+    assert heights[:, 2].tolist() == [0.25, 0.25, 0.5]
+    assert [width for _, width in spans(right)] == [6, 5, 7]

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
+import torch
 from torch import nn
 
 from fedcohort.errors import SimulationError
@@ -15,6 +16,7 @@ from fedcohort.simulation.batches import Lane, make_schedule
 from fedcohort.simulation.gradients import StackedLinearGradients, VmappedGradients
 from fedcohort.simulation.local_trainer import LocalTrainer
 from fedcohort.simulation.models import flat_parameters, make_model
+from fedcohort.simulation.parameters import Layout
 from fedcohort.simulation.resident_data import ResidentData
 from populations import rng
 from simulation_twin import plain_update
@@ -149,6 +151,7 @@ def test_both_ways_give_the_same_gradients() -> None:
     )
     generator = torch.Generator().manual_seed(0)
     flat = torch.randn(4, flat_parameters(model).numel(), generator=generator)
+    parameters = Layout(model).stacked(flat)
     x = torch.randn(4, 6, 3, 4, generator=generator)
     y = torch.randint(3, (4, 6), generator=generator)
     weights = torch.rand(4, 6, generator=generator)
@@ -156,8 +159,8 @@ def test_both_ways_give_the_same_gradients() -> None:
 
     assert StackedLinearGradients.fits(model)
     torch.testing.assert_close(
-        StackedLinearGradients(model)(flat, x, y, weights, keys),
-        VmappedGradients(model)(flat, x, y, weights, keys),
+        StackedLinearGradients(model)(parameters, x, y, weights, keys),
+        VmappedGradients(model)(parameters, x, y, weights, keys),
         rtol=1e-5,
         atol=1e-6,
     )

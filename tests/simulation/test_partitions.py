@@ -149,7 +149,7 @@ def test_a_users_arrays_come_with_a_client_per_sample_or_a_list_of_positions() -
     x, y = rng().standard_normal((6, 3)), [0, 1, 2, 0, 1, 2]
 
     by_label = FederatedData.from_arrays(x, y, ["u", "v", "u", "v", "u", "v"])
-    by_list = FederatedData.from_arrays(x, y, [[0, 2, 4], np.array([1, 3, 5])])
+    by_list = FederatedData.from_arrays(x, y, [np.array([0, 2, 4]), np.array([1, 3, 5])])
 
     for data in (by_label, by_list):
         assert [part.tolist() for part in data.train] == [[0, 2, 4], [1, 3, 5]]

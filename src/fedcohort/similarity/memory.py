@@ -71,7 +71,7 @@ class UpdateMemory:
     @property
     def seen(self) -> NDArray[np.bool_]:
         """Which clients have sent an update, shape (n_clients,)."""
-        return self._last_seen != NEVER
+        return np.asarray(self._last_seen != NEVER)
 
     def record(
         self,
@@ -88,7 +88,8 @@ class UpdateMemory:
         positions = np.asarray(clients, dtype=np.int64)
         if ((positions < 0) | (positions >= self.n_clients)).any():
             raise MemoryOfUpdatesError(
-                f"UpdateMemory: clients must be 0 to {self.n_clients - 1}; got {positions.tolist()}."
+                f"UpdateMemory: clients must be 0 to {self.n_clients - 1}; got "
+                f"{positions.tolist()}."
             )
         vectors = self._vectors(updates, len(positions))
         finite = np.isfinite(vectors).all(axis=1)

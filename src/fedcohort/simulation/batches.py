@@ -67,7 +67,7 @@ def make_schedule(
         lengths = np.array([len(row) for row in rows])
         for length in np.unique(lengths):
             chosen = np.flatnonzero(lengths == length)
-            positions[chosen, k, :length] = np.array([rows[step] for step in chosen])
+            positions[chosen, k, :length] = np.array([rows[step] for step in chosen.tolist()])
             weights[chosen, k, :length] = 1 / length
         if n_keys:
             rng = stream(lane.seed, round_=round_, use=Stream.DROPOUT, client=lane.client)
@@ -84,7 +84,7 @@ def _lane_batches(
     rng = stream(lane.seed, round_=round_, use=Stream.BATCHES, client=lane.client)
     n = len(lane.samples)
     if training.steps is not None:
-        return _distinct_batches(rng, n, min(training.batch_size, n), training.steps)
+        return list(_distinct_batches(rng, n, min(training.batch_size, n), training.steps))
     assert training.epochs is not None  # for mypy: LocalTraining has one of the two
     rows: list[NDArray[np.integer]] = []
     for _ in range(training.epochs):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedcohort.simulation.gradients import Gradients
 from fedcohort.simulation.local_training import LocalTraining
+from fedcohort.simulation.parameters import Layout
 from fedcohort.simulation.resident_data import ResidentData
 from fedcohort.simulation.sgd import Sgd
 
@@ -23,8 +24,11 @@ class GraphedSteps:
     nothing from the host.
     """
 
-    def __init__(self, gradients: Gradients, training: LocalTraining, data: ResidentData) -> None:
-        self._gradients, self._training, self._data = gradients, training, data
+    def __init__(
+        self, gradients: Gradients, layout: Layout, training: LocalTraining, data: ResidentData
+    ) -> None:
+        self._gradients, self._layout = gradients, layout
+        self._training, self._data = training, data
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def run(self, start: Tensor, arrays: Sequence[np.ndarray]) -> Tensor:
@@ -42,17 +46,18 @@ class GraphedSteps:
         assert self._graph is not None
         for _ in range(len(arrays[0])):
             self._graph.replay()
-        return self._flat.clone()
+        return self._layout.flat(self._models)
 
     def _allocate(self, start: Tensor, arrays: Sequence[np.ndarray]) -> None:
-        self._flat, self._start = start.clone(), start.clone()
+        self._models, self._start = self._layout.stacked(start), self._layout.stacked(start)
         self._schedule = [torch.from_numpy(array).to(start.device) for array in arrays]
         self._counter = torch.zeros(1, dtype=torch.int64, device=start.device)
         self._sgd = Sgd(self._training, self._start)
 
     def _load(self, start: Tensor, arrays: Sequence[np.ndarray]) -> None:
-        self._flat.copy_(start)
-        self._start.copy_(start)
+        for name, view in self._layout.views(start).items():
+            self._models[name].copy_(view)
+            self._start[name].copy_(view)
         for held, array in zip(self._schedule, arrays, strict=True):
             held.copy_(torch.from_numpy(np.ascontiguousarray(array)))
         self._counter.zero_()
@@ -78,6 +83,6 @@ class GraphedSteps:
         )
         x = self._data.take(self._data.x, positions)
         y = self._data.y.index_select(0, positions.reshape(-1)).view(positions.shape)
-        gradient = self._gradients(self._flat, x, y, weights, keys)
-        self._sgd.step(self._flat, gradient, lr)
+        gradients = self._gradients(self._models, x, y, weights, keys)
+        self._sgd.step(self._models, gradients, lr)
         self._counter.add_(1)

@@ -41,7 +41,7 @@ def load_dataset(name: str, folder: Path | None = None) -> Dataset:
     Examples
     --------
     >>> load_dataset("digits").x.shape
-    (1437, 1, 8, 8)
+    (1442, 1, 8, 8)
     """
     if name not in DATASETS:
         raise DataError(

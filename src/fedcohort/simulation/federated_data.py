@@ -103,7 +103,7 @@ class FederatedData:
 
     def main_class(self) -> NDArray[np.int64]:
         """Return the most frequent class of every client, shape (n_clients,)."""
-        return self.class_counts().argmax(axis=1)
+        return np.asarray(self.class_counts().argmax(axis=1))
 
     def renumbered(self, rng: np.random.Generator) -> FederatedData:
         """Shuffle the clients' numbers: nothing may depend on them."""
@@ -149,6 +149,6 @@ def _positions(clients: Any, n: int, names: list[object] | None = None) -> Indic
     if strangers:
         raise DataError(
             f"FederatedData: the test samples' clients must be among the training samples'; "
-            f"{sorted(strangers)[0]!r} is not."  # type: ignore[type-var]
+            f"{min(strangers)!r} is not."
         )
     return tuple(np.flatnonzero(labels == name) for name in known)

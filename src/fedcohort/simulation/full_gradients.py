@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedcohort.simulation.federated_data import FederatedData
 from fedcohort.simulation.gradients import gradients_of
+from fedcohort.simulation.parameters import Layout
 from fedcohort.simulation.resident_data import ResidentData
 
 #: Samples whose gradients are computed at a time.
@@ -21,7 +22,7 @@ class FullGradients:
     """Computes the clients' gradients of one federation, some clients at a time."""
 
     def __init__(self, model: nn.Module, data: ResidentData, federation: FederatedData) -> None:
-        self._gradients = gradients_of(model, dropout=False)
+        self._gradients, self._layout = gradients_of(model, dropout=False), Layout(model)
         self._data, self._parts = data, federation.train
 
     def __call__(self, flat: Tensor) -> Tensor:
@@ -44,7 +45,8 @@ class FullGradients:
         where = torch.from_numpy(positions).to(device)
         x = self._data.take(self._data.x, where)
         y = self._data.y[where]
-        rows = flat.expand(len(positions), -1)
+        models = self._layout.views(flat.expand(len(positions), -1).contiguous())
         # No dropout, so that the keys are never read.
         keys = torch.zeros((len(positions), self._gradients.n_keys), dtype=torch.int32)
-        return self._gradients(rows, x, y, torch.from_numpy(weights).to(device), keys.to(device))
+        shares = torch.from_numpy(weights).to(device)
+        return self._layout.flat(self._gradients(models, x, y, shares, keys.to(device)))

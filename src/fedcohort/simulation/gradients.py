@@ -1,13 +1,14 @@
 """Gradients of many clients' losses at once: the two ways to compute a step.
 
-Both map parameters (lanes, size), inputs (lanes, batch, ...), labels (lanes, batch) and sample
-weights (lanes, batch) to the gradients (lanes, size) of
+Both map stacked parameters, inputs (lanes, batch, ...), labels (lanes, batch) and sample weights
+(lanes, batch) to the stacked gradients of
 
     sum_b weight_b * cross_entropy(model(x_b), y_b),
 
 lane by lane.
 """
 
+from collections.abc import Callable
 from typing import Protocol, final
 
 import torch
@@ -16,7 +17,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
 from fedcohort.simulation.dropout import with_keyed_dropout
-from fedcohort.simulation.parameters import Layout
+from fedcohort.simulation.parameters import Stacked
 
 
 def gradients_of(model: nn.Module, *, dropout: bool = True) -> "Gradients":
@@ -32,8 +33,10 @@ class Gradients(Protocol):
     #: Random words that a lane needs in a step.
     n_keys: int
 
-    def __call__(self, flat: Tensor, x: Tensor, y: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
-        """Return the gradients, shape (lanes, size)."""
+    def __call__(
+        self, parameters: Stacked, x: Tensor, y: Tensor, weights: Tensor, keys: Tensor
+    ) -> Stacked:
+        """Return the gradients, stacked as the parameters are."""
 
 
 @final
@@ -43,39 +46,39 @@ class VmappedGradients:
     def __init__(self, model: nn.Module, *, dropout: bool = True) -> None:
         self._model, self._key_names = with_keyed_dropout(model)
         self._model.train(dropout)
-        self._layout = Layout(model)
         self.n_keys = len(self._key_names)
         # Modules that draw for themselves get another number in every lane.
         self._gradients = vmap(grad(self._loss), randomness="different")
 
     def _loss(
-        self, parameters: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor, keys: Tensor
+        self, parameters: Stacked, x: Tensor, y: Tensor, weights: Tensor, keys: Tensor
     ) -> Tensor:
         words = dict(zip(self._key_names, keys.unbind(), strict=True)) if self.n_keys else {}
         outputs = functional_call(self._model, {**parameters, **words}, (x,))
         return (cross_entropy(outputs, y, reduction="none") * weights).sum()
 
-    def __call__(self, flat: Tensor, x: Tensor, y: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
-        """Return the gradients, shape (lanes, size)."""
-        return self._layout.flat(self._gradients(self._layout.views(flat), x, y, weights, keys))
+    def __call__(
+        self, parameters: Stacked, x: Tensor, y: Tensor, weights: Tensor, keys: Tensor
+    ) -> Stacked:
+        """Return the gradients, stacked as the parameters are."""
+        gradients: Stacked = self._gradients(parameters, x, y, weights, keys)
+        return gradients
 
 
 @final
 class StackedLinearGradients:
     """Chains of linear layers and ReLUs: batched matrix products, gradients by hand.
 
-    On a CPU this takes two thirds of autograd's time for the paper's MLP.
+    On a CPU this takes two thirds of autograd's time for the paper's MLP, and ``descend``, which
+    adds the products to the parameters as it goes, a tenth less again.
     """
 
     n_keys = 0
 
     def __init__(self, model: nn.Sequential) -> None:
-        self._layout = Layout(model)
-        self._layers = [
-            (name, module)
-            for name, module in model.named_children()
-            if isinstance(module, (nn.Linear, nn.ReLU))
-        ]
+        layers = list(model.named_children())[1:]  # behind the flattening
+        self._layers = [name for name, _ in layers]
+        self._linear = {name for name, module in layers if isinstance(module, nn.Linear)}
 
     @staticmethod
     def fits(model: nn.Module) -> bool:
@@ -91,36 +94,78 @@ class StackedLinearGradients:
             and all(p.requires_grad and p.dtype == torch.float32 for p in model.parameters())
         )
 
-    def __call__(self, flat: Tensor, x: Tensor, y: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
-        """Return the gradients, shape (lanes, size)."""
-        parameters = self._layout.views(flat)
-        gradients = torch.empty_like(flat)
-        into = self._layout.views(gradients)
-        hidden, inputs = x.flatten(2), []
-        for name, module in self._layers:
-            inputs.append(hidden)
-            if isinstance(module, nn.Linear):
-                kernel = parameters[f"{name}.weight"].transpose(1, 2)
-                bias = parameters.get(f"{name}.bias")
-                hidden = (
-                    torch.bmm(hidden, kernel)
-                    if bias is None
-                    else torch.baddbmm(bias.unsqueeze(1), hidden, kernel)
-                )
-            else:
-                hidden = hidden.clamp_min(0)
-        slope = _cross_entropy_slope(hidden, y, weights)
-        for number in range(len(self._layers) - 1, -1, -1):
-            name, module = self._layers[number]
-            if isinstance(module, nn.Linear):
-                torch.bmm(slope.transpose(1, 2), inputs[number], out=into[f"{name}.weight"])
-                if f"{name}.bias" in into:
-                    torch.sum(slope, dim=1, out=into[f"{name}.bias"])
-                if number > 0:
-                    slope = torch.bmm(slope, parameters[f"{name}.weight"])
-            else:
-                slope = slope.mul_(inputs[number] > 0)
+    def __call__(
+        self, parameters: Stacked, x: Tensor, y: Tensor, weights: Tensor, keys: Tensor
+    ) -> Stacked:
+        """Return the gradients, stacked as the parameters are."""
+        gradients: Stacked = {}
+
+        def keep(name: str, slope: Tensor, inputs: Tensor) -> None:
+            gradients[f"{name}.weight"] = torch.bmm(slope.transpose(1, 2), inputs)
+            if f"{name}.bias" in parameters:
+                gradients[f"{name}.bias"] = slope.sum(dim=1)
+
+        self._walk(parameters, x, y, weights, keep)
         return gradients
+
+    def descend(
+        self, parameters: Stacked, x: Tensor, y: Tensor, weights: Tensor, lr: float
+    ) -> None:
+        """Take a plain SGD step in place: the products go straight into the parameters."""
+
+        def move(name: str, slope: Tensor, inputs: Tensor) -> None:
+            parameters[f"{name}.weight"].baddbmm_(slope.transpose(1, 2), inputs, alpha=-lr)
+            if f"{name}.bias" in parameters:
+                parameters[f"{name}.bias"].sub_(slope.sum(dim=1), alpha=lr)
+
+        self._walk(parameters, x, y, weights, move)
+
+    def outputs(self, parameters: Stacked, x: Tensor) -> Tensor:
+        """Return the models' outputs, shape (lanes, batch, classes)."""
+        return self._hidden(parameters, x)[-1]
+
+    def _hidden(self, parameters: Stacked, x: Tensor) -> list[Tensor]:
+        """Return the inputs of every layer, and the last one's outputs."""
+        hidden = [x.flatten(2)]
+        for name in self._layers:
+            below = hidden[-1]
+            hidden.append(
+                _linear(parameters, name, below) if name in self._linear else below.relu()
+            )
+        return hidden
+
+    def _walk(
+        self,
+        parameters: Stacked,
+        x: Tensor,
+        y: Tensor,
+        weights: Tensor,
+        visit: Callable[[str, Tensor, Tensor], None],
+    ) -> None:
+        """Go forth and back; ``visit`` every linear layer with its slope and its inputs."""
+        *inputs, outputs = self._hidden(parameters, x)
+        slope = _cross_entropy_slope(outputs, y, weights)
+        for number in range(len(self._layers) - 1, -1, -1):
+            name = self._layers[number]
+            if name not in self._linear:
+                slope = torch.ops.aten.threshold_backward(slope, inputs[number], 0)
+                continue
+            # Before the visit, which may change the layer.
+            below = torch.bmm(slope, parameters[f"{name}.weight"]) if number > 0 else slope
+            visit(name, slope, inputs[number])
+            slope = below
+
+
+def _linear(parameters: Stacked, name: str, x: Tensor) -> Tensor:
+    # As (W x^T)^T: on a CPU a fifth faster than x W^T for few outputs.
+    kernel, bias = parameters[f"{name}.weight"], parameters.get(f"{name}.bias")
+    columns = x.transpose(1, 2)
+    product = (
+        torch.bmm(kernel, columns)
+        if bias is None
+        else torch.baddbmm(bias.unsqueeze(2), kernel, columns)
+    )
+    return product.transpose(1, 2)
 
 
 def _cross_entropy_slope(outputs: Tensor, y: Tensor, weights: Tensor) -> Tensor:

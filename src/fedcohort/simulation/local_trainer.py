@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from fedcohort.simulation.batches import Lane, Schedule, make_schedule
 from fedcohort.simulation.cuda_graph import GraphedSteps
-from fedcohort.simulation.gradients import gradients_of
+from fedcohort.simulation.gradients import StackedLinearGradients, gradients_of
 from fedcohort.simulation.local_training import LocalTraining
+from fedcohort.simulation.parameters import Layout
 from fedcohort.simulation.resident_data import ResidentData
 from fedcohort.simulation.sgd import Sgd
 
@@ -42,7 +43,9 @@ class LocalTrainer:
     ) -> None:
         self._training, self._data, self._slots = training, data, slots
         self._device = data.x.device
-        self._gradients = gradients_of(model)
+        self._gradients, self._layout = gradients_of(model), Layout(model)
+        linear = isinstance(self._gradients, StackedLinearGradients) and training.is_plain
+        self._plain_step = self._gradients.descend if linear else None  # type: ignore[attr-defined]
         self._graphs: dict[int, GraphedSteps] = {}
 
     def updates(self, models: Tensor, lanes: Sequence[Lane], round_: int) -> Tensor:
@@ -70,20 +73,24 @@ class LocalTrainer:
 
     def _loop(self, start: Tensor, schedule: Schedule, lanes: Sequence[Lane], lr: float) -> Tensor:
         """Take the steps one after the other."""
-        flat = start.clone()
-        sgd = Sgd(self._training, start)
+        models = self._layout.stacked(start)
+        sgd = Sgd(self._training, self._layout.views(start))
         x, y, positions = self._gathered(schedule, lanes)
         weights, active, keys = (
             torch.from_numpy(part)
             for part in (schedule.sample_weights, schedule.active, schedule.keys)
         )
+        plain = self._plain_step if schedule.active.all() else None
         for step in range(len(positions)):
             rows = positions[step]
             inputs = self._data.take(self._data.x, rows) if x is None else _rows(x, rows)
             labels = y.index_select(0, rows.reshape(-1)).view(rows.shape)
-            gradient = self._gradients(flat, inputs, labels, weights[step], keys[step])
-            sgd.step(flat, gradient, lr * active[step])
-        return flat
+            if plain is not None:
+                plain(models, inputs, labels, weights[step], lr)
+                continue
+            gradients = self._gradients(models, inputs, labels, weights[step], keys[step])
+            sgd.step(models, gradients, lr * active[step])
+        return self._layout.flat(models)
 
     def _gathered(
         self, schedule: Schedule, lanes: Sequence[Lane]
@@ -103,7 +110,9 @@ class LocalTrainer:
         """Take the steps by replaying a CUDA graph, which has room for ``slots`` lanes."""
         n_steps, spare = len(schedule.active), self._slots - len(lanes)
         if n_steps not in self._graphs:
-            self._graphs[n_steps] = GraphedSteps(self._gradients, self._training, self._data)
+            self._graphs[n_steps] = GraphedSteps(
+                self._gradients, self._layout, self._training, self._data
+            )
         arrays = (
             _in_dataset(schedule, lanes),
             schedule.sample_weights,

@@ -59,6 +59,11 @@ class LocalTraining:
                     f"{getattr(self, name)!r}."
                 )
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a step is the gradient times the learning rate, and nothing else."""
+        return self.momentum == 0 and self.weight_decay == 0 and self.mu == 0
+
     def lr_at(self, round_: int) -> float:
         """Return the learning rate of a round."""
         return self.lr * self.lr_decay**round_

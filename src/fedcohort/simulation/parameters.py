@@ -1,4 +1,4 @@
-"""Parameters as rows of one flat matrix: one row per lane, views by name."""
+"""Parameters of many models: a flat row each, or stacked by name."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+#: One tensor per parameter of the model, shape (lanes, *shape).
+Stacked = dict[str, Tensor]
+
 
 @final
 class Layout:
-    """Where each parameter of a model lies in a flat row."""
+    """Where each trained parameter of a model lies in a flat row."""
 
     def __init__(self, model: nn.Module) -> None:
         self.shapes = {
@@ -21,17 +24,22 @@ class Layout:
         }
         self.size = sum(math.prod(shape) for shape in self.shapes.values())
 
-    def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return views by name of shape (\\*leading, \\*parameter shape) into (\\*leading, size)."""
-        leading, start, found = flat.shape[:-1], 0, {}
+    def views(self, flat: Tensor) -> Stacked:
+        """Return views by name into flat rows, shape (lanes, size)."""
+        start, found = 0, {}
         for name, shape in self.shapes.items():
             end = start + math.prod(shape)
-            found[name] = flat[..., start:end].unflatten(-1, shape) if shape else flat[..., start]
+            found[name] = flat[:, start:end].view(len(flat), *shape)
             start = end
-        assert all(view.shape[: len(leading)] == leading for view in found.values())
         return found
 
-    def flat(self, parameters: dict[str, Tensor]) -> Tensor:
-        """Put parameters of shape (lanes, \\*shape) end to end, shape (lanes, size)."""
-        lanes = next(iter(parameters.values())).shape[0]
-        return torch.cat([parameters[name].reshape(lanes, -1) for name in self.shapes], dim=1)
+    def stacked(self, flat: Tensor) -> Stacked:
+        """Copy flat rows into one contiguous tensor per parameter.
+
+        Contiguous, since batched products into views of a row would go lane by lane.
+        """
+        return {name: view.contiguous().clone() for name, view in self.views(flat).items()}
+
+    def flat(self, parameters: Stacked) -> Tensor:
+        """Put stacked parameters end to end, shape (lanes, size)."""
+        return torch.cat([parameters[name].flatten(1) for name in self.shapes], dim=1)

@@ -21,9 +21,13 @@ class ResidentData:
         self.test_y = torch.from_numpy(dataset.test_y.copy()).to(device)
         self._scale, self._shift = dataset.scale, dataset.shift
 
-    def take(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Return the samples at ``positions`` (any shape), ready for a model."""
-        rows = x.index_select(0, positions.reshape(-1)).float()
+    def take(self, x: Tensor, positions: Tensor, into: Tensor | None = None) -> Tensor:
+        """Return the samples at ``positions`` (any shape), ready for a model.
+
+        ``into`` is a float32 buffer of at least as many rows: fresh memory costs more than the work.
+        """
+        found = x.index_select(0, positions.reshape(-1))
+        rows = found.float() if into is None else into[: len(found)].copy_(found)
         if self._scale != 1.0:
             rows *= self._scale
         if self._shift != 0.0:

@@ -1,33 +1,41 @@
-"""Stochastic gradient descent on the rows of a matrix, in place."""
+"""Stochastic gradient descent on many models at once, in place."""
 
 from typing import final
 
+import torch
 from torch import Tensor
 
 from fedcohort.simulation.local_training import LocalTraining
+from fedcohort.simulation.parameters import Stacked
 
 
 @final
 class Sgd:
-    """``torch.optim.SGD`` for every row at once, with FedProx's pull towards the start."""
+    """``torch.optim.SGD`` for every lane, with FedProx's pull towards the start."""
 
-    def __init__(self, training: LocalTraining, start: Tensor) -> None:
+    def __init__(self, training: LocalTraining, start: Stacked) -> None:
         self._training, self._start = training, start
-        self._velocity = start * 0 if training.momentum else None
+        self._velocity = (
+            {name: torch.zeros_like(tensor) for name, tensor in start.items()}
+            if training.momentum
+            else {}
+        )
 
     def reset(self) -> None:
         """Forget the momentum."""
-        if self._velocity is not None:
-            self._velocity.zero_()
+        for velocity in self._velocity.values():
+            velocity.zero_()
 
-    def step(self, flat: Tensor, gradient: Tensor, lr: Tensor) -> None:
-        """Move every row against its gradient; ``lr`` has shape (lanes,), 0 where a lane rests."""
+    def step(self, parameters: Stacked, gradients: Stacked, lr: Tensor) -> None:
+        """Move every lane against its gradient; ``lr`` has shape (lanes,), 0 where a lane rests."""
         training = self._training
-        if training.weight_decay:
-            gradient = gradient.add(flat, alpha=training.weight_decay)
-        if training.mu:
-            gradient = gradient.add(flat, alpha=training.mu).sub_(self._start, alpha=training.mu)
-        if self._velocity is not None:
-            self._velocity.mul_(training.momentum).add_(gradient)
-            gradient = self._velocity
-        flat.addcmul_(gradient, lr.unsqueeze(1), value=-1)
+        for name, parameter in parameters.items():
+            slope = gradients[name]
+            if training.weight_decay:
+                slope = slope.add(parameter, alpha=training.weight_decay)
+            if training.mu:
+                slope = slope.add(parameter - self._start[name], alpha=training.mu)
+            if training.momentum:
+                slope = self._velocity[name].mul_(training.momentum).add_(slope)
+            rate = lr.view(-1, *[1] * (parameter.dim() - 1))
+            parameter.addcmul_(slope, rate, value=-1)

@@ -1,0 +1,224 @@
+"""The simulator, side by side with a plain PyTorch loop.
+
+Run ``python benchmarks/simulator.py [--json]``: a minute on 2 cores. On one CPU thread, in CPU
+time: the paper's figure-1 round (10 of 100 clients, 784-50-10, 50 steps of batch 50), with and
+without the loss of all 100 clients. Where there is a GPU, in wall-clock time: a CIFAR round of
+figure 2 (10 clients, the paper's CNN, 100 steps of batch 50). Inputs are random: time does not
+depend on them. The last part lets 3,550 clients with 122,570 parameters train, in a process of its
+own.
+
+Bars: train_ratio 0.40, train_eval_ratio 0.50, gpu_ratio 0.10, memory 4 GB.
+"""
+
+import argparse
+import copy
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from fedcohort import SimilarityClustered
+from fedcohort.simulation import (
+    Dataset,
+    FederatedData,
+    LocalTraining,
+    Options,
+    Run,
+    Simulation,
+    cnn,
+    mlp,
+)
+from fedcohort.simulation.batches import Lane
+from fedcohort.simulation.evaluation import Evaluator
+from fedcohort.simulation.local_trainer import LocalTrainer
+from fedcohort.simulation.models import flat_parameters, make_model
+from fedcohort.simulation.resident_data import ResidentData
+from measurement import in_own_process, machine, peak_megabytes
+
+ROUNDS = 9
+
+
+def federation(shape: tuple[int, ...], n_clients: int, samples: int) -> FederatedData:
+    """Random bytes of a data set's shape, as many for every client."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, size=(n_clients * samples, *shape), dtype=np.uint8)
+    y = rng.integers(10, size=len(x))
+    parts = tuple(np.arange(len(x)).reshape(n_clients, samples))
+    dataset = Dataset(x, y, x[:0], y[:0], n_classes=10, scale=1 / 255)
+    return FederatedData(dataset, parts, tuple(part[:0] for part in parts))
+
+
+def plain_round(
+    model: nn.Module, clients: list[tuple[torch.Tensor, torch.Tensor]], steps: int, batch: int
+) -> list[nn.Module]:
+    """Train one client after the other, as a first program would: data in float, on the device."""
+    trained = []
+    for x, y in clients:
+        local = copy.deepcopy(model).train()
+        optimizer = torch.optim.SGD(local.parameters(), lr=0.01)
+        for _ in range(steps):
+            rows = torch.randperm(len(x), device=x.device)[:batch]
+            optimizer.zero_grad()
+            cross_entropy(local(x[rows]), y[rows]).backward()
+            optimizer.step()
+        trained.append(local)
+    return trained
+
+
+@torch.no_grad()
+def plain_loss(model: nn.Module, clients: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
+    """Evaluate every client, one after the other."""
+    model.eval()
+    return sum(cross_entropy(model(x), y).item() for x, y in clients) / len(clients)
+
+
+def median_of(work: Callable[[], object], clock: Callable[[], float]) -> float:
+    """Return the median time of ``work`` in milliseconds, after one call that does not count."""
+    work()
+    times = []
+    for _ in range(ROUNDS):
+        start = clock()
+        work()
+        times.append(clock() - start)
+    return 1e3 * float(np.median(times))
+
+
+def floats(data: FederatedData, device: torch.device) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Every client's samples as a plain program holds them."""
+    dataset = data.dataset
+    return [
+        (
+            torch.from_numpy(dataset.x[part]).to(device).float() / 255,
+            torch.from_numpy(dataset.y[part]).to(device),
+        )
+        for part in data.train
+    ]
+
+
+def cpu_cell() -> dict[str, float]:
+    """Measure the figure-1 round on one thread."""
+    torch.set_num_threads(1)
+    device = torch.device("cpu")
+    data = federation((1, 28, 28), 100, 500)
+    model = make_model(mlp, seed=0)
+    resident = ResidentData(data.dataset, device)
+    trainer = LocalTrainer(model, LocalTraining(steps=50, lr=0.01), resident)
+    evaluator = Evaluator(model, resident, data)
+    theta = flat_parameters(model)
+    drawn = list(range(0, 100, 10))
+    lanes = [Lane(0, 0, client, data.train[client]) for client in drawn]
+    clients = floats(data, device)
+    chosen = [clients[client] for client in drawn]
+
+    def ours() -> None:
+        trainer.updates(theta[None], lanes, round_=0)
+
+    def ours_measured() -> None:
+        ours()
+        evaluator.client_losses(theta)
+
+    def plain() -> None:
+        plain_round(model, chosen, 50, 50)
+
+    def plain_measured() -> None:
+        plain()
+        plain_loss(model, clients)
+
+    clock = time.process_time
+    times = {
+        "train_ms": median_of(ours, clock),
+        "plain_train_ms": median_of(plain, clock),
+        "train_eval_ms": median_of(ours_measured, clock),
+        "plain_train_eval_ms": median_of(plain_measured, clock),
+    }
+    return {
+        **times,
+        "train_ratio": times["train_ms"] / times["plain_train_ms"],
+        "train_eval_ratio": times["train_eval_ms"] / times["plain_train_eval_ms"],
+    }
+
+
+def gpu_cell() -> dict[str, float]:
+    """Measure the CIFAR round on a GPU, every run's clients in one graph."""
+    device = torch.device("cuda")
+    data = federation((3, 32, 32), 100, 500)
+    model = make_model(cnn, seed=0).to(device)
+    resident = ResidentData(data.dataset, device)
+    training = LocalTraining(steps=100, lr=0.05)
+    theta = flat_parameters(model).to(device)
+    lanes = [Lane(0, 0, client, data.train[client]) for client in range(70)]
+    chosen = floats(data, device)[:10]
+
+    def clock() -> float:
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def ours(n_lanes: int) -> Callable[[], object]:
+        trainer = LocalTrainer(model, training, resident, slots=n_lanes)
+        return lambda: trainer.updates(theta[None], lanes[:n_lanes], round_=0)
+
+    plain = median_of(lambda: plain_round(model, chosen, 100, 50), clock)
+    one, seven = median_of(ours(10), clock), median_of(ours(70), clock)
+    return {
+        "plain_ms": plain,
+        "train_ms": one,
+        "train_ms_of_7_runs_together": seven / 7,
+        "gpu_ratio": one / plain,
+        "gpu_ratio_of_7_runs_together": seven / 7 / plain,
+    }
+
+
+def memory_cell() -> dict[str, float]:
+    """Let 3,550 clients with the paper's CNN train, their updates sketched to 64 numbers."""
+    torch.set_num_threads(1)
+    data = federation((3, 32, 32), 3550, 14)
+    run = Run(SimilarityClustered(10), data)
+    options = Options(device="cpu", sketch=64, measure_every=3)
+    start = time.perf_counter()
+    Simulation([run], cnn, LocalTraining(steps=2, lr=0.05), options).run(3)
+    return {"memory_mb": peak_megabytes(), "memory_rounds_s": time.perf_counter() - start}
+
+
+CELLS: dict[str, Callable[[], dict[str, float]]] = {
+    "cpu": cpu_cell,
+    "gpu": gpu_cell,
+    "memory": memory_cell,
+}
+LIMITS = {"train_ratio": 0.40, "train_eval_ratio": 0.50, "gpu_ratio": 0.10, "memory_mb": 4000.0}
+
+
+def main() -> None:
+    """Measure every part in a process of its own."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    parser.add_argument("--only", choices=CELLS, help="measure one part")
+    arguments = parser.parse_args()
+    parts = [name for name in CELLS if arguments.only in (None, name)]
+    results: dict[str, Any] = {"machine": {**machine(), "torch": torch.__version__}}
+    for name in parts:
+        if name == "gpu" and not torch.cuda.is_available():
+            continue
+        results |= in_own_process(__file__, name)
+    if torch.cuda.is_available():
+        results["machine"]["gpu"] = torch.cuda.get_device_name()
+    results["kept"] = {
+        name: results[name] <= limit for name, limit in LIMITS.items() if name in results
+    }
+    if arguments.json:
+        print(json.dumps(results, indent=2))
+        return
+    for name, value in results.items():
+        print(f"{name:30} {value:.3f}" if isinstance(value, float) else f"{name:30} {value}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["cell"]:
+        print(json.dumps(CELLS[sys.argv[2]]()))
+    else:
+        main()

@@ -1,0 +1,370 @@
+"""The round loop: what it computes, records and repeats."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from fedcohort import (
+    Multinomial,
+    MultinomialDesign,
+    Poisson,
+    Recipe,
+    SimilarityClustered,
+    SizeClustered,
+    Stream,
+    Target,
+    Uniform,
+    diagnostics,
+    stream,
+)
+from fedcohort.errors import SimulationError
+from fedcohort.simulation import (
+    FederatedData,
+    History,
+    LocalTraining,
+    Options,
+    Run,
+    Simulation,
+    load_dataset,
+    mlp,
+    one_class_shards,
+)
+from fedcohort.simulation.batches import Lane
+from fedcohort.simulation.models import flat_parameters, make_model
+from populations import rng
+from simulation_twin import load, plain_update
+
+TRAINING = LocalTraining(steps=3, batch_size=6, lr=0.1)
+DIGITS = one_class_shards(
+    load_dataset("digits"), seed=0, clients_per_class=3, train_size=30, test_size=8
+).renumbered(rng())
+#: Unequal sizes, a client without samples, a client without test samples.
+UNEQUAL = FederatedData(
+    DIGITS.dataset,
+    (
+        np.arange(40),
+        np.arange(40, 50),
+        np.arange(50, 53),
+        np.empty(0, dtype=int),
+        np.arange(60, 160),
+    ),
+    (
+        np.arange(9),
+        np.arange(9, 11),
+        np.empty(0, dtype=int),
+        np.empty(0, dtype=int),
+        np.arange(20, 40),
+    ),
+)
+
+
+def small_mlp() -> nn.Module:
+    return mlp(64, 8)
+
+
+def simulate(
+    *recipes: Recipe,
+    data: FederatedData = DIGITS,
+    rounds: int = 3,
+    training: LocalTraining = TRAINING,
+    **options: Any,
+) -> tuple[Simulation, list[History]]:
+    runs = [Run(recipe, data) for recipe in recipes]
+    simulation = Simulation(runs, small_mlp, training, Options(device="cpu", **options))
+    return simulation, simulation.run(rounds)
+
+
+def plain_federation(
+    recipe: Recipe, data: FederatedData, rounds: int, server_lr: float
+) -> torch.Tensor:
+    """The pseudo-code, one client after the other."""
+    model = make_model(small_mlp, seed=0)
+    theta = flat_parameters(model)
+    design = recipe.build(data.population, None, None, 0, stream(0, use=Stream.TIES))
+    for round_ in range(rounds):
+        cohort = design.draw(stream(0, round_=round_, use=Stream.COHORT))
+        move = torch.zeros_like(theta)
+        for client, weight in zip(cohort.clients.tolist(), cohort.weights.tolist(), strict=True):
+            lane = Lane(0, 0, client, data.train[client])
+            move += weight * plain_update(model, theta, lane, TRAINING, data.dataset, round_)
+        theta = theta + server_lr * move
+    return theta
+
+
+@pytest.mark.parametrize("server_lr", [1.0, 0.5])
+@pytest.mark.parametrize(
+    "recipe", [Multinomial(4), SizeClustered(4), Uniform(3), Uniform(3, unbiased=True), Poisson(3)]
+)
+def test_rounds_equal_the_pseudo_code(recipe: Recipe, server_lr: float) -> None:
+    simulation, _ = simulate(recipe, data=UNEQUAL, server_lr=server_lr)
+
+    plain = plain_federation(recipe, UNEQUAL, 3, server_lr)
+
+    torch.testing.assert_close(torch.from_numpy(simulation.models[0]), plain, rtol=1e-4, atol=1e-5)
+
+
+def test_metrics_equal_those_computed_by_hand() -> None:
+    simulation, (history,) = simulate(Multinomial(4), data=UNEQUAL)
+    model = make_model(small_mlp, seed=0).eval()
+    load(model, torch.from_numpy(simulation.models[0]))
+    dataset = UNEQUAL.dataset
+    losses, accuracies, weights = [], [], []
+    for train, test, share in zip(
+        UNEQUAL.train, UNEQUAL.test, UNEQUAL.population.importance, strict=True
+    ):
+        x = torch.from_numpy(dataset.x[train].astype(np.float32)) / 16
+        if len(train):
+            losses.append(
+                share * cross_entropy(model(x), torch.from_numpy(dataset.y[train])).item()
+            )
+        if len(test):
+            x = torch.from_numpy(dataset.test_x[test].astype(np.float32)) / 16
+            hits = model(x).argmax(1) == torch.from_numpy(dataset.test_y[test])
+            accuracies.append(hits.float().mean().item())
+            weights.append(share)
+
+    quality = history.rounds[-1].quality
+
+    assert quality is not None
+    mean = np.average(accuracies, weights=weights)
+    spread = np.sqrt(np.average((np.array(accuracies) - mean) ** 2, weights=weights))
+    assert quality.loss == pytest.approx(sum(losses), rel=1e-5)
+    assert quality.accuracy == pytest.approx(mean, rel=1e-6)
+    assert quality.accuracy_spread == pytest.approx(spread, rel=1e-6)
+
+
+def test_a_round_records_its_cohort_and_its_classes() -> None:
+    _, (history,) = simulate(SizeClustered(6), rounds=4)
+    classes = DIGITS.main_class()
+
+    for round_, each in enumerate(history.rounds):
+        assert each.round_ == round_
+        assert sum(each.counts) == 6
+        assert each.weights == [count / 6 for count in each.counts]
+        assert each.residual == 0.0
+        assert each.distinct_clients == len(each.clients)
+        assert each.distinct_classes == len(set(classes[each.clients]))
+        assert min(each.draw_seconds, each.train_seconds, each.measure_seconds) > 0
+
+
+def test_only_every_so_many_rounds_and_the_last_are_measured() -> None:
+    _, (history,) = simulate(Multinomial(3), rounds=8, measure_every=3)
+
+    assert [each.round_ for each in history.measured] == [2, 5, 7]
+
+
+def test_two_designs_on_one_seed_share_the_initial_model_and_local_randomness() -> None:
+    """Both draw all clients: the same model, however they draw it."""
+    recipes = [Uniform(5), Poisson(5)]
+    data = replace(DIGITS, train=DIGITS.train[:5], test=DIGITS.test[:5])
+
+    simulation, _ = simulate(*recipes, data=data)
+
+    np.testing.assert_allclose(simulation.models[0], simulation.models[1], rtol=1e-4, atol=1e-6)
+
+
+def test_runs_together_equal_runs_alone() -> None:
+    recipes = [Multinomial(4), SimilarityClustered(4), SizeClustered(4)]
+
+    together, histories = simulate(*recipes, rounds=4)
+
+    for k, recipe in enumerate(recipes):
+        alone, (history,) = simulate(recipe, rounds=4)
+        np.testing.assert_allclose(together.models[k], alone.models[0], rtol=1e-3, atol=1e-5)
+        assert [r.clients for r in histories[k].rounds] == [r.clients for r in history.rounds]
+
+
+def test_a_seed_gives_the_same_run_again_bit_for_bit() -> None:
+    first, (history,) = simulate(SimilarityClustered(4), rounds=4)
+    again, (repeated,) = simulate(SimilarityClustered(4), rounds=4)
+
+    assert (first.models == again.models).all()
+    assert history.as_dicts(times=False) == repeated.as_dicts(times=False)
+
+
+def test_a_fixed_design_keeps_its_ties_and_a_learning_one_learns() -> None:
+    """Ten classes, three clients each, one row per class once every client was seen."""
+    data = replace(DIGITS, train=DIGITS.train, test=DIGITS.test)
+    training = LocalTraining(steps=20, batch_size=20, lr=0.1)
+
+    _, (similarity, multinomial) = simulate(
+        SimilarityClustered(10), Multinomial(10), data=data, rounds=40, training=training
+    )
+
+    late = [
+        np.mean([r.distinct_classes for r in h.rounds[-10:]]) for h in (similarity, multinomial)
+    ]
+    assert late[0] > 9.5 > 8 > late[1]
+
+
+def test_target_covers_every_class_in_every_round() -> None:
+    groups = tuple(DIGITS.main_class().tolist())
+
+    _, (history,) = simulate(Target(10, groups=groups), rounds=5)
+
+    assert [each.distinct_classes for each in history.rounds] == [10] * 5
+
+
+def test_the_yardstick_compares_with_full_participation() -> None:
+    simulation, (history,) = simulate(Multinomial(4), data=UNEQUAL, rounds=1, oracle_every=1)
+    model = make_model(small_mlp, seed=0)
+    theta = flat_parameters(model)
+    updates = np.zeros((5, len(theta)), dtype=np.float32)
+    gradients = np.zeros((5, len(theta)))
+    dataset, importance = UNEQUAL.dataset, UNEQUAL.population.importance
+    for client, train in enumerate(UNEQUAL.train):
+        if not len(train):
+            continue
+        lane = Lane(0, 0, client, train)
+        updates[client] = plain_update(model, theta, lane, TRAINING, dataset, 0).numpy()
+        x = torch.from_numpy(dataset.x[train].astype(np.float32)) / 16
+        load(model, theta.clone())
+        loss = cross_entropy(model(x), torch.from_numpy(dataset.y[train]))
+        parts = torch.autograd.grad(loss, list(model.parameters()))
+        gradients[client] = torch.cat([part.reshape(-1) for part in parts]).numpy()
+
+    stick = history.rounds[0].yardstick
+
+    assert stick is not None
+    error = simulation.models[0] - theta.numpy() - importance @ updates
+    squares = importance @ (gradients**2).sum(axis=1)
+    mean = ((importance @ gradients) ** 2).sum()
+    design = MultinomialDesign(UNEQUAL.population, 4)
+    assert stick.squared_error == pytest.approx(float(error @ error), rel=1e-3)
+    assert stick.design_variance == stick.multinomial_variance
+    assert stick.design_variance == pytest.approx(
+        diagnostics.aggregate_variance(design, updates), rel=1e-4
+    )
+    assert stick.beta_squared == pytest.approx(squares / mean, rel=1e-4)
+    assert stick.kappa_squared == pytest.approx(squares - mean, rel=1e-4)
+
+
+def test_the_yardstick_changes_nothing() -> None:
+    asked, _ = simulate(SimilarityClustered(4), rounds=4, oracle_every=2)
+    unasked, _ = simulate(SimilarityClustered(4), rounds=4)
+
+    assert (asked.models == unasked.models).all()
+    assert [r.yardstick is None for r in asked.histories[0].rounds] == [False, True, False, True]
+
+
+def test_overlap_builds_the_next_design_from_updates_up_to_the_round_before() -> None:
+    """Round 1 still knows nothing; without overlap it knows round 0."""
+    late, _ = simulate(SimilarityClustered(10), rounds=3, overlap=True)
+    prompt, _ = simulate(SimilarityClustered(10), rounds=3)
+
+    def cohorts(simulation: Simulation) -> list[list[int]]:
+        return [each.clients for each in simulation.histories[0].rounds]
+
+    recipe, population = SimilarityClustered(10), DIGITS.population
+    blind = recipe.build(population, None, None, 1, stream(0, round_=1, use=Stream.TIES))
+    second = blind.draw(stream(0, round_=1, use=Stream.COHORT))
+    assert cohorts(late)[0] == cohorts(prompt)[0]
+    assert cohorts(late)[1] == second.clients.tolist() != cohorts(prompt)[1]
+
+
+@pytest.mark.parametrize("options", [{}, {"overlap": True}, {"sketch": 16}])
+def test_a_resumed_run_ends_where_an_uninterrupted_one_ends(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "checkpoint.npz"
+    recipes = [SimilarityClustered(4), Poisson(4)]
+    runs = [Run(recipe, DIGITS) for recipe in recipes]
+
+    def fresh() -> Simulation:
+        return Simulation(runs, small_mlp, TRAINING, Options(device="cpu", **options))
+
+    whole = fresh()
+    whole.run(7)
+    broken = fresh()
+    broken.run(4, checkpoint=path, every=2)
+    resumed = fresh()
+
+    assert resumed.resume(path) == 4
+    resumed.run(7)
+
+    assert (resumed.models == whole.models).all()
+    for one, other in zip(resumed.histories, whole.histories, strict=True):
+        rows = one.as_dicts(times=False)
+        # Round 3 was the last of the broken run, and so measured in both.
+        assert rows == other.as_dicts(times=False)
+
+
+def other_run(**changes: Any) -> Simulation:
+    arguments: dict[str, Any] = {
+        "recipe": Multinomial(4),
+        "data": DIGITS,
+        "seed": 0,
+        "training": TRAINING,
+        "options": Options(device="cpu"),
+        "model": small_mlp,
+        **changes,
+    }
+    runs = [Run(arguments["recipe"], arguments["data"], arguments["seed"])]
+    return Simulation(runs, arguments["model"], arguments["training"], arguments["options"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"recipe": Multinomial(5)}, "runs"),
+        ({"seed": 1}, "runs"),
+        ({"training": replace(TRAINING, lr=0.2)}, "training"),
+        ({"options": Options(device="cpu", server_lr=0.5)}, "options"),
+        ({"model": lambda: mlp(64, 9)}, "parameters"),
+        ({"data": DIGITS.renumbered(rng(1))}, "data"),
+    ],
+)
+def test_a_foreign_checkpoint_is_refused(
+    changes: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "checkpoint.npz"
+    other_run().run(1, checkpoint=path)
+
+    with pytest.raises(SimulationError, match=rf"another simulation; {name} differ"):
+        other_run(**changes).resume(path)
+
+
+@pytest.mark.parametrize("cut", [0, 10, 1000, -1])
+def test_a_corrupt_checkpoint_is_refused(cut: int, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.npz"
+    other_run().run(1, checkpoint=path)
+    path.write_bytes(path.read_bytes()[:cut])
+
+    with pytest.raises(SimulationError, match=r"checkpoint\.npz: cannot be read"):
+        other_run().resume(path)
+
+
+def test_a_missing_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SimulationError, match=r"none\.npz: cannot be read"):
+        other_run().resume(tmp_path / "none.npz")
+
+
+def test_progress_is_told_after_every_round() -> None:
+    told: list[tuple[int, int]] = []
+
+    other_run().run(
+        3, progress=lambda done, histories: told.append((done, len(histories[0].rounds)))
+    )
+
+    assert told == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_bad_options_are_refused() -> None:
+    with pytest.raises(SimulationError, match="at least one run, all on one data set; got 0"):
+        Simulation([], small_mlp, TRAINING)
+    with pytest.raises(SimulationError, match="measure_every must be at least 1; got 0"):
+        Options(measure_every=0)
+    with pytest.raises(SimulationError, match="device must be auto, cpu or cuda; got 'tpu'"):
+        Options(device="tpu").torch_device()
+    if not torch.cuda.is_available():
+        with pytest.raises(SimulationError, match="device 'cuda' is not available"):
+            Options(device="cuda").torch_device()
