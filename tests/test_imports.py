@@ -14,7 +14,7 @@ SOURCE = Path(fedcohort.__file__).parent
 
 #: Every room of the house, lowest first; a room imports from those below it, and from itself.
 LAYERS = [
-    ["errors", "allocation"],
+    ["errors", "allocation", "subsets"],
     ["extras", "arguments", "streams", "whole_file"],
     ["population", "cohort"],
     ["plan", "aggregation"],

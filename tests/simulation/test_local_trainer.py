@@ -13,11 +13,18 @@ from torch import nn
 from fedcohort.errors import SimulationError
 from fedcohort.simulation import Dataset, LocalTraining, cnn, load_dataset, mlp
 from fedcohort.simulation.batches import Lane, make_schedule
-from fedcohort.simulation.gradients import StackedLinearGradients, VmappedGradients
+from fedcohort.simulation.gradients import (
+    Gradients,
+    LanewiseGradients,
+    StackedLinearGradients,
+    VmappedGradients,
+    gradients_of,
+)
 from fedcohort.simulation.local_trainer import LocalTrainer
 from fedcohort.simulation.models import flat_parameters, make_model
 from fedcohort.simulation.parameters import Layout
 from fedcohort.simulation.resident_data import ResidentData
+from fedcohort.simulation.stacked_convolutions import StackedConvolutionGradients
 from populations import rng
 from simulation_twin import plain_update
 
@@ -164,6 +171,67 @@ def test_both_ways_give_the_same_gradients() -> None:
         rtol=1e-5,
         atol=1e-6,
     )
+
+
+def test_all_ways_give_the_same_gradients_of_convolutions() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(2, 3, (3, 2)),
+        nn.ReLU(),
+        nn.Dropout(0.3),
+        nn.MaxPool2d(2),
+        nn.Conv2d(3, 4, 2, bias=False),
+        nn.Flatten(),
+        nn.Linear(16, 6, bias=False),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(6, 3),
+    )
+    generator = torch.Generator().manual_seed(0)
+    flat = torch.randn(4, flat_parameters(model).numel(), generator=generator)
+    x = torch.randn(4, 5, 2, 9, 8, generator=generator)
+    y = torch.randint(3, (4, 5), generator=generator)
+    weights = torch.rand(4, 5, generator=generator)
+    keys = torch.randint(-(2**31), 2**31, (4, 2), generator=generator).int()
+    parameters = Layout(model).stacked(flat)
+
+    assert StackedConvolutionGradients.fits(model)
+    for dropout in (True, False):
+        ways: list[Gradients] = [
+            StackedConvolutionGradients(model, dropout=dropout),
+            VmappedGradients(model, dropout=dropout),
+            LanewiseGradients(model, dropout=dropout),
+        ]
+        stacked, vmapped, lanewise = (way(parameters, x, y, weights, keys) for way in ways)
+        # Sums of a hundred terms of up to 10 in float32.
+        torch.testing.assert_close(stacked, vmapped, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(lanewise, vmapped, rtol=1e-4, atol=1e-4)
+
+
+def test_every_model_has_its_way_on_every_device() -> None:
+    def way(model: nn.Module, device: str) -> type:
+        return type(gradients_of(model, torch.device(device)))
+
+    assert way(mlp(), "cpu") is way(mlp(), "cuda") is StackedLinearGradients
+    assert way(cnn(), "cuda") is StackedConvolutionGradients
+    assert way(own_module(), "cuda") is VmappedGradients
+    assert way(cnn(), "cpu") is way(own_module(), "cpu") is LanewiseGradients
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(4, 2)),
+        nn.Sequential(nn.Conv2d(1, 2, 3, stride=2), nn.Flatten(), nn.Linear(4, 2)),
+        nn.Sequential(nn.Conv2d(2, 2, 3, groups=2), nn.Flatten(), nn.Linear(4, 2)),
+        nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, padding=1), nn.Flatten()),
+        nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(4, 2)),
+        nn.Sequential(nn.Flatten(), nn.Linear(4, 2)),
+        nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU()),
+        nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.LayerNorm(4)),
+    ],
+)
+def test_other_models_are_not_taken_for_chains_of_convolutions(model: nn.Module) -> None:
+    assert not StackedConvolutionGradients.fits(model)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,7 @@ from fedcohort.designs.base import Design, count_matrix, drawable_clients
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.designs.spread import spread
 from fedcohort.population import Population
-
-#: Up to this many draws comparing all pairs of them is faster than a call for every round.
-FEW = 64
+from fedcohort.subsets import draw_subsets
 
 
 @final
@@ -85,8 +83,7 @@ class UniformDesign(Design):
         return (self.population.sizes > 0).astype(np.int64)
 
     def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
-        subsets = _subsets_of_few if self.cohort_size <= FEW else _subsets_of_many
-        positions = subsets(rng, len(self._drawable), self.cohort_size, rounds)
+        positions = draw_subsets(rng, len(self._drawable), self.cohort_size, rounds)
         return count_matrix(self._drawable[positions], self.population.n_clients)
 
     def _aggregate_spread(self, updates: NDArray[np.floating]) -> float:
@@ -97,27 +94,6 @@ class UniformDesign(Design):
 
     def _cohort(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
         return Cohort.of_weights(clients, counts, self._weight_per_draw[clients])
-
-
-def _subsets_of_few(rng: np.random.Generator, n: int, m: int, rounds: int) -> NDArray[np.int64]:
-    """Draw m of n distinct positions, all rounds at once: Floyd's algorithm, O(m^2) a round.
-
-    Step k draws t from 0 ... n - m + k and takes it, or n - m + k if t is taken already.
-    """
-    last = np.arange(n - m, n)
-    drawn = rng.integers(last + 1, size=(rounds, m))
-    for k in range(1, m):
-        taken = (drawn[:, :k] == drawn[:, k, None]).any(axis=1)
-        drawn[taken, k] = last[k]
-    return drawn
-
-
-def _subsets_of_many(rng: np.random.Generator, n: int, m: int, rounds: int) -> NDArray[np.int64]:
-    """Draw m of n distinct positions, a round at a time, O(m) each."""
-    drawn = np.empty((rounds, m), dtype=np.int64)
-    for row in drawn:
-        row[:] = rng.choice(n, m, replace=False, shuffle=False)
-    return drawn
 
 
 @final

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedcohort.simulation.local_training import LocalTraining
 from fedcohort.streams import Stream, stream
+from fedcohort.subsets import draw_subsets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,52 +56,38 @@ def make_schedule(
 ) -> Schedule:
     """Lay out the round: as many steps as the busiest lane takes."""
     batches = [_lane_batches(lane, training, round_) for lane in lanes]
-    steps = max(len(rows) for rows in batches)
+    steps = max(len(lengths) for _, lengths in batches)
     shape = (steps, len(lanes), training.batch_size)
     positions = np.zeros(shape, dtype=np.int64)
     weights = np.zeros(shape, dtype=np.float32)
     active = np.zeros(shape[:2], dtype=np.float32)
     keys = np.zeros((*shape[:2], n_keys), dtype=np.int32)
-    for k, (lane, rows) in enumerate(zip(lanes, batches, strict=True)):
-        active[: len(rows), k] = 1
-        # Batches of one lane are equally long, but for the last of an epoch.
-        lengths = np.array([len(row) for row in rows])
-        for length in np.unique(lengths):
-            chosen = np.flatnonzero(lengths == length)
-            positions[chosen, k, :length] = np.array([rows[step] for step in chosen.tolist()])
-            weights[chosen, k, :length] = 1 / length
+    places = np.arange(training.batch_size)
+    for k, (lane, (rows, lengths)) in enumerate(zip(lanes, batches, strict=True)):
+        taken = len(lengths)
+        active[:taken, k] = 1
+        positions[:taken, k, : rows.shape[1]] = rows
+        weights[:taken, k] = (places < lengths[:, None]) / lengths[:, None]
         if n_keys:
             rng = stream(lane.seed, round_=round_, use=Stream.DROPOUT, client=lane.client)
-            keys[: len(rows), k] = rng.integers(
-                -(2**31), 2**31, size=(len(rows), n_keys), dtype=np.int32
-            )
+            keys[:taken, k] = rng.integers(-(2**31), 2**31, size=(taken, n_keys), dtype=np.int32)
     return Schedule(positions, weights, active, keys)
 
 
 def _lane_batches(
     lane: Lane, training: LocalTraining, round_: int
-) -> Sequence[NDArray[np.integer]]:
-    """Return the positions of every batch."""
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the positions of every batch, padded with 0, and the batches' lengths."""
     rng = stream(lane.seed, round_=round_, use=Stream.BATCHES, client=lane.client)
-    n = len(lane.samples)
+    n, most = len(lane.samples), training.batch_size
     if training.steps is not None:
-        return list(_distinct_batches(rng, n, min(training.batch_size, n), training.steps))
+        batch = min(most, n)
+        rows = draw_subsets(rng, n, batch, training.steps)
+        return rows, np.full(training.steps, batch)
     assert training.epochs is not None  # for mypy: LocalTraining has one of the two
-    rows: list[NDArray[np.integer]] = []
-    for _ in range(training.epochs):
-        order = rng.permutation(n)
-        rows.extend(np.split(order, range(training.batch_size, n, training.batch_size)))
-    return rows
-
-
-def _distinct_batches(
-    rng: np.random.Generator, n: int, batch: int, steps: int
-) -> NDArray[np.integer]:
-    """Draw ``steps`` sets of ``batch`` distinct positions, all subsets equally likely.
-
-    Random keys, the smallest ones taken: exact but for two equal keys, which have 32 bits.
-    """
-    if batch == n:
-        return np.broadcast_to(np.arange(n), (steps, n))
-    keys = rng.integers(2**32, size=(steps, n), dtype=np.uint32)
-    return np.argpartition(keys, batch, axis=1)[:, :batch]
+    per_epoch = -(-n // most)
+    padded = np.zeros((training.epochs, per_epoch * most), dtype=np.int64)
+    for row in padded:
+        row[:n] = rng.permutation(n)
+    lengths = np.minimum(n - most * np.arange(per_epoch), most)
+    return padded.reshape(-1, most), np.tile(lengths, training.epochs)

@@ -1,6 +1,7 @@
 """A local step as one CUDA graph: captured once, replayed for every step of every round."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import final
 
 import numpy as np
@@ -66,15 +67,16 @@ class GraphedSteps:
     def _capture(self) -> None:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP_STEPS):
-                self._counter.zero_()
+        with _products_like_convolutions():
+            with torch.cuda.stream(side):
+                for _ in range(WARM_UP_STEPS):
+                    self._counter.zero_()
+                    self._step()
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            self._counter.zero_()
+            with torch.cuda.graph(graph):
                 self._step()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        self._counter.zero_()
-        with torch.cuda.graph(graph):
-            self._step()
         self._graph = graph
 
     def _step(self) -> None:
@@ -86,3 +88,14 @@ class GraphedSteps:
         gradients = self._gradients(self._models, x, y, weights, keys)
         self._sgd.step(self._models, gradients, lr)
         self._counter.add_(1)
+
+
+@contextmanager
+def _products_like_convolutions() -> Iterator[None]:
+    """Let matrix products use TF32 where convolutions do (torch's default), and nowhere else."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before

@@ -7,12 +7,44 @@ import torch
 from torch import Tensor, nn
 
 
-class KeyedDropout(nn.Module):
-    """Zero entries with probability ``p``, and scale the rest, by a hash of key and position.
+def keyed_dropout(x: Tensor, p: float, key: Tensor) -> Tensor:
+    """Zero entries of ``x`` with probability ``p``, and scale the rest, by a hash of key and place.
 
-    The key is a buffer, so that in a batch of clients every client has its own. The hash is the
-    finaliser of MurmurHash3 on 32-bit integers: the same on every device.
+    ``key`` holds 32-bit words and broadcasts against ``x``; entries are numbered within the axes
+    that it has size 1 in. The same key gives the same mask on every device.
     """
+    if p == 0:
+        return x
+    if p == 1:
+        return x * 0
+    own = [n for n, k in zip(x.shape, _aligned(key, x.dim()), strict=True) if k == 1]
+    places = torch.arange(math.prod(own), device=x.device, dtype=torch.int32)
+    # Places are mixed well for themselves; with the key two multiplications do.
+    words = _mixed(places).view(own) ^ key
+    words = words * _FIRST
+    words = (words ^ (words >> 15 & 0x1FFFF)) * _SECOND
+    # As signed integers the words are uniform on [-2^31, 2^31).
+    return torch.where(words >= round(p * 2**32) - 2**31, x, 0.0) * (1 / (1 - p))
+
+
+#: Odd multipliers: those of MurmurHash3's finaliser and the golden ratio, as signed integers.
+_FIRST, _SECOND, _GOLDEN = -2048144789, -1028477387, -1640531535
+
+
+def _aligned(key: Tensor, n_axes: int) -> tuple[int, ...]:
+    return (1,) * (n_axes - key.dim()) + tuple(key.shape)
+
+
+def _mixed(word: Tensor) -> Tensor:
+    """Mix the bits of 32-bit integers; shifts are made logical by masking the sign bits away."""
+    word = word * _GOLDEN
+    word = (word ^ (word >> 16 & 0xFFFF)) * _FIRST
+    word = (word ^ (word >> 13 & 0x7FFFF)) * _SECOND
+    return word ^ (word >> 16 & 0xFFFF)
+
+
+class KeyedDropout(nn.Module):
+    """``nn.Dropout`` with a key, a buffer: in a batch of clients every client has its own."""
 
     key: Tensor
 
@@ -23,24 +55,7 @@ class KeyedDropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the mask of the current key, in training only."""
-        if not self.training or self.p == 0:
-            return x
-        if self.p == 1:
-            return x * 0
-        positions = torch.arange(math.prod(x.shape), device=x.device, dtype=torch.int32)
-        bits = _mixed(positions * -1640531535 ^ self.key).view(x.shape)
-        # As signed integers the hashes are uniform on [-2^31, 2^31).
-        kept = bits >= round(self.p * 2**32) - 2**31
-        return x * kept / (1 - self.p)
-
-
-def _mixed(word: Tensor) -> Tensor:
-    """Mix the bits of 32-bit integers; shifts are made logical by masking the sign bits away."""
-    word = word ^ (word >> 16 & 0xFFFF)
-    word = word * -2048144789
-    word = word ^ (word >> 13 & 0x7FFFF)
-    word = word * -1028477387
-    return word ^ (word >> 16 & 0xFFFF)
+        return keyed_dropout(x, self.p, self.key) if self.training else x
 
 
 def with_keyed_dropout(model: nn.Module) -> tuple[nn.Module, list[str]]:

@@ -22,7 +22,8 @@ class FullGradients:
     """Computes the clients' gradients of one federation, some clients at a time."""
 
     def __init__(self, model: nn.Module, data: ResidentData, federation: FederatedData) -> None:
-        self._gradients, self._layout = gradients_of(model, dropout=False), Layout(model)
+        self._gradients = gradients_of(model, data.x.device, dropout=False)
+        self._layout = Layout(model)
         self._data, self._parts = data, federation.train
 
     def __call__(self, flat: Tensor) -> Tensor:

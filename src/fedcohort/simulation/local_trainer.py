@@ -43,7 +43,7 @@ class LocalTrainer:
     ) -> None:
         self._training, self._data, self._slots = training, data, slots
         self._device = data.x.device
-        self._gradients, self._layout = gradients_of(model), Layout(model)
+        self._gradients, self._layout = gradients_of(model, self._device), Layout(model)
         linear = isinstance(self._gradients, StackedLinearGradients) and training.is_plain
         self._plain_step = self._gradients.descend if linear else None  # type: ignore[attr-defined]
         self._graphs: dict[int, GraphedSteps] = {}

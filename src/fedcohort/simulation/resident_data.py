@@ -24,7 +24,7 @@ class ResidentData:
     def take(self, x: Tensor, positions: Tensor, into: Tensor | None = None) -> Tensor:
         """Return the samples at ``positions`` (any shape), ready for a model.
 
-        ``into`` is a float32 buffer of at least as many rows: fresh memory costs more than the work.
+        ``into`` is a float32 buffer of as many rows or more: fresh memory costs more than the work.
         """
         found = x.index_select(0, positions.reshape(-1))
         rows = found.float() if into is None else into[: len(found)].copy_(found)

@@ -133,9 +133,9 @@ class Simulation:
         self.options = options or Options()
         device = self.options.torch_device()
         modules = {seed: make_model(model, seed=seed) for seed in {run.seed for run in runs}}
-        shape = next(iter(modules.values())).to(device)
         starts = {seed: flat_parameters(module) for seed, module in modules.items()}
         self._models = torch.stack([starts[run.seed] for run in runs]).to(device)
+        shape = next(iter(modules.values())).to(device)
         data = ResidentData(runs[0].data.dataset, device)
         slots = sum(min(run.recipe.cohort_size, run.data.n_clients) for run in runs)
         self._trainer = LocalTrainer(shape, training, data, slots=slots)
