@@ -10,6 +10,7 @@ from fedcohort.simulation.federated_data import FederatedData  # noqa: E402
 from fedcohort.simulation.history import History, Round  # noqa: E402
 from fedcohort.simulation.local_training import LocalTraining  # noqa: E402
 from fedcohort.simulation.models import cnn, mlp  # noqa: E402
+from fedcohort.simulation.options import Options  # noqa: E402
 from fedcohort.simulation.oracle import Yardstick  # noqa: E402
 from fedcohort.simulation.partitions import (  # noqa: E402
     dirichlet_disjoint,
@@ -18,7 +19,8 @@ from fedcohort.simulation.partitions import (  # noqa: E402
     natural,
     one_class_shards,
 )
-from fedcohort.simulation.round_loop import Options, Run, Simulation  # noqa: E402
+from fedcohort.simulation.round_loop import Simulation  # noqa: E402
+from fedcohort.simulation.server import Run  # noqa: E402
 
 __all__ = [
     "DATASETS",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import final
 
@@ -14,76 +14,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcohort.cohort import Cohort
-from fedcohort.designs import Design, Recipe
 from fedcohort.errors import SimulationError
-from fedcohort.similarity.memory import UpdateMemory
 from fedcohort.simulation.batches import Lane
 from fedcohort.simulation.checkpoints import Checkpoint, fingerprint
-from fedcohort.simulation.evaluation import Evaluator, Quality
-from fedcohort.simulation.federated_data import FederatedData
+from fedcohort.simulation.evaluation import Evaluator
 from fedcohort.simulation.full_gradients import FullGradients
-from fedcohort.simulation.history import History, Round
+from fedcohort.simulation.history import History
 from fedcohort.simulation.local_trainer import LocalTrainer
 from fedcohort.simulation.local_training import LocalTraining
 from fedcohort.simulation.models import ModelSource, flat_parameters, make_model
+from fedcohort.simulation.options import Options
 from fedcohort.simulation.oracle import Yardstick, yardstick
 from fedcohort.simulation.resident_data import ResidentData
-from fedcohort.streams import Stream, stream
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Run:
-    """One training: who is drawn how, on whose data, from which seed."""
-
-    recipe: Recipe
-    data: FederatedData
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the server does beside drawing.
-
-    Attributes
-    ----------
-    server_lr
-        The server's learning rate.
-    measure_every
-        Measure loss and accuracy after every so many rounds, and after the last.
-    oracle_every
-        Train all clients in every so many rounds, to compare with full participation; None never.
-    sketch
-        Numbers that the memory keeps of an update; None keeps it whole.
-    overlap
-        Build the next round's design while the clients train, from updates up to the round before.
-    device
-        ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU where there is one.
-    """
-
-    server_lr: float = 1.0
-    measure_every: int = 1
-    oracle_every: int | None = None
-    sketch: int | None = None
-    overlap: bool = False
-    device: str = "auto"
-
-    def __post_init__(self) -> None:
-        for name in ("measure_every", "oracle_every", "sketch"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise SimulationError(f"Options: {name} must be at least 1; got {value!r}.")
-
-    def torch_device(self) -> torch.device:
-        """Return the device, or say that there is none."""
-        available = torch.cuda.is_available()
-        if self.device == "cuda" and not available:
-            raise SimulationError("Options: device 'cuda' is not available here. Use 'cpu'.")
-        if self.device not in ("auto", "cpu", "cuda"):
-            raise SimulationError(
-                f"Options: device must be auto, cpu or cuda; got {self.device!r}."
-            )
-        return torch.device("cuda" if available and self.device != "cpu" else "cpu")
+from fedcohort.simulation.server import Drawn, Run, Server
 
 
 @final
@@ -141,7 +84,7 @@ class Simulation:
         self._trainer = LocalTrainer(shape, training, data, slots=slots)
         size = self._models.shape[1]
         self._servers = [
-            _Server(run, Evaluator(shape, data, run.data), self.options, size) for run in runs
+            Server(run, Evaluator(shape, data, run.data), self.options, size) for run in runs
         ]
         self._full_gradients = [FullGradients(shape, data, run.data) for run in runs]
         self._next_round = 0
@@ -203,35 +146,45 @@ class Simulation:
         return self._next_round
 
     def _round(self, round_: int, *, last: bool) -> None:
+        drawn = [server.draw(round_) for server in self._servers]
         with ThreadPoolExecutor(1) as pool:
-            drawn = [server.draw(round_) for server in self._servers]
-            lanes = [
-                Lane(k, run.seed, int(client), run.data.train[client])
-                for k, (run, each) in enumerate(zip(self.runs, drawn, strict=True))
-                for client in each.cohort.clients
-            ]
-            before = self._models.clone()
-            if self.options.overlap:
+            if self.options.overlap and not last:
                 for server in self._servers:
                     server.prepare(round_ + 1, pool)
-            start = time.perf_counter()
-            updates = self._trainer.updates(before, lanes, round_)
-            own = updates.split([len(each.cohort) for each in drawn])
-            for k, (each, update) in enumerate(zip(drawn, own, strict=True)):
-                weights = torch.from_numpy(each.cohort.weights).to(update)
-                self._models[k] += self.options.server_lr * (weights @ update)
+            start, before = time.perf_counter(), self._models.clone()
+            updates = self._train(drawn, before, round_)
+            self._aggregate(drawn, updates)
             seconds = time.perf_counter() - start
-            for k, server in enumerate(self._servers):
-                server.remember(drawn[k].cohort, own[k], round_)
-                oracle = self.options.oracle_every
-                asked = oracle is not None and round_ % oracle == 0
-                stick = self._yardstick(k, drawn[k], own[k], before[k], round_) if asked else None
-                server.measure(self._models[k], drawn[k], stick, last=last, train_seconds=seconds)
+        for k, server in enumerate(self._servers):
+            server.remember(drawn[k].cohort, updates[k], round_)
+            stick = self._yardstick(k, drawn[k], updates[k], before[k], round_)
+            server.measure(self._models[k], drawn[k], stick, last=last, train_seconds=seconds)
+
+    def _train(self, drawn: list[Drawn], models: Tensor, round_: int) -> list[Tensor]:
+        """Train all runs' cohorts at once; return each run's updates, shape (clients, size)."""
+        lanes = [
+            Lane(k, run.seed, int(client), run.data.train[client])
+            for k, (run, each) in enumerate(zip(self.runs, drawn, strict=True))
+            for client in each.cohort.clients
+        ]
+        updates = self._trainer.updates(models, lanes, round_)
+        return list(updates.split([len(each.cohort) for each in drawn]))
+
+    def _aggregate(self, drawn: list[Drawn], updates: list[Tensor]) -> None:
+        """Move every model by its cohort's weighted updates: the one formula."""
+        for k, (each, update) in enumerate(zip(drawn, updates, strict=True)):
+            weights = torch.from_numpy(each.cohort.weights).to(update)
+            self._models[k] += self.options.server_lr * (weights @ update)
+        if self._models.is_cuda:
+            torch.cuda.synchronize()  # the time that follows is the work's, not its launch's
 
     def _yardstick(
-        self, k: int, drawn: _Drawn, own: Tensor, model: Tensor, round_: int
-    ) -> Yardstick:
-        """Let all clients train from the round's model."""
+        self, k: int, drawn: Drawn, own: Tensor, model: Tensor, round_: int
+    ) -> Yardstick | None:
+        """Where it is asked for, let all clients train from the round's model."""
+        every = self.options.oracle_every
+        if every is None or round_ % every:
+            return None
         run = self.runs[k]
         lanes = [
             Lane(0, run.seed, client, samples)
@@ -265,130 +218,3 @@ class Simulation:
             },
             [part for run in self.runs for part in run.data.train],
         )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Drawn:
-    """A round's design and cohort, and how long they took."""
-
-    design: Design
-    cohort: Cohort
-    seconds: float
-
-
-class _Server:
-    """One run's server: its designs, its memory, and what it has seen."""
-
-    def __init__(self, run: Run, evaluator: Evaluator, options: Options, size: int) -> None:
-        self.history = History()
-        self._run, self._evaluator, self._options = run, evaluator, options
-        self._population = run.data.population
-        self._has_class = run.data.class_counts() > 0
-        self._memory = (
-            UpdateMemory(run.data.n_clients, size, options.sketch, run.seed)
-            if run.recipe.learns
-            else None
-        )
-        self._design: Design | None = None
-        self._prepared: Callable[[], Design] | None = None
-        #: With overlap: updates that the next design must not know yet.
-        self._pending: tuple[NDArray[np.int64], NDArray[np.float32], int] | None = None
-
-    def draw(self, round_: int) -> _Drawn:
-        """Build the design if something changed, and draw the cohort."""
-        start = time.perf_counter()
-        if self._prepared is not None:
-            self._design, self._prepared = self._prepared(), None
-        elif self._design is None or self._run.recipe.learns:
-            self._design = self._build(round_)
-        self._record_pending()
-        cohort = self._design.draw(stream(self._run.seed, round_=round_, use=Stream.COHORT))
-        return _Drawn(self._design, cohort, time.perf_counter() - start)
-
-    def prepare(self, round_: int, pool: ThreadPoolExecutor) -> None:
-        """Build a learning design in the background, from the memory as it is now."""
-        if self._run.recipe.learns:
-            self._prepared = pool.submit(self._build, round_).result
-
-    def remember(self, cohort: Cohort, updates: Tensor, round_: int) -> None:
-        """Record the cohort's updates; with overlap, once the next design is built."""
-        if self._memory is not None:
-            self._pending = (cohort.clients, updates.cpu().numpy(), round_)
-            if not self._options.overlap:
-                self._record_pending()
-
-    def measure(
-        self,
-        model: Tensor,
-        drawn: _Drawn,
-        stick: Yardstick | None,
-        *,
-        last: bool,
-        train_seconds: float,
-    ) -> None:
-        """Add the round to the history, measured if it is its turn."""
-        round_ = len(self.history.rounds)
-        start = time.perf_counter()
-        quality: Quality | None = None
-        if last or (round_ + 1) % self._options.measure_every == 0:
-            quality = self._evaluator.quality(model)
-        cohort = drawn.cohort
-        self.history.rounds.append(
-            Round(
-                round_,
-                clients=cohort.clients.tolist(),
-                counts=cohort.counts.tolist(),
-                weights=cohort.weights.tolist(),
-                residual=cohort.residual,
-                distinct_classes=int(self._has_class[cohort.clients].any(axis=0).sum()),
-                draw_seconds=drawn.seconds,
-                train_seconds=train_seconds,
-                measure_seconds=time.perf_counter() - start,
-                quality=quality,
-                yardstick=stick,
-            )
-        )
-
-    def state(self) -> dict[str, NDArray[np.generic]]:
-        """Return what a resumed server needs beside its history, as arrays."""
-        if self._memory is None:
-            return {}
-        kept = {f"memory.{name}": array for name, array in self._memory.state().items()}
-        if self._pending is not None:
-            clients, updates, round_ = self._pending
-            kept |= {
-                "pending.clients": clients,
-                "pending.updates": updates,
-                "pending.round": np.array(round_),
-            }
-        return kept
-
-    def restore(self, history: History, state: dict[str, NDArray[np.generic]]) -> None:
-        """Take over what :meth:`state` gave."""
-        self.history = history
-        self._design, self._prepared, self._pending = None, None, None
-        if self._memory is not None:
-            memory = {
-                name.removeprefix("memory."): array
-                for name, array in state.items()
-                if name.startswith("memory.")
-            }
-            self._memory = UpdateMemory.of_state(memory)
-        if "pending.clients" in state:
-            self._pending = (
-                state["pending.clients"].astype(np.int64),
-                state["pending.updates"].astype(np.float32),
-                int(state["pending.round"]),
-            )
-
-    def _build(self, round_: int) -> Design:
-        # A design that does not learn is built once: its ties are those of round 0.
-        address = round_ if self._run.recipe.learns else 0
-        rng = stream(self._run.seed, round_=address, use=Stream.TIES)
-        return self._run.recipe.build(self._population, self._memory, None, round_, rng)
-
-    def _record_pending(self) -> None:
-        if self._memory is not None and self._pending is not None:
-            clients, updates, round_ = self._pending
-            self._memory.record(clients, updates, round_=round_)
-            self._pending = None

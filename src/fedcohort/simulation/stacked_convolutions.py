@@ -22,8 +22,8 @@ from fedcohort.simulation.parameters import Stacked
 class StackedConvolutionGradients:
     """Gradients of ``nn.Sequential`` chains such as the paper's CNN; see ``gradients.Gradients``.
 
-    On an H200 it takes three quarters of the time of the grouped convolutions that ``vmap`` makes of
-    many clients' convolutions.
+    On an H200 it takes three quarters of the time of the grouped convolutions that ``vmap`` makes
+    of many clients' convolutions.
     """
 
     def __init__(self, model: nn.Sequential, *, dropout: bool = True) -> None:

@@ -1,0 +1,52 @@
+"""What the server does beside drawing."""
+
+from dataclasses import dataclass
+
+import torch
+
+from fedcohort.errors import SimulationError
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the server does beside drawing.
+
+    Attributes
+    ----------
+    server_lr
+        The server's learning rate.
+    measure_every
+        Measure loss and accuracy after every so many rounds, and after the last.
+    oracle_every
+        Train all clients in every so many rounds, to compare with full participation; None never.
+    sketch
+        Numbers that the memory keeps of an update; None keeps it whole.
+    overlap
+        Build the next round's design while the clients train, from updates up to the round before.
+    device
+        ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU where there is one.
+    """
+
+    server_lr: float = 1.0
+    measure_every: int = 1
+    oracle_every: int | None = None
+    sketch: int | None = None
+    overlap: bool = False
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("measure_every", "oracle_every", "sketch"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SimulationError(f"Options: {name} must be at least 1; got {value!r}.")
+
+    def torch_device(self) -> torch.device:
+        """Return the device, or say that there is none."""
+        available = torch.cuda.is_available()
+        if self.device == "cuda" and not available:
+            raise SimulationError("Options: device 'cuda' is not available here. Use 'cpu'.")
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise SimulationError(
+                f"Options: device must be auto, cpu or cuda; got {self.device!r}."
+            )
+        return torch.device("cuda" if available and self.device != "cpu" else "cpu")

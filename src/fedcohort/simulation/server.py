@@ -1,0 +1,160 @@
+"""One run's server: its designs, its memory, and what it has seen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedcohort.cohort import Cohort
+from fedcohort.designs import Design, Recipe
+from fedcohort.similarity.memory import UpdateMemory
+from fedcohort.simulation.evaluation import Evaluator, Quality
+from fedcohort.simulation.federated_data import FederatedData
+from fedcohort.simulation.history import History, Round
+from fedcohort.simulation.options import Options
+from fedcohort.simulation.oracle import Yardstick
+from fedcohort.streams import Stream, stream
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """One training: who is drawn how, on whose data, from which seed."""
+
+    recipe: Recipe
+    data: FederatedData
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """A round's design and cohort, and how long they took."""
+
+    design: Design
+    cohort: Cohort
+    seconds: float
+
+
+@final
+class Server:
+    """One run's server: its designs, its memory, and what it has seen."""
+
+    def __init__(self, run: Run, evaluator: Evaluator, options: Options, size: int) -> None:
+        self.history = History()
+        self._run, self._evaluator, self._options = run, evaluator, options
+        self._population = run.data.population
+        self._has_class = run.data.class_counts() > 0
+        self._memory = (
+            UpdateMemory(run.data.n_clients, size, options.sketch, run.seed)
+            if run.recipe.learns
+            else None
+        )
+        self._design: Design | None = None
+        self._prepared: Callable[[], Design] | None = None
+        #: With overlap: updates that the next design must not know yet.
+        self._pending: tuple[NDArray[np.int64], NDArray[np.float32], int] | None = None
+
+    def draw(self, round_: int) -> Drawn:
+        """Build the design if something changed, and draw the cohort."""
+        start = time.perf_counter()
+        if self._prepared is not None:
+            self._design, self._prepared = self._prepared(), None
+        elif self._design is None or self._run.recipe.learns:
+            self._design = self._build(round_)
+        self._record_pending()
+        cohort = self._design.draw(stream(self._run.seed, round_=round_, use=Stream.COHORT))
+        return Drawn(self._design, cohort, time.perf_counter() - start)
+
+    def prepare(self, round_: int, pool: ThreadPoolExecutor) -> None:
+        """Build a learning design in the background, from the memory as it is now."""
+        if self._run.recipe.learns:
+            self._prepared = pool.submit(self._build, round_).result
+
+    def remember(self, cohort: Cohort, updates: Tensor, round_: int) -> None:
+        """Record the cohort's updates; with overlap, once the next design is built."""
+        if self._memory is not None:
+            self._pending = (cohort.clients, updates.cpu().numpy(), round_)
+            if not self._options.overlap:
+                self._record_pending()
+
+    def measure(
+        self,
+        model: Tensor,
+        drawn: Drawn,
+        stick: Yardstick | None,
+        *,
+        last: bool,
+        train_seconds: float,
+    ) -> None:
+        """Add the round to the history, measured if it is its turn."""
+        round_ = len(self.history.rounds)
+        start = time.perf_counter()
+        quality: Quality | None = None
+        if last or (round_ + 1) % self._options.measure_every == 0:
+            quality = self._evaluator.quality(model)
+        cohort = drawn.cohort
+        self.history.rounds.append(
+            Round(
+                round_,
+                clients=cohort.clients.tolist(),
+                counts=cohort.counts.tolist(),
+                weights=cohort.weights.tolist(),
+                residual=cohort.residual,
+                distinct_classes=int(self._has_class[cohort.clients].any(axis=0).sum()),
+                draw_seconds=drawn.seconds,
+                train_seconds=train_seconds,
+                measure_seconds=time.perf_counter() - start,
+                quality=quality,
+                yardstick=stick,
+            )
+        )
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """Return what a resumed server needs beside its history, as arrays."""
+        if self._memory is None:
+            return {}
+        kept = {f"memory.{name}": array for name, array in self._memory.state().items()}
+        if self._pending is not None:
+            clients, updates, round_ = self._pending
+            kept |= {
+                "pending.clients": clients,
+                "pending.updates": updates,
+                "pending.round": np.array(round_),
+            }
+        return kept
+
+    def restore(self, history: History, state: dict[str, NDArray[np.generic]]) -> None:
+        """Take over what :meth:`state` gave."""
+        self.history = history
+        self._design, self._prepared, self._pending = None, None, None
+        if self._memory is not None:
+            memory = {
+                name.removeprefix("memory."): array
+                for name, array in state.items()
+                if name.startswith("memory.")
+            }
+            self._memory = UpdateMemory.of_state(memory)
+        if "pending.clients" in state:
+            self._pending = (
+                state["pending.clients"].astype(np.int64),
+                state["pending.updates"].astype(np.float32),
+                int(state["pending.round"]),
+            )
+
+    def _build(self, round_: int) -> Design:
+        # A design that does not learn is built once: its ties are those of round 0.
+        address = round_ if self._run.recipe.learns else 0
+        rng = stream(self._run.seed, round_=address, use=Stream.TIES)
+        return self._run.recipe.build(self._population, self._memory, None, round_, rng)
+
+    def _record_pending(self) -> None:
+        if self._memory is not None and self._pending is not None:
+            clients, updates, round_ = self._pending
+            self._memory.record(clients, updates, round_=round_)
+            self._pending = None
