@@ -9,12 +9,16 @@ from torch.nn.functional import cross_entropy
 
 from fedcohort.simulation.batches import Lane, make_schedule
 from fedcohort.simulation.datasets import Dataset
-from fedcohort.simulation.dropout import with_keyed_dropout
+from fedcohort.simulation.dropout import KeyedDropout, with_keyed_dropout
 from fedcohort.simulation.local_training import LocalTraining
 
 
+def trained(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
 def load(model: nn.Module, flat: torch.Tensor) -> None:
-    nn.utils.vector_to_parameters(flat, model.parameters())
+    nn.utils.vector_to_parameters(flat, trained(model))
 
 
 def plain_update(
@@ -32,7 +36,7 @@ def plain_update(
     schedule = make_schedule([lane], training, round_=round_, n_keys=len(keys))
     optimizer = torch.optim.SGD(
         client.parameters(),
-        lr=training.lr_at(round_),
+        lr=training.lr * training.lr_decay**round_,
         momentum=training.momentum,
         weight_decay=training.weight_decay,
     )
@@ -42,11 +46,14 @@ def plain_update(
         x = torch.from_numpy(dataset.x[rows].astype(np.float32)) * dataset.scale + dataset.shift
         for name, word in zip(keys, schedule.keys[step, 0], strict=True):
             client.get_buffer(name).fill_(int(word))
+        for module in client.modules():
+            if isinstance(module, KeyedDropout):
+                module.calls = 0
         loss = cross_entropy(client(x), torch.from_numpy(dataset.y[rows]))
         if training.mu:
-            moved = nn.utils.parameters_to_vector(client.parameters()) - start
+            moved = nn.utils.parameters_to_vector(trained(client)) - start
             loss = loss + training.mu / 2 * (moved**2).sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return nn.utils.parameters_to_vector(client.parameters()).detach() - start
+    return nn.utils.parameters_to_vector(trained(client)).detach() - start

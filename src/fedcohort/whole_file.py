@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 
 from fedcohort.errors import InputError
@@ -39,6 +40,22 @@ def write_whole(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
     replace_whole(path, write)
+
+
+def write_sealed(path: Path, kind: str, content: bytes) -> None:
+    """Put ``content`` into ``path`` behind its kind and its SHA-256."""
+    write_whole(path, f"{kind}\n{sha256(content).hexdigest()}\n".encode() + content)
+
+
+def read_sealed(path: Path, kind: str) -> bytes:
+    """Return what :func:`write_sealed` wrote; any other or damaged file is a ``ValueError``."""
+    found, _, rest = path.read_bytes().partition(b"\n")
+    digest, _, content = rest.partition(b"\n")
+    if found != kind.encode():
+        raise ValueError(f"it is no {kind}")
+    if digest != sha256(content).hexdigest().encode():
+        raise ValueError("it is damaged")
+    return content
 
 
 def _sync(path: Path) -> None:

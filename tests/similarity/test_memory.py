@@ -45,8 +45,13 @@ def test_what_is_remembered_cannot_be_changed_from_outside() -> None:
         ([1], np.array([[1e39, 0.0]]), "client 1's is not"),
         ([0], [[1.0]], r"needs 1 updates of 2 numbers, one per client; got 1 of shapes \[\(1,\)\]"),
         ([0, 1], [[1.0, 2.0]], "needs 2 updates of 2 numbers"),
-        ([2], [[1.0, 2.0]], r"clients must be 0 to 1; got \[2\]"),
-        ([-1], [[1.0, 2.0]], "clients must be 0 to 1"),
+        ([2], [[1.0, 2.0]], r"clients must be distinct numbers from 0 to 1; got \[2\]"),
+        ([0, 0], [[1.0, 2.0], [3.0, 4.0]], "clients must be distinct numbers from 0 to 1"),
+        ([0.5], [[1.0, 2.0]], "clients must be distinct numbers from 0 to 1"),
+        ([0], [["a", "b"]], "needs one update of numbers per client"),
+        ([0], [[1j, 2j]], "needs one update of numbers per client"),
+        ([0], None, "needs one update of numbers per client"),
+        ([-1], [[1.0, 2.0]], "clients must be distinct numbers from 0 to 1"),
     ],
 )
 def test_what_cannot_be_used_is_refused_and_nothing_is_recorded(
@@ -58,6 +63,31 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_recorded(
         memory.record(clients, updates, round_=0)  # type: ignore[arg-type]
     assert not memory.updates.any()
     assert not memory.seen.any()
+
+
+def test_a_sketch_that_overflows_and_a_negative_round_are_refused() -> None:
+    memory = UpdateMemory(2, 50, sketch=1)
+
+    with pytest.raises(MemoryOfUpdatesError, match="client 0's is not"):
+        memory.record([0], np.full((1, 50), 3e38), round_=0)
+    with pytest.raises(MemoryOfUpdatesError, match="round_ must be 0 or more; got -1"):
+        memory.record([0], np.ones((1, 50)), round_=-1)
+    assert not memory.seen.any()
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    """Any flipped bit: the file carries its checksum."""
+    path = tmp_path / "memory.npz"
+    memory = UpdateMemory(np.int64(5), np.int64(20))  # type: ignore[arg-type]
+    memory.save(path)
+    content = path.read_bytes()
+    for place in range(0, len(content), 97):
+        damaged = bytearray(content)
+        damaged[place] ^= 4
+        path.write_bytes(bytes(damaged))
+
+        with pytest.raises(MemoryOfUpdatesError, match="is not a memory of updates"):
+            UpdateMemory.load(path)
 
 
 def test_a_sketch_is_linear_seeded_and_the_plain_formula() -> None:

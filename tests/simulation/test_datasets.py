@@ -127,6 +127,29 @@ def test_a_broken_cifar_file_is_named(content: bytes, tmp_path: Path) -> None:
         load_dataset("cifar10", tmp_path)
 
 
+@pytest.mark.parametrize("content", [b"<html>", b"", gzip.compress(b"no archive"), None])
+def test_a_broken_archive_is_named(content: bytes | None, tmp_path: Path) -> None:
+    """Also one that lacks a file."""
+    if content is None:
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w:gz"):
+            pass
+        content = buffer.getvalue()
+    put(tmp_path, {"cifar-10-binary.tar.gz": content})
+
+    with pytest.raises(DataError, match=r"cifar-10-binary\.tar\.gz: is broken .*Delete it"):
+        load_dataset("cifar10", tmp_path)
+
+
+def test_files_without_samples_are_refused(tmp_path: Path) -> None:
+    files = idx_files()
+    files[IDX_FILES[0]], files[IDX_FILES[1]] = idx(np.zeros((0, 28, 28))), idx(np.zeros(0))
+    put(tmp_path / "mnist", files)
+
+    with pytest.raises(DataError, match="needs images and as many labels"):
+        load_dataset("mnist", tmp_path)
+
+
 def test_an_unknown_data_set_gets_a_suggestion() -> None:
     with pytest.raises(DataError, match=r"unknown data set 'mnits'; .*Did you mean 'mnist'\?"):
         load_dataset("mnits")

@@ -37,6 +37,14 @@ def test_masks_of_neighbouring_keys_and_positions_are_uncorrelated() -> None:
     assert max(map(abs, across + along)) < 5.7 / np.sqrt(100_000)
 
 
+def test_a_module_that_is_called_twice_gives_two_masks() -> None:
+    dropout = KeyedDropout(0.5)
+    first, second = (dropout(torch.ones(1000)) == 0 for _ in range(2))
+
+    # Independent masks agree in half of the entries: 5 deviations of sqrt(1000) / 2.
+    assert abs(int((first == second).sum()) - 500) < 5 * 16
+
+
 def test_a_key_gives_the_same_mask_again_and_another_key_another() -> None:
     assert (kept(7) == kept(7)).all()
     assert (kept(7) != kept(8)).any()

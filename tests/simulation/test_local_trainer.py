@@ -191,7 +191,7 @@ def test_all_ways_give_the_same_gradients_of_convolutions() -> None:
     x = torch.randn(4, 5, 2, 9, 8, generator=generator)
     y = torch.randint(3, (4, 5), generator=generator)
     weights = torch.rand(4, 5, generator=generator)
-    keys = torch.randint(-(2**31), 2**31, (4, 2), generator=generator).int()
+    keys = torch.randint(-(2**31), 2**31, (4, 3), generator=generator).int()
     parameters = Layout(model).stacked(flat)
 
     assert StackedConvolutionGradients.fits(model)
@@ -201,7 +201,9 @@ def test_all_ways_give_the_same_gradients_of_convolutions() -> None:
             VmappedGradients(model, dropout=dropout),
             LanewiseGradients(model, dropout=dropout),
         ]
-        stacked, vmapped, lanewise = (way(parameters, x, y, weights, keys) for way in ways)
+        stacked, vmapped, lanewise = (
+            way(parameters, x, y, weights, keys[:, : way.n_keys]) for way in ways
+        )
         # Sums of a hundred terms of up to 10 in float32.
         torch.testing.assert_close(stacked, vmapped, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(lanewise, vmapped, rtol=1e-4, atol=1e-4)
@@ -330,7 +332,7 @@ def test_rounds_and_seeds_and_clients_see_other_batches() -> None:
     [
         ({}, "needs either steps or epochs; got steps=None"),
         ({"steps": 1, "epochs": 1}, "needs either steps or epochs"),
-        ({"steps": 0}, "steps must be a whole number of at least 1; got 0"),
+        ({"steps": 0}, r"steps must be a whole number \(int\) of at least 1; got 0"),
         ({"steps": 1, "batch_size": 1.5}, "batch_size must be a whole number"),
         ({"steps": 1, "lr": -1.0}, "lr must be at least 0 and below inf; got -1.0"),
         ({"steps": 1, "lr": float("nan")}, "lr must be"),
@@ -341,3 +343,94 @@ def test_rounds_and_seeds_and_clients_see_other_batches() -> None:
 def test_training_that_cannot_be_is_refused(options: dict[str, float], message: str) -> None:
     with pytest.raises(SimulationError, match=message):
         LocalTraining(**options)  # type: ignore[arg-type]
+
+
+def shared_relu() -> nn.Module:
+    relu = nn.ReLU()
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 8), relu, nn.Linear(8, 8), relu, nn.Linear(8, 10)
+    )
+
+
+def tied_weights() -> nn.Module:
+    first, second = nn.Linear(64, 64), nn.Linear(64, 64)
+    second.weight = first.weight
+    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), second, nn.ReLU(), nn.Linear(64, 10))
+
+
+class Doubled(nn.Module):
+    """A dropout that is called twice, a scalar parameter, one that is not used, a frozen one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 8), nn.Linear(8, 10)
+        self.drop, self.scale = nn.Dropout(0.4), nn.Parameter(torch.tensor(1.5))
+        self.unused = nn.Parameter(torch.ones(3))
+        self.frozen = nn.Parameter(torch.full((8,), 0.5), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.drop(self.first(self.drop(x.flatten(1)))).relu() * self.scale
+        return self.second(hidden + self.frozen)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("source", [shared_relu, tied_weights, Doubled])
+def test_unusual_modules_train_as_one_client_after_the_other(
+    source: Callable[[], nn.Module],
+) -> None:
+    data, training = load_dataset("digits"), TRAININGS["steps"]
+    lanes = lanes_of([20, 9], len(data.y))
+
+    updates, starts, model = trained(source, data, training, lanes)
+
+    for lane, update in zip(lanes, updates, strict=True):
+        plain = plain_update(model, starts[lane.model], lane, training, data, 3)
+        torch.testing.assert_close(update, plain, rtol=1e-4, atol=1e-6)
+
+
+def test_a_hooked_layer_is_no_plain_chain() -> None:
+    model = mlp(64, 8)
+    assert StackedLinearGradients.fits(model)
+
+    model[1].register_forward_hook(lambda module, inputs, outputs: outputs * 2)
+
+    assert not StackedLinearGradients.fits(model)
+
+
+def two_d_dropout() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Dropout2d(0.5), nn.Flatten(), nn.Linear(144, 10))
+
+
+def test_what_a_module_draws_for_itself_comes_from_the_lanes_stream_too() -> None:
+    """Same update again and in another lane, and torch's own generator is left alone."""
+    data, training = load_dataset("digits"), TRAININGS["steps"]
+    lanes = lanes_of([20, 9, 12], len(data.y))
+    before = torch.random.get_rng_state()
+
+    together, _, _ = trained(two_d_dropout, data, training, lanes)
+    torch.rand(7)
+    moved = torch.random.get_rng_state()
+    elsewhere, _, _ = trained(two_d_dropout, data, training, [lanes[2]])
+
+    torch.testing.assert_close(elsewhere[0], together[2], rtol=1e-4, atol=1e-6)
+    assert (torch.random.get_rng_state() == moved).all()
+    assert (before != moved).any()
+
+
+def test_on_a_gpu_modules_that_draw_for_themselves_are_refused() -> None:
+    model = two_d_dropout()
+    parameters = Layout(model).stacked(flat_parameters(model)[None])
+    x, y = torch.rand(1, 5, 1, 8, 8), torch.zeros(1, 5, dtype=torch.int64)
+
+    with pytest.raises(SimulationError, match=r"draws random numbers other than .*nn\.Dropout"):
+        VmappedGradients(model)(
+            parameters, x, y, torch.ones(1, 5), torch.zeros(1, 0, dtype=torch.int32)
+        )
+
+
+def test_a_norm_with_running_means_is_refused() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, track_running_stats=True))
+
+    with pytest.raises(SimulationError, match=r"1 is a norm with running means"):
+        make_model(model, seed=0)
+    with pytest.raises(SimulationError, match=r"needs an nn.Module or a function .* got NoneType"):
+        make_model(lambda: None, seed=0)  # type: ignore[arg-type, return-value]

@@ -57,8 +57,6 @@ def test_the_papers_dirichlet_has_the_papers_sizes_and_shares() -> None:
 
     assert data.population.sizes.tolist() == CIFAR_SIZES
     assert [len(part) for part in data.test] == [size // 5 for size in CIFAR_SIZES]
-    generator = np.random.default_rng(0)
-    assert generator is not None
     for client in range(100):
         train = np.bincount(DATA.y[data.train[client]], minlength=10) / CIFAR_SIZES[client]
         test = np.bincount(DATA.test_y[data.test[client]], minlength=10) / (
@@ -173,6 +171,26 @@ def test_a_users_arrays_come_with_a_client_per_sample_or_a_list_of_positions() -
 def test_arrays_that_do_not_fit_are_refused(arguments: tuple[object, ...], message: str) -> None:
     with pytest.raises(DataError, match=message):
         FederatedData.from_arrays(*arguments)  # type: ignore[arg-type]
+
+
+def test_labels_and_positions_are_not_mixed() -> None:
+    with pytest.raises(DataError, match="must come the same way for training and testing"):
+        FederatedData.from_arrays([[1.0]], [0], [[0]], test=([[1.0]], [0], ["u"]))
+
+
+def test_natural_partitions_of_one_data_set_train_together() -> None:
+    writers, test_writers = np.arange(2000) % 4, np.arange(500) % 4
+
+    first, second = (natural(DATA, writers + k, test_writers + k) for k in range(2))
+
+    assert first.dataset is second.dataset is DATA
+
+
+def test_big_endian_integers_are_read() -> None:
+    data = FederatedData.from_arrays(np.arange(4, dtype=">i4")[:, None], [0, 1, 0, 1], [0, 0, 1, 1])
+
+    assert data.dataset.x.dtype.isnative
+    assert data.dataset.x.ravel().tolist() == [0, 1, 2, 3]
 
 
 def test_a_test_client_that_has_no_training_samples_is_refused() -> None:

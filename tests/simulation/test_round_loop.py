@@ -1,6 +1,8 @@
 """The round loop: what it computes, records and repeats."""
 
-from dataclasses import replace
+import time
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,10 @@ from fedcohort import (
     Multinomial,
     MultinomialDesign,
     Poisson,
+    Population,
     Recipe,
     SimilarityClustered,
+    SimilarityClusteredDesign,
     SizeClustered,
     Stream,
     Target,
@@ -26,6 +30,7 @@ from fedcohort import (
     diagnostics,
     stream,
 )
+from fedcohort.designs import Knowledge
 from fedcohort.errors import SimulationError
 from fedcohort.simulation import (
     FederatedData,
@@ -248,6 +253,170 @@ def test_the_yardstick_compares_with_full_participation() -> None:
     assert stick.kappa_squared == pytest.approx(squares - mean, rel=1e-4)
 
 
+def test_the_yardsticks_variances_are_those_of_the_design_and_of_multinomial() -> None:
+    _, (history,) = simulate(SizeClustered(4), data=UNEQUAL, rounds=1, oracle_every=1)
+    stick = history.rounds[0].yardstick
+
+    assert stick is not None
+    assert 0 < stick.design_variance < 0.95 * stick.multinomial_variance
+
+
+def dropout_mlp() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 10))
+
+
+def test_models_are_measured_and_compared_with_dropout_off() -> None:
+    """The loss and the gradients of a model without its dropout."""
+    options = Options(device="cpu", oracle_every=1)
+    with_dropout = Simulation(
+        [Run(Multinomial(4), UNEQUAL)], dropout_mlp, replace(TRAINING, lr=0.0), options
+    )
+    (history,) = with_dropout.run(1)
+    model = make_model(dropout_mlp, seed=0).eval()
+    dataset, importance = UNEQUAL.dataset, UNEQUAL.population.importance
+    losses, slopes = np.zeros(5), np.zeros((5, 650))
+    for client, train in enumerate(UNEQUAL.train):
+        if len(train):
+            x = torch.from_numpy(dataset.x[train].astype(np.float32)) / 16
+            loss = cross_entropy(model(x), torch.from_numpy(dataset.y[train]))
+            parts = torch.autograd.grad(loss, list(model.parameters()))
+            slopes[client] = torch.cat([part.reshape(-1) for part in parts]).numpy()
+            losses[client] = loss.item()
+
+    quality, stick = history.rounds[0].quality, history.rounds[0].yardstick
+    assert quality is not None
+    assert stick is not None
+    assert quality.loss == pytest.approx(importance @ losses, rel=1e-5)
+    mean = importance @ slopes
+    spread = importance @ (slopes**2).sum(axis=1) - mean @ mean
+    assert stick.kappa_squared == pytest.approx(spread, rel=1e-4)
+
+
+def test_the_memory_is_sketched_where_that_is_asked_for() -> None:
+    simulation, _ = simulate(SimilarityClustered(4), rounds=2, sketch=16)
+
+    state = simulation._servers[0].state()
+    assert state["memory.updates"].shape == (30, 16)
+
+
+def test_a_fixed_design_keeps_its_ties_over_rounds_and_after_a_resume(tmp_path: Path) -> None:
+    """Equal sizes: with other ties other clients would be drawn."""
+    path = tmp_path / "checkpoint.npz"
+    whole = other_run(recipe=SizeClustered(6))
+    whole.run(6)
+    other_run(recipe=SizeClustered(6)).run(3, checkpoint=path)
+    resumed = other_run(recipe=SizeClustered(6))
+    resumed.resume(path)
+    resumed.run(6)
+    design = SizeClustered(6).build(DIGITS.population, None, None, 0, stream(0, use=Stream.TIES))
+
+    for round_ in range(6):
+        expected = design.draw(stream(0, round_=round_, use=Stream.COHORT)).clients.tolist()
+        for simulation in (whole, resumed):
+            assert simulation.histories[0].rounds[round_].clients == expected
+
+
+def test_going_on_gives_the_history_of_a_run_that_never_stopped(tmp_path: Path) -> None:
+    """The last round is measured; when it turns out not to be the last, it no longer is."""
+    options = {"options": Options(device="cpu", measure_every=3)}
+    whole, parts = other_run(**options), other_run(**options)
+
+    whole.run(10)
+    for rounds in (1, 5, 10):
+        parts.run(rounds)
+
+    assert [r.round_ for r in parts.histories[0].measured] == [2, 5, 8, 9]
+    assert parts.histories[0].as_dicts(times=False) == whole.histories[0].as_dicts(times=False)
+
+
+def test_checkpoints_are_written_every_so_many_rounds(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.npz"
+    seen: list[bool] = []
+
+    other_run().run(5, checkpoint=path, every=3, progress=lambda *_: seen.append(path.exists()))
+
+    assert seen == [False, False, True, True, True]
+    assert other_run().resume(path) == 5
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_an_interrupted_round_can_be_played_again(
+    overlap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"options": Options(device="cpu", overlap=overlap)}
+    runs = [Run(SimilarityClustered(4), DIGITS), Run(Multinomial(4), DIGITS)]
+    whole, broken = (Simulation(runs, small_mlp, TRAINING, options["options"]) for _ in range(2))
+    whole.run(5)
+    broken.run(2)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broken._servers[1]._evaluator, "quality", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            broken.run(5)
+    broken.run(5)
+
+    assert (broken.models == whole.models).all()
+    for one, other in zip(broken.histories, whole.histories, strict=True):
+        assert one.as_dicts(times=False) == other.as_dicts(times=False)
+
+
+@dataclass(frozen=True)
+class SlowSimilarity(SimilarityClustered):  # type: ignore[misc]
+    """Takes a tenth of a second to build."""
+
+    def _design(self, population: Population, known: Knowledge) -> SimilarityClusteredDesign:
+        time.sleep(0.1)
+        return super()._design(population, known)
+
+
+def test_waiting_for_an_overlapped_design_is_counted_as_drawing() -> None:
+    _, (history,) = simulate(SlowSimilarity(4), rounds=4, overlap=True)
+
+    assert history.rounds[0].draw_seconds > 0.1
+    for before, after in pairwise(history.rounds):
+        # Built while the clients trained and the model was measured; the rest is waiting.
+        assert before.train_seconds + before.measure_seconds + after.draw_seconds > 0.09
+
+
+class Frozen(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+        self.features: torch.Tensor
+        self.register_buffer("features", torch.randn(64, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.flatten(1) @ self.features)  # type: ignore[no-any-return]
+
+
+def test_seeds_that_differ_in_what_is_not_trained_are_refused() -> None:
+    runs = [Run(Multinomial(4), DIGITS, seed) for seed in (0, 1)]
+
+    with pytest.raises(SimulationError, match="frozen parameters or buffers differ between seeds"):
+        Simulation(runs, Frozen, TRAINING, Options(device="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (lambda: mlp(63), r"does not take inputs of shape \(1, 8, 8\)"),
+        (lambda: mlp(64, 8, classes=9), r"must give \(batch, 10\) outputs, one per class; got"),
+        (lambda: nn.Conv2d(1, 10, 3), r"must give \(batch, 10\) outputs"),
+    ],
+)
+def test_a_model_that_does_not_fit_the_data_is_refused(model: Any, message: str) -> None:
+    with pytest.raises(SimulationError, match=message):
+        other_run(model=model)
+
+
+def test_diverging_training_is_one_sentence() -> None:
+    with pytest.raises(SimulationError, match=r"no longer finite; training diverges. Lower lr"):
+        other_run(training=replace(TRAINING, lr=1e30)).run(3)
+
+
 def test_the_yardstick_changes_nothing() -> None:
     asked, _ = simulate(SimilarityClustered(4), rounds=4, oracle_every=2)
     unasked, _ = simulate(SimilarityClustered(4), rounds=4)
@@ -298,6 +467,16 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_ends(
         assert rows == other.as_dicts(times=False)
 
 
+def tanh_model() -> nn.Module:
+    """As many parameters in other layers."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 10))
+
+
+def rescaled() -> FederatedData:
+    """The same partition of other numbers."""
+    return replace(DIGITS, dataset=replace(DIGITS.dataset, scale=1 / 8))
+
+
 def other_run(**changes: Any) -> Simulation:
     arguments: dict[str, Any] = {
         "recipe": Multinomial(4),
@@ -319,7 +498,10 @@ def other_run(**changes: Any) -> Simulation:
         ({"seed": 1}, "runs"),
         ({"training": replace(TRAINING, lr=0.2)}, "training"),
         ({"options": Options(device="cpu", server_lr=0.5)}, "options"),
-        ({"model": lambda: mlp(64, 9)}, "parameters"),
+        ({"model": lambda: mlp(64, 9)}, "model"),
+        ({"model": tanh_model}, "model"),
+        ({"data": rescaled()}, "data"),
+        ({"data": replace(DIGITS, test=DIGITS.test[::-1])}, "data"),
         ({"data": DIGITS.renumbered(rng(1))}, "data"),
     ],
 )
@@ -361,7 +543,9 @@ def test_progress_is_told_after_every_round() -> None:
 def test_bad_options_are_refused() -> None:
     with pytest.raises(SimulationError, match="at least one run, all on one data set; got 0"):
         Simulation([], small_mlp, TRAINING)
-    with pytest.raises(SimulationError, match="measure_every must be at least 1; got 0"):
+    with pytest.raises(
+        SimulationError, match=r"measure_every must be a whole number \(int\) of at least 1; got 0"
+    ):
         Options(measure_every=0)
     with pytest.raises(SimulationError, match="device must be auto, cpu or cuda; got 'tpu'"):
         Options(device="tpu").torch_device()

@@ -2,8 +2,8 @@
 
 import io
 import json
-import zipfile
 from collections.abc import Sequence
+from operator import index
 from pathlib import Path
 from typing import Self, final
 
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort.errors import MemoryOfUpdatesError
 from fedcohort.similarity.sketch import CountSketch
-from fedcohort.whole_file import write_whole
+from fedcohort.whole_file import read_sealed, write_sealed
 
 FORMAT = "fedcohort update memory 1"
 NEVER = -1
@@ -45,13 +45,16 @@ class UpdateMemory:
     def __init__(
         self, n_clients: int, dimension: int, sketch: int | None = None, seed: int = 0
     ) -> None:
-        if n_clients < 1 or dimension < 1:
+        try:
+            self.n_clients, self.dimension = index(n_clients), index(dimension)
+            self.sketch, self.seed = None if sketch is None else index(sketch), index(seed)
+        except TypeError as error:
+            raise MemoryOfUpdatesError(f"UpdateMemory: needs whole numbers ({error}).") from error
+        if self.n_clients < 1 or self.dimension < 1:
             raise MemoryOfUpdatesError(
                 f"UpdateMemory: needs at least one client and one parameter; got {n_clients} and "
                 f"{dimension}."
             )
-        self.n_clients, self.dimension = n_clients, dimension
-        self.sketch, self.seed = sketch, seed
         self._sketch = None if sketch is None else CountSketch(dimension, sketch, seed=seed)
         self._updates = np.zeros((n_clients, sketch or dimension), dtype=np.float32)
         self._last_seen = np.full(n_clients, NEVER, dtype=np.int64)
@@ -85,13 +88,12 @@ class UpdateMemory:
         Each update is a flat vector of ``dimension`` numbers, or a list of arrays that have as
         many entries together (a model's layers). Nothing is recorded if one cannot be used.
         """
-        positions = np.asarray(clients, dtype=np.int64)
-        if ((positions < 0) | (positions >= self.n_clients)).any():
-            raise MemoryOfUpdatesError(
-                f"UpdateMemory: clients must be 0 to {self.n_clients - 1}; got "
-                f"{positions.tolist()}."
-            )
+        positions = self._positions(clients)
+        if round_ < 0:
+            raise MemoryOfUpdatesError(f"UpdateMemory: round_ must be 0 or more; got {round_}.")
         vectors = self._vectors(updates, len(positions))
+        with np.errstate(over="ignore", invalid="ignore"):
+            vectors = vectors if self._sketch is None else self._sketch(vectors)
         finite = np.isfinite(vectors).all(axis=1)
         if not finite.all():
             client = positions[np.argmin(finite)]
@@ -99,42 +101,61 @@ class UpdateMemory:
                 f"UpdateMemory: updates must be finite float32 numbers; client {client}'s is not. "
                 f"Leave the client out, and keep what it sent before."
             )
-        self._updates[positions] = vectors if self._sketch is None else self._sketch(vectors)
+        self._updates[positions] = vectors
         self._last_seen[positions] = round_
+
+    def _positions(self, clients: object) -> NDArray[np.int64]:
+        """Let distinct positions of clients through."""
+        positions = np.asarray(clients)
+        whole = positions.ndim == 1 and (positions.dtype.kind in "iu" or positions.size == 0)
+        if (
+            not whole
+            or len(np.unique(positions)) < len(positions)
+            or (positions.size and not 0 <= positions.min() <= positions.max() < self.n_clients)
+        ):
+            raise MemoryOfUpdatesError(
+                f"UpdateMemory: clients must be distinct numbers from 0 to {self.n_clients - 1}; "
+                f"got {positions.tolist()}."
+            )
+        return positions.astype(np.int64)
 
     def _vectors(self, updates: object, n: int) -> NDArray[np.float32]:
         """Flatten the updates to shape (n, dimension)."""
-        if not isinstance(updates, np.ndarray):
-            updates = [_flat(update) for update in updates]  # type: ignore[attr-defined]
+        try:
+            flat = [_flat(update) for update in updates]  # type: ignore[attr-defined]
+        except (TypeError, ValueError) as error:
+            raise MemoryOfUpdatesError(
+                f"UpdateMemory: needs one update of numbers per client ({error}). Flatten each "
+                f"client's update."
+            ) from error
+        shapes = {update.shape for update in flat}
+        if len(flat) != n or not shapes <= {(self.dimension,)}:
+            raise MemoryOfUpdatesError(
+                f"UpdateMemory: needs {n} updates of {self.dimension} numbers, one per client; got "
+                f"{len(flat)} of shapes {sorted(shapes)}. Flatten each client's update."
+            )
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite: refused
-            shapes = {np.shape(update) for update in updates}
-            if len(updates) == n and shapes <= {(self.dimension,)}:
-                return np.asarray(updates, dtype=np.float32).reshape(n, self.dimension)
-        raise MemoryOfUpdatesError(
-            f"UpdateMemory: needs {n} updates of {self.dimension} numbers, one per client; got "
-            f"{len(updates)} of shapes {sorted(shapes)}. Flatten each client's update."
-        )
+            return np.array(flat, dtype=np.float32).reshape(n, self.dimension)
 
     def save(self, path: Path) -> None:
         """Write the memory to a file, whole or not at all."""
-        write_whole(path, _packed(self.state()))
+        write_sealed(Path(path), FORMAT, _packed(self.state()))
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a memory back; anything else is refused."""
         try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                state = {name: arrays[name] for name in arrays.files}
-            return cls.of_state(state)
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
+            content = io.BytesIO(read_sealed(Path(path), FORMAT))
+        except (OSError, ValueError) as error:
             raise MemoryOfUpdatesError(
                 f"UpdateMemory: {path} is not a memory of updates ({error}). Start without it."
             ) from error
+        with np.load(content, allow_pickle=False) as arrays:
+            return cls.of_state({name: arrays[name] for name in arrays.files})
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Return everything that is to be kept, as arrays."""
         head = {
-            "format": FORMAT,
             "dimension": self.dimension,
             "sketch": self.sketch,
             "seed": self.seed,
@@ -148,22 +169,20 @@ class UpdateMemory:
     @classmethod
     def of_state(cls, state: dict[str, NDArray[np.generic]]) -> Self:
         """Make the memory that ``state`` came from."""
-        head = json.loads(str(state["head"]))
-        if head.pop("format", None) != FORMAT:
-            raise ValueError("foreign format")
-        memory = cls(len(state["last_seen"]), **head)
-        for kept, found in ((memory._updates, "updates"), (memory._last_seen, "last_seen")):
-            if state[found].shape != kept.shape or state[found].dtype != kept.dtype:
-                raise ValueError(f"{found} of another shape")
-            kept[...] = state[found]
+        memory = cls(len(state["last_seen"]), **json.loads(str(state["head"])))
+        memory._updates[...] = state["updates"]
+        memory._last_seen[...] = state["last_seen"]
         return memory
 
 
 def _flat(update: object) -> NDArray[np.floating]:
-    """Return an update as one vector: as it is, or its arrays end to end."""
+    """Return an update as one vector of numbers: as it is, or its arrays end to end."""
     if isinstance(update, (list, tuple)) and any(np.ndim(part) > 0 for part in update):
-        return np.concatenate([np.ravel(part) for part in update])
-    return np.asarray(update)
+        update = np.concatenate([np.ravel(part) for part in update])
+    array = np.asarray(update)
+    if array.dtype.kind not in "iuf":
+        raise ValueError(f"got {array.dtype}")
+    return array
 
 
 def _packed(arrays: dict[str, NDArray[np.generic]]) -> bytes:

@@ -70,7 +70,9 @@ def make_schedule(
         weights[:taken, k] = (places < lengths[:, None]) / lengths[:, None]
         if n_keys:
             rng = stream(lane.seed, round_=round_, use=Stream.DROPOUT, client=lane.client)
-            keys[:taken, k] = rng.integers(-(2**31), 2**31, size=(taken, n_keys), dtype=np.int32)
+            # Key by key: what comes first does not depend on how many follow.
+            words = rng.integers(-(2**31), 2**31, size=(n_keys, taken), dtype=np.int32)
+            keys[:taken, k] = words.T
     return Schedule(positions, weights, active, keys)
 
 

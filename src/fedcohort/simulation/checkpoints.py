@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import zipfile
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.history import History
-from fedcohort.whole_file import write_whole
+from fedcohort.whole_file import read_sealed, write_sealed
 
 FORMAT = "fedcohort checkpoint 1"
 
@@ -45,7 +45,6 @@ class Checkpoint:
     def save(self, path: Path) -> None:
         """Write the file: first beside its place and onto the disk, then into its place."""
         head = {
-            "format": FORMAT,
             "fingerprint": dict(self.fingerprint),
             "rounds_done": self.rounds_done,
             "histories": [history.as_dicts() for history in self.histories],
@@ -55,44 +54,47 @@ class Checkpoint:
             arrays |= {f"{number}.{name}": array for name, array in server.items()}
         buffer = io.BytesIO()
         np.savez(buffer, **arrays)  # type: ignore[arg-type]
-        write_whole(path, buffer.getvalue())
+        write_sealed(path, FORMAT, buffer.getvalue())
 
     @classmethod
     def load(cls, path: Path, *, expected: Mapping[str, str]) -> Checkpoint:
         """Read a checkpoint of the simulation with this fingerprint; refuse every other file."""
         try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-                arrays = {name: found[name] for name in found.files}
-            head = json.loads(str(arrays.pop("head")))
-            if head["format"] != FORMAT:
-                raise ValueError(f"its format is {head['format']!r}")
-            made_with, models = head["fingerprint"], arrays.pop("models")
-            histories = [History.of_dicts(rows) for rows in head["histories"]]
-            rounds_done = int(head["rounds_done"])
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            content = io.BytesIO(read_sealed(path, FORMAT))
+        except (OSError, ValueError) as error:
             raise SimulationError(
                 f"checkpoint {path}: cannot be read ({error}). Start anew, or use another file."
             ) from error
+        with np.load(content, allow_pickle=False) as found:
+            arrays = {name: found[name] for name in found.files}
+        head = json.loads(str(arrays.pop("head")))
+        made_with, models = head["fingerprint"], arrays.pop("models")
         differ = [name for name in expected if made_with.get(name) != expected[name]]
         if differ:
             raise SimulationError(
                 f"checkpoint {path}: was written by another simulation; {', '.join(differ)} "
                 f"differ. Use the same arguments, or start anew."
             )
+        histories = [History.of_dicts(rows) for rows in head["histories"]]
         servers: list[Arrays] = [{} for _ in histories]
         for name, array in arrays.items():
             number, _, rest = name.partition(".")
             servers[int(number)][rest] = array
-        return cls(made_with, rounds_done, models, histories, servers)
+        return cls(made_with, int(head["rounds_done"]), models, histories, servers)
 
 
-def fingerprint(values: Mapping[str, object], parts: Sequence[NDArray[np.int64]]) -> dict[str, str]:
-    """Hash what a simulation was made with, name by name, and its clients' samples."""
-    digests = {name: _digest(repr(value).encode()) for name, value in values.items()}
-    lengths = np.array([len(part) for part in parts], dtype=np.int64)
-    digests["data"] = _digest(lengths.tobytes() + b"".join(part.tobytes() for part in parts))
-    return digests
+def fingerprint(values: Mapping[str, object]) -> dict[str, str]:
+    """Hash what a simulation was made with, name by name; arrays by their bytes."""
+    return {name: _digest(value) for name, value in values.items()}
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
+def _digest(value: object) -> str:
+    digest = hashlib.sha256()
+    for part in value if isinstance(value, (list, tuple)) else [value]:
+        if isinstance(part, np.ndarray):
+            digest.update(f"{part.dtype} {part.shape} ".encode())
+            digest.update(np.ascontiguousarray(part).data)
+        else:
+            with np.printoptions(threshold=sys.maxsize):
+                digest.update(f"{part!r} ".encode())
+    return digest.hexdigest()[:16]

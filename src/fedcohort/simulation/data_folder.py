@@ -3,6 +3,7 @@
 import logging
 import os
 import tarfile
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,13 +65,14 @@ def fetch(file: RemoteFile, folder: Path, *, needed: Iterable[str], owner: str) 
 
 def unpack(archive: Path, names: Iterable[str], folder: Path) -> None:
     """Take the named members out of an archive, each written whole."""
-    with tarfile.open(archive) as members:
-        for name in names:
-            member = members.extractfile(name)
-            if member is None:
-                raise DataError(f"{archive}: has no {name}. Delete it and try again.")
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            write_whole(folder / name, member.read())
+    try:
+        with tarfile.open(archive, "r:gz") as members:
+            for name in names:
+                member = members.extractfile(name)
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                write_whole(folder / name, b"" if member is None else member.read())
+    except (tarfile.TarError, EOFError, KeyError, OSError, zlib.error) as error:
+        raise DataError(f"{archive}: is broken ({error}). Delete it and try again.") from error
 
 
 class _Bar:

@@ -48,7 +48,7 @@ def load_dataset(name: str, folder: Path | None = None) -> Dataset:
             f"unknown data set {name!r}; known are {', '.join(DATASETS)}."
             f"{did_you_mean(name, DATASETS)}"
         )
-    return DATASETS[name](data_folder() if folder is None else folder)
+    return DATASETS[name](data_folder() if folder is None else Path(folder))
 
 
 def _digits(folder: Path) -> Dataset:
@@ -87,7 +87,8 @@ class _IdxFamily:
             arrays.append(read_idx(path))
         x, y, test_x, test_y = arrays
         for images, labels in ((x, y), (test_x, test_y)):
-            if images.ndim != 3 or labels.shape != (len(images),) or labels.max() > 9:
+            labelled = images.ndim == 3 and labels.shape == (len(images),)
+            if not labelled or not len(labels) or labels.max() > 9:
                 raise DataError(
                     f"data set {self.name}: needs images and as many labels from 0 to 9; got "
                     f"{images.shape} and {labels.shape}. Delete the files and try again."

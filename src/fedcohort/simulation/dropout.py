@@ -2,9 +2,11 @@
 
 import copy
 import math
+from typing import final
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 
 def keyed_dropout(x: Tensor, p: float, key: Tensor) -> Tensor:
@@ -24,7 +26,8 @@ def keyed_dropout(x: Tensor, p: float, key: Tensor) -> Tensor:
     words = words * _FIRST
     words = (words ^ (words >> 15 & 0x1FFFF)) * _SECOND
     # As signed integers the words are uniform on [-2^31, 2^31).
-    return torch.where(words >= round(p * 2**32) - 2**31, x, 0.0) * (1 / (1 - p))
+    threshold = min(round(p * 2**32), 2**32 - 1) - 2**31
+    return torch.where(words >= threshold, x, 0.0) * (1 / (1 - p))
 
 
 #: Odd multipliers: those of MurmurHash3's finaliser and the golden ratio, as signed integers.
@@ -50,25 +53,50 @@ class KeyedDropout(nn.Module):
 
     def __init__(self, p: float) -> None:
         super().__init__()
-        self.p = p
+        self.p, self.calls = p, 0
         self.register_buffer("key", torch.zeros((), dtype=torch.int32))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the mask of the current key, in training only."""
-        return keyed_dropout(x, self.p, self.key) if self.training else x
+        """Apply the key's next mask, in training only: a module may be called several times."""
+        if not self.training:
+            return x
+        offset = _signed(self.calls * _GOLDEN)
+        self.calls += 1
+        return keyed_dropout(x, self.p, self.key + offset)
+
+
+def _signed(number: int) -> int:
+    """Wrap an integer around to 32 bits."""
+    return (number + 2**31) % 2**32 - 2**31
+
+
+@final
+class KeyedModel:
+    """A copy of a model with keys for its ``nn.Dropout`` modules, called with its parameters."""
+
+    def __init__(self, model: nn.Module, *, dropout: bool) -> None:
+        self._model, self._names = with_keyed_dropout(model)
+        self._model.train(dropout)
+        self._keyed = [m for m in self._model.modules() if isinstance(m, KeyedDropout)]
+        self.n_keys = len(self._names)
+
+    def __call__(self, parameters: dict[str, Tensor], keys: Tensor, x: Tensor) -> Tensor:
+        """Return the outputs for one lane's parameters and keys, shape (n_keys,)."""
+        for module in self._keyed:
+            module.calls = 0
+        words = dict(zip(self._names, keys.unbind(), strict=True)) if self._names else {}
+        outputs: Tensor = functional_call(self._model, {**parameters, **words}, (x,))
+        return outputs
 
 
 def with_keyed_dropout(model: nn.Module) -> tuple[nn.Module, list[str]]:
-    """Copy a model with its ``nn.Dropout`` modules replaced; return it and its keys' names.
-
-    Other sources of randomness inside a model (``F.dropout``, ``nn.Dropout2d``) stay as they are:
-    they draw from torch's generator, so that a client's update then depends on its lane.
-    """
+    """Copy a model with its ``nn.Dropout`` modules replaced; return it and its keys' names."""
     copied = copy.deepcopy(model)
-    if isinstance(copied, nn.Dropout):
+    if type(copied) is nn.Dropout:
         return KeyedDropout(copied.p), ["key"]
     keys = []
-    for name, module in list(copied.named_modules()):
+    # Duplicates too: a module that stands in two places gets a key for each.
+    for name, module in list(copied.named_modules(remove_duplicate=False)):
         if type(module) is nn.Dropout:
             parent, _, child = name.rpartition(".")
             setattr(copied.get_submodule(parent), child, KeyedDropout(module.p))

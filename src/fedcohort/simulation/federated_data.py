@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,12 +74,17 @@ class FederatedData:
             The same three for testing; without it clients have no test samples.
         """
         inputs, labels = _arrays(x, y)
-        train = _positions(clients, len(labels))
+        names, train = positions_of(clients, len(labels))
         empty = tuple(np.empty(0, dtype=np.int64) for _ in train)
         test_inputs, test_labels, test_parts = inputs[:0], labels[:0], empty
         if test is not None:
             test_inputs, test_labels = _arrays(test[0], test[1])
-            test_parts = _positions(test[2], len(test_labels), _names(clients, len(labels)))
+            test_names, test_parts = positions_of(test[2], len(test_labels), names)
+            if (names is None) != (test_names is None):
+                raise DataError(
+                    "FederatedData: clients must come the same way for training and testing, as "
+                    "a label per sample or as lists of positions. Use one of them for both."
+                )
         n_classes = int(max(labels.max(initial=0), test_labels.max(initial=0))) + 1
         dataset = Dataset(inputs, labels, test_inputs, test_labels, n_classes, scale, shift)
         return cls(dataset, train, test_parts)
@@ -125,30 +130,51 @@ def _arrays(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.generic], NDArray[np
         )
     if labels.size and labels.min() < 0:
         raise DataError(f"FederatedData: labels must be 0 or more; got {labels.min()}.")
-    if inputs.dtype.kind == "f":
-        inputs = inputs.astype(np.float32)
-    return inputs, labels.astype(np.int64)
+    if inputs.dtype.kind not in "iufb":
+        raise DataError(f"FederatedData: inputs must be numbers; got {inputs.dtype}.")
+    # Floats as float32, integers in this machine's byte order.
+    kind = np.float32 if inputs.dtype.kind == "f" else inputs.dtype.newbyteorder("=")
+    return inputs.astype(kind, copy=False), labels.astype(np.int64)
 
 
-def _is_label_per_sample(clients: object, n: int) -> bool:
-    first = clients[0] if len(clients) else None  # type: ignore[index, arg-type]
-    return len(clients) == n and np.ndim(first) == 0  # type: ignore[arg-type]
+def positions_of(
+    clients: Any, n: int, names: list[Any] | None = None
+) -> tuple[list[Any] | None, Indices]:
+    """Read the client of each of n samples, or every client's positions.
 
-
-def _names(clients: Any, n: int) -> list[object] | None:
-    return sorted(set(np.asarray(clients).tolist())) if _is_label_per_sample(clients, n) else None
-
-
-def _positions(clients: Any, n: int, names: list[object] | None = None) -> Indices:
-    """Read the client of every sample, or every client's positions."""
-    if not _is_label_per_sample(clients, n):
-        return tuple(np.asarray(part, dtype=np.int64).reshape(-1) for part in clients)
-    labels = np.asarray(clients)
-    known = names or sorted(set(labels.tolist()))
+    Returns the clients' names, sorted (None where there are only positions), and their positions;
+    with ``names`` these are the clients.
+    """
+    if isinstance(clients, Mapping):
+        raise DataError(
+            "FederatedData: clients must be a label per sample or a list of positions per client; "
+            "got a mapping. Pass list(clients.values())."
+        )
+    entries = list(clients)
+    n_axes = {np.ndim(entry) for entry in entries}
+    if n_axes == {1}:
+        return None, tuple(_checked_positions(k, part) for k, part in enumerate(entries))
+    if n_axes != {0} or len(entries) != n:
+        raise DataError(
+            f"FederatedData: clients must be one label for each of {n} samples, or a list of "
+            f"positions per client; got {len(entries)} entries of {sorted(n_axes)} axes."
+        )
+    labels = np.asarray(entries)
+    known = sorted(set(labels.tolist())) if names is None else names
     strangers = set(labels.tolist()) - set(known)
     if strangers:
         raise DataError(
             f"FederatedData: the test samples' clients must be among the training samples'; "
             f"{min(strangers)!r} is not."
         )
-    return tuple(np.flatnonzero(labels == name) for name in known)
+    return known, tuple(np.flatnonzero(labels == name) for name in known)
+
+
+def _checked_positions(client: int, part: Any) -> NDArray[np.int64]:
+    positions = np.asarray(part)
+    if positions.size and positions.dtype.kind not in "iu":
+        raise DataError(
+            f"FederatedData: client {client}'s positions must be whole numbers; got "
+            f"{positions.dtype}. Use numpy.flatnonzero for masks."
+        )
+    return positions.astype(np.int64)

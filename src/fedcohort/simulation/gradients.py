@@ -13,10 +13,12 @@ from typing import Protocol, final
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy
 
-from fedcohort.simulation.dropout import with_keyed_dropout
+from fedcohort.errors import SimulationError
+from fedcohort.simulation.chains import is_plain_chain, layers_of
+from fedcohort.simulation.dropout import KeyedModel
 from fedcohort.simulation.parameters import Stacked
 from fedcohort.simulation.stacked_convolutions import StackedConvolutionGradients
 
@@ -50,52 +52,67 @@ class Gradients(Protocol):
 
 @final
 class VmappedGradients:
-    """Any module, by ``torch.func``: one batch dimension more in every operation."""
+    """Any module, by ``torch.func``: one batch dimension more in every operation.
+
+    Modules that draw random numbers for themselves (``F.dropout``, ``nn.Dropout2d``) are refused:
+    in a CUDA graph their numbers would come from no address.
+    """
 
     def __init__(self, model: nn.Module, *, dropout: bool = True) -> None:
-        self._model, self._key_names = with_keyed_dropout(model)
-        self._model.train(dropout)
-        self.n_keys = len(self._key_names)
-        # Modules that draw for themselves get another number in every lane.
-        self._gradients = vmap(grad(self._loss), randomness="different")
+        self._model = KeyedModel(model, dropout=dropout)
+        self.n_keys = self._model.n_keys
+        self._gradients = vmap(grad(self._loss), randomness="error")
 
     def _loss(
         self, parameters: Stacked, x: Tensor, y: Tensor, weights: Tensor, keys: Tensor
     ) -> Tensor:
-        words = dict(zip(self._key_names, keys.unbind(), strict=True)) if self.n_keys else {}
-        outputs = functional_call(self._model, {**parameters, **words}, (x,))
+        outputs = self._model(parameters, keys, x)
         return (cross_entropy(outputs, y, reduction="none") * weights).sum()
 
     def __call__(
         self, parameters: Stacked, x: Tensor, y: Tensor, weights: Tensor, keys: Tensor
     ) -> Stacked:
         """Return the gradients, stacked as the parameters are."""
-        gradients: Stacked = self._gradients(parameters, x, y, weights, keys)
+        try:
+            gradients: Stacked = self._gradients(parameters, x, y, weights, keys)
+        except RuntimeError as error:
+            if "random" not in str(error):
+                raise
+            raise SimulationError(
+                "model: draws random numbers other than those of nn.Dropout, which cannot be "
+                "repeated on a GPU. Use nn.Dropout modules, or device 'cpu'."
+            ) from error
         return gradients
 
 
 @final
 class LanewiseGradients:
-    """Any module, one lane after the other, by autograd."""
+    """Any module, one lane after the other, by autograd.
+
+    What a module draws for itself comes from torch's generator, set anew for every lane and step
+    from the lane's own stream, and put back.
+    """
 
     def __init__(self, model: nn.Module, *, dropout: bool = True) -> None:
-        self._model, self._key_names = with_keyed_dropout(model)
-        self._model.train(dropout)
-        self.n_keys = len(self._key_names)
+        self._model = KeyedModel(model, dropout=dropout)
+        self.n_keys = self._model.n_keys + 1
 
     def __call__(
         self, parameters: Stacked, x: Tensor, y: Tensor, weights: Tensor, keys: Tensor
     ) -> Stacked:
         """Return the gradients, stacked as the parameters are."""
         gradients = {name: torch.empty_like(tensor) for name, tensor in parameters.items()}
-        for k in range(len(x)):
-            own = {name: tensor[k].detach().requires_grad_() for name, tensor in parameters.items()}
-            words = dict(zip(self._key_names, keys[k].unbind(), strict=True))
-            with torch.enable_grad():
-                outputs = functional_call(self._model, {**own, **words}, (x[k],))
-                loss = cross_entropy(outputs, y[k], reduction="none") @ weights[k]
-            for name, found in zip(own, torch.autograd.grad(loss, list(own.values())), strict=True):
-                gradients[name][k] = found
+        with torch.random.fork_rng(devices=[]):
+            for k, seed in enumerate(keys[:, -1].tolist()):
+                torch.manual_seed(seed)
+                own = {name: t[k].detach().requires_grad_() for name, t in parameters.items()}
+                with torch.enable_grad():
+                    outputs = self._model(own, keys[k, :-1], x[k])
+                    loss = cross_entropy(outputs, y[k], reduction="none") @ weights[k]
+                leaves = list(own.values())
+                slopes = torch.autograd.grad(loss, leaves, allow_unused=True)
+                for name, slope in zip(own, slopes, strict=True):
+                    gradients[name][k] = 0.0 if slope is None else slope
         return gradients
 
 
@@ -110,22 +127,22 @@ class StackedLinearGradients:
     n_keys = 0
 
     def __init__(self, model: nn.Sequential) -> None:
-        layers = list(model.named_children())[1:]  # behind the flattening
+        layers = layers_of(model)[1:]  # behind the flattening
         self._layers = [name for name, _ in layers]
         self._linear = {name for name, module in layers if isinstance(module, nn.Linear)}
 
     @staticmethod
     def fits(model: nn.Module) -> bool:
         """Whether the model is such a chain: flatten, then layers, the last one linear."""
-        if type(model) is not nn.Sequential or len(model) < 2:
+        if not is_plain_chain(model):
             return False
-        first, *rest = model
+        (_, first), *rest = layers_of(model)  # type: ignore[arg-type]
         return (
             isinstance(first, nn.Flatten)
             and (first.start_dim, first.end_dim) == (1, -1)
-            and all(type(module) in (nn.Linear, nn.ReLU) for module in rest)
-            and type(rest[-1]) is nn.Linear
-            and all(p.requires_grad and p.dtype == torch.float32 for p in model.parameters())
+            and all(type(module) in (nn.Linear, nn.ReLU) for _, module in rest)
+            and bool(rest)
+            and type(rest[-1][1]) is nn.Linear
         )
 
     def __call__(

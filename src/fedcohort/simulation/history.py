@@ -22,8 +22,8 @@ class Round:
     distinct_classes
         Classes that the cohort's clients have samples of.
     draw_seconds, train_seconds, measure_seconds
-        Building the design and drawing; local training and aggregation (of all runs that train
-        together); measuring.
+        Building the design, or waiting for it, and drawing; local training and aggregation (of
+        all runs that train together); measuring, the yardstick included.
     quality
         Of the model after the round, where it was measured.
     yardstick

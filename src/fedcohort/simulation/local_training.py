@@ -42,9 +42,10 @@ class LocalTraining:
             )
         for name in ("steps", "epochs", "batch_size"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
+            if value is not None and (type(value) is not int or value < 1):
                 raise SimulationError(
-                    f"LocalTraining: {name} must be a whole number of at least 1; got {value!r}."
+                    f"LocalTraining: {name} must be a whole number (int) of at least 1; got "
+                    f"{value!r}."
                 )
         for name, low, high in (
             ("lr", 0.0, float("inf")),
@@ -53,10 +54,11 @@ class LocalTraining:
             ("weight_decay", 0.0, float("inf")),
             ("mu", 0.0, float("inf")),
         ):
-            if not low <= getattr(self, name) < high:
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not low <= value < high:
                 raise SimulationError(
                     f"LocalTraining: {name} must be at least {low:g} and below {high:g}; got "
-                    f"{getattr(self, name)!r}."
+                    f"{value!r}."
                 )
 
     @property

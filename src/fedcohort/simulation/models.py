@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fedcohort.errors import SimulationError
+from fedcohort.simulation.resident_data import ResidentData
 from fedcohort.streams import Stream, stream
 
 ModelSource = nn.Module | Callable[[], nn.Module]
@@ -50,16 +51,22 @@ def make_model(source: ModelSource, *, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(stream(seed, use=Stream.MODEL).integers(2**63)))
             model = source()
+    if not isinstance(model, nn.Module):
+        raise SimulationError(
+            f"model: needs an nn.Module or a function that makes one; got {type(model).__name__}."
+        )
     _check_model(model)
     return model
 
 
 def _check_model(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
+        if batch_norm or getattr(module, "track_running_stats", False):
             raise SimulationError(
-                f"model: {name or type(module).__name__} is batch norm, whose running means have "
-                f"no unbiased average over clients. Use nn.GroupNorm or nn.LayerNorm."
+                f"model: {name or type(module).__name__} is "
+                f"{'batch norm' if batch_norm else 'a norm with running means'}, whose running "
+                f"means have no unbiased average over clients. Use nn.GroupNorm or nn.LayerNorm."
             )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise SimulationError("model: has no parameters to train. Pass an nn.Module with layers.")
@@ -69,3 +76,46 @@ def flat_parameters(model: nn.Module) -> Tensor:
     """Return the model's trainable parameters end to end, in float32."""
     parts = [p.detach().reshape(-1).float() for p in model.parameters() if p.requires_grad]
     return torch.cat(parts)
+
+
+def check_untrained_parts(models: list[nn.Module]) -> None:
+    """Refuse several seeds where they differ in what is not trained: there is one copy of it."""
+    parts = [_untrained(model) for model in models]
+    for part in parts[1:]:
+        if any(not torch.equal(part[name], parts[0][name]) for name in part):
+            raise SimulationError(
+                "model: frozen parameters or buffers differ between seeds. Make them the same in "
+                "every model, train them, or make a simulation for each seed."
+            )
+
+
+def check_outputs(model: nn.Module, data: ResidentData, n_classes: int) -> None:
+    """Try the model on one sample: it must give a number for every class."""
+    was_training = model.training
+    try:
+        sample = torch.zeros(1, dtype=torch.int64, device=data.x.device)
+        with torch.no_grad():
+            shape = tuple(model.eval()(data.take(data.x, sample)).shape)
+    except Exception as error:
+        raise SimulationError(
+            f"model: does not take inputs of shape {tuple(data.x.shape[1:])} "
+            f"({str(error).splitlines()[0]}). Fit its first layers to the data."
+        ) from error
+    finally:
+        model.train(was_training)
+    if len(shape) != 2 or shape[1] < n_classes:
+        raise SimulationError(
+            f"model: must give (batch, {n_classes}) outputs, one per class; got shape {shape}. "
+            f"Fit its last layer to the data."
+        )
+
+
+def architecture(model: nn.Module) -> list[object]:
+    """Return what a model is but for its trained numbers: layers, shapes, and the rest."""
+    shapes = [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
+    return [repr(model), shapes, *(part.cpu().numpy() for part in _untrained(model).values())]
+
+
+def _untrained(model: nn.Module) -> dict[str, Tensor]:
+    frozen = {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
+    return {**frozen, **dict(model.named_buffers())}

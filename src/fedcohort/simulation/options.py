@@ -37,8 +37,14 @@ class Options:
     def __post_init__(self) -> None:
         for name in ("measure_every", "oracle_every", "sketch"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise SimulationError(f"Options: {name} must be at least 1; got {value!r}.")
+            if value is not None and (type(value) is not int or value < 1):
+                raise SimulationError(
+                    f"Options: {name} must be a whole number (int) of at least 1; got {value!r}."
+                )
+        if not isinstance(self.server_lr, (int, float)) or not 0 <= self.server_lr < float("inf"):
+            raise SimulationError(
+                f"Options: server_lr must be at least 0 and finite; got {self.server_lr!r}."
+            )
 
     def torch_device(self) -> torch.device:
         """Return the device, or say that there is none."""

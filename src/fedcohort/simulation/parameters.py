@@ -42,4 +42,5 @@ class Layout:
 
     def flat(self, parameters: Stacked) -> Tensor:
         """Put stacked parameters end to end, shape (lanes, size)."""
-        return torch.cat([parameters[name].flatten(1) for name in self.shapes], dim=1)
+        rows = [parameters[name].reshape(len(parameters[name]), -1) for name in self.shapes]
+        return torch.cat(rows, dim=1)

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort.errors import DataError
 from fedcohort.simulation.datasets import Dataset
-from fedcohort.simulation.federated_data import FederatedData
+from fedcohort.simulation.federated_data import FederatedData, positions_of
 from fedcohort.streams import Stream, stream
 
 #: The paper's unbalanced federation: how many clients have how many training samples.
@@ -121,10 +121,8 @@ def dirichlet_disjoint(
 
 def natural(dataset: Dataset, clients: ArrayLike, test_clients: ArrayLike) -> FederatedData:
     """Divide by a given client of every sample; clients are numbered in sorted order."""
-    test = (dataset.test_x, dataset.test_y, test_clients)
-    return FederatedData.from_arrays(
-        dataset.x, dataset.y, clients, test=test, scale=dataset.scale, shift=dataset.shift
-    )
+    names, train = positions_of(clients, len(dataset.y))
+    return FederatedData(dataset, train, positions_of(test_clients, len(dataset.test_y), names)[1])
 
 
 def _check_alpha(alpha: float) -> None:

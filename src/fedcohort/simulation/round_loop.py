@@ -22,7 +22,14 @@ from fedcohort.simulation.full_gradients import FullGradients
 from fedcohort.simulation.history import History
 from fedcohort.simulation.local_trainer import LocalTrainer
 from fedcohort.simulation.local_training import LocalTraining
-from fedcohort.simulation.models import ModelSource, flat_parameters, make_model
+from fedcohort.simulation.models import (
+    ModelSource,
+    architecture,
+    check_outputs,
+    check_untrained_parts,
+    flat_parameters,
+    make_model,
+)
 from fedcohort.simulation.options import Options
 from fedcohort.simulation.oracle import Yardstick, yardstick
 from fedcohort.simulation.resident_data import ResidentData
@@ -76,10 +83,12 @@ class Simulation:
         self.options = options or Options()
         device = self.options.torch_device()
         modules = {seed: make_model(model, seed=seed) for seed in {run.seed for run in runs}}
+        check_untrained_parts(list(modules.values()))
         starts = {seed: flat_parameters(module) for seed, module in modules.items()}
         self._models = torch.stack([starts[run.seed] for run in runs]).to(device)
         shape = next(iter(modules.values())).to(device)
         data = ResidentData(runs[0].data.dataset, device)
+        check_outputs(shape, data, runs[0].data.dataset.n_classes)
         slots = sum(min(run.recipe.cohort_size, run.data.n_clients) for run in runs)
         self._trainer = LocalTrainer(shape, training, data, slots=slots)
         size = self._models.shape[1]
@@ -87,6 +96,8 @@ class Simulation:
             Server(run, Evaluator(shape, data, run.data), self.options, size) for run in runs
         ]
         self._full_gradients = [FullGradients(shape, data, run.data) for run in runs]
+        self._pool = ThreadPoolExecutor(1)
+        self._architecture = architecture(shape)
         self._next_round = 0
 
     @property
@@ -116,18 +127,20 @@ class Simulation:
         checkpoint
             A file to write the state to, whole, after every ``every`` rounds and the last; None
             writes nothing.
+        every
+            How many rounds lie between checkpoints.
         progress
-            Called after every round with the number of rounds done.
+            Called after every round with the number of rounds done and the histories.
         """
+        if every < 1:
+            raise SimulationError(f"Simulation: every must be at least 1; got {every}.")
         while self._next_round < rounds:
             self._round(self._next_round, last=self._next_round == rounds - 1)
-            self._next_round += 1
-            if checkpoint is not None and (
-                self._next_round % every == 0 or self._next_round == rounds
-            ):
-                self._checkpoint().save(checkpoint)
+            done = self._next_round
+            if checkpoint is not None and (done % every == 0 or done == rounds):
+                self._checkpoint().save(Path(checkpoint))
             if progress is not None:
-                progress(self._next_round, self.histories)
+                progress(done, self.histories)
         return self.histories
 
     def resume(self, checkpoint: Path) -> int:
@@ -136,7 +149,7 @@ class Simulation:
         The simulation must have been made with the same arguments. On the CPU it then ends bit for
         bit where an uninterrupted one ends.
         """
-        state = Checkpoint.load(checkpoint, expected=self._fingerprint())
+        state = Checkpoint.load(Path(checkpoint), expected=self._fingerprint())
         self._models.copy_(torch.from_numpy(state.models))
         for server, history, kept in zip(
             self._servers, state.histories, state.servers, strict=True
@@ -147,45 +160,52 @@ class Simulation:
 
     def _round(self, round_: int, *, last: bool) -> None:
         drawn = [server.draw(round_) for server in self._servers]
-        with ThreadPoolExecutor(1) as pool:
-            if self.options.overlap and not last:
-                for server in self._servers:
-                    server.prepare(round_ + 1, pool)
-            start, before = time.perf_counter(), self._models.clone()
-            updates = self._train(drawn, before, round_)
-            self._aggregate(drawn, updates)
-            seconds = time.perf_counter() - start
+        if self.options.overlap and not last:
+            for server in self._servers:
+                server.prepare(round_ + 1, self._pool)
+        start = time.perf_counter()
+        updates = self._train(drawn, round_)
+        moved = self._aggregate(drawn, updates)
+        seconds = time.perf_counter() - start
+        judged = []
         for k, server in enumerate(self._servers):
-            server.remember(drawn[k].cohort, updates[k], round_)
-            stick = self._yardstick(k, drawn[k], updates[k], before[k], round_)
-            server.measure(self._models[k], drawn[k], stick, last=last, train_seconds=seconds)
+            start = time.perf_counter()
+            stick = self._yardstick(k, drawn[k], updates[k], round_)
+            quality = server.measure(moved[k], round_, last=last)
+            judged.append((quality, stick, time.perf_counter() - start))
+        # Nothing has changed so far: an interrupted round can be played again.
+        self._models, self._next_round = moved, round_ + 1
+        for k, server in enumerate(self._servers):
+            server.commit(drawn[k], updates[k], judged[k], train_seconds=seconds)
 
-    def _train(self, drawn: list[Drawn], models: Tensor, round_: int) -> list[Tensor]:
+    def _train(self, drawn: list[Drawn], round_: int) -> list[Tensor]:
         """Train all runs' cohorts at once; return each run's updates, shape (clients, size)."""
         lanes = [
             Lane(k, run.seed, int(client), run.data.train[client])
             for k, (run, each) in enumerate(zip(self.runs, drawn, strict=True))
             for client in each.cohort.clients
         ]
-        updates = self._trainer.updates(models, lanes, round_)
+        updates = self._trainer.updates(self._models, lanes, round_)
         return list(updates.split([len(each.cohort) for each in drawn]))
 
-    def _aggregate(self, drawn: list[Drawn], updates: list[Tensor]) -> None:
+    def _aggregate(self, drawn: list[Drawn], updates: list[Tensor]) -> Tensor:
         """Move every model by its cohort's weighted updates: the one formula."""
+        moved = self._models.clone()
         for k, (each, update) in enumerate(zip(drawn, updates, strict=True)):
             weights = torch.from_numpy(each.cohort.weights).to(update)
-            self._models[k] += self.options.server_lr * (weights @ update)
-        if self._models.is_cuda:
-            torch.cuda.synchronize()  # the time that follows is the work's, not its launch's
+            moved[k] += self.options.server_lr * (weights @ update)
+        if not moved.isfinite().all():  # waits for the device, too: the time is the work's
+            raise SimulationError(
+                "Simulation: a model is no longer finite; training diverges. Lower lr or server_lr."
+            )
+        return moved
 
-    def _yardstick(
-        self, k: int, drawn: Drawn, own: Tensor, model: Tensor, round_: int
-    ) -> Yardstick | None:
+    def _yardstick(self, k: int, drawn: Drawn, own: Tensor, round_: int) -> Yardstick | None:
         """Where it is asked for, let all clients train from the round's model."""
         every = self.options.oracle_every
         if every is None or round_ % every:
             return None
-        run = self.runs[k]
+        run, model = self.runs[k], self._models[k]
         lanes = [
             Lane(0, run.seed, client, samples)
             for client, samples in enumerate(run.data.train)
@@ -208,13 +228,17 @@ class Simulation:
         )
 
     def _fingerprint(self) -> dict[str, str]:
-        options = replace(self.options, device="auto")
+        dataset = self.runs[0].data.dataset
         return fingerprint(
             {
-                "runs": [(repr(run.recipe), run.seed) for run in self.runs],
+                "runs": [(run.recipe, run.seed) for run in self.runs],
                 "training": self.training,
-                "options": options,
-                "parameters": self._models.shape[1],
-            },
-            [part for run in self.runs for part in run.data.train],
+                "options": replace(self.options, device="auto"),
+                "model": self._architecture,
+                "data": [
+                    *(dataset.x, dataset.y, dataset.test_x, dataset.test_y),
+                    (dataset.scale, dataset.shift),
+                    *(part for run in self.runs for part in run.data.train + run.data.test),
+                ],
+            }
         )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from operator import index
 from typing import final
 
 import numpy as np
@@ -31,11 +31,15 @@ class Run:
     data: FederatedData
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", index(self.seed))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
     """A round's design and cohort, and how long they took."""
 
+    round_: int
     design: Design
     cohort: Cohort
     seconds: float
@@ -56,52 +60,53 @@ class Server:
             else None
         )
         self._design: Design | None = None
-        self._prepared: Callable[[], Design] | None = None
+        self._drawn: Drawn | None = None
+        self._prepared: Future[Design] | None = None
         #: With overlap: updates that the next design must not know yet.
         self._pending: tuple[NDArray[np.int64], NDArray[np.float32], int] | None = None
 
     def draw(self, round_: int) -> Drawn:
-        """Build the design if something changed, and draw the cohort."""
+        """Build the design if something changed, and draw the cohort; the same if asked again."""
+        if self._drawn is not None and self._drawn.round_ == round_:
+            return self._drawn
         start = time.perf_counter()
         if self._prepared is not None:
-            self._design, self._prepared = self._prepared(), None
+            self._design, self._prepared = self._prepared.result(), None
         elif self._design is None or self._run.recipe.learns:
             self._design = self._build(round_)
         self._record_pending()
         cohort = self._design.draw(stream(self._run.seed, round_=round_, use=Stream.COHORT))
-        return Drawn(self._design, cohort, time.perf_counter() - start)
+        self._drawn = Drawn(round_, self._design, cohort, time.perf_counter() - start)
+        return self._drawn
 
     def prepare(self, round_: int, pool: ThreadPoolExecutor) -> None:
         """Build a learning design in the background, from the memory as it is now."""
-        if self._run.recipe.learns:
-            self._prepared = pool.submit(self._build, round_).result
+        if self._run.recipe.learns and self._prepared is None:
+            self._prepared = pool.submit(self._build, round_)
 
-    def remember(self, cohort: Cohort, updates: Tensor, round_: int) -> None:
-        """Record the cohort's updates; with overlap, once the next design is built."""
-        if self._memory is not None:
-            self._pending = (cohort.clients, updates.cpu().numpy(), round_)
-            if not self._options.overlap:
-                self._record_pending()
+    def measure(self, model: Tensor, round_: int, *, last: bool) -> Quality | None:
+        """Judge the model after a round, if it is its turn."""
+        return self._evaluator.quality(model) if last or self._is_turn(round_) else None
 
-    def measure(
+    def commit(
         self,
-        model: Tensor,
         drawn: Drawn,
-        stick: Yardstick | None,
+        updates: Tensor,
+        judged: tuple[Quality | None, Yardstick | None, float],
         *,
-        last: bool,
         train_seconds: float,
     ) -> None:
-        """Add the round to the history, measured if it is its turn."""
-        round_ = len(self.history.rounds)
-        start = time.perf_counter()
-        quality: Quality | None = None
-        if last or (round_ + 1) % self._options.measure_every == 0:
-            quality = self._evaluator.quality(model)
-        cohort = drawn.cohort
-        self.history.rounds.append(
+        """Add the round, and remember its updates (with overlap, once the next design is built).
+
+        A round that was measured because it was the last one is so no longer.
+        """
+        cohort, rounds = drawn.cohort, self.history.rounds
+        if rounds and not self._is_turn(rounds[-1].round_):
+            rounds[-1] = replace(rounds[-1], quality=None)
+        quality, stick, measure_seconds = judged
+        rounds.append(
             Round(
-                round_,
+                drawn.round_,
                 clients=cohort.clients.tolist(),
                 counts=cohort.counts.tolist(),
                 weights=cohort.weights.tolist(),
@@ -109,11 +114,18 @@ class Server:
                 distinct_classes=int(self._has_class[cohort.clients].any(axis=0).sum()),
                 draw_seconds=drawn.seconds,
                 train_seconds=train_seconds,
-                measure_seconds=time.perf_counter() - start,
+                measure_seconds=measure_seconds,
                 quality=quality,
                 yardstick=stick,
             )
         )
+        if self._memory is not None:
+            self._pending = (cohort.clients, updates.cpu().numpy(), drawn.round_)
+            if not self._options.overlap:
+                self._record_pending()
+
+    def _is_turn(self, round_: int) -> bool:
+        return (round_ + 1) % self._options.measure_every == 0
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Return what a resumed server needs beside its history, as arrays."""
@@ -132,7 +144,7 @@ class Server:
     def restore(self, history: History, state: dict[str, NDArray[np.generic]]) -> None:
         """Take over what :meth:`state` gave."""
         self.history = history
-        self._design, self._prepared, self._pending = None, None, None
+        self._design, self._drawn, self._prepared, self._pending = None, None, None, None
         if self._memory is not None:
             memory = {
                 name.removeprefix("memory."): array

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, max_pool2d, relu
 
+from fedcohort.simulation.chains import is_plain_chain, layers_of
 from fedcohort.simulation.dropout import keyed_dropout
 from fedcohort.simulation.parameters import Stacked
 
@@ -27,20 +28,21 @@ class StackedConvolutionGradients:
     """
 
     def __init__(self, model: nn.Sequential, *, dropout: bool = True) -> None:
-        self._layers = list(model.named_children())
+        self._layers = layers_of(model)
         self._dropout = dropout
-        self.n_keys = sum(type(module) is nn.Dropout for module in model)
+        self.n_keys = sum(type(module) is nn.Dropout for _, module in self._layers)
 
     @staticmethod
     def fits(model: nn.Module) -> bool:
         """Whether the model is convolutions, then a flattening, then linear layers."""
-        if type(model) is not nn.Sequential or not all(p.requires_grad for p in model.parameters()):
+        if not is_plain_chain(model):
             return False
-        kinds = [type(module) for module in model]
+        modules = [module for _, module in layers_of(model)]  # type: ignore[arg-type]
+        kinds = [type(module) for module in modules]
         if kinds.count(nn.Flatten) != 1 or nn.Conv2d not in kinds:
             return False
         middle = kinds.index(nn.Flatten)
-        head, tail = list(model)[:middle], list(model)[middle + 1 :]
+        head, tail = modules[:middle], modules[middle + 1 :]
         return all(map(_is_spatial, head)) and all(
             type(module) in (nn.Linear, nn.ReLU, nn.Dropout) for module in tail
         )
