@@ -203,3 +203,25 @@ def test_bad_numbers_are_refused() -> None:
         dirichlet_unbalanced(DATA, alpha=0.0, seed=0)
     with pytest.raises(DataError, match="n_clients must be 1 to the 2000 samples; got 0"):
         iid(DATA, n_clients=0, seed=0)
+
+
+def test_partitions_of_what_is_not_there_are_refused() -> None:
+    no_test = Dataset(DATA.x, DATA.y, DATA.x[:0], DATA.y[:0], n_classes=10)
+
+    with pytest.raises(DataError, match=r"the data set has none\. Use test_share=0"):
+        dirichlet_unbalanced(no_test, alpha=0.1, seed=0)
+    assert dirichlet_unbalanced(no_test, alpha=0.1, seed=0, test_share=0).n_clients == 100
+    with pytest.raises(DataError, match="needs at least one client per class"):
+        one_class_shards(DATA, seed=0, clients_per_class=0)
+    with pytest.raises(DataError, match=r"n_clients must be 1 to the 2000 samples; got 2\.5"):
+        iid(DATA, n_clients=2.5, seed=0)  # type: ignore[arg-type]
+
+
+def test_lists_of_positions_are_taken_and_labels_are_checked() -> None:
+    data = FederatedData(DATA, ([0, 1], [2]), ([], []))  # type: ignore[arg-type]
+
+    assert [part.tolist() for part in data.train] == [[0, 1], [2]]
+    with pytest.raises(DataError, match="train labels must be 0 to 4; got 0 to 9"):
+        FederatedData(
+            Dataset(DATA.x, DATA.y, DATA.test_x, DATA.test_y, n_classes=5), data.train, data.test
+        )

@@ -34,10 +34,14 @@ class FederatedData:
     test: Indices
 
     def __post_init__(self) -> None:
-        for name, parts, labels in (
-            ("train", self.train, self.dataset.y),
-            ("test", self.test, self.dataset.test_y),
-        ):
+        for name, labels in (("train", self.dataset.y), ("test", self.dataset.test_y)):
+            parts = tuple(_checked_positions(k, part) for k, part in enumerate(getattr(self, name)))
+            object.__setattr__(self, name, parts)
+            if labels.size and not 0 <= labels.min() <= labels.max() < self.dataset.n_classes:
+                raise DataError(
+                    f"FederatedData: {name} labels must be 0 to {self.dataset.n_classes - 1}; got "
+                    f"{labels.min()} to {labels.max()}."
+                )
             if len(parts) != len(self.train):
                 raise DataError(
                     f"FederatedData: {name} must have one list of positions per client, "

@@ -41,9 +41,10 @@ class LocalTrainer:
     def __init__(
         self, model: nn.Module, training: LocalTraining, data: ResidentData, *, slots: int = 1
     ) -> None:
-        self._training, self._data, self._slots = training, data, slots
-        self._device = data.x.device
+        self._training, self._data, self._device = training, data, data.x.device
         self._gradients, self._layout = gradients_of(model, self._device), Layout(model)
+        self._at_once = max(1, LANE_BYTES // (4 * self._layout.size))
+        self._slots = min(slots, self._at_once)
         linear = isinstance(self._gradients, StackedLinearGradients) and training.is_plain
         self._plain_step = self._gradients.descend if linear else None  # type: ignore[attr-defined]
         self._graphs: dict[int, GraphedSteps] = {}
@@ -53,9 +54,7 @@ class LocalTrainer:
 
         ``models`` has shape (n_models, size); a lane starts from row ``lane.model``.
         """
-        at_once = max(1, LANE_BYTES // (4 * models.shape[1]))
-        if self._device.type == "cuda":
-            at_once = min(at_once, self._slots)
+        at_once = self._slots if self._device.type == "cuda" else self._at_once
         parts = [
             self._train(models, lanes[start : start + at_once], round_)
             for start in range(0, len(lanes), at_once)

@@ -68,4 +68,7 @@ class LocalTraining:
 
     def lr_at(self, round_: int) -> float:
         """Return the learning rate of a round."""
-        return self.lr * self.lr_decay**round_
+        try:
+            return self.lr * self.lr_decay**round_
+        except OverflowError:
+            return float("inf")

@@ -28,6 +28,11 @@ def one_class_shards(
     paper speaks of 100 test samples, which digit 5 of MNIST does not have; 80 is what its code
     uses.
     """
+    if min(clients_per_class, train_size) < 1 or test_size < 0:
+        raise DataError(
+            f"one_class_shards: needs at least one client per class and one training sample; got "
+            f"{clients_per_class} and {train_size} (and {test_size} test samples)."
+        )
     rng = stream(seed, use=Stream.PARTITION)
     parts = []
     for labels, size in ((dataset.y, train_size), (dataset.test_y, test_size)):
@@ -81,6 +86,12 @@ def _with_shares(
     """Draw ``size`` positions by class shares."""
     counts = (shares * size).astype(np.int64)
     counts[-1] = size - counts[:-1].sum()
+    empty = [c for c, count in enumerate(counts) if count and not len(of_class[c])]
+    if empty:
+        raise DataError(
+            f"dirichlet_unbalanced: needs samples of class {empty[0]}; the data set has none. Use "
+            f"test_share=0 where there are no test samples."
+        )
     drawn = [rng.choice(of_class[c], count) for c, count in enumerate(counts) if count]
     return np.concatenate(drawn) if drawn else np.empty(0, dtype=np.int64)
 
@@ -126,12 +137,12 @@ def natural(dataset: Dataset, clients: ArrayLike, test_clients: ArrayLike) -> Fe
 
 
 def _check_alpha(alpha: float) -> None:
-    if not 0 < alpha < np.inf:
+    if not isinstance(alpha, (int, float)) or not 0 < alpha < np.inf:
         raise DataError(f"partition: alpha must be positive and finite; got {alpha}.")
 
 
 def _check_clients(n_clients: int, n_samples: int) -> None:
-    if not 1 <= n_clients <= n_samples:
+    if type(n_clients) is not int or not 1 <= n_clients <= n_samples:
         raise DataError(
             f"partition: n_clients must be 1 to the {n_samples} samples; got {n_clients}."
         )
