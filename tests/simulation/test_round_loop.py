@@ -1,7 +1,8 @@
 """The round loop: what it computes, records and repeats."""
 
+import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -361,6 +362,27 @@ def test_an_interrupted_round_can_be_played_again(
     assert (broken.models == whole.models).all()
     for one, other in zip(broken.histories, whole.histories, strict=True):
         assert one.as_dicts(times=False) == other.as_dicts(times=False)
+
+
+@dataclass(frozen=True)
+class WatchedSimilarity(SimilarityClustered):  # type: ignore[misc]
+    """Notes which thread builds."""
+
+    threads: list[str] = field(default_factory=list, compare=False)
+
+    def _design(self, population: Population, known: Knowledge) -> SimilarityClusteredDesign:
+        self.threads.append(threading.current_thread().name)
+        return super()._design(population, known)
+
+
+def test_with_overlap_designs_are_built_beside_the_training_and_none_too_many() -> None:
+    recipes = [WatchedSimilarity(4), WatchedSimilarity(4)]
+    simulate(recipes[0], rounds=4, overlap=True)
+    simulate(recipes[1], rounds=4)
+
+    main = threading.main_thread().name
+    assert [thread == main for thread in recipes[0].threads] == [True, False, False, False]
+    assert [thread == main for thread in recipes[1].threads] == [True] * 4
 
 
 @dataclass(frozen=True)
