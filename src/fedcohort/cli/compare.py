@@ -79,12 +79,12 @@ def compare(
     if plot is not None:
         check_figure_path(plot, "compare")
     federation = read_federation(sizes)
+    multinomial = summary(MultinomialDesign(federation.population, cohort_size))
     lines, notes = _lines(federation, cohort_size, designs, seed)
     if plot is not None:
         from fedcohort.report.inclusion import inclusion_figure
 
         save_figure(inclusion_figure({line.spec: line.design for line in lines}), plot)
-    multinomial = summary(MultinomialDesign(federation.population, cohort_size))
     if as_json:
         _print_json(federation, cohort_size, lines, multinomial)
     else:
@@ -105,7 +105,7 @@ def _lines(
         try:
             lines.append(_line(spec.strip(), federation, cohort_size, seed))
         except DesignError as error:
-            if designs is not None or cohort_size < 1:
+            if designs is not None:
                 raise
             notes.append(str(error))
     return lines, notes

@@ -39,7 +39,6 @@ def capacity_cut(
     [1, 1, 0]
     """
     n = len(masses)
-    # Python integers and lists: a loop over 2n nodes is several times faster than over arrays.
     mass = masses.tolist()
     pairs = merges.tolist()
     for left, right in pairs:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import final
 
@@ -149,7 +150,7 @@ class Simulation:
         The simulation must have been made with the same arguments. On the CPU it then ends bit for
         bit where an uninterrupted one ends.
         """
-        state = Checkpoint.load(Path(checkpoint), expected=self._fingerprint())
+        state = Checkpoint.load(Path(checkpoint), expected=self._fingerprint)
         self._models.copy_(torch.from_numpy(state.models))
         for server, history, kept in zip(
             self._servers, state.histories, state.servers, strict=True
@@ -220,14 +221,16 @@ class Simulation:
 
     def _checkpoint(self) -> Checkpoint:
         return Checkpoint(
-            fingerprint=self._fingerprint(),
+            fingerprint=self._fingerprint,
             rounds_done=self._next_round,
             models=self.models,
             histories=self.histories,
             servers=[server.state() for server in self._servers],
         )
 
+    @cached_property
     def _fingerprint(self) -> dict[str, str]:
+        """What checkpoints are recognised by; hashes the whole data set, so once."""
         dataset = self.runs[0].data.dataset
         return fingerprint(
             {
