@@ -22,6 +22,7 @@ LAYERS = [
     ["designs"],
     ["diagnostics"],
     ["simulation"],
+    ["experiments"],
     ["report"],
     ["cli"],
 ]
@@ -70,13 +71,15 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
-    heavy = {"torch", "matplotlib", "plotly", "pydantic", "typer", "rich", "scipy.cluster"}
+    heavy = {"torch", "matplotlib", "plotly", "pydantic", "pyarrow", "typer", "rich", "scipy.cluster"}
 
     assert not heavy & loaded_by("import fedcohort")
 
 
-def test_importing_the_command_line_loads_no_plotting() -> None:
-    assert "matplotlib" not in loaded_by("import fedcohort.cli.app")
+def test_importing_the_command_line_loads_no_plotting_and_no_torch() -> None:
+    heavy = {"torch", "matplotlib", "plotly", "pydantic", "pyarrow"}
+
+    assert not heavy & loaded_by("import fedcohort.cli.app")
 
 
 @pytest.mark.parametrize("module", ["", ".designs", ".diagnostics", ".similarity"])

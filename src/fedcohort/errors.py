@@ -33,6 +33,10 @@ class SimulationError(FedcohortError, ValueError):
     """A model, its training or a checkpoint cannot be used."""
 
 
+class ExperimentError(FedcohortError, ValueError):
+    """An experiment file or a run folder cannot be used."""
+
+
 class StreamError(FedcohortError, ValueError):
     """An address of a random stream is out of range."""
 

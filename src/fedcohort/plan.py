@@ -73,6 +73,21 @@ class Plan:
         units = self._units
         return csr_array((units.data / self._total, units.indices, units.indptr), units.shape)
 
+    def main_rows(self) -> NDArray[np.int64]:
+        """Return the row that holds most of each client, the first of equals; -1 for none.
+
+        Examples
+        --------
+        >>> plan = Plan(csr_array([[5, 5, 0], [5, 1, 4]]), Population([5, 3, 2]))
+        >>> plan.main_rows().tolist()
+        [0, 0, 1]
+        """
+        entries = self._units.tocoo()
+        order = np.lexsort((-entries.row, entries.data))
+        found = np.full(entries.shape[1], -1)
+        found[entries.col[order]] = entries.row[order]  # the last one stays
+        return found
+
     def draw_clients(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
         """Draw one client from every row, ``rounds`` times; shape (rounds, cohort_size)."""
         m = self.cohort_size

@@ -18,6 +18,7 @@ class Stream(IntEnum):
     MODEL = 4
     BATCHES = 5
     DROPOUT = 6
+    NUMBERING = 7
 
 
 def stream(

@@ -18,11 +18,11 @@ def test_the_tree_is_scipys_whatever_the_unit(linkage: Linkage) -> None:
     merges = scipy_linkage(distances, linkage)[:, :2]
 
     for unit in (1.0, 2.0**-600, 2.0**600):
-        assert (merge_tree(unit * distances, linkage) == merges).all()
+        assert (merge_tree(unit * distances, linkage).merges == merges).all()
 
 
 def test_one_client_is_a_tree_without_merges() -> None:
-    assert merge_tree(np.empty(0), "ward").shape == (0, 2)
+    assert merge_tree(np.empty(0), "ward").merges.shape == (0, 2)
     assert capacity_cut(np.empty((0, 2), dtype=int), np.array([3]), 5).tolist() == [0]
 
 

@@ -1,7 +1,7 @@
 """The laws that cohorts are drawn from, one file each, and their recipes."""
 
 from fedcohort.designs.base import Design
-from fedcohort.designs.catalogue import RECIPES, make_recipe
+from fedcohort.designs.catalogue import RECIPES, make_recipe, recipe_of
 from fedcohort.designs.multinomial import Multinomial, MultinomialDesign
 from fedcohort.designs.poisson import Poisson, PoissonDesign
 from fedcohort.designs.recipe import Knowledge, Memory, Recipe
@@ -31,4 +31,5 @@ __all__ = [
     "Uniform",
     "UniformDesign",
     "make_recipe",
+    "recipe_of",
 ]

@@ -32,17 +32,22 @@ def make_recipe(name: str, cohort_size: int, options: Mapping[str, object]) -> R
         raise DesignError(
             f"unknown design {name!r}; known are {', '.join(RECIPES)}.{did_you_mean(name, RECIPES)}"
         )
-    defaults = {field.name: field.default for field in fields(RECIPES[name])}
+    return recipe_of(RECIPES[name], cohort_size, options)
+
+
+def recipe_of(kind: type[Recipe], cohort_size: int, options: Mapping[str, object]) -> Recipe:
+    """Make a recipe of this kind; hyper-parameters must be its own, each as its default is."""
+    defaults = {field.name: field.default for field in fields(kind)}
     own = {key: default for key, default in defaults.items() if default is not MISSING}
     for key, value in options.items():
         if key not in own:
             known = f"known are {', '.join(own)}" if own else "it has none"
             raise DesignError(
-                f"design {name!r}: unknown key {key!r}; {known}.{did_you_mean(key, own)}"
+                f"design {kind.name!r}: unknown key {key!r}; {known}.{did_you_mean(key, own)}"
             )
         if type(value) is not type(own[key]):
             raise DesignError(
-                f"design {name!r}: {key} must be {type(own[key]).__name__}, as {own[key]!r} is; "
-                f"got {value!r}."
+                f"design {kind.name!r}: {key} must be {type(own[key]).__name__}, as {own[key]!r} "
+                f"is; got {value!r}."
             )
-    return RECIPES[name](cohort_size, **options)
+    return kind(cohort_size, **options)

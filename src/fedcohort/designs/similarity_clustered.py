@@ -14,7 +14,7 @@ from fedcohort.errors import DesignError
 from fedcohort.plan import Plan
 from fedcohort.population import Population
 from fedcohort.similarity.measures import MEASURES, MeasureName
-from fedcohort.similarity.trees import LINKAGES, Linkage, capacity_cut, merge_tree
+from fedcohort.similarity.trees import LINKAGES, Linkage, MergeTree, capacity_cut, merge_tree
 from fedcohort.similarity.updates import checked_updates
 
 #: All pairs of more clients than this do not fit the memory of one machine.
@@ -58,6 +58,13 @@ class SimilarityClusteredDesign(RowDesign):
     rng
         Breaks ties.
 
+    Attributes
+    ----------
+    tree
+        The similarity tree, of :class:`fedcohort.similarity.MergeTree`.
+    leaves
+        The client of each of its leaves.
+
     Examples
     --------
     >>> population, rng = Population([1, 1, 1, 1]), np.random.default_rng(0)
@@ -71,6 +78,9 @@ class SimilarityClusteredDesign(RowDesign):
     Y. Fraboni et al., "Clustered sampling", ICML 2021, Algorithm 2, with line 12 put right
     (``u_i``, not ``b_i``) and the last paragraph of Section 5 for large clients.
     """
+
+    tree: MergeTree
+    leaves: NDArray[np.int64]
 
     def __init__(
         self,
@@ -96,9 +106,11 @@ class SimilarityClusteredDesign(RowDesign):
         distances = MEASURES[measure](deltas[clients])
         if reading == "rows-as-points":
             distances = _between_rows(distances, measure, ~deltas[clients].any(axis=1))
-        groups = capacity_cut(merge_tree(distances, linkage), rest[clients], total)
+        tree = merge_tree(distances, linkage)
+        groups = capacity_cut(tree.merges, rest[clients], total)
         filled = fill_groups(clients, rest[clients], groups, capacity=total, rng=rng)
         self.plan = Plan.of_entries(filled.below(alone), population)
+        self.tree, self.leaves = tree, clients
 
     def _check_memory(self, n: int) -> None:
         if n > LARGEST_TREE:

@@ -1,5 +1,6 @@
 """Similarity trees, and their cut into groups that fit a distribution."""
 
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
@@ -10,20 +11,33 @@ Linkage = Literal["ward", "single", "complete", "average", "weighted", "centroid
 LINKAGES: tuple[Linkage, ...] = get_args(Linkage)
 
 
-def merge_tree(distances: NDArray[np.float64], linkage: Linkage) -> NDArray[np.int64]:
-    """Build the similarity tree of n clients from their condensed distances.
+@dataclass(frozen=True, slots=True, eq=False)
+class MergeTree:
+    """A similarity tree of n leaves.
 
-    Returns the merges, children first, shape (n - 1, 2): merge t makes node n + t out of two
-    earlier nodes; nodes 0 ... n - 1 are the clients.
+    Attributes
+    ----------
+    merges
+        Children first, shape (n - 1, 2): merge t makes node n + t out of two earlier nodes; nodes
+        0 ... n - 1 are the leaves.
+    heights
+        The linkage's distance of the two, shape (n - 1,).
     """
+
+    merges: NDArray[np.int64]
+    heights: NDArray[np.float64]
+
+
+def merge_tree(distances: NDArray[np.float64], linkage: Linkage) -> MergeTree:
+    """Build the similarity tree of n clients from their condensed distances."""
     from scipy.cluster.hierarchy import linkage as scipy_linkage
 
     if distances.size == 0:
-        return np.empty((0, 2), dtype=np.int64)
+        return MergeTree(np.empty((0, 2), dtype=np.int64), np.empty(0))
     # A tree does not depend on the unit of length; in this one no square overflows or vanishes.
-    largest = distances.max()
-    merges = scipy_linkage(distances / largest if largest > 0 else distances, linkage)
-    return merges[:, :2].astype(np.int64)
+    unit = distances.max() or 1.0
+    merges = scipy_linkage(distances / unit, linkage)
+    return MergeTree(merges[:, :2].astype(np.int64), merges[:, 2] * unit)
 
 
 def capacity_cut(

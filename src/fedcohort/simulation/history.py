@@ -28,6 +28,9 @@ class Round:
         Of the model after the round, where it was measured.
     yardstick
         Against full participation, where it was asked for.
+    rows
+        For every client the distribution that holds most of it (-1: none), where it was asked for
+        and the design has distributions.
     """
 
     round_: int
@@ -41,6 +44,7 @@ class Round:
     measure_seconds: float = 0.0
     quality: Quality | None = None
     yardstick: Yardstick | None = None
+    rows: list[int] | None = None
 
     @property
     def distinct_clients(self) -> int:

@@ -21,6 +21,8 @@ class Options:
         Train all clients in every so many rounds, to compare with full participation; None never.
     sketch
         Numbers that the memory keeps of an update; None keeps it whole.
+    rows_every
+        Note who shares a distribution with whom in every so many rounds; None never.
     overlap
         Build the next round's design while the clients train, from updates up to the round before.
     device
@@ -31,11 +33,12 @@ class Options:
     measure_every: int = 1
     oracle_every: int | None = None
     sketch: int | None = None
+    rows_every: int | None = None
     overlap: bool = False
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("measure_every", "oracle_every", "sketch"):
+        for name in ("measure_every", "oracle_every", "sketch", "rows_every"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise SimulationError(

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedcohort.designs import Design
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.batches import Lane
 from fedcohort.simulation.checkpoints import Checkpoint, fingerprint
@@ -111,6 +112,10 @@ class Simulation:
         """What happened so far, run by run."""
         return [server.history for server in self._servers]
 
+    def next_designs(self) -> list[Design]:
+        """Build the design that every run would draw from next, from what it knows now."""
+        return [server.next_design() for server in self._servers]
+
     def run(
         self,
         rounds: int,
@@ -139,10 +144,14 @@ class Simulation:
             self._round(self._next_round, last=self._next_round == rounds - 1)
             done = self._next_round
             if checkpoint is not None and (done % every == 0 or done == rounds):
-                self._checkpoint().save(Path(checkpoint))
+                self.save(Path(checkpoint))
             if progress is not None:
                 progress(done, self.histories)
         return self.histories
+
+    def save(self, checkpoint: Path) -> None:
+        """Write the state after the last whole round to a file."""
+        self._checkpoint().save(Path(checkpoint))
 
     def resume(self, checkpoint: Path) -> int:
         """Go on where the checkpoint was written; return the number of rounds done.

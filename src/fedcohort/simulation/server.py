@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcohort.cohort import Cohort
-from fedcohort.designs import Design, Recipe
+from fedcohort.designs import Design, Recipe, RowDesign
 from fedcohort.similarity.memory import UpdateMemory
 from fedcohort.simulation.evaluation import Evaluator, Quality
 from fedcohort.simulation.federated_data import FederatedData
@@ -117,12 +117,23 @@ class Server:
                 measure_seconds=measure_seconds,
                 quality=quality,
                 yardstick=stick,
+                rows=self._rows(drawn),
             )
         )
         if self._memory is not None:
             self._pending = (cohort.clients, updates.cpu().numpy(), drawn.round_)
             if not self._options.overlap:
                 self._record_pending()
+
+    def next_design(self) -> Design:
+        """Build the design that the memory as it is now leads to."""
+        return self._build(len(self.history.rounds))
+
+    def _rows(self, drawn: Drawn) -> list[int] | None:
+        every = self._options.rows_every
+        if every is None or drawn.round_ % every or not isinstance(drawn.design, RowDesign):
+            return None
+        return [int(row) for row in drawn.design.plan.main_rows()]
 
     def _is_turn(self, round_: int) -> bool:
         return (round_ + 1) % self._options.measure_every == 0

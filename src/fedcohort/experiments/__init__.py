@@ -1,0 +1,23 @@
+"""Experiment files become runs, runs become folders; needs the extra ``sim``."""
+
+from fedcohort.extras import import_extra
+
+for _module in ("torch", "pydantic", "pyarrow"):
+    import_extra(_module, extra="sim", owner="fedcohort.experiments")
+
+from fedcohort.experiments.experiment_file import read_experiment  # noqa: E402
+from fedcohort.experiments.results import Results, read_results  # noqa: E402
+from fedcohort.experiments.run_folder import RunFolder  # noqa: E402
+from fedcohort.experiments.runner import Observer, execute  # noqa: E402
+from fedcohort.experiments.settings import Experiment, Setting  # noqa: E402
+
+__all__ = [
+    "Experiment",
+    "Observer",
+    "Results",
+    "RunFolder",
+    "Setting",
+    "execute",
+    "read_experiment",
+    "read_results",
+]

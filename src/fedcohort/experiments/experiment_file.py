@@ -1,0 +1,229 @@
+"""Reading an experiment file: TOML, checked against the settings, in one sentence if it is wrong.
+
+A file has the keys of :class:`~fedcohort.experiments.settings.Setting` at its top, beside
+``title``, ``seeds`` and ``checkpoint_every``. Each ``[[panel]]`` has a ``label`` and what it
+changes; without panels there is one.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from fedcohort.arguments import did_you_mean
+from fedcohort.errors import ExperimentError, SimulationError
+from fedcohort.experiments.settings import (
+    Cnn,
+    Dirichlet,
+    DirichletDisjoint,
+    Experiment,
+    Iid,
+    Mlp,
+    OneClass,
+    Server,
+    Setting,
+    Training,
+)
+
+#: Keys of the whole experiment; all others can differ between panels.
+OWN_KEYS = ("title", "seeds", "checkpoint_every", "panel")
+LARGEST_SEED_LIST = 10_000
+
+Kind = TypeVar("Kind", bound=BaseModel)
+
+
+def read_experiment(
+    path: Path,
+    *,
+    seeds: str | None = None,
+    designs: Iterable[str] | None = None,
+    changes: Iterable[str] = (),
+) -> Experiment:
+    """Read a file, with what the command line changes of it.
+
+    Parameters
+    ----------
+    path
+        The TOML file; its name is the experiment's.
+    seeds
+        Instead of the file's, as ``0-4`` or ``0,3``.
+    designs
+        Labels or recipe names of the designs to keep.
+    changes
+        As ``training.lr=0.1``, for all panels.
+    """
+    content = _toml(path)
+    changed = [_change(path, text) for text in changes]
+    for keys, value in changed:
+        if keys[0] in OWN_KEYS:
+            _put(content, keys, value)
+    own = {key: content.pop(key) for key in OWN_KEYS if key in content}
+    panels = own.pop("panel", [{}])
+    if not isinstance(panels, list) or not all(isinstance(panel, dict) for panel in panels):
+        raise ExperimentError(f"{path}: panels must be written as [[panel]] tables.")
+    settings = []
+    for number, panel in enumerate(panels, start=1):
+        merged = _merged({"label": path.stem, **content}, panel)
+        for keys, value in changed:
+            if keys[0] not in OWN_KEYS:
+                _put(merged, keys, value)
+        where = f"{path}: panel {number}" if len(panels) > 1 else str(path)
+        settings.append(_checked(Setting, merged, where))
+    labels = [setting.label for setting in settings]
+    if len(set(labels)) < len(labels):
+        raise ExperimentError(f"{path}: panels need labels that differ; got {', '.join(labels)}.")
+    if designs is not None:
+        settings = [_only(setting, list(designs), path) for setting in settings]
+    given = own.pop("seeds", [0]) if seeds is None else seeds
+    whole = {
+        "name": re.sub(r"[^A-Za-z0-9._-]", "-", path.stem).lstrip("._-") or "experiment",
+        **own,
+        "seeds": parsed_seeds(given, f"{path}: seeds" if seeds is None else "--seeds"),
+        "panels": [setting.model_dump() for setting in settings],
+    }
+    return _checked(Experiment, whole, str(path))
+
+
+def parsed_seeds(given: object, owner: str) -> list[int]:
+    """Read seeds from a list, or from text as ``0-4,7``.
+
+    Examples
+    --------
+    >>> parsed_seeds("0-2,7", "--seeds")
+    [0, 1, 2, 7]
+    """
+    seeds: list[int] = []
+    entries = given.split(",") if isinstance(given, str) else given
+    if not isinstance(entries, list):
+        entries = [entries]
+    for entry in entries:
+        match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", str(entry))
+        if match is None or isinstance(entry, bool):
+            raise ExperimentError(f"{owner}: must be as 0-4 or [0, 3]; got {entry!r}.")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not first <= last < first + LARGEST_SEED_LIST:
+            raise ExperimentError(f"{owner}: a range goes from low to high; got {entry!r}.")
+        seeds.extend(range(first, last + 1))
+    if len(set(seeds)) < len(seeds) or not seeds:
+        raise ExperimentError(f"{owner}: needs at least one seed, each once; got {given!r}.")
+    return seeds
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ExperimentError(f"{path}: cannot be read ({reason}). Check the path.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ExperimentError(f"{path}: is no TOML file ({error}). Mend that line.") from error
+
+
+def _change(path: Path, text: str) -> tuple[list[str], Any]:
+    """Read ``key.key=value``; a value that is no TOML is text."""
+    key, given, value = text.partition("=")
+    keys = [part.strip() for part in key.split(".")]
+    if not given or not all(keys) or keys[0] in ("design", "panel"):
+        raise ExperimentError(
+            f"--set: must be as training.lr=0.1, and no design or panel; got {text!r}. Designs "
+            f"are chosen with --designs; for more, edit a copy of {path}."
+        )
+    try:
+        return keys, tomllib.loads(f"x = {value}")["x"]
+    except tomllib.TOMLDecodeError:
+        return keys, value.strip()
+
+
+def _put(content: dict[str, Any], keys: list[str], value: Any) -> None:
+    for key in keys[:-1]:
+        below = content.setdefault(key, {})
+        if not isinstance(below, dict):
+            raise ExperimentError(f"--set: {key} is no table, so it has no {'.'.join(keys)}.")
+        content = below
+    content[keys[-1]] = value
+
+
+def _merged(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay one file over another, table by table; neither is changed."""
+    merged = {
+        key: _merged(value, {}) if isinstance(value, dict) else value for key, value in base.items()
+    }
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merged(merged[key], value) if both else value
+    return merged
+
+
+def _only(setting: Setting, wanted: list[str], path: Path) -> Setting:
+    labels = [entry.label for entry in setting.design]
+    for name in wanted:
+        if not any(name in (entry.label, entry.recipe) for entry in setting.design):
+            raise ExperimentError(
+                f"--designs: {path} has no {name!r}; it has {', '.join(labels)}."
+                f"{did_you_mean(name, labels)}"
+            )
+    kept = [e for e in setting.design if e.label in wanted or e.recipe in wanted]
+    return setting.model_copy(update={"design": kept})
+
+
+def _checked(kind: type[Kind], content: dict[str, Any], where: str) -> Kind:
+    try:
+        checked = kind.model_validate(content)
+    except ValidationError as error:
+        raise ExperimentError(f"{where}: {_sentence(error, content)}") from None
+    except SimulationError as error:
+        raise ExperimentError(f"{where}: {error}") from None
+    return checked
+
+
+def _sentence(error: ValidationError, content: dict[str, Any]) -> str:
+    """Say the first thing that is wrong: which key, what is needed, what came."""
+    first = error.errors(include_url=False)[0]
+    place = [str(part) for part in first["loc"] if not _is_tag(part)]
+    key = ".".join(place) or "the file"
+    kind, value = first["type"], first.get("input")
+    if kind == "extra_forbidden":
+        known = _known_keys(place[:-1], content)
+        return f"unknown key {key!r}; known are {', '.join(known)}.{did_you_mean(place[-1], known)}"
+    if kind == "missing":
+        return f"key {key!r} is missing. Add it."
+    if kind in ("union_tag_not_found", "union_tag_invalid"):
+        name = "partition" if place[0] == "data" else "name"
+        known = list(PARTITIONS if place[0] == "data" else MODELS)
+        got = value.get(name) if isinstance(value, dict) else value
+        return (
+            f"{key}.{name} must be one of {', '.join(known)}; got {got!r}."
+            f"{did_you_mean(str(got), known)}"
+        )
+    need = first["msg"].removeprefix("Value error, ")
+    need = need[0].lower() + need[1:]
+    return f"{key}: {need}; got {value!r}." if kind != "value_error" else f"{need}."
+
+
+PARTITIONS = {
+    get_args(kind.model_fields["partition"].annotation)[0]: kind
+    for kind in (OneClass, Dirichlet, DirichletDisjoint, Iid)
+}
+MODELS = {get_args(kind.model_fields["name"].annotation)[0]: kind for kind in (Mlp, Cnn)}
+
+
+def _is_tag(part: object) -> bool:
+    """Whether a part of an error's place is not in the file: pydantic names the union's member."""
+    return part in PARTITIONS or part in MODELS or part in ("float", "list[float]")
+
+
+def _known_keys(place: list[str], content: Mapping[str, Any]) -> list[str]:
+    table = place[0] if place else ""
+    if table == "data":
+        return list(PARTITIONS[content["data"]["partition"]].model_fields)
+    if table == "model":
+        return list(MODELS[content["model"]["name"]].model_fields)
+    kinds: dict[str, type[BaseModel]] = {"training": Training, "server": Server}
+    if table in kinds:
+        return list(kinds[table].model_fields)
+    return [*(key for key in Setting.model_fields if key != "label"), *OWN_KEYS]

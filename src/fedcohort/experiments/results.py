@@ -1,0 +1,104 @@
+"""What a run folder holds, read for reports and exports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fedcohort.errors import ExperimentError
+from fedcohort.experiments.run_folder import RunFolder
+from fedcohort.experiments.tables import FEDERATIONS, SCHEMAS, read_table
+from fedcohort.experiments.units import Trial
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """The tables of a run folder, all units together (those that try grids left out).
+
+    Attributes
+    ----------
+    folder
+        The run folder.
+    tables
+        ``rounds``, ``cohorts``, ``rows``, ``laws``, ``trees``: see ``tables.SCHEMAS``.
+    federations
+        Who holds what: see ``tables.FEDERATIONS``.
+    """
+
+    folder: RunFolder
+    tables: dict[str, pa.Table]
+    federations: pa.Table
+
+    @cached_property
+    def _slices(self) -> dict[str, dict[Trial, pa.Table]]:
+        return {name: _by_trial(table) for name, table in self.tables.items()}
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All runs, in the order of the experiment."""
+        return [t for unit in self.folder.units if unit.candidate is None for t in unit.trials]
+
+    def of(self, name: str, trial: Trial) -> pa.Table:
+        """Return a run's part of a table, in the order of rounds."""
+        found = self._slices[name].get(trial)
+        return SCHEMAS[name].empty_table() if found is None else found
+
+    def column(self, name: str, trial: Trial, column: str) -> NDArray[np.float64]:
+        """Return a column of a run's part as numbers; NaN where there is none."""
+        return np.asarray(
+            self.of(name, trial)[column].to_numpy(zero_copy_only=False), dtype=np.float64
+        )
+
+    def class_counts(self, panel: str, seed: int) -> NDArray[np.int64]:
+        """Return the samples of every client and class, shape (n_clients, n_classes)."""
+        table = self.federations
+        here = (table["panel"].to_numpy(zero_copy_only=False) == panel) & (
+            table["seed"].to_numpy() == seed
+        )
+        clients, classes, samples = (
+            table[name].to_numpy()[here] for name in ("client", "class", "samples")
+        )
+        counts = np.zeros((clients.max(initial=-1) + 1, classes.max(initial=-1) + 1), np.int64)
+        counts[clients, classes] = samples
+        return counts
+
+
+def read_results(path: Path) -> Results:
+    """Read a run folder; what a run has not reached yet is simply not there."""
+    folder = RunFolder.open(path)
+    tables = {}
+    for name, schema in SCHEMAS.items():
+        parts = [schema.empty_table()]
+        for unit in folder.units:
+            file = folder.table(unit, name)
+            if unit.candidate is None and file.exists():
+                parts.append(read_table(file, schema))
+        tables[name] = pa.concat_tables(parts)
+    federations = path / "federations.parquet"
+    if not federations.exists():
+        raise ExperimentError(f"{path}: has no results yet. Run: fedcohort resume {path}")
+    return Results(folder, tables, read_table(federations, FEDERATIONS))
+
+
+def _by_trial(table: pa.Table) -> dict[Trial, pa.Table]:
+    """Cut a table, which has every run's lines together, into the runs."""
+    if not table.num_rows:
+        return {}
+    table = table.combine_chunks()
+    codes = [table[key].combine_chunks().dictionary_encode() for key in ("panel", "design")]
+    numbers = [np.asarray(code.indices) for code in codes] + [table["seed"].to_numpy()]
+    change = np.zeros(table.num_rows, dtype=bool)
+    for column in numbers:
+        change[1:] |= column[1:] != column[:-1]
+    starts = [0, *np.flatnonzero(change).tolist()]
+    found = {}
+    for start, end in zip(starts, [*starts[1:], table.num_rows], strict=True):
+        part = table.slice(start, end - start)
+        key = Trial(*(part[name][0].as_py() for name in ("panel", "design", "seed")))
+        found[key] = part
+    return found

@@ -1,0 +1,207 @@
+"""A run folder: everything that happened, and what is needed to go on.
+
+.. code-block:: text
+
+    run.json            configuration, units, versions, machine, command, date
+    experiment.toml     the file as it was given; code/ the user's own designs
+    federations.parquet who holds what
+    units/000/          rounds, cohorts, rows, laws, trees (.parquet) and checkpoint.npz
+    log.txt             what was said; lock is held by the process that runs
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, final
+
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from fedcohort.errors import ExperimentError
+from fedcohort.experiments.lock import is_locked
+from fedcohort.experiments.machine import machine, versions
+from fedcohort.experiments.own_code import own_files
+from fedcohort.experiments.settings import Experiment
+from fedcohort.experiments.units import Unit, plan_units
+from fedcohort.whole_file import write_whole
+
+#: Of run.json and the tables; a folder with another number is refused, not guessed at.
+SCHEMA = 1
+HEAD = "run.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is: rounds of all its runs, and seconds of computing."""
+
+    done: int
+    total: int
+    seconds: float
+    state: str
+
+
+@final
+class RunFolder:
+    """An opened run folder; made with :meth:`create` or :meth:`open`."""
+
+    def __init__(self, path: Path, head: dict[str, Any]) -> None:
+        self.path, self.head = path, head
+        try:
+            self.experiment = Experiment.model_validate(head["experiment"])
+            self.units = [Unit.of_dict(unit) for unit in head["units"]]
+            self.device = str(head["machine"]["device"])
+        except (KeyError, TypeError, ValidationError) as error:
+            raise ExperimentError(
+                f"{path / HEAD}: does not hold a run ({type(error).__name__}). Put back the file "
+                f"that was written, or run experiment.toml anew into another folder."
+            ) from error
+
+    @classmethod
+    def create(
+        cls, path: Path, experiment: Experiment, *, source: Path, device: str, command: list[str]
+    ) -> RunFolder:
+        """Make the folder of a new run; refuse one that holds something else."""
+        if (path / HEAD).exists():
+            raise ExperimentError(
+                f"{path}: holds a run already. Choose another folder with --out, or go on with: "
+                f"fedcohort resume {shlex.quote(str(path))}"
+            )
+        head = {
+            "schema": SCHEMA,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": shlex.join(command),
+            "versions": versions(),
+            "machine": machine(device),
+            "experiment": experiment.model_dump(),
+            "units": [unit.as_dict() for unit in plan_units(experiment, device)],
+        }
+        files = own_files([entry for panel in experiment.panels for entry in panel.design])
+        try:
+            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+                raise ExperimentError(
+                    f"{path}: must be a new or empty folder. Choose another with --out."
+                )
+            (path / "units").mkdir(parents=True)
+            shutil.copyfile(source, path / "experiment.toml")
+            for file in files:
+                (path / "code").mkdir(exist_ok=True)
+                shutil.copyfile(source.parent / file, path / "code" / Path(file).name)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise ExperimentError(
+                f"{path}: cannot be written ({reason}). Choose another folder with --out."
+            ) from error
+        write_whole(path / HEAD, json.dumps(head, indent=1).encode())
+        return cls(path, head)
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """Open what is there; refuse what is no run folder of this version."""
+        try:
+            head = json.loads((path / HEAD).read_text(encoding="utf-8"))
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise ExperimentError(
+                f"{path}: is no run folder ({HEAD}: {reason}). See: fedcohort runs"
+            ) from error
+        except ValueError as error:
+            raise ExperimentError(
+                f"{path / HEAD}: is damaged ({error}). Its tables under units/ are untouched; put "
+                f"back the file, or run experiment.toml anew into another folder."
+            ) from error
+        found = head.get("schema") if isinstance(head, dict) else None
+        if found != SCHEMA:
+            by = head.get("versions", {}).get("fedcohort") if isinstance(head, dict) else None
+            raise ExperimentError(
+                f"{path}: was written with schema {found!r} (fedcohort {by or '?'}); this version "
+                f"reads schema {SCHEMA}. Nothing was changed: use that version, or run its "
+                f"experiment.toml anew into another folder."
+            )
+        return cls(path, head)
+
+    def unit_folder(self, unit: Unit) -> Path:
+        """Return where a unit's tables and checkpoint lie."""
+        return self.path / "units" / f"{unit.number:03d}"
+
+    def table(self, unit: Unit, name: str) -> Path:
+        """Return where a unit's table lies."""
+        return self.unit_folder(unit) / f"{name}.parquet"
+
+    def checkpoint(self, unit: Unit) -> Path:
+        """Return where a unit's checkpoint lies."""
+        return self.unit_folder(unit) / "checkpoint.npz"
+
+    def diverged(self, unit: Unit) -> Path:
+        """Return the file that says why a candidate of a grid was given up."""
+        return self.unit_folder(unit) / "diverged.txt"
+
+    def rounds_of(self, unit: Unit) -> int:
+        """Return how many rounds each run of the unit has."""
+        return self.experiment.panel(unit.trials[0].panel).rounds
+
+    def lines_of(self, unit: Unit) -> int:
+        """Return how many lines the unit's table of rounds has; 0 where it cannot be read."""
+        try:
+            return int(pq.read_metadata(self.table(unit, "rounds")).num_rows)
+        except (OSError, ValueError):
+            return 0
+
+    def is_done(self, unit: Unit) -> bool:
+        """Whether all of a unit's tables are there and whole, or it was given up."""
+        if self.diverged(unit).exists():
+            return True
+        whole = self.lines_of(unit) == len(unit.trials) * self.rounds_of(unit)
+        return whole and all(_is_parquet(self.table(unit, name)) for name in LAST_TABLES)
+
+    @property
+    def total(self) -> int:
+        """The rounds of all runs together."""
+        return sum(len(unit.trials) * self.rounds_of(unit) for unit in self.units)
+
+    def progress(self) -> Progress:
+        """Return how far the run is, from what is in the folder."""
+        done = sum(self.lines_of(unit) for unit in self.units)
+        damaged = any(_is_damaged(path) for path in self.path.glob("units/*/*.parquet"))
+        if is_locked(self.path / "lock"):
+            state = "running"
+        elif damaged:
+            state = "damaged"
+        elif all(self.is_done(unit) for unit in self.units):
+            state = "complete"
+        else:
+            state = "interrupted"
+        return Progress(done, self.total, sum(map(self._seconds, self.units)), state)
+
+    def _seconds(self, unit: Unit) -> float:
+        """Add up a unit's time; all runs of a unit train at once."""
+        names = ["draw_seconds", "train_seconds", "measure_seconds"]
+        try:
+            table = pq.read_table(self.table(unit, "rounds"), columns=names, partitioning=None)
+        except (OSError, ValueError):
+            return 0.0
+        draw, train, measure = (table[name].to_numpy().sum() for name in names)
+        return float(draw + train / len(unit.trials) + measure)
+
+
+#: Written after a unit's last round, before which it is not done.
+LAST_TABLES = ("cohorts", "rows", "laws", "trees")
+
+
+def _is_parquet(path: Path) -> bool:
+    return path.exists() and not _is_damaged(path)
+
+
+def _is_damaged(path: Path) -> bool:
+    """Whether a file is there but no whole Parquet file."""
+    try:
+        pq.read_metadata(path)
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return True
+    return False

@@ -1,0 +1,246 @@
+"""Running what a run folder plans, unit by unit; a folder that is done is left as it is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import torch
+from threadpoolctl import threadpool_limits
+
+from fedcohort.errors import ExperimentError, InputError, SimulationError
+from fedcohort.experiments.lock import locked
+from fedcohort.experiments.own_code import make_own_recipe
+from fedcohort.experiments.run_folder import RunFolder
+from fedcohort.experiments.tables import (
+    federation_table,
+    history_tables,
+    law_tables,
+    write_table,
+)
+from fedcohort.experiments.trackers import Tracker
+from fedcohort.experiments.tuning import chosen_training
+from fedcohort.experiments.units import Unit
+from fedcohort.simulation import Dataset, FederatedData, History, Run, Simulation, load_dataset
+from fedcohort.whole_file import write_whole
+
+log = logging.getLogger(__name__)
+
+
+class Observer:
+    """Told how a run goes; this one does nothing."""
+
+    def started(self, total: int, done: int) -> None:
+        """Learn how much work there is, and how much of it was done before."""
+
+    def advanced(self, work: int, text: str) -> None:
+        """Learn that some more is done; ``text`` says where the run is."""
+
+    def should_stop(self) -> bool:
+        """Say whether to stop after this round, resumable."""
+        return False
+
+
+def execute(
+    folder: RunFolder, *, observer: Observer | None = None, tracker: Tracker | None = None
+) -> None:
+    """Run all that is not done yet.
+
+    Stopped by the observer (``KeyboardInterrupt``), killed, or out of space, a run goes on from
+    its last checkpoint when it is executed again.
+    """
+    with locked(folder.path / "lock", str(folder.path)), _logging_to(folder.path / "log.txt"):
+        try:
+            _Execution(folder, observer or Observer(), tracker).run()
+        except InputError as error:
+            log.error("stopped: %s", error)
+            raise ExperimentError(
+                f"{folder.path}: the run stopped, and what it had done is kept: {error} Then go "
+                f"on with: fedcohort resume {folder.path}"
+            ) from error
+
+
+class _Execution:
+    def __init__(self, folder: RunFolder, observer: Observer, tracker: Tracker | None) -> None:
+        self._folder, self._observer, self._tracker = folder, observer, tracker
+        self._datasets: dict[str, Dataset] = {}
+
+    def run(self) -> None:
+        """Write who holds what, then run the units."""
+        folder = self._folder
+        self._write_federations()
+        work = {unit.number: self._work(unit) for unit in folder.units}
+        total = sum(work[u.number] * folder.rounds_of(u) for u in folder.units)
+        finished = [unit for unit in folder.units if folder.is_done(unit)]
+        done = sum(work[u.number] * folder.rounds_of(u) for u in finished)
+        self._observer.started(total, done)
+        with _few_threads(folder.device):
+            for unit in folder.units:
+                if unit not in finished:
+                    self._run_unit(unit, work[unit.number])
+
+    def _work(self, unit: Unit) -> int:
+        """Weigh a round of a unit: the local steps of all its clients."""
+        panels = [self._folder.experiment.panel(trial.panel) for trial in unit.trials]
+        return sum(
+            panel.cohort_size * (panel.training.steps or panel.training.epochs or 1)
+            for panel in panels
+        )
+
+    def _run_unit(self, unit: Unit, work: int) -> None:
+        folder, rounds = self._folder, self._folder.rounds_of(unit)
+        checkpoint = folder.checkpoint(unit)
+        _make_folder(checkpoint.parent)
+        simulation = self._simulation(unit)
+        done = 0
+        if checkpoint.exists():
+            done = simulation.resume(checkpoint)
+            log.info("unit %d goes on after round %d", unit.number, done)
+            self._observer.advanced(done * work, self._text(unit, done))
+        told = _Told(done)
+        every = folder.experiment.checkpoint_every
+
+        def progress(now: int, histories: list[History]) -> None:
+            self._observer.advanced(work, self._text(unit, now))
+            self._track(unit, histories, told)
+            if now % every == 0 and now < rounds:
+                self._write_tables(unit, histories)
+            if self._observer.should_stop() and now < rounds:
+                simulation.save(checkpoint)
+                self._write_tables(unit, histories)
+                log.info("unit %d: stopped after round %d", unit.number, now)
+                raise KeyboardInterrupt
+
+        try:
+            histories = simulation.run(
+                rounds, checkpoint=checkpoint, every=every, progress=progress
+            )
+        except SimulationError as error:
+            if unit.candidate is None:
+                raise
+            log.info("unit %d: lr %g, mu %g: %s", unit.number, *unit.candidate, error)
+            write_whole(folder.diverged(unit), f"{error}\n".encode())
+            return
+        self._write_tables(unit, histories)
+        for name, table in law_tables(unit.trials, simulation.next_designs()).items():
+            write_table(folder.table(unit, name), table)
+        log.info("unit %d: done, %d rounds of %d runs", unit.number, rounds, len(unit.trials))
+
+    def _simulation(self, unit: Unit) -> Simulation:
+        experiment, folder = self._folder.experiment, self._folder
+        panel = experiment.panel(unit.trials[0].panel)
+        if unit.candidate is None:
+            training = chosen_training(folder, panel.label)
+        else:
+            lr, mu = unit.candidate
+            training = panel.training.model_copy(update={"lr": lr, "mu": mu})
+        federations: dict[tuple[str, int], FederatedData] = {}
+        runs = []
+        for trial in unit.trials:
+            own = experiment.panel(trial.panel)
+            key = (trial.panel, trial.seed)
+            if key not in federations:
+                federations[key] = own.data.federation(self._dataset(own.data.dataset), trial.seed)
+            entry = next(entry for entry in own.design if entry.label == trial.design)
+            recipe = make_own_recipe(entry, own.cohort_size, federations[key], folder.path / "code")
+            runs.append(Run(recipe, federations[key], trial.seed))
+        source = panel.model.source(self._dataset(panel.data.dataset))
+        options = panel.server.options(folder.device)
+        return Simulation(runs, source, training.local(), options)
+
+    def _dataset(self, name: str) -> Dataset:
+        if name not in self._datasets:
+            self._datasets[name] = load_dataset(name)
+        return self._datasets[name]
+
+    def _write_federations(self) -> None:
+        path = self._folder.path / "federations.parquet"
+        if path.exists():
+            return
+        experiment = self._folder.experiment
+        tables = [
+            federation_table(
+                panel.label,
+                seed,
+                panel.data.federation(self._dataset(panel.data.dataset), seed),
+            )
+            for panel in experiment.panels
+            for seed in experiment.seeds
+        ]
+        write_table(path, pa.concat_tables(tables))
+
+    def _write_tables(self, unit: Unit, histories: list[History]) -> None:
+        for name, table in history_tables(unit.trials, histories).items():
+            write_table(self._folder.table(unit, name), table)
+
+    def _track(self, unit: Unit, histories: list[History], told: _Told) -> None:
+        if self._tracker is None or unit.candidate is not None:
+            return
+        for trial, history in zip(unit.trials, histories, strict=True):
+            for each in history.rounds[told.rounds :]:
+                self._tracker.log(trial, each)
+        told.rounds = len(histories[0].rounds)
+
+    def _text(self, unit: Unit, done: int) -> str:
+        rounds, trials = self._folder.rounds_of(unit), unit.trials
+        seeds = sorted({trial.seed for trial in trials})
+        panels = list(dict.fromkeys(trial.panel for trial in trials))
+        what = "choosing lr, mu" if unit.candidate is not None else ", ".join(panels)
+        seed = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]}-{seeds[-1]}"
+        return f"{what}, {seed}: round {done} of {rounds}"
+
+
+class _Told:
+    """How many rounds the tracker has been told of."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(f"{path}: cannot be made ({reason}). Make room for it.") from error
+
+
+@contextmanager
+def _few_threads(device: str) -> Iterator[None]:
+    """Compute on one thread where the CPU trains: the models are small, and threads only wait."""
+    if device != "cpu":
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(limits=1, user_api="blas"):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class _QuietFile(logging.FileHandler):
+    """A log that a full disk cannot stop a run with."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
+        """Drop the line."""
+
+
+@contextmanager
+def _logging_to(path: Path) -> Iterator[None]:
+    package = logging.getLogger("fedcohort")
+    handler = _QuietFile(path, encoding="utf-8", delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    level = package.level
+    package.addHandler(handler)
+    package.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        package.removeHandler(handler)
+        package.setLevel(level)
+        handler.close()

@@ -1,0 +1,260 @@
+"""What an experiment file can say, as frozen models; every default is here."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import partial
+from math import prod
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from fedcohort.simulation import (
+    Dataset,
+    FederatedData,
+    LocalTraining,
+    Options,
+    cnn,
+    dirichlet_disjoint,
+    dirichlet_unbalanced,
+    iid,
+    mlp,
+    one_class_shards,
+)
+from fedcohort.simulation.models import ModelSource
+from fedcohort.simulation.partitions import PAPER_SIZES
+from fedcohort.streams import Stream, stream
+
+Count = Annotated[int, Field(ge=1)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Table(BaseModel):
+    """One table of the file: unknown keys are refused, types are not converted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class _Data(Table, ABC):
+    """A data set and its division among clients.
+
+    ``seed`` holds the division fixed; without it every seed of the experiment divides anew.
+    """
+
+    dataset: str
+    shuffle_clients: bool = True
+    seed: Annotated[int, Field(ge=0)] | None = None
+
+    def federation(self, dataset: Dataset, seed: int) -> FederatedData:
+        """Divide the data set for a run with this seed."""
+        own = seed if self.seed is None else self.seed
+        data = self._divided(dataset, own)
+        if not self.shuffle_clients:
+            return data
+        return data.renumbered(stream(own, use=Stream.NUMBERING))
+
+    @abstractmethod
+    def _divided(self, dataset: Dataset, seed: int) -> FederatedData:
+        """Divide, clients numbered as the partition numbers them."""
+
+
+class OneClass(_Data):
+    """``one-class``: every client has samples of one class only."""
+
+    partition: Literal["one-class"]
+    clients_per_class: Count = 10
+    train_size: Count = 500
+    test_size: Annotated[int, Field(ge=0)] = 80
+
+    def _divided(self, dataset: Dataset, seed: int) -> FederatedData:
+        return one_class_shards(
+            dataset,
+            seed=seed,
+            clients_per_class=self.clients_per_class,
+            train_size=self.train_size,
+            test_size=self.test_size,
+        )
+
+
+class Dirichlet(_Data):
+    """``dirichlet``: class shares from Dir(alpha), sizes as listed (clients, samples)."""
+
+    partition: Literal["dirichlet"]
+    alpha: Number
+    sizes: list[Annotated[list[int], Field(min_length=2, max_length=2)]] = [
+        list(pair) for pair in PAPER_SIZES
+    ]
+    test_share: Annotated[float, Field(ge=0, le=10)] = 0.2
+
+    def _divided(self, dataset: Dataset, seed: int) -> FederatedData:
+        sizes = [(pair[0], pair[1]) for pair in self.sizes]
+        return dirichlet_unbalanced(
+            dataset, alpha=self.alpha, seed=seed, sizes=sizes, test_share=self.test_share
+        )
+
+
+class DirichletDisjoint(_Data):
+    """``dirichlet-disjoint``: every class split by shares from Dir(alpha), each sample once."""
+
+    partition: Literal["dirichlet-disjoint"]
+    alpha: Number
+    n_clients: Count = 100
+
+    def _divided(self, dataset: Dataset, seed: int) -> FederatedData:
+        return dirichlet_disjoint(dataset, alpha=self.alpha, n_clients=self.n_clients, seed=seed)
+
+
+class Iid(_Data):
+    """``iid``: shuffled samples, dealt out evenly."""
+
+    partition: Literal["iid"]
+    n_clients: Count = 100
+
+    def _divided(self, dataset: Dataset, seed: int) -> FederatedData:
+        return iid(dataset, n_clients=self.n_clients, seed=seed)
+
+
+Data = Annotated[OneClass | Dirichlet | DirichletDisjoint | Iid, Field(discriminator="partition")]
+
+
+class Mlp(Table):
+    """``mlp``: one hidden layer."""
+
+    name: Literal["mlp"] = "mlp"
+    hidden: Count = 50
+
+    def source(self, dataset: Dataset) -> ModelSource:
+        """Return what makes the model for this data set."""
+        inputs = prod(dataset.x.shape[1:])
+        return partial(mlp, inputs, self.hidden, dataset.n_classes)
+
+
+class Cnn(Table):
+    """``cnn``: the paper's three convolutions, for images of 3 x 32 x 32."""
+
+    name: Literal["cnn"]
+
+    def source(self, dataset: Dataset) -> ModelSource:
+        """Return what makes the model for this data set."""
+        return partial(cnn, dataset.n_classes)
+
+
+Model = Annotated[Mlp | Cnn, Field(discriminator="name")]
+
+
+class Training(Table):
+    """What every client does; a list for ``lr`` or ``mu`` is a grid to choose from."""
+
+    steps: Count | None = None
+    epochs: Count | None = None
+    batch_size: Count = 50
+    lr: Number | Annotated[list[Number], Field(min_length=1)] = 0.01
+    lr_decay: Number = 1.0
+    momentum: Number = 0.0
+    weight_decay: Number = 0.0
+    mu: Number | Annotated[list[Number], Field(min_length=1)] = 0.0
+
+    @model_validator(mode="after")
+    def _can_train(self) -> Training:
+        for candidate in self.candidates():
+            candidate.local()
+        return self
+
+    @property
+    def is_grid(self) -> bool:
+        """Whether something is to be chosen."""
+        return isinstance(self.lr, list) or isinstance(self.mu, list)
+
+    def candidates(self) -> list[Training]:
+        """Return every point of the grid; one where there is none."""
+        lrs = self.lr if isinstance(self.lr, list) else [self.lr]
+        mus = self.mu if isinstance(self.mu, list) else [self.mu]
+        return [
+            self.model_copy(update={"lr": float(lr), "mu": float(mu)}) for lr in lrs for mu in mus
+        ]
+
+    def local(self) -> LocalTraining:
+        """Return the simulator's own record."""
+        return LocalTraining(**self.model_dump())
+
+
+class Server(Table):
+    """What the server does beside drawing: see ``fedcohort.simulation.Options``."""
+
+    server_lr: Number = 1.0
+    measure_every: Count = 1
+    oracle_every: Count | None = None
+    rows_every: Count | None = 10
+    sketch: Count | None = None
+    overlap: bool = False
+
+    def options(self, device: str) -> Options:
+        """Return the simulator's own record."""
+        return Options(**self.model_dump(), device=device)
+
+
+class DesignEntry(BaseModel):
+    """One ``[[design]]``: a recipe by its name or import path, and its hyper-parameters."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    recipe: str
+    label: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("recipe"), str):
+            given = {k: v for k, v in values.items() if k not in ("recipe", "label")}
+            own = values["recipe"].rpartition(":")[2]
+            label = " ".join([own, *(_worded(key, value) for key, value in given.items())])
+            return {"label": label, **values}
+        return values
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """What the recipe is made with, beside the cohort size."""
+        return dict(self.model_extra or {})
+
+
+def _worded(key: str, value: object) -> str:
+    if isinstance(value, bool):
+        return key if value else f"no {key}"
+    return value if isinstance(value, str) else f"{key}={value}"
+
+
+class Setting(Table):
+    """One panel of an experiment: everything that its runs share but the seed."""
+
+    label: str
+    rounds: Annotated[int, Field(ge=0)]
+    cohort_size: Count = 10
+    data: Data
+    model: Model = Mlp()
+    training: Training = Training(steps=50)
+    server: Server = Server()
+    design: list[DesignEntry] = []
+
+    @model_validator(mode="after")
+    def _labels_differ(self) -> Setting:
+        labels = [entry.label for entry in self.design]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ValueError(f"two designs are labelled {label!r}; give one another label")
+        if bool(self.design) != bool(self.rounds):
+            raise ValueError("rounds and [[design]] go together; only a partition has neither")
+        return self
+
+
+class Experiment(Table):
+    """A resolved experiment: what a run folder keeps."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    title: str = ""
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    checkpoint_every: Count = 10
+    panels: Annotated[list[Setting], Field(min_length=1)]
+
+    def panel(self, label: str) -> Setting:
+        """Return the panel with this label."""
+        return next(panel for panel in self.panels if panel.label == label)

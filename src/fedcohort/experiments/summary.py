@@ -1,0 +1,217 @@
+"""What a run says, in numbers: final loss, rounds to reach a loss, and differences by seed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.experiments.results import Results
+from fedcohort.experiments.settings import Setting
+from fedcohort.experiments.units import Trial, judged_design
+
+#: Rounds of the rolling mean, as in the paper; a shorter run uses a quarter of its rounds.
+WINDOW = 50
+CONFIDENCE = 0.95
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """Something that was measured in some rounds of every seed.
+
+    Attributes
+    ----------
+    rounds
+        Where it was measured, from 0, shape (points,).
+    values
+        Shape (seeds, points).
+    """
+
+    rounds: NDArray[np.int64]
+    values: Numbers
+
+    def rolling(self, window: int) -> Curve:
+        """Average every point with the measurements of the ``window`` rounds that it ends.
+
+        At the start there are fewer of them.
+        """
+        sums = np.cumsum(self.values, axis=1)
+        first = np.searchsorted(self.rounds, self.rounds - window, side="right")
+        before = np.where(first > 0, sums[:, np.maximum(first - 1, 0)], 0.0)
+        counts = np.arange(1, len(self.rounds) + 1) - first
+        return Curve(self.rounds, (sums - before) / counts)
+
+    def first_below(self, level: float) -> Numbers:
+        """Return the number of rounds after which each seed is at most ``level``; NaN: never."""
+        hit = self.values <= level
+        reached = hit.any(axis=1)
+        at = self.rounds[hit.argmax(axis=1)] + 1.0 if len(self.rounds) else np.zeros(len(hit))
+        return np.where(reached, at, math.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean with its confidence interval; infinite where there is only one value."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether a difference is larger than the spread over seeds."""
+        return self.low > 0 or self.high < 0
+
+
+def interval(values: Numbers) -> Interval:
+    """Return the mean and its 95 % interval by Student's t."""
+    from scipy.stats import t
+
+    n, mean = len(values), float(np.mean(values)) if len(values) else math.nan
+    if n < 2:
+        return Interval(mean, -math.inf, math.inf)
+    half = float(t.ppf((1 + CONFIDENCE) / 2, n - 1) * np.std(values, ddof=1) / math.sqrt(n))
+    return Interval(mean, mean - half, mean + half)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DesignSummary:
+    """One design of a panel; arrays have one value per seed, in the panel's order of seeds.
+
+    Attributes
+    ----------
+    label
+        The design's label.
+    final_loss, final_accuracy, classes, clients
+        Means over the last ``window`` rounds: loss, accuracy, distinct classes and clients.
+    rounds_needed
+        Rounds until the rolling mean of the loss reaches the panel's level; NaN: never.
+    jump
+        Mean absolute change of the loss between measurements over the last ``window`` rounds.
+    difference
+        Final loss minus the baseline's, paired by seed; None for the baseline itself.
+    """
+
+    label: str
+    final_loss: Numbers
+    final_accuracy: Numbers
+    classes: Numbers
+    clients: Numbers
+    rounds_needed: Numbers
+    jump: Numbers
+    difference: Interval | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PanelSummary:
+    """One panel: every design, against multinomial sampling (or the first design).
+
+    Attributes
+    ----------
+    label, seeds, rounds, window
+        The panel, the seeds that all its designs have finished rounds of, how many rounds, and
+        the width of the rolling mean.
+    baseline
+        The label of the design that others are compared with.
+    level
+        The loss that ``rounds_needed`` speaks of: the baseline's mean final loss.
+    designs
+        In the experiment's order.
+    """
+
+    label: str
+    seeds: list[int]
+    rounds: int
+    window: int
+    baseline: str
+    level: float
+    designs: list[DesignSummary]
+
+    @property
+    def best(self) -> DesignSummary:
+        """The design with the lowest mean final loss."""
+        return min(self.designs, key=lambda design: float(np.mean(design.final_loss)))
+
+
+def common_rounds(results: Results, panel: Setting) -> tuple[list[int], int]:
+    """Return the seeds that every design of the panel has begun, and the rounds all have done."""
+    done: dict[int, int] = {}
+    for seed in results.folder.experiment.seeds:
+        trials = [Trial(panel.label, entry.label, seed) for entry in panel.design]
+        shortest = min((results.of("rounds", trial).num_rows for trial in trials), default=0)
+        if shortest:
+            done[seed] = shortest
+    # A seed that has just begun would shorten all others.
+    longest = max(done.values(), default=0)
+    seeds = [seed for seed, rounds in done.items() if rounds == longest]
+    return seeds, longest
+
+
+def curve(results: Results, panel: Setting, design: str, column: str) -> Curve:
+    """Return a column of the table of rounds for all common seeds, where it was measured."""
+    seeds, rounds = common_rounds(results, panel)
+    values = [
+        results.column("rounds", Trial(panel.label, design, seed), column)[:rounds]
+        for seed in seeds
+    ]
+    if not values:
+        return Curve(np.empty(0, dtype=np.int64), np.empty((0, 0)))
+    matrix = np.array(values)
+    measured = np.flatnonzero(~np.isnan(matrix).any(axis=0))
+    return Curve(measured, matrix[:, measured])
+
+
+def window_of(rounds: int) -> int:
+    """Return the width of the rolling mean, and of what counts as the end."""
+    return max(1, min(WINDOW, rounds // 4))
+
+
+def summarise(results: Results, panel: Setting) -> PanelSummary | None:
+    """Judge a panel; None where no round is done."""
+    seeds, rounds = common_rounds(results, panel)
+    if not seeds:
+        return None
+    window = window_of(rounds)
+    baseline = judged_design(panel)
+    level = float(np.mean(_end(curve(results, panel, baseline, "loss"), rounds, window)))
+    reference = _end(curve(results, panel, baseline, "loss"), rounds, window)
+    designs = []
+    for entry in panel.design:
+        loss = curve(results, panel, entry.label, "loss")
+        final = _end(loss, rounds, window)
+        others = {
+            name: _end(curve(results, panel, entry.label, name), rounds, window)
+            for name in ("accuracy", "distinct_classes", "distinct_clients")
+        }
+        designs.append(
+            DesignSummary(
+                entry.label,
+                final_loss=final,
+                final_accuracy=others["accuracy"],
+                classes=others["distinct_classes"],
+                clients=others["distinct_clients"],
+                rounds_needed=loss.rolling(window).first_below(level),
+                jump=_jump(loss, rounds, window),
+                difference=None if entry.label == baseline else interval(final - reference),
+            )
+        )
+    return PanelSummary(panel.label, seeds, rounds, window, baseline, level, designs)
+
+
+def _end(values: Curve, rounds: int, window: int) -> Numbers:
+    """Average the measurements of the last ``window`` rounds, seed by seed."""
+    late = values.values[:, values.rounds >= rounds - window]
+    if late.shape[1] == 0:
+        return np.full(len(values.values), math.nan)
+    return np.asarray(late.mean(axis=1))
+
+
+def _jump(values: Curve, rounds: int, window: int) -> Numbers:
+    late = values.values[:, values.rounds >= rounds - window]
+    if late.shape[1] < 2:
+        return np.full(len(values.values), math.nan)
+    return np.asarray(np.abs(np.diff(late, axis=1)).mean(axis=1))

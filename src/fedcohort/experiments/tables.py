@@ -1,0 +1,206 @@
+"""Histories as tables: what a run folder keeps, in Parquet, written whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedcohort.designs import Design, SimilarityClusteredDesign
+from fedcohort.errors import ExperimentError
+from fedcohort.experiments.units import Trial
+from fedcohort.simulation import FederatedData, History
+from fedcohort.whole_file import replace_whole
+
+TRIAL = [("panel", pa.string()), ("design", pa.string()), ("seed", pa.int64())]
+
+#: Every table of a unit, with its columns; all begin with the trial.
+SCHEMAS: dict[str, pa.Schema] = {
+    # One line per run and round; null where nothing was measured.
+    "rounds": pa.schema(
+        [
+            *TRIAL,
+            ("round", pa.int64()),
+            ("loss", pa.float64()),
+            ("accuracy", pa.float64()),
+            ("accuracy_spread", pa.float64()),
+            ("distinct_clients", pa.int64()),
+            ("distinct_classes", pa.int64()),
+            ("residual", pa.float64()),
+            ("squared_error", pa.float64()),
+            ("design_variance", pa.float64()),
+            ("multinomial_variance", pa.float64()),
+            ("beta_squared", pa.float64()),
+            ("kappa_squared", pa.float64()),
+            ("draw_seconds", pa.float64()),
+            ("train_seconds", pa.float64()),
+            ("measure_seconds", pa.float64()),
+        ]
+    ),
+    # Who was drawn, how often, with what weight.
+    "cohorts": pa.schema(
+        [
+            *TRIAL,
+            ("round", pa.int64()),
+            ("client", pa.int64()),
+            ("count", pa.int64()),
+            ("weight", pa.float64()),
+        ]
+    ),
+    # The distribution that holds most of each client, in the rounds where it was noted.
+    "rows": pa.schema([*TRIAL, ("round", pa.int64()), ("client", pa.int64()), ("row", pa.int64())]),
+    # The law of each run's next design after the last round.
+    "laws": pa.schema(
+        [
+            *TRIAL,
+            ("client", pa.int64()),
+            ("inclusion", pa.float64()),
+            ("weight_variance", pa.float64()),
+        ]
+    ),
+    # Its tree: merge t makes node n_clients + t; smaller nodes are clients.
+    "trees": pa.schema(
+        [
+            *TRIAL,
+            ("merge", pa.int64()),
+            ("left", pa.int64()),
+            ("right", pa.int64()),
+            ("height", pa.float64()),
+        ]
+    ),
+}
+
+#: Who holds what: one line per panel, seed, client and class with samples.
+FEDERATIONS = pa.schema(
+    [
+        ("panel", pa.string()),
+        ("seed", pa.int64()),
+        ("client", pa.int64()),
+        ("class", pa.int64()),
+        ("samples", pa.int64()),
+    ]
+)
+
+QUALITY = ("loss", "accuracy", "accuracy_spread")
+YARDSTICK = (
+    "squared_error",
+    "design_variance",
+    "multinomial_variance",
+    "beta_squared",
+    "kappa_squared",
+)
+PLAIN = (
+    "distinct_clients",
+    "distinct_classes",
+    "residual",
+    "draw_seconds",
+    "train_seconds",
+    "measure_seconds",
+)
+
+
+def history_tables(trials: Sequence[Trial], histories: Sequence[History]) -> dict[str, pa.Table]:
+    """Return the tables ``rounds``, ``cohorts`` and ``rows`` of runs as far as they are."""
+    parts: dict[str, list[pa.Table]] = {"rounds": [], "cohorts": [], "rows": []}
+    for trial, history in zip(trials, histories, strict=True):
+        rounds = history.rounds
+        numbers = np.array([each.round_ for each in rounds], dtype=np.int64)
+        columns: dict[str, Any] = {"round": numbers}
+        for name in QUALITY:
+            columns[name] = [each.quality and getattr(each.quality, name) for each in rounds]
+        for name in YARDSTICK:
+            columns[name] = [each.yardstick and getattr(each.yardstick, name) for each in rounds]
+        for name in PLAIN:
+            columns[name] = [getattr(each, name) for each in rounds]
+        parts["rounds"].append(_table("rounds", trial, columns))
+        lengths = [len(each.clients) for each in rounds]
+        drawn = {
+            "round": np.repeat(numbers, lengths),
+            "client": [client for each in rounds for client in each.clients],
+            "count": [count for each in rounds for count in each.counts],
+            "weight": [weight for each in rounds for weight in each.weights],
+        }
+        parts["cohorts"].append(_table("cohorts", trial, drawn))
+        noted = [each for each in rounds if each.rows is not None]
+        shared = {
+            "round": np.repeat([each.round_ for each in noted], [len(e.rows or ()) for e in noted]),
+            "client": [client for each in noted for client in range(len(each.rows or ()))],
+            "row": [row for each in noted for row in each.rows or ()],
+        }
+        parts["rows"].append(_table("rows", trial, shared))
+    return {name: pa.concat_tables(tables) for name, tables in parts.items()}
+
+
+def law_tables(trials: Sequence[Trial], designs: Sequence[Design]) -> dict[str, pa.Table]:
+    """Return the tables ``laws`` and ``trees`` of the runs' next designs."""
+    laws, trees = [], []
+    for trial, design in zip(trials, designs, strict=True):
+        n_clients = design.population.n_clients
+        columns = {
+            "client": np.arange(n_clients),
+            "inclusion": design.inclusion_probability(),
+            "weight_variance": design.weight_variance(),
+        }
+        laws.append(_table("laws", trial, columns))
+        if isinstance(design, SimilarityClusteredDesign):
+            merges, n_leaves = design.tree.merges, len(design.leaves)
+            names = np.concatenate([design.leaves, n_clients + np.arange(len(merges))])
+            nodes = {
+                "merge": np.arange(len(merges)),
+                "left": names[merges[:, 0]],
+                "right": names[merges[:, 1]],
+                "height": design.tree.heights,
+            }
+            if n_leaves > 1:
+                trees.append(_table("trees", trial, nodes))
+    empty = SCHEMAS["trees"].empty_table()
+    return {"laws": pa.concat_tables(laws), "trees": pa.concat_tables([empty, *trees])}
+
+
+def federation_table(panel: str, seed: int, data: FederatedData) -> pa.Table:
+    """Return who holds how many samples of which class."""
+    counts = data.class_counts()
+    clients, classes = np.nonzero(counts)
+    n = len(clients)
+    columns = {
+        "panel": [panel] * n,
+        "seed": np.full(n, seed),
+        "client": clients,
+        "class": classes,
+        "samples": counts[clients, classes],
+    }
+    return pa.table(columns, schema=FEDERATIONS)
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write Parquet, whole or not at all."""
+    replace_whole(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+
+
+def read_table(path: Path, schema: pa.Schema) -> pa.Table:
+    """Read what :func:`write_table` wrote, or say that the file is damaged."""
+    try:
+        return pq.read_table(path, schema=schema, partitioning=None)
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ExperimentError(
+            f"{path}: is damaged or missing ({reason}). Run: fedcohort resume "
+            f"{path.parent.parent.parent}"
+        ) from error
+
+
+def _table(name: str, trial: Trial, columns: Mapping[str, Any]) -> pa.Table:
+    schema = SCHEMAS[name]
+    n = len(next(iter(columns.values())))
+    whole = {
+        "panel": pa.array([trial.panel] * n, pa.string()),
+        "design": pa.array([trial.design] * n, pa.string()),
+        "seed": pa.array([trial.seed] * n, pa.int64()),
+    }
+    for column in schema.names[len(TRIAL) :]:
+        whole[column] = pa.array(columns[column], schema.field(column).type, from_pandas=False)
+    return pa.table(whole, schema=schema)

@@ -1,0 +1,160 @@
+"""Trackers: where a run's numbers can go while it runs, beside its folder."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, final
+
+from fedcohort.arguments import did_you_mean
+from fedcohort.errors import ExperimentError, MissingExtraError
+from fedcohort.experiments.units import Trial
+from fedcohort.extras import import_extra
+from fedcohort.simulation import Round
+
+
+class Tracker(ABC):
+    """Takes every round of every run; a resumed run goes on in the same place."""
+
+    @abstractmethod
+    def log(self, trial: Trial, round_: Round) -> None:
+        """Take one round."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Write what is left."""
+
+
+def scalars(round_: Round) -> dict[str, float]:
+    """Return what trackers are told of a round."""
+    values = {
+        "distinct_clients": float(round_.distinct_clients),
+        "distinct_classes": float(round_.distinct_classes),
+    }
+    if round_.quality is not None:
+        values |= {"loss": round_.quality.loss, "accuracy": round_.quality.accuracy}
+    if round_.yardstick is not None:
+        values["squared_error"] = round_.yardstick.squared_error
+    return values
+
+
+@final
+class TensorBoard(Tracker):
+    """Event files below ``tensorboard/``, one folder per run."""
+
+    def __init__(self, folder: Path, experiment: str) -> None:
+        _needed("tensorboard")
+        module = import_extra("torch.utils.tensorboard", extra="sim", owner="--tracker tensorboard")
+        self._module, self._folder = module, folder / "tensorboard"
+        self._writers: dict[Trial, Any] = {}
+
+    def log(self, trial: Trial, round_: Round) -> None:
+        """Take one round."""
+        if trial not in self._writers:
+            place = self._folder.joinpath(*_names(trial))
+            self._writers[trial] = self._module.SummaryWriter(place)
+        for name, value in scalars(round_).items():
+            self._writers[trial].add_scalar(name, value, round_.round_)
+
+    def close(self) -> None:
+        """Write what is left."""
+        for writer in self._writers.values():
+            writer.close()
+
+
+@final
+class MlFlow(Tracker):
+    """A database ``mlflow.db`` in the folder, one MLflow run per run."""
+
+    def __init__(self, folder: Path, experiment: str) -> None:
+        module = _needed("mlflow")
+        self._client = module.tracking.MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+        found = self._client.get_experiment_by_name(experiment)
+        self._experiment = (
+            self._client.create_experiment(experiment) if found is None else found.experiment_id
+        )
+        self._runs: dict[Trial, str] = {}
+
+    def log(self, trial: Trial, round_: Round) -> None:
+        """Take one round."""
+        run = self._runs.setdefault(trial, "") or self._run(trial)
+        for name, value in scalars(round_).items():
+            self._client.log_metric(run, name, value, step=round_.round_)
+
+    def close(self) -> None:
+        """Write what is left."""
+        for run in self._runs.values():
+            self._client.set_terminated(run)
+
+    def _run(self, trial: Trial) -> str:
+        name = "/".join(_names(trial))
+        found = self._client.search_runs(
+            [self._experiment], f"tags.`mlflow.runName` = '{name}'", max_results=1
+        )
+        run = found[0] if found else self._client.create_run(self._experiment, run_name=name)
+        self._runs[trial] = str(run.info.run_id)
+        return self._runs[trial]
+
+
+@final
+class WeightsAndBiases(Tracker):
+    """Weights & Biases, one of its runs per run; ``WANDB_MODE=offline`` keeps them here."""
+
+    def __init__(self, folder: Path, experiment: str) -> None:
+        self._module, self._folder, self._experiment = _needed("wandb"), folder, experiment
+        self._runs: dict[Trial, Any] = {}
+
+    def log(self, trial: Trial, round_: Round) -> None:
+        """Take one round."""
+        if trial not in self._runs:
+            names = _names(trial)
+            self._runs[trial] = self._module.init(
+                project="fedcohort",
+                group=self._experiment,
+                name="/".join(names),
+                id="-".join([self._experiment, *names]),
+                resume="allow",
+                dir=str(self._folder),
+                reinit="create_new",
+            )
+        self._runs[trial].log(scalars(round_), step=round_.round_)
+
+    def close(self) -> None:
+        """Write what is left."""
+        for run in self._runs.values():
+            run.finish()
+
+
+TRACKERS: dict[str, Callable[[Path, str], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": MlFlow,
+    "wandb": WeightsAndBiases,
+}
+
+
+def make_tracker(name: str, folder: Path, experiment: str) -> Tracker:
+    """Make the tracker with this name, for a run in this folder."""
+    if name not in TRACKERS:
+        raise ExperimentError(
+            f"--tracker: must be one of {', '.join(TRACKERS)}; got {name!r}."
+            f"{did_you_mean(name, TRACKERS)}"
+        )
+    return TRACKERS[name](folder, experiment)
+
+
+def _needed(package: str) -> ModuleType:
+    try:
+        return import_extra(package, extra="sim", owner=f"--tracker {package}")
+    except MissingExtraError:
+        raise MissingExtraError(
+            f"--tracker {package}: needs {package}, which is not installed. "
+            f"Run: pip install {package}"
+        ) from None
+
+
+def _names(trial: Trial) -> list[str]:
+    """Return a run's name in parts that can be file names."""
+    parts = [trial.panel, trial.design, f"seed-{trial.seed}"]
+    return ["".join(c if c.isalnum() or c in "._-=" else "-" for c in part) for part in parts]

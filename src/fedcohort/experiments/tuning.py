@@ -1,0 +1,49 @@
+"""Choosing from grids, as the paper does: by multinomial sampling's training loss at the end."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fedcohort.errors import ExperimentError
+from fedcohort.experiments.run_folder import RunFolder
+from fedcohort.experiments.settings import Training
+from fedcohort.experiments.tables import SCHEMAS, read_table
+from fedcohort.experiments.units import Unit
+
+#: "The end of the learning process": so many of the last rounds.
+LAST_ROUNDS = 50
+
+
+def chosen_training(folder: RunFolder, panel: str) -> Training:
+    """Return the panel's training; from a grid, the candidate with the lowest final loss."""
+    training = folder.experiment.panel(panel).training
+    if not training.is_grid:
+        return training
+    losses = candidate_losses(folder, panel)
+    best = min(losses, key=lambda point: losses[point])
+    if not math.isfinite(losses[best]):
+        raise ExperimentError(
+            f"{folder.path}: panel {panel!r}: every candidate of the grid diverges. Try smaller lr."
+        )
+    return training.model_copy(update={"lr": best[0], "mu": best[1]})
+
+
+def candidate_losses(folder: RunFolder, panel: str) -> dict[tuple[float, float], float]:
+    """Return the final loss of every (lr, mu) that was tried for the panel."""
+    return {
+        unit.candidate: final_loss(folder, unit)
+        for unit in folder.units
+        if unit.candidate is not None and unit.trials[0].panel == panel
+    }
+
+
+def final_loss(folder: RunFolder, unit: Unit) -> float:
+    """Return the mean measured loss over the last rounds; infinite where training diverged."""
+    if folder.diverged(unit).exists():
+        return math.inf
+    table = read_table(folder.table(unit, "rounds"), SCHEMAS["rounds"])
+    rounds, loss = table["round"].to_numpy(), table["loss"].to_numpy(zero_copy_only=False)
+    late = loss[rounds >= folder.rounds_of(unit) - LAST_ROUNDS]
+    return float(np.nanmean(late))
