@@ -10,6 +10,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from inspect import isabstract
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
 from fedcohort.designs import RECIPES, Recipe, make_recipe, recipe_of
 from fedcohort.errors import ExperimentError
@@ -47,9 +48,9 @@ def recipe_kind(entry: DesignEntry, folder: Path) -> type[Recipe]:
         return RECIPES[entry.recipe]
     module = _file(folder / Path(path).name) if path.endswith(".py") else _module(path)
     kind = getattr(module, name, None)
-    if isinstance(kind, type) and issubclass(kind, Recipe) and is_dataclass(kind):
-        if not isabstract(kind):
-            return kind
+    is_recipe = isinstance(kind, type) and issubclass(kind, Recipe)
+    if is_recipe and is_dataclass(kind) and not isabstract(kind):
+        return cast(type[Recipe], kind)
     raise ExperimentError(
         f"design {entry.recipe!r}: {name} must be a frozen dataclass derived from "
         f"fedcohort.Recipe; {path} has {'none of that name' if kind is None else repr(kind)}."
