@@ -8,7 +8,10 @@ import typer
 
 import fedcohort
 from fedcohort.cli.compare import compare
+from fedcohort.cli.export import export
 from fedcohort.cli.plan import plan
+from fedcohort.cli.run import resume, run
+from fedcohort.cli.runs import runs
 from fedcohort.errors import FedcohortError
 
 # The base of all complaints about arguments. Newer releases of typer carry a click of their own,
@@ -22,6 +25,8 @@ app = typer.Typer(
 )
 app.command()(plan)
 app.command()(compare)
+for _command in (run, resume, runs, export):
+    app.command()(_command)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,7 +1,7 @@
 """Reading an experiment file: TOML, checked against the settings, in one sentence if it is wrong.
 
 A file has the keys of :class:`~fedcohort.experiments.settings.Setting` at its top, beside
-``title``, ``seeds`` and ``checkpoint_every``. Each ``[[panel]]`` has a ``label`` and what it
+``title`` and ``checkpoint_every``. Each ``[[panel]]`` has a ``label`` and what it
 changes; without panels there is one.
 """
 
@@ -31,7 +31,7 @@ from fedcohort.experiments.settings import (
 )
 
 #: Keys of the whole experiment; all others can differ between panels.
-OWN_KEYS = ("title", "seeds", "checkpoint_every", "panel")
+OWN_KEYS = ("title", "checkpoint_every", "panel")
 LARGEST_SEED_LIST = 10_000
 
 Kind = TypeVar("Kind", bound=BaseModel)
@@ -42,6 +42,7 @@ def read_experiment(
     *,
     seeds: str | None = None,
     designs: Iterable[str] | None = None,
+    panels: Iterable[str] | None = None,
     changes: Iterable[str] = (),
 ) -> Experiment:
     """Read a file, with what the command line changes of it.
@@ -54,6 +55,8 @@ def read_experiment(
         Instead of the file's, as ``0-4`` or ``0,3``.
     designs
         Labels or recipe names of the designs to keep.
+    panels
+        Labels of the panels to keep.
     changes
         As ``training.lr=0.1``, for all panels.
     """
@@ -63,27 +66,30 @@ def read_experiment(
         if keys[0] in OWN_KEYS:
             _put(content, keys, value)
     own = {key: content.pop(key) for key in OWN_KEYS if key in content}
-    panels = own.pop("panel", [{}])
-    if not isinstance(panels, list) or not all(isinstance(panel, dict) for panel in panels):
+    above = own.pop("panel", [{}])
+    if not isinstance(above, list) or not all(isinstance(panel, dict) for panel in above):
         raise ExperimentError(f"{path}: panels must be written as [[panel]] tables.")
     settings = []
-    for number, panel in enumerate(panels, start=1):
-        merged = _merged({"label": path.stem, **content}, panel)
+    for number, panel in enumerate(above, start=1):
+        merged = _merged({"label": path.stem, "seeds": [0], **content}, panel)
         for keys, value in changed:
             if keys[0] not in OWN_KEYS:
                 _put(merged, keys, value)
-        where = f"{path}: panel {number}" if len(panels) > 1 else str(path)
+        where = f"{path}: panel {number}" if len(above) > 1 else str(path)
+        given = (merged["seeds"], f"{where}: seeds") if seeds is None else (seeds, "--seeds")
+        merged["seeds"] = parsed_seeds(*given)
         settings.append(_checked(Setting, merged, where))
     labels = [setting.label for setting in settings]
     if len(set(labels)) < len(labels):
         raise ExperimentError(f"{path}: panels need labels that differ; got {', '.join(labels)}.")
+    if panels is not None:
+        wanted = [_known(name, labels, f"--panels: {path}") for name in panels]
+        settings = [setting for setting in settings if setting.label in wanted]
     if designs is not None:
         settings = [_only(setting, list(designs), path) for setting in settings]
-    given = own.pop("seeds", [0]) if seeds is None else seeds
     whole = {
         "name": re.sub(r"[^A-Za-z0-9._-]", "-", path.stem).lstrip("._-") or "experiment",
         **own,
-        "seeds": parsed_seeds(given, f"{path}: seeds" if seeds is None else "--seeds"),
         "panels": [setting.model_dump() for setting in settings],
     }
     return _checked(Experiment, whole, str(path))
@@ -160,15 +166,19 @@ def _merged(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _only(setting: Setting, wanted: list[str], path: Path) -> Setting:
-    labels = [entry.label for entry in setting.design]
-    for name in wanted:
-        if not any(name in (entry.label, entry.recipe) for entry in setting.design):
-            raise ExperimentError(
-                f"--designs: {path} has no {name!r}; it has {', '.join(labels)}."
-                f"{did_you_mean(name, labels)}"
-            )
-    kept = [e for e in setting.design if e.label in wanted or e.recipe in wanted]
-    return setting.model_copy(update={"design": kept})
+    names = [name for entry in setting.design for name in (entry.label, entry.recipe)]
+    kept = {_known(name, names, f"--designs: {path}") for name in wanted}
+    design = [e for e in setting.design if e.label in kept or e.recipe in kept]
+    return setting.model_copy(update={"design": design})
+
+
+def _known(name: str, names: list[str], owner: str) -> str:
+    if name not in names:
+        raise ExperimentError(
+            f"{owner} has no {name!r}; it has {', '.join(dict.fromkeys(names))}."
+            f"{did_you_mean(name, names)}"
+        )
+    return name
 
 
 def _checked(kind: type[Kind], content: dict[str, Any], where: str) -> Kind:

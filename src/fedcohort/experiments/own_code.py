@@ -14,7 +14,7 @@ from typing import cast
 
 from fedcohort.designs import RECIPES, Recipe, make_recipe, recipe_of
 from fedcohort.errors import ExperimentError
-from fedcohort.experiments.settings import DesignEntry
+from fedcohort.experiments.settings import DesignEntry, Experiment
 from fedcohort.simulation import FederatedData
 
 
@@ -22,6 +22,14 @@ def own_files(entries: list[DesignEntry]) -> list[str]:
     """Return the Python files that these designs come from, as they are written."""
     files = (entry.recipe.rpartition(":")[0] for entry in entries)
     return sorted({file for file in files if file.endswith(".py")})
+
+
+def check_designs(experiment: Experiment, folder: Path) -> None:
+    """Refuse designs that cannot be made, before a run begins; own files lie in ``folder``."""
+    for panel in experiment.panels:
+        for entry in panel.design:
+            kind = recipe_kind(entry, folder)
+            recipe_of(kind, panel.cohort_size, entry.hyperparameters)
 
 
 def make_own_recipe(
@@ -35,8 +43,6 @@ def make_own_recipe(
     options = entry.hyperparameters
     if "groups" not in options and any(field.name == "groups" for field in fields(kind)):
         options["groups"] = tuple(data.main_class().tolist())
-    if entry.recipe in RECIPES:
-        return make_recipe(entry.recipe, cohort_size, options)
     return recipe_of(kind, cohort_size, options)
 
 
@@ -46,7 +52,7 @@ def recipe_kind(entry: DesignEntry, folder: Path) -> type[Recipe]:
     if not colon:
         make_recipe(entry.recipe, 1, {})  # refuses unknown names
         return RECIPES[entry.recipe]
-    module = _file(folder / Path(path).name) if path.endswith(".py") else _module(path)
+    module = _file(folder / path) if path.endswith(".py") else _module(path)
     kind = getattr(module, name, None)
     is_recipe = isinstance(kind, type) and issubclass(kind, Recipe)
     if is_recipe and is_dataclass(kind) and not isabstract(kind):

@@ -168,7 +168,7 @@ class _Execution:
                 panel.data.federation(self._dataset(panel.data.dataset), seed),
             )
             for panel in experiment.panels
-            for seed in experiment.seeds
+            for seed in panel.seeds
         ]
         write_table(path, pa.concat_tables(tables))
 

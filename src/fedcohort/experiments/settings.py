@@ -224,9 +224,10 @@ def _worded(key: str, value: object) -> str:
 
 
 class Setting(Table):
-    """One panel of an experiment: everything that its runs share but the seed."""
+    """One panel of an experiment: all that its runs share, and their seeds."""
 
     label: str
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0]
     rounds: Annotated[int, Field(ge=0)]
     cohort_size: Count = 10
     data: Data
@@ -251,7 +252,6 @@ class Experiment(Table):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     title: str = ""
-    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
     checkpoint_every: Count = 10
     panels: Annotated[list[Setting], Field(min_length=1)]
 

@@ -140,7 +140,7 @@ class PanelSummary:
 def common_rounds(results: Results, panel: Setting) -> tuple[list[int], int]:
     """Return the seeds that every design of the panel has begun, and the rounds all have done."""
     done: dict[int, int] = {}
-    for seed in results.folder.experiment.seeds:
+    for seed in panel.seeds:
         trials = [Trial(panel.label, entry.label, seed) for entry in panel.design]
         shortest = min((results.of("rounds", trial).num_rows for trial in trials), default=0)
         if shortest:

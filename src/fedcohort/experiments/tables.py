@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from fedcohort.designs import Design, SimilarityClusteredDesign
@@ -179,6 +180,11 @@ def federation_table(panel: str, seed: int, data: FederatedData) -> pa.Table:
 def write_table(path: Path, table: pa.Table) -> None:
     """Write Parquet, whole or not at all."""
     replace_whole(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+
+
+def write_csv(path: Path, table: pa.Table) -> None:
+    """Write CSV with a head line, whole or not at all; what was not measured is empty."""
+    replace_whole(path, lambda temporary: pacsv.write_csv(table, temporary))
 
 
 def read_table(path: Path, schema: pa.Schema) -> pa.Table:

@@ -65,7 +65,7 @@ def plan_units(experiment: Experiment, device: str) -> list[Unit]:
     for panel in experiment.panels:
         if panel.design and panel.training.is_grid:
             judge = judged_design(panel)
-            trial = Trial(panel.label, judge, experiment.seeds[0])
+            trial = Trial(panel.label, judge, panel.seeds[0])
             found.extend(((trial,), _point(each)) for each in panel.training.candidates())
     found.extend((trials, None) for trials in _together(experiment, LANES[device]))
     return [Unit(number, trials, point) for number, (trials, point) in enumerate(found)]
@@ -90,7 +90,7 @@ def _together(experiment: Experiment, most: int) -> Iterator[tuple[Trial, ...]]:
     lanes, before = 0, None
     for panel in experiment.panels:
         alike = _shared(panel)
-        for seed in experiment.seeds:
+        for seed in panel.seeds:
             cell = [Trial(panel.label, entry.label, seed) for entry in panel.design]
             more = len(cell) * panel.cohort_size
             if trials and (alike != before or lanes + more > most):

@@ -1,0 +1,42 @@
+"""``fedcohort export``: a run's tables, for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedcohort.errors import InputError
+
+
+def export(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", show_default=False, help="A run folder.")
+    ],
+    as_csv: Annotated[bool, typer.Option("--csv", help="Write CSV files.")] = False,
+    as_parquet: Annotated[bool, typer.Option("--parquet", help="Write Parquet files.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", show_default=False, help="Default: DIR/export."),
+    ] = None,
+) -> None:
+    """Write the tables of a run, all its units together: rounds, cohorts, rows, laws, trees."""
+    from fedcohort.experiments import read_results
+    from fedcohort.experiments.tables import write_csv, write_table
+
+    if as_csv == as_parquet:
+        raise InputError("export: needs --csv or --parquet, one of them.")
+    results = read_results(folder)
+    target = folder / "export" if out is None else out
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(
+            f"export: {target} cannot be written ({reason}). Choose another folder with --out."
+        ) from error
+    for name, table in {**results.tables, "federations": results.federations}.items():
+        path = target / f"{name}.{'csv' if as_csv else 'parquet'}"
+        (write_csv if as_csv else write_table)(path, table)
+        print(f"{path}: {table.num_rows} lines")

@@ -1,0 +1,124 @@
+"""``fedcohort run`` and ``fedcohort resume``: from an experiment file to a run folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedcohort.cli.latest_run import RUNS, fresh_folder
+from fedcohort.errors import InputError
+
+if TYPE_CHECKING:
+    from fedcohort.experiments import RunFolder
+
+DEVICES = ("auto", "cpu", "cuda")
+
+TrackerName = Annotated[
+    str | None,
+    typer.Option(
+        "--tracker",
+        show_default=False,
+        help="Also send every round to tensorboard, mlflow (both into the folder) or wandb.",
+    ),
+]
+
+
+def run(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE.toml", show_default=False, help="The experiment file."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", show_default=False, help=f"A new folder; default: {RUNS}/NAME."
+        ),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(show_default=False, help="Instead of the file's: as 0-4 or 0,3."),
+    ] = None,
+    designs: Annotated[
+        str | None,
+        typer.Option(
+            "--designs",
+            "-d",
+            show_default=False,
+            help="Only these of the file's designs, by label or recipe, separated by commas.",
+        ),
+    ] = None,
+    panels: Annotated[
+        str | None,
+        typer.Option(show_default=False, help="Only these of the file's panels, by label."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            show_default=False,
+            help="Change a value of the file, as training.lr=0.1; may be given more than once.",
+        ),
+    ] = None,
+    tracker: TrackerName = None,
+) -> None:
+    """Run an experiment: every panel, design and seed of a file, into a run folder.
+
+    Ctrl-C ends the round and stops; fedcohort resume goes on from there.
+    """
+    from fedcohort.experiments import RunFolder, read_experiment
+    from fedcohort.experiments.own_code import check_designs
+    from fedcohort.simulation import Options
+
+    if device not in DEVICES:
+        raise InputError(f"run: --device must be one of {', '.join(DEVICES)}; got {device!r}.")
+    experiment = read_experiment(
+        file, seeds=seeds, designs=_names(designs), panels=_names(panels), changes=changes or ()
+    )
+    check_designs(experiment, file.parent)
+    trains_on = Options(device=device).torch_device().type
+    path = fresh_folder(experiment.name) if out is None else out
+    command = ["fedcohort", *sys.argv[1:]]
+    folder = RunFolder.create(path, experiment, source=file, device=trains_on, command=command)
+    _go(folder, tracker)
+
+
+def resume(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", show_default=False, help="A run folder.")
+    ],
+    tracker: TrackerName = None,
+) -> None:
+    """Go on with a run that was interrupted, and end as if it had not been."""
+    from fedcohort.experiments import RunFolder
+
+    _go(RunFolder.open(folder), tracker)
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
+def _go(folder: RunFolder, tracker_name: str | None) -> None:
+    """Execute, with progress on standard error and a table at the end."""
+    from fedcohort.cli.run_progress import watched
+    from fedcohort.cli.summary_table import print_summary
+    from fedcohort.experiments import execute, read_results
+    from fedcohort.experiments.trackers import make_tracker
+
+    name = folder.experiment.name
+    tracker = None if tracker_name is None else make_tracker(tracker_name, folder.path, name)
+    try:
+        with watched() as observer:
+            execute(folder, observer=observer, tracker=tracker)
+    except KeyboardInterrupt:
+        print(f"stopped; go on with: fedcohort resume {folder.path}", file=sys.stderr)
+        raise
+    finally:
+        if tracker is not None:
+            tracker.close()
+    print_summary(read_results(folder.path))

@@ -1,0 +1,74 @@
+"""``fedcohort runs``: which runs are in a folder, how far, and how long they took."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from fedcohort.cli.latest_run import RUNS
+from fedcohort.cli.plain_console import plain_console
+from fedcohort.errors import ExperimentError, InputError
+
+
+def runs(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A folder of run folders, or one of them.")
+    ] = RUNS,
+) -> None:
+    """List the runs in a folder: state, progress, time."""
+    from fedcohort.experiments import RunFolder
+
+    paths = run_paths(folder)
+    if not paths:
+        raise InputError(
+            f"runs: {folder} holds no runs. Make one with: fedcohort run experiments/digits.toml"
+        )
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for heading in ("run", "state", "rounds", "time", "begun", "device"):
+        table.add_column(heading, justify="right" if heading in ("rounds", "time") else "left")
+    notes = []
+    for path in paths:
+        try:
+            found = RunFolder.open(path)
+            progress = found.progress()
+        except ExperimentError as error:
+            notes.append(str(error))
+            table.add_row(str(path), "unreadable", "", "", "", "")
+            continue
+        table.add_row(
+            str(path),
+            progress.state,
+            f"{progress.done}/{progress.total}",
+            worded_time(progress.seconds),
+            str(found.head.get("created", ""))[:16].replace("T", " "),
+            found.head["machine"].get("gpu", found.device),
+        )
+    console = plain_console()
+    console.print(table)
+    for note in notes:
+        console.print(f"\n{note}", soft_wrap=True)
+
+
+def run_paths(folder: Path) -> list[Path]:
+    """Return the run folders in a folder, or the folder itself where it is one."""
+    if (folder / "run.json").exists():
+        return [folder]
+    return sorted(path.parent for path in folder.glob("*/run.json"))
+
+
+def worded_time(seconds: float) -> str:
+    """Write a time as ``42 s``, ``3 min`` or ``2 h 05 min``.
+
+    Examples
+    --------
+    >>> worded_time(42), worded_time(200), worded_time(7500)
+    ('42 s', '3 min', '2 h 05 min')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,0 +1,67 @@
+"""Colours of designs and of classes: the same on the page and in the figures."""
+
+from collections.abc import Iterable
+
+from fedcohort.experiments.results import Results
+
+#: Told apart by colour-blind readers, and at least 3 : 1 against white and against near-black.
+DESIGNS = (
+    "#0077bb",
+    "#d55e00",
+    "#009270",
+    "#c0679a",
+    "#b98600",
+    "#3f9fd8",
+    "#8673c9",
+    "#7d7d7d",
+)
+#: Where colours repeat, lines change.
+DASHES = ("solid", "dash", "dot", "dashdot")
+CLASSES = (
+    "#5566aa",
+    "#88ccee",
+    "#44aa99",
+    "#117733",
+    "#999933",
+    "#ddcc77",
+    "#cc6677",
+    "#882255",
+    "#aa4499",
+    "#a3a3a3",
+)
+#: Golden angle in degrees: hues of many classes, neighbours far apart.
+TURN = 137.508
+
+
+def design_labels(results: Iterable[Results]) -> list[str]:
+    """Return the labels of all designs, in the order in which they first appear."""
+    found: dict[str, None] = {}
+    for each in results:
+        for panel in each.folder.experiment.panels:
+            found.update(dict.fromkeys(entry.label for entry in panel.design))
+    return list(found)
+
+
+def design_colours(labels: Iterable[str]) -> dict[str, str]:
+    """Give every design its colour."""
+    return {label: DESIGNS[place % len(DESIGNS)] for place, label in enumerate(labels)}
+
+
+def design_dashes(labels: Iterable[str]) -> dict[str, str]:
+    """Give every design its line: solid until the colours repeat."""
+    rounds = ((label, place // len(DESIGNS)) for place, label in enumerate(labels))
+    return {label: DASHES[turn % len(DASHES)] for label, turn in rounds}
+
+
+def class_colours(n_classes: int) -> list[str]:
+    """Return a colour for every class."""
+    if n_classes <= len(CLASSES):
+        return list(CLASSES[:n_classes])
+    return [_hue(number * TURN % 360, number % 3) for number in range(n_classes)]
+
+
+def _hue(degrees: float, shade: int) -> str:
+    import colorsys
+
+    red, green, blue = colorsys.hls_to_rgb(degrees / 360, (0.42, 0.56, 0.7)[shade], 0.5)
+    return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"

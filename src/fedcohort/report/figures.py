@@ -1,0 +1,174 @@
+"""Static figures of a run, laid out like the paper's: one colour per design, a panel each."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedcohort.errors import InputError
+from fedcohort.experiments.results import Results
+from fedcohort.experiments.settings import Setting
+from fedcohort.experiments.summary import common_rounds, window_of
+from fedcohort.report.class_shares import draw_class_samples, draw_class_shares, main_class_order
+from fedcohort.report.curve_axes import Pen
+from fedcohort.whole_file import replace_whole
+
+KINDS = ("png", "svg", "pdf")
+#: No dates and no random names: drawing again gives the same bytes.
+METADATA: dict[str, dict[str, Any]] = {
+    "png": {},
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None},
+}
+STYLE: dict[Any, Any] = {
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": "medium",
+    "figure.dpi": 150,
+    "font.size": 9,
+    "legend.frameon": False,
+    "svg.hashsalt": "fedcohort",
+    "text.parse_math": False,  # labels are a user's own
+}
+WIDTH, HEIGHT = 3.6, 2.7
+MOST_COLUMNS = 3
+Grid = list[list[Axes]]
+
+
+def static_figures(results: Results) -> dict[str, Figure]:
+    """Draw what the run has data for.
+
+    Returns
+    -------
+    dict
+        ``loss`` (rolling mean, one axes per panel), ``curves`` (raw loss and accuracy, one row per
+        panel), ``overview`` (one panel: classes, clients, loss, accuracy) or ``cohorts`` (several:
+        classes and clients, one row per panel), and ``partition`` (who holds what); without rounds
+        ``partition`` only.
+    """
+    panels = results.folder.experiment.panels
+    begun = [panel for panel in panels if common_rounds(results, panel)[0]]
+    with rc_context(STYLE):
+        figures = {}
+        if begun:
+            pen = Pen.of(results)
+            figures["loss"] = _loss(pen, begun)
+            figures["curves"] = _rows(pen, begun, ("loss", "accuracy"), rolling=False)
+            if len(panels) == 1:
+                figures["overview"] = _overview(pen, begun[0])
+            else:
+                columns = ("distinct_classes", "distinct_clients")
+                figures["cohorts"] = _rows(pen, begun, columns, rolling=True)
+        figures["partition"] = _partition(results, panels)
+    return figures
+
+
+def save_figures(results: Results, folder: Path, kind: str) -> list[Path]:
+    """Write every figure into ``folder`` as ``png``, ``svg`` or ``pdf``; return the files."""
+    if kind not in KINDS:
+        raise InputError(f"figures: must be {', '.join(KINDS)}; got {kind!r}. Choose one of them.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(f"{folder}: cannot be made ({reason}). Choose another place.") from error
+    paths = []
+    for name, figure in static_figures(results).items():
+        paths.append(folder / f"{name}.{kind}")
+        _save(figure, paths[-1], kind)
+    return paths
+
+
+def _save(figure: Figure, path: Path, kind: str) -> None:
+    with rc_context(STYLE), warnings.catch_warnings():
+        # Labels in scripts that the font lacks are drawn as boxes; nothing else is wrong.
+        warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
+        replace_whole(
+            path,
+            lambda temporary: figure.savefig(temporary, format=kind, metadata=METADATA[kind]),
+        )
+
+
+def _loss(pen: Pen, panels: list[Setting]) -> Figure:
+    n_columns = 2 if len(panels) == 4 else min(len(panels), MOST_COLUMNS)
+    figure, grid = _grid(math.ceil(len(panels) / n_columns), n_columns)
+    every_axes = [axes for row in grid for axes in row]
+    for axes, panel in zip(every_axes, panels, strict=False):
+        pen.draw(axes, panel, "loss", rolling=True)
+        axes.set_title(panel.label)
+    for axes in every_axes[len(panels) :]:
+        axes.remove()
+    _explain(figure, pen, panels, rolling=True)
+    return figure
+
+
+def _rows(pen: Pen, panels: list[Setting], columns: tuple[str, ...], *, rolling: bool) -> Figure:
+    figure, grid = _grid(len(panels), len(columns))
+    for row, panel in zip(grid, panels, strict=True):
+        for axes, column in zip(row, columns, strict=True):
+            pen.draw(axes, panel, column, rolling=rolling)
+            axes.set_title(panel.label)
+    _explain(figure, pen, panels, rolling=rolling)
+    return figure
+
+
+def _overview(pen: Pen, panel: Setting) -> Figure:
+    figure, grid = _grid(2, 2)
+    names = (("distinct_classes", "loss"), ("distinct_clients", "accuracy"))
+    for row, columns in zip(grid, names, strict=True):
+        for axes, column in zip(row, columns, strict=True):
+            pen.draw(axes, panel, column, rolling=True)
+    figure.suptitle(panel.label)
+    _explain(figure, pen, [panel], rolling=True)
+    return figure
+
+
+def _partition(results: Results, panels: list[Setting]) -> Figure:
+    figure = Figure(figsize=(2.2 * WIDTH, 0.85 * HEIGHT * len(panels)), layout="constrained")
+    grid = figure.subplots(len(panels), 2, width_ratios=(3, 1), squeeze=False)
+    for (left, right), panel in zip(grid, panels, strict=True):
+        counts = results.class_counts(panel.label, panel.seeds[0])
+        draw_class_shares(left, counts[main_class_order(counts)])
+        left.set(title=panel.label, xlabel="client, by main class")
+        draw_class_samples(right, counts)
+    return figure
+
+
+def _grid(n_rows: int, n_columns: int) -> tuple[Figure, Grid]:
+    size = (WIDTH * n_columns, HEIGHT * n_rows + 0.5)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(n_rows, n_columns, squeeze=False)
+    return figure, np.asarray(grid).tolist()
+
+
+def _explain(figure: Figure, pen: Pen, panels: list[Setting], *, rolling: bool) -> None:
+    """Put one legend for all axes below them, with what lines and bands are."""
+    handles = {}
+    for axes in figure.axes:
+        handles.update({line.get_label(): line for line in axes.lines})
+    done = [common_rounds(pen.results, panel) for panel in panels]
+    windows = sorted({window_of(rounds) for _, rounds in done})
+    parts = [f"rolling mean of {_span(windows)} rounds"] if rolling else []
+    if any(len(seeds) > 1 for seeds, _ in done):
+        parts.append("line: mean over seeds, band: lowest to highest seed")
+    # A leading underscore would hide an entry.
+    names = [f"\N{THIN SPACE}{label}" if str(label)[:1] == "_" else str(label) for label in handles]
+    figure.legend(
+        handles.values(),
+        names,
+        loc="outside lower center",
+        ncols=min(len(names), 3 if len(figure.axes) < 3 else 5),
+        title="; ".join(parts),
+        title_fontsize="small",
+    )
+
+
+def _span(windows: list[int]) -> str:
+    return f"{windows[0]}" if len(windows) == 1 else f"{windows[0]} to {windows[-1]}"
