@@ -39,6 +39,8 @@ STYLE: dict[Any, Any] = {
 }
 WIDTH, HEIGHT = 3.6, 2.7
 MOST_COLUMNS = 3
+#: In inches, of an entry of the legend.
+ENTRY_WIDTH = 1.4
 Grid = list[list[Axes]]
 
 
@@ -125,7 +127,7 @@ def _overview(pen: Pen, panel: Setting) -> Figure:
     for row, columns in zip(grid, names, strict=True):
         for axes, column in zip(row, columns, strict=True):
             pen.draw(axes, panel, column, rolling=True)
-    figure.suptitle(panel.label)
+    figure.suptitle(pen.results.folder.experiment.title or panel.label)
     _explain(figure, pen, [panel], rolling=True)
     return figure
 
@@ -164,7 +166,7 @@ def _explain(figure: Figure, pen: Pen, panels: list[Setting], *, rolling: bool) 
         handles.values(),
         names,
         loc="outside lower center",
-        ncols=min(len(names), 3 if len(figure.axes) < 3 else 5),
+        ncols=max(1, min(len(names), int(figure.get_figwidth() / ENTRY_WIDTH))),
         title="; ".join(parts),
         title_fontsize="small",
     )

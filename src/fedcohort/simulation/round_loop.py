@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -98,7 +99,9 @@ class Simulation:
             Server(run, Evaluator(shape, data, run.data), self.options, size) for run in runs
         ]
         self._full_gradients = [FullGradients(shape, data, run.data) for run in runs]
-        self._pool = ThreadPoolExecutor(1)
+        # Designs are independent of each other; their matrix products leave the interpreter free.
+        self._learners = sum(run.recipe.learns for run in runs)
+        self._pool = ThreadPoolExecutor(max(1, min(self._learners, os.cpu_count() or 1)))
         self._architecture = architecture(shape)
         self._next_round = 0
 
@@ -169,7 +172,9 @@ class Simulation:
         return self._next_round
 
     def _round(self, round_: int, *, last: bool) -> None:
-        drawn = [server.draw(round_) for server in self._servers]
+        together = self._learners > 1 and not self.options.overlap
+        each = self._pool.map if together else map
+        drawn = list(each(lambda server: server.draw(round_), self._servers))
         if self.options.overlap and not last:
             for server in self._servers:
                 server.prepare(round_ + 1, self._pool)
