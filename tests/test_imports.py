@@ -14,7 +14,7 @@ SOURCE = Path(fedcohort.__file__).parent
 
 #: Every room of the house, lowest first; a room imports from those below it, and from itself.
 LAYERS = [
-    ["errors", "allocation", "subsets"],
+    ["version", "errors", "allocation", "subsets"],
     ["extras", "arguments", "streams", "whole_file"],
     ["population", "cohort"],
     ["plan", "aggregation"],
@@ -71,7 +71,16 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
-    heavy = {"torch", "matplotlib", "plotly", "pydantic", "pyarrow", "typer", "rich", "scipy.cluster"}
+    heavy = {
+        "torch",
+        "matplotlib",
+        "plotly",
+        "pydantic",
+        "pyarrow",
+        "typer",
+        "rich",
+        "scipy.cluster",
+    }
 
     assert not heavy & loaded_by("import fedcohort")
 

@@ -32,6 +32,7 @@ from fedcohort.errors import FedcohortError
 from fedcohort.plan import Plan
 from fedcohort.population import Population
 from fedcohort.streams import Stream, stream
+from fedcohort.version import __version__ as __version__
 
 __all__ = [
     "Cohort",
@@ -58,5 +59,3 @@ __all__ = [
     "diagnostics",
     "stream",
 ]
-
-__version__ = "0.1.0.dev0"

@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-import fedcohort
 from fedcohort.cli.compare import compare
 from fedcohort.cli.export import export
 from fedcohort.cli.plan import plan
+from fedcohort.cli.report import report
 from fedcohort.cli.run import resume, run
 from fedcohort.cli.runs import runs
 from fedcohort.errors import FedcohortError
+from fedcohort.version import __version__
 
 # The base of all complaints about arguments. Newer releases of typer carry a click of their own,
 # so that it cannot be imported from click.
@@ -25,7 +26,7 @@ app = typer.Typer(
 )
 app.command()(plan)
 app.command()(compare)
-for _command in (run, resume, runs, export):
+for _command in (run, resume, runs, report, export):
     app.command()(_command)
 
 
@@ -35,7 +36,7 @@ def _options(
     version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
 ) -> None:
     if version:
-        print(f"fedcohort {fedcohort.__version__}")
+        print(f"fedcohort {__version__}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help())

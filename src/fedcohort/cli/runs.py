@@ -28,8 +28,10 @@ def runs(
             f"runs: {folder} holds no runs. Make one with: fedcohort run experiments/digits.toml"
         )
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for heading in ("run", "state", "rounds", "time", "begun", "device"):
-        table.add_column(heading, justify="right" if heading in ("rounds", "time") else "left")
+    table.add_column("run", overflow="fold")
+    for heading in ("state", "rounds", "time", "begun", "device"):
+        right = heading in ("rounds", "time")
+        table.add_column(heading, justify="right" if right else "left", no_wrap=True)
     notes = []
     for path in paths:
         try:

@@ -68,7 +68,7 @@ def _needed(rounds: Numbers) -> str:
     reached = rounds[~np.isnan(rounds)]
     if not len(reached):
         return "never"
-    part = "" if len(reached) == len(rounds) else f" ({len(reached)} of {len(rounds)})"
+    part = "" if len(reached) == len(rounds) else f" ({len(reached)}/{len(rounds)})"
     return f"{reached.mean():.0f}{part}"
 
 

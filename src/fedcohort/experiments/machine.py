@@ -7,14 +7,14 @@ from pathlib import Path
 
 import torch
 
-import fedcohort
+from fedcohort.version import __version__
 
 PACKAGES = ("numpy", "scipy", "torch", "pyarrow", "pydantic", "scikit-learn")
 
 
 def versions() -> dict[str, str]:
     """Return the versions of Python, of this package and of what it computes with."""
-    found = {"python": platform.python_version(), "fedcohort": fedcohort.__version__}
+    found = {"python": platform.python_version(), "fedcohort": __version__}
     for package in PACKAGES:
         try:
             found[package] = version(package)

@@ -39,11 +39,12 @@ class Curve:
 
         At the start there are fewer of them.
         """
-        sums = np.cumsum(self.values, axis=1)
         first = np.searchsorted(self.rounds, self.rounds - window, side="right")
-        before = np.where(first > 0, sums[:, np.maximum(first - 1, 0)], 0.0)
-        counts = np.arange(1, len(self.rounds) + 1) - first
-        return Curve(self.rounds, (sums - before) / counts)
+        # Window by window: a running sum's last value would miss the mean by a rounding error.
+        means = [
+            self.values[:, start : end + 1].mean(axis=1) for end, start in enumerate(first.tolist())
+        ]
+        return Curve(self.rounds, np.array(means).T.reshape(self.values.shape))
 
     def first_below(self, level: float) -> Numbers:
         """Return the number of rounds after which each seed is at most ``level``; NaN: never."""
@@ -131,11 +132,6 @@ class PanelSummary:
     level: float
     designs: list[DesignSummary]
 
-    @property
-    def best(self) -> DesignSummary:
-        """The design with the lowest mean final loss."""
-        return min(self.designs, key=lambda design: float(np.mean(design.final_loss)))
-
 
 def common_rounds(results: Results, panel: Setting) -> tuple[list[int], int]:
     """Return the seeds that every design of the panel has begun, and the rounds all have done."""
@@ -177,8 +173,8 @@ def summarise(results: Results, panel: Setting) -> PanelSummary | None:
         return None
     window = window_of(rounds)
     baseline = judged_design(panel)
-    level = float(np.mean(_end(curve(results, panel, baseline, "loss"), rounds, window)))
     reference = _end(curve(results, panel, baseline, "loss"), rounds, window)
+    level = float(np.mean(reference))
     designs = []
     for entry in panel.design:
         loss = curve(results, panel, entry.label, "loss")

@@ -1,1 +1,1 @@
-"""Figures; needs the extra ``report``."""
+"""Run folders become figures and one HTML page; needs the extra ``report``."""

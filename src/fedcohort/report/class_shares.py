@@ -39,10 +39,3 @@ def draw_class_samples(axes: Axes, counts: NDArray[np.int64]) -> None:
     axes.barh(np.arange(n_classes), counts.sum(axis=0), color=class_colours(n_classes))
     every = max(1, n_classes // 10)
     axes.set(xlabel="samples", ylabel="class", yticks=range(0, n_classes, every))
-
-
-def main_class_order(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the clients sorted by the class they hold most of, the purest of each first."""
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    main = counts.argmax(axis=1)
-    return np.lexsort((-shares.max(axis=1, initial=0.0), main))

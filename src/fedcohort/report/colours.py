@@ -11,7 +11,7 @@ DESIGNS = (
     "#009270",
     "#c0679a",
     "#b98600",
-    "#3f9fd8",
+    "#3797cf",
     "#8673c9",
     "#7d7d7d",
 )
@@ -27,7 +27,7 @@ CLASSES = (
     "#cc6677",
     "#882255",
     "#aa4499",
-    "#a3a3a3",
+    "#ee8866",
 )
 #: Golden angle in degrees: hues of many classes, neighbours far apart.
 TURN = 137.508

@@ -16,8 +16,9 @@ from fedcohort.errors import InputError
 from fedcohort.experiments.results import Results
 from fedcohort.experiments.settings import Setting
 from fedcohort.experiments.summary import common_rounds, window_of
-from fedcohort.report.class_shares import draw_class_samples, draw_class_shares, main_class_order
+from fedcohort.report.class_shares import draw_class_samples, draw_class_shares
 from fedcohort.report.curve_axes import Pen
+from fedcohort.report.main_class import main_class_order
 from fedcohort.whole_file import replace_whole
 
 KINDS = ("png", "svg", "pdf")

@@ -15,8 +15,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, max_pool2d, relu
 
 from fedcohort.simulation.chains import is_plain_chain, layers_of
+from fedcohort.simulation.convolution_stages import stages_of
 from fedcohort.simulation.dropout import keyed_dropout
 from fedcohort.simulation.parameters import Stacked
+
+#: Products at once that keep a GPU busy.
+FULL = 256
 
 
 @final
@@ -30,6 +34,9 @@ class StackedConvolutionGradients:
     def __init__(self, model: nn.Sequential, *, dropout: bool = True) -> None:
         self._layers = layers_of(model)
         self._dropout = dropout
+        middle = [type(module) for _, module in self._layers].index(nn.Flatten)
+        self._stages = stages_of(self._layers[:middle], dropout=dropout)
+        self._middle = middle
         self.n_keys = sum(type(module) is nn.Dropout for _, module in self._layers)
 
     @staticmethod
@@ -62,10 +69,15 @@ class StackedConvolutionGradients:
     def _outputs(self, parameters: Stacked, x: Tensor, keys: Tensor) -> Tensor:
         """Return the models' outputs, shape (lanes, batch, classes)."""
         lanes, batch = x.shape[:2]
-        groups = next(n for n in (10, 8, 5, 4, 2, 1) if batch % n == 0)
+        groups = _groups(lanes, batch)
         hidden = x.reshape(lanes * groups, batch // groups, *x.shape[2:]).transpose(1, 2)
-        n_dropouts = 0
-        for name, module in self._layers:
+        n_dropouts, layers = 0, self._layers
+        if self._stages is not None:
+            for stage in self._stages:
+                hidden = stage(hidden, parameters, keys, groups)
+            layers = layers[self._middle :]
+            n_dropouts = self.n_keys - sum(type(module) is nn.Dropout for _, module in layers)
+        for name, module in layers:
             if isinstance(module, nn.Conv2d):
                 hidden = _convolved(hidden, parameters, name, groups)
             elif isinstance(module, nn.Linear):
@@ -83,6 +95,12 @@ class StackedConvolutionGradients:
                 hidden = _dropped(hidden, module.p, keys[:, n_dropouts])
                 n_dropouts += 1
         return hidden
+
+
+def _groups(lanes: int, batch: int) -> int:
+    """Return into how many groups a lane's batch is split: no more than fill a GPU."""
+    divisors = [n for n in (1, 2, 4, 5, 8, 10) if batch % n == 0]
+    return next((n for n in divisors if lanes * n >= FULL), divisors[-1])
 
 
 def _is_spatial(module: nn.Module) -> bool:

@@ -1,0 +1,120 @@
+"""``fedcohort report``: what runs show, as one page and as figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedcohort.cli.latest_run import RUNS
+from fedcohort.errors import InputError
+from fedcohort.extras import import_extra
+
+if TYPE_CHECKING:
+    from fedcohort.experiments import Results
+
+KINDS = ("png", "svg", "pdf")
+
+
+def report(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[DIR]...",
+            show_default=False,
+            help=f"Run folders. Default: the latest under ./{RUNS}.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            show_default=False,
+            help="The page. Default: DIR/report.html, or report.html here for several.",
+        ),
+    ] = None,
+    figures: Annotated[
+        str | None,
+        typer.Option(
+            show_default=False,
+            help=f"Also draw figures beside the page, in figures/: {', '.join(KINDS)}.",
+        ),
+    ] = None,
+) -> None:
+    """Write one HTML page that shows what runs did; it opens offline."""
+    if figures is not None and figures not in KINDS:
+        raise InputError(
+            f"report: --figures must be {', '.join(KINDS)}; got {figures!r}. Choose one of them."
+        )
+    chosen = list(dict.fromkeys(folders)) if folders else [_latest_run()]
+    import_extra("plotly.offline", extra="report", owner="report")
+    if figures is not None:
+        import_extra("matplotlib.figure", extra="report", owner="report --figures")
+    from fedcohort.experiments import read_results
+    from fedcohort.report.page import write_page
+
+    results = [read_results(folder) for folder in chosen]
+    page = out or (chosen[0] / "report.html" if len(chosen) == 1 else Path("report.html"))
+    write_page(results, page)
+    written = [page, *_figures(results, page.parent / "figures", figures)]
+    for each in results:
+        _print_answers(each)
+    print(*written, sep="\n")
+
+
+def _figures(results: list[Results], folder: Path, kind: str | None) -> list[Path]:
+    """Draw the figures of every run; those of several runs in a folder each."""
+    if kind is None:
+        return []
+    from fedcohort.report.figures import save_figures
+
+    if len(results) == 1:
+        return save_figures(results[0], folder, kind)
+    names = _distinct([each.folder.path.resolve().name for each in results])
+    pairs = zip(results, names, strict=True)
+    return [path for each, name in pairs for path in save_figures(each, folder / name, kind)]
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Give numbers to names that come more than once."""
+    return [
+        name if names.count(name) == 1 else f"{name}-{names[:place].count(name) + 1}"
+        for place, name in enumerate(names)
+    ]
+
+
+def _print_answers(results: Results) -> None:
+    from fedcohort.report.answers import panel_sentences, state_sentence
+
+    experiment = results.folder.experiment
+    print(f"{results.folder.path}: {experiment.title or experiment.name}")
+    state = state_sentence(results)
+    if state:
+        print(f"  {state}")
+    for panel in experiment.panels:
+        if len(experiment.panels) > 1:
+            print(f"  {panel.label}:")
+        for sentence in panel_sentences(results, panel):
+            print(f"  {sentence}")
+
+
+def _latest_run() -> Path:
+    """Return the run under ``./runs`` that was begun last."""
+    begun = {path.parent: _created(path) for path in RUNS.glob("*/run.json")}
+    if not begun:
+        raise InputError(
+            f"report: needs a run; there is none under ./{RUNS}. Name a run folder, or make one "
+            f"with: fedcohort run FILE"
+        )
+    return max(begun, key=lambda path: (begun[path], path.name))
+
+
+def _created(head: Path) -> str:
+    try:
+        content = json.loads(head.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    return str(content.get("created", "")) if isinstance(content, dict) else ""

@@ -1,0 +1,148 @@
+"""The numbers behind a panel's plots, ready for JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedcohort.experiments.results import Results
+from fedcohort.experiments.settings import Setting
+from fedcohort.experiments.summary import Curve, common_rounds, curve, window_of
+from fedcohort.experiments.units import Trial
+from fedcohort.report.bands import Band, band
+from fedcohort.report.cluster_map import cluster_map
+from fedcohort.report.dendrogram import dendrogram
+from fedcohort.report.law_points import law_points
+from fedcohort.report.main_class import main_class_order
+from fedcohort.report.plain_values import evenly, plain, short
+
+CURVES = ("loss", "accuracy", "distinct_classes", "distinct_clients")
+PARTS = ("draw_seconds", "train_seconds", "measure_seconds")
+YARDSTICKS = ("squared_error", "design_variance", "multinomial_variance")
+LEVELS = 60
+MOST_CLIENTS = 250
+
+
+def panel_data(results: Results, panel: Setting, *, most_points: int) -> dict[str, Any]:
+    """Return all that the page draws of a panel; curves of at most ``most_points`` points."""
+    seeds, rounds = common_rounds(results, panel)
+    window = window_of(rounds)
+    content: dict[str, Any] = {
+        "label": panel.label,
+        "seeds": seeds,
+        "rounds": rounds,
+        "window": window,
+        "federation": _federation(results, panel),
+        "designs": [],
+    }
+    if not seeds:
+        return content
+    levels = _levels(results, panel, window)
+    for entry in panel.design:
+        content["designs"].append(
+            {
+                "label": entry.label,
+                "curves": _curves(results, panel, entry.label, window, most_points),
+                "needed": _needed(curve(results, panel, entry.label, "loss"), window, levels),
+                "error": _error(results, panel, entry.label, most_points),
+                "seconds": _seconds(results, panel, entry.label, seeds),
+            }
+        )
+    content["laws"] = law_points(results, panel)
+    content["clusters"] = _clusters(results, panel, seeds[0])
+    return content
+
+
+def _curves(
+    results: Results, panel: Setting, design: str, window: int, most: int
+) -> dict[str, dict[str, Any]]:
+    found = {}
+    for column in CURVES:
+        values = curve(results, panel, design, column)
+        found[column] = {
+            "raw": _plain_band(band(values).thinned(most)),
+            "rolling": _plain_band(band(values.rolling(window)).thinned(most)),
+        }
+    return found
+
+
+def _plain_band(over: Band) -> dict[str, Any]:
+    content: dict[str, Any] = {"x": plain(over.rounds), "mean": plain(over.mean)}
+    if over.n_seeds > 1:
+        content |= {"low": plain(over.low), "high": plain(over.high)}
+    return content
+
+
+def _levels(results: Results, panel: Setting, window: int) -> list[float]:
+    """Choose losses between the first and the lowest of all designs, evenly by ratio."""
+    means = [
+        band(curve(results, panel, entry.label, "loss").rolling(window)).mean
+        for entry in panel.design
+    ]
+    values = np.concatenate(means)
+    if not values.size or values.min() <= 0:
+        return []
+    return [float(v) for v in np.geomspace(values.max(), values.min(), LEVELS)]
+
+
+def _needed(loss: Curve, window: int, levels: list[float]) -> dict[str, Any]:
+    """Return the rounds that the rolling mean takes to each level, where all seeds reach it."""
+    rolling = loss.rolling(window)
+    found = [(level, rolling.first_below(level)) for level in levels]
+    reached = [(level, needed) for level, needed in found if not np.isnan(needed).any()]
+    content: dict[str, Any] = {
+        "x": [short(level) for level, _ in reached],
+        "mean": [short(float(needed.mean())) for _, needed in reached],
+    }
+    if len(rolling.values) > 1:
+        content["low"] = [short(float(needed.min())) for _, needed in reached]
+        content["high"] = [short(float(needed.max())) for _, needed in reached]
+    return content
+
+
+def _error(results: Results, panel: Setting, design: str, most: int) -> dict[str, Any]:
+    """Return the aggregate's squared error and its law, means over seeds, where measured."""
+    bands = [band(curve(results, panel, design, name)).thinned(most) for name in YARDSTICKS]
+    means = {name: plain(each.mean) for name, each in zip(YARDSTICKS, bands, strict=True)}
+    return {"x": plain(bands[0].rounds), **means}
+
+
+def _seconds(results: Results, panel: Setting, design: str, seeds: list[int]) -> dict[str, Any]:
+    """Return mean seconds of a round; training is shared evenly by the runs of a unit."""
+    units = [unit for unit in results.folder.units if unit.candidate is None]
+    sharing = {trial: len(unit.trials) for unit in units for trial in unit.trials}
+    totals = dict.fromkeys(PARTS, 0.0)
+    for seed in seeds:
+        trial = Trial(panel.label, design, seed)
+        for part in PARTS:
+            runs = sharing[trial] if part == "train_seconds" else 1
+            totals[part] += float(results.column("rounds", trial, part).mean()) / runs
+    return {part: short(total / len(seeds)) for part, total in totals.items()}
+
+
+def _clusters(results: Results, panel: Setting, seed: int) -> list[dict[str, Any]]:
+    """Return maps and trees of the designs that have a tree, or will have one."""
+    found = []
+    for entry in panel.design:
+        trial = Trial(panel.label, entry.label, seed)
+        tree = dendrogram(results, trial)
+        if tree is not None or entry.recipe == "similarity":
+            clusters = cluster_map(results, trial)
+            found.append({"label": entry.label, "seed": seed, "map": clusters, "tree": tree})
+    return [each for each in found if each["map"] or each["tree"]]
+
+
+def _federation(results: Results, panel: Setting) -> dict[str, Any]:
+    """Return who holds what with the first seed, clients sorted by main class."""
+    seed = panel.seeds[0]
+    counts = results.class_counts(panel.label, seed)
+    order = main_class_order(counts)
+    clients = order[list(evenly(len(order), MOST_CLIENTS))]
+    return {
+        "seed": seed,
+        "n_clients": len(counts),
+        "clients": plain(clients),
+        "samples": [plain(column) for column in counts[clients].T],
+        "class_samples": plain(counts.sum(axis=0)),
+    }

@@ -1,0 +1,296 @@
+"""The page in a real browser: it is whole, it fetches nothing, and its switches switch."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+pytest.importorskip("plotly", reason="the extra 'report' is not installed")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+from fedcohort.experiments import Results
+from fedcohort.report.page import write_page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+
+ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+ALL_PLOTS = {
+    "loss",
+    "accuracy",
+    "distinct_classes",
+    "distinct_clients",
+    "needed",
+    "inclusion",
+    "weight_variance",
+    "clusters",
+    "tree",
+    "error",
+    "seconds",
+    "shares",
+    "samples",
+}
+#: Every shown plot with what its picture holds: paths of lines, points and bars, or images.
+DRAWN = """() => Object.fromEntries([...document.querySelectorAll("figure[data-plot]")]
+  .filter((figure) => figure.getClientRects().length && figure.querySelector(".main-svg"))
+  .map((figure) => [figure.dataset.plot, figure.querySelectorAll(
+    ".js-line, .point path, path.point, .points path, .hm image, .heatmaplayer image").length]))"""
+TRACES = """(plot) => document.querySelector(`[data-plot=${plot}] > div`).data
+  .filter((trace) => trace.name).map((trace) => [trace.name, [...trace.y]])"""
+LAYOUT = "([plot, axis]) => document.querySelector(`[data-plot=${plot}] > div`).layout[axis].type"
+#: Contrast of an element's text against the page, as the accessibility guidelines define it.
+CONTRAST = """(selector) => {
+  const channels = (colour) => colour.match(/[0-9.]+/g).slice(0, 3).map((v) => v / 255)
+    .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const luminance = (colour) => {
+    const [r, g, b] = channels(colour);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const element = document.querySelector(selector);
+  const style = getComputedStyle(element);
+  const text = luminance(element instanceof SVGElement ? style.fill : style.color);
+  const page = luminance(getComputedStyle(document.body).backgroundColor);
+  return (Math.max(text, page) + 0.05) / (Math.min(text, page) + 0.05);
+}"""
+
+
+class Opened:
+    """A page in a profile of its own, and what went wrong or out."""
+
+    def __init__(self, browser: Any, path: Path, **options: Any) -> None:
+        self.context = browser.new_context(**options)
+        self.page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.route("**/*", self._only_files)
+        self.page.goto(path.as_uri())
+
+    def _only_files(self, route: Any) -> None:
+        if route.request.url.startswith(("file:", "data:", "blob:")):
+            route.continue_()
+        else:
+            self.requests.append(route.request.url)
+            route.abort()
+
+    def drawn(self) -> dict[str, int]:
+        return dict(self.page.evaluate(DRAWN))
+
+    def traces(self, plot: str) -> dict[str, list[float]]:
+        return dict(self.page.evaluate(TRACES, plot))
+
+    def text(self, selector: str) -> str:
+        return str(self.page.inner_text(selector))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def two_file(two_panels: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "two.html"
+    write_page([two_panels], path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def all_file(
+    one_seed: Results,
+    two_panels: Results,
+    partition: Results,
+    unfinished: Results,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    path = tmp_path_factory.mktemp("page") / "all.html"
+    write_page([one_seed, two_panels, partition, unfinished], path)
+    return path
+
+
+@pytest.fixture
+def two(browser: Any, two_file: Path) -> Iterator[Opened]:
+    opened = Opened(browser, two_file, viewport={"width": 1200, "height": 900})
+    yield opened
+    opened.context.close()
+
+
+def test_every_plot_is_drawn_and_nothing_is_fetched_or_complained_about(two: Opened) -> None:
+    drawn = two.drawn()
+
+    assert set(drawn) == ALL_PLOTS
+    assert all(count > 0 for count in drawn.values()), drawn
+    assert two.requests == []
+    assert two.complaints == []
+
+
+def test_the_policy_of_the_page_forbids_what_it_does_not_need(two: Opened) -> None:
+    fetched = two.page.evaluate("fetch('https://example.org').then(() => 'sent', () => 'refused')")
+
+    assert fetched == "refused"
+    assert two.requests == []
+
+
+def test_raw_and_rolling_differ_and_switch_back(two: Opened) -> None:
+    rolling = two.traces("loss")
+    two.page.check("#raw")
+    raw = two.traces("loss")
+    two.page.check("#rolling")
+
+    assert list(raw) == ["multinomial", "size", "similarity", "similarity l2"]
+    assert raw["size"] != rolling["size"]
+    last = raw["size"][-3:]
+    assert rolling["size"][-1] == pytest.approx(sum(last) / 3, rel=1e-4)
+    assert two.traces("loss") == rolling
+
+
+def test_the_logarithmic_switch_changes_the_axis_of_the_loss_only(two: Opened) -> None:
+    axes = [("loss", "yaxis"), ("needed", "xaxis"), ("accuracy", "yaxis")]
+    before = [two.page.evaluate(LAYOUT, axis) for axis in axes]
+    two.page.check("#log")
+
+    assert before == ["linear", "linear", "linear"]
+    assert [two.page.evaluate(LAYOUT, axis) for axis in axes] == ["log", "log", "linear"]
+
+
+def test_a_design_that_is_unchecked_leaves_every_plot(two: Opened) -> None:
+    two.page.get_by_label("similarity l2", exact=True).uncheck()
+
+    for plot in ("loss", "inclusion", "needed", "error"):
+        assert set(two.traces(plot)) == {"multinomial", "size", "similarity"}
+    colours = two.page.evaluate(
+        "document.querySelector('[data-plot=loss] > div').data.map((t) => t.line.color)"
+    )
+    assert colours[5] == "#d55e00"  # size keeps its own
+
+
+def test_the_panel_switch_changes_words_and_plots(two: Opened) -> None:
+    words, loss, shares = two.text("main"), two.traces("loss"), two.traces("shares")
+    two.page.select_option("#panel", label="alpha = 10")
+
+    assert two.text("main") != words
+    assert two.traces("loss") != loss
+    assert two.traces("shares") != shares
+    assert set(two.drawn()) == ALL_PLOTS
+    shown = two.page.locator("[data-block=answer]:visible")
+    assert shown.count() == 1
+    assert shown.get_attribute("data-panel") == "1"
+
+
+def test_controls_work_from_the_keyboard(two: Opened) -> None:
+    before = two.traces("loss")
+    two.page.focus("#rolling")
+    two.page.keyboard.press("ArrowRight")
+    labelled = two.page.evaluate(
+        "[...document.querySelectorAll('select, input')].every((control) => control.labels.length)"
+    )
+
+    assert two.page.is_checked("#raw")
+    assert two.traces("loss") != before
+    assert labelled
+
+
+def test_dark_and_light_differ_in_page_and_plots_and_both_are_readable(
+    browser: Any, two_file: Path
+) -> None:
+    looks = {}
+    for scheme in ("light", "dark"):
+        opened = Opened(browser, two_file, color_scheme=scheme)
+        for selector in ("h1", ".answer", ".note", "td", "dt", "[data-plot=loss] .ytick text"):
+            assert opened.page.evaluate(CONTRAST, selector) >= 4.5, (scheme, selector)
+        looks[scheme] = (
+            opened.page.evaluate("getComputedStyle(document.body).backgroundColor"),
+            opened.page.evaluate(
+                "document.querySelector('[data-plot=loss] > div').layout.font.color"
+            ),
+        )
+        opened.page.click("#theme")
+        looks[f"{scheme}, switched"] = (
+            opened.page.evaluate("getComputedStyle(document.body).backgroundColor"),
+            opened.page.evaluate(
+                "document.querySelector('[data-plot=loss] > div').layout.font.color"
+            ),
+        )
+        opened.context.close()
+
+    assert looks["light"][0] != looks["dark"][0]
+    assert looks["light"][1] != looks["dark"][1]
+    assert looks["light, switched"] == looks["dark"]
+    assert looks["dark, switched"] == looks["light"]
+
+
+def test_a_phone_scrolls_down_only(browser: Any, all_file: Path) -> None:
+    phone = Opened(
+        browser, all_file, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True
+    )
+    for run in range(4):
+        phone.page.select_option("#run", str(run))
+        widths = phone.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        wide = phone.page.evaluate(
+            "[...document.querySelectorAll('.main-svg')].filter((s) => s.getClientRects().length"
+            " && s.getBoundingClientRect().right > innerWidth).length"
+        )
+        assert widths == [390, 390]
+        assert wide == 0
+    assert phone.complaints == []
+    phone.context.close()
+
+
+def test_every_run_shows_what_it_has_and_hostile_labels_are_only_text(
+    browser: Any, all_file: Path, one_seed: Results
+) -> None:
+    opened = Opened(browser, all_file)
+    hostile = one_seed.folder.experiment.panels[0].design[0].label
+    first = opened.drawn()
+    answer = opened.text("main")
+    legend = opened.page.locator("#designs label").first.inner_text()
+    ticks = opened.page.locator("[data-plot=inclusion] .xtick text").all_text_contents()
+    bold = opened.page.locator("b").count()
+    opened.page.select_option("#run", "2")
+    partition = opened.drawn()
+    opened.page.select_option("#run", "3")
+
+    assert set(first) == ALL_PLOTS - {"error"}
+    assert "with one seed there is no interval" in answer or "baseline itself" in answer
+    assert "chosen" in answer  # from the grid
+    assert legend == hostile
+    assert hostile in ticks
+    assert bold == 0
+    assert set(partition) == {"shares", "samples"}
+    assert set(opened.drawn()) == ALL_PLOTS - {"clusters", "tree"}
+    assert "The run is not finished (interrupted): 10 of 24 rounds" in opened.text("main")
+    assert opened.complaints == []
+    assert opened.requests == []
+    opened.context.close()
+
+
+def test_printing_is_light_and_fits_the_paper(two: Opened) -> None:
+    two.page.click("#theme")
+    dark = two.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    two.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    printed = two.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    widest = two.page.evaluate(
+        "Math.max(...[...document.querySelectorAll('.main-svg')].map((s) => s.clientWidth))"
+    )
+    two.page.evaluate("dispatchEvent(new Event('afterprint'))")
+
+    assert printed == "rgb(255, 255, 255)"
+    assert printed != dark
+    assert widest <= 640
+    assert two.page.evaluate("getComputedStyle(document.body).backgroundColor") == dark

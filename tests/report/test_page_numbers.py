@@ -1,0 +1,219 @@
+"""The numbers on the page, against plain loops over the tables."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+
+from fedcohort.experiments import Results
+from fedcohort.experiments.summary import Curve
+from fedcohort.experiments.units import Trial
+from fedcohort.report.bands import Band, band
+from fedcohort.report.cluster_map import cluster_map
+from fedcohort.report.dendrogram import dendrogram
+from fedcohort.report.law_points import _groups, law_points
+from fedcohort.report.main_class import main_class_order, main_classes
+from fedcohort.report.panel_data import _needed, panel_data
+from fedcohort.report.plain_values import evenly, plain
+
+SIMILARITY = Trial("alpha = 0.01", "similarity", 0)
+
+
+def test_a_band_spans_the_seeds() -> None:
+    over = band(Curve(np.array([0, 4]), np.array([[1.0, 4.0], [3.0, 5.0]])))
+
+    assert over.rounds.tolist() == [1, 5]
+    assert (over.mean.tolist(), over.low.tolist(), over.high.tolist()) == ([2, 4.5], [1, 4], [3, 5])
+    assert over.n_seeds == 2
+
+
+def test_thinning_keeps_extremes_the_mean_and_the_last_round() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=1003)
+    whole = Band(np.arange(1, 1004), values, values - 1, values + 1, 2)
+
+    thin = whole.thinned(100)
+
+    assert len(thin.rounds) == 100
+    assert thin.rounds[-1] == 1003
+    assert thin.low.min() == values.min() - 1
+    assert thin.high.max() == values.max() + 1
+    widths = np.diff([0, *thin.rounds])
+    assert np.average(thin.mean, weights=widths) == pytest.approx(values.mean(), abs=1e-12)
+    assert whole.thinned(1003) is whole
+
+
+def test_numbers_are_short_and_what_is_not_there_is_null() -> None:
+    assert plain([1 / 3, math.nan, -math.inf, 123456.7]) == [0.33333, None, None, 123460.0]
+    assert plain(np.array([1, 2**40])) == [1, 2**40]
+    assert evenly(5, 10) == [0, 1, 2, 3, 4]
+    assert evenly(1000, 4) == [0, 333, 666, 999]
+
+
+def test_rounds_needed_are_drawn_only_where_all_seeds_reach_the_level() -> None:
+    loss = Curve(np.arange(4), np.array([[4.0, 3, 2, 1], [4.0, 4, 3, 2]]))
+
+    found = _needed(loss, 1, [4.0, 3.0, 2.0, 1.0])
+
+    assert found["x"] == [4, 3, 2]
+    assert (found["low"], found["mean"], found["high"]) == ([1, 2, 3], [1, 2.5, 3.5], [1, 3, 4])
+
+
+def test_observed_inclusion_and_weight_variance_equal_plain_loops(two_panels: Results) -> None:
+    panel = two_panels.folder.experiment.panels[0]
+
+    points = law_points(two_panels, panel)
+
+    assert points["sizes"] == [20, 40]
+    chances: dict[int, list[float]] = {20: [], 40: []}
+    variances: dict[int, list[float]] = {20: [], 40: []}
+    for seed in (0, 1):
+        sizes = two_panels.class_counts(panel.label, seed).sum(axis=1)
+        lines = two_panels.of("cohorts", Trial(panel.label, "size", seed)).to_pylist()
+        for client, size in enumerate(sizes):
+            weights = [0.0] * 12
+            for line in lines:
+                if line["client"] == client:
+                    weights[line["round"]] = line["weight"]
+            chances[size].append(sum(weight > 0 for weight in weights) / 12)
+            variances[size].append(float(np.var(weights)))
+    found = points["designs"]["size"]
+    expected = [np.mean(chances[20]), np.mean(chances[40])]
+    assert found["observed_inclusion"] == pytest.approx(expected, rel=1e-4)
+    expected = [np.mean(variances[20]), np.mean(variances[40])]
+    assert found["observed_weight_variance"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_law_is_the_designs_own(two_panels: Results) -> None:
+    """Multinomial sampling: 1 - (1 - p)^m and p (1 - p) / m, with p = 20 / 300 and 40 / 300."""
+    found = law_points(two_panels, two_panels.folder.experiment.panels[0])["designs"]["multinomial"]
+
+    shares = [20 / 300, 40 / 300]
+    assert found["inclusion"] == pytest.approx([1 - (1 - p) ** 3 for p in shares], rel=1e-4)
+    assert found["weight_variance"] == pytest.approx([p * (1 - p) / 3 for p in shares], rel=1e-4)
+
+
+def test_many_sizes_become_groups_of_like_size() -> None:
+    sizes = np.random.default_rng(0).permutation(np.arange(1, 2001))
+
+    groups, middle = _groups(sizes)
+
+    assert len(middle) == 40
+    assert np.bincount(groups).tolist() == pytest.approx([50] * 40, abs=1)
+    for group in (0, 17, 39):
+        assert middle[group] == pytest.approx(sizes[groups == group].mean())
+    assert (np.diff(middle) > 0).all()
+
+
+def test_the_map_shows_the_commonest_class_of_each_distribution(two_panels: Results) -> None:
+    found = cluster_map(two_panels, SIMILARITY)
+
+    assert found is not None
+    assert found["rounds"] == [1, 4, 7, 10]
+    counts = two_panels.class_counts("alpha = 0.01", 0)
+    main = counts.argmax(axis=1)
+    lines = two_panels.of("rows", SIMILARITY).to_pylist()
+    for time, round_ in enumerate((0, 3, 6, 9)):
+        row_of = {line["client"]: line["row"] for line in lines if line["round"] == round_}
+        for place, client in enumerate(found["clients"]):
+            sharing = [main[other] for other in row_of if row_of[other] == row_of[client]]
+            commonest = max(set(sharing), key=lambda label: (sharing.count(label), -label))
+            assert found["classes"][time][place] == commonest
+        agreeing = [
+            found["classes"][time][place] == main[client]
+            for place, client in enumerate(found["clients"])
+        ]
+        assert found["agreeing"][time] == sum(agreeing)
+    assert found["main"] == sorted(found["main"])
+
+
+def test_clients_without_samples_have_no_class_and_the_purest_come_first() -> None:
+    counts = np.array([[0, 5], [3, 2], [0, 0], [4, 0]])
+
+    assert main_classes(counts, 5).tolist() == [1, 0, -1, 0, -1]
+    order = main_class_order(counts).tolist()
+    assert [client for client in order if client != 2] == [3, 1, 0]
+
+
+def below(merges: list[dict[str, int]], node: int) -> list[int]:
+    """Return the clients of a node, from left to right, of a tree of 10."""
+    if node < 10:
+        return [node]
+    merge = merges[node - 10]
+    return below(merges, merge["left"]) + below(merges, merge["right"])
+
+
+def test_the_tree_joins_all_clients_without_crossings(two_panels: Results) -> None:
+    found = dendrogram(two_panels, SIMILARITY)
+
+    assert found is not None
+    merges = two_panels.of("trees", SIMILARITY).to_pylist()
+    main = two_panels.class_counts("alpha = 0.01", 0).argmax(axis=1)
+    assert found["leaves"] == below(merges, 18)
+    assert found["classes"] == main[found["leaves"]].tolist()
+    for node, link in enumerate(found["links"], start=10):
+        left, low, right, other, top, label = link
+        classes = {int(main[client]) for client in below(merges, node)}
+        assert left < right
+        assert top == pytest.approx(merges[node - 10]["height"], rel=1e-4)
+        assert top >= max(low, other)
+        assert label == (classes.pop() if len(classes) == 1 else -1)
+
+
+def test_a_large_tree_is_cut_and_what_is_below_is_counted(
+    two_panels: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedcohort.report.dendrogram.MOST_MERGES", 3)
+
+    found = dendrogram(two_panels, SIMILARITY)
+
+    assert found is not None
+    assert (len(found["links"]), len(found["leaves"])) == (3, 4)
+    assert sum(found["members"]) == 10
+
+
+def test_a_panel_is_plain_json_with_all_its_parts(two_panels: Results) -> None:
+    panel = two_panels.folder.experiment.panels[1]
+
+    content = panel_data(two_panels, panel, most_points=500)
+
+    json.dumps(content, allow_nan=False)
+    assert [each["label"] for each in content["designs"]] == [
+        "multinomial",
+        "size",
+        "similarity",
+        "similarity l2",
+    ]
+    assert [each["label"] for each in content["clusters"]] == ["similarity", "similarity l2"]
+    assert content["designs"][0]["error"]["x"] == [1, 4, 7, 10]
+    raw, rolling = (content["designs"][0]["curves"]["loss"][kind] for kind in ("raw", "rolling"))
+    assert raw["x"] == list(range(1, 13))
+    assert rolling["mean"][-1] == pytest.approx(np.mean(raw["mean"][-3:]), rel=1e-4)
+
+
+def test_training_time_is_shared_by_the_runs_that_train_together(two_panels: Results) -> None:
+    content = panel_data(two_panels, two_panels.folder.experiment.panels[0], most_points=500)
+
+    totals = []
+    for seed in (0, 1):
+        trial = Trial("alpha = 0.01", "size", seed)
+        unit = next(unit for unit in two_panels.folder.units if trial in unit.trials)
+        seconds = two_panels.column("rounds", trial, "train_seconds")
+        totals.append(seconds.mean() / len(unit.trials))
+    assert content["designs"][1]["seconds"]["train_seconds"] == pytest.approx(
+        np.mean(totals), rel=1e-4
+    )
+
+
+def test_an_unfinished_run_has_curves_but_no_law(unfinished: Results) -> None:
+    content = panel_data(unfinished, unfinished.folder.experiment.panels[0], most_points=500)
+
+    assert content["designs"][0]["curves"]["loss"]["raw"]["x"] == [1, 2, 3, 4, 5]
+    found = content["laws"]["designs"]["multinomial"]
+    assert found["inclusion"] == [None, None]
+    assert None not in found["observed_inclusion"]

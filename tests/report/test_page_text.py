@@ -1,0 +1,127 @@
+"""The page's text without a browser: escaped, complete, and within its size."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+pytest.importorskip("plotly", reason="the extra 'report' is not installed")
+
+from fedcohort.experiments import Results, read_results
+from fedcohort.experiments.tuning import candidate_losses
+from fedcohort.report.colours import design_colours, design_labels
+from fedcohort.report.page import most_points, page_html, script_json
+from fedcohort.report.page_text import panel_text, setup_text
+
+
+def cells(html: str) -> list[list[str]]:
+    """Return the text of every cell, row by row, headings left out."""
+    rows = re.findall(r"<tr>(.*?)</tr>", html)
+    texts = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in rows]
+    return [[re.sub(r"<[^>]*>", "", text) for text in row] for row in texts]
+
+
+def test_json_in_a_script_cannot_end_it_and_reads_back_as_it_was() -> None:
+    content = {"</script><!--<script>": ["&lt;", "\u2028", 1.5, None]}
+
+    text = script_json(content)
+
+    assert "<" not in text
+    assert json.loads(text) == content
+
+
+def test_hostile_titles_and_labels_are_escaped_everywhere(one_seed: Results) -> None:
+    html = page_html([one_seed])
+
+    hostile = one_seed.folder.experiment.title
+    assert hostile not in html
+    assert "<title>&lt;/script&gt;&lt;b&gt;x&lt;/b&gt;" in html
+    without_plotly = re.sub(r"<script>.*?</script>", "", html, flags=re.DOTALL)
+    assert without_plotly.count("</script>") == 1  # of the data
+    assert "<b>" not in without_plotly
+
+
+def test_nothing_is_linked_to_but_data(two_panels: Results) -> None:
+    html = page_html([two_panels])
+    without_plotly = re.sub(r"<script>.*?</script>", "", html, flags=re.DOTALL)
+
+    assert re.findall(r"(?:src|href)\s*=\s*\"(.*?)\"", without_plotly) == ["data:,"]
+    assert "url(" not in without_plotly
+    assert "@import" not in without_plotly
+
+
+def test_the_table_has_a_row_for_every_design(two_panels: Results) -> None:
+    panel = two_panels.folder.experiment.panels[0]
+    colours = design_colours(design_labels([two_panels]))
+
+    head, *rows = cells(panel_text(two_panels, panel, colours))
+
+    assert [row[0] for row in rows] == list(colours)
+    assert all(len(row) == len(head) == 8 for row in rows)
+    assert rows[0][-1] == "baseline"
+    assert all(re.fullmatch(r"[+\u2212][\d.e\u2212]+ \(.* to .*\)", row[-1]) for row in rows[1:])
+    assert all(re.fullmatch(r"[\d.]+ \u00b1 [\d.e-]+", row[1]) for row in rows)
+
+
+def test_one_seed_has_no_spread_and_the_grid_shows_what_was_chosen(one_seed: Results) -> None:
+    panel = one_seed.folder.experiment.panels[0]
+    colours = design_colours(design_labels([one_seed]))
+
+    rows = cells(panel_text(one_seed, panel, colours))
+
+    losses = candidate_losses(one_seed.folder, panel.label)
+    best = min(losses, key=lambda point: losses[point])
+    assert re.fullmatch(r"[\d.]+", rows[1][1])
+    assert rows[2][-1].endswith(" (one seed)")
+    tried = {(float(row[0]), float(row[1])): row[3] for row in rows[-2:]}
+    assert tried == {point: "chosen" if point == best else "" for point in losses}
+
+
+def test_the_setup_is_shown_and_a_missing_experiment_file_is_told(
+    two_panels: Results, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(two_panels.folder.path, tmp_path / "copy")
+    (folder / "experiment.toml").unlink()
+
+    shown = setup_text(two_panels)
+
+    for text in ("fedcohort", "version of numpy", "machine: device", "partition = &quot;dirichlet"):
+        assert text in shown
+    assert "no readable experiment.toml" in setup_text(read_results(folder))
+
+
+def test_a_run_without_a_round_yet_has_a_page_that_says_so(
+    unfinished: Results, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(unfinished.folder.path, tmp_path / "copy")
+    shutil.rmtree(folder / "units")
+
+    html = page_html([read_results(folder)])
+
+    assert "The run is not finished (interrupted): 0 of 24 rounds" in html
+    assert "No seed has a round of every design yet; 12 rounds are planned." in html
+
+
+def test_a_run_stopped_before_it_measured_has_a_page_that_says_so(
+    unfinished: Results, make_run: Callable[..., Path]
+) -> None:
+    text = (unfinished.folder.path / "experiment.toml").read_text()
+    text = text.replace("[server]", "[server]\nmeasure_every = 10")
+
+    html = page_html([read_results(make_run("early", text, stop_after=5))])
+
+    assert "the loss was not measured in the last 1 round" in html
+    assert "final loss, not measured." in html
+    assert "nan" not in re.sub(r"<script>.*?</script>", "", html, flags=re.DOTALL).lower()
+
+
+def test_curves_have_fewer_points_where_there_are_more_of_them(two_panels: Results) -> None:
+    assert most_points([two_panels]) == 500
+    assert most_points([two_panels] * 25) == 200  # 8 curves each
+    assert most_points([two_panels] * 1000) == 60
