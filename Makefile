@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench clean
+.PHONY: help demo figures test check format bench clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -16,8 +16,13 @@ $(READY): pyproject.toml constraints.txt
 		--constraint constraints.txt --editable '.[all,dev]'
 	touch $@
 
-demo: $(READY)  ## Compare designs on a bundled list of client sizes
-	$(BIN)/fedcohort compare examples/sizes.csv --cohort-size 10
+demo: $(READY)  ## The paper's comparison on bundled digits, with a report: half a minute
+	$(BIN)/fedcohort run experiments/digits.toml
+	$(BIN)/fedcohort report
+
+figures: $(READY)  ## Redraw all figures of results/ from its tables
+	for run in results/*/; do \
+		for kind in png pdf; do $(BIN)/fedcohort report $$run --figures $$kind || exit; done; done
 
 test: $(READY)  ## Run the tests, doctests and the README's commands
 	$(BIN)/pytest -n 2 tests src README.md

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -70,6 +72,8 @@ class MlFlow(Tracker):
 
     def __init__(self, folder: Path, experiment: str) -> None:
         module = _needed("mlflow")
+        logging.getLogger("mlflow").setLevel(logging.WARNING)
+        self._metric = module.entities.Metric
         self._client = module.tracking.MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
         found = self._client.get_experiment_by_name(experiment)
         self._experiment = (
@@ -80,8 +84,12 @@ class MlFlow(Tracker):
     def log(self, trial: Trial, round_: Round) -> None:
         """Take one round."""
         run = self._runs.setdefault(trial, "") or self._run(trial)
-        for name, value in scalars(round_).items():
-            self._client.log_metric(run, name, value, step=round_.round_)
+        now = int(1000 * time.time())
+        metrics = [
+            self._metric(name, value, timestamp=now, step=round_.round_)
+            for name, value in scalars(round_).items()
+        ]
+        self._client.log_batch(run, metrics=metrics)
 
     def close(self) -> None:
         """Write what is left."""
