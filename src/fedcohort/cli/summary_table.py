@@ -33,8 +33,8 @@ def print_summary(results: Results) -> None:
         console.print(f"\n{title}: {summary.rounds} rounds, {_seeds(summary.seeds)}\n")
         console.print(_table(summary))
         console.print(
-            f"rounds needed  until the mean loss of {summary.window} rounds reaches "
-            f"{summary.level:.4g}, {summary.baseline}'s at the end\n"
+            f"rounds needed  until the rolling loss reaches {summary.level:.4g}, where "
+            f"{summary.baseline} ends\n"
             f"final          mean of the last {summary.window} rounds ± standard deviation over "
             f"seeds\n"
             f"difference     to {summary.baseline}, seed by seed, ± 95 % confidence interval"

@@ -1,0 +1,37 @@
+"""A design of one's own: Algorithm 1 with equals in the order of their numbers.
+
+Experiment files name it ``numbered_size.py:NumberedSize``. It is what a stable sort gives, and
+depends on how clients happen to be numbered; ``SizeClustered`` orders equals at random instead.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+
+from fedcohort import Plan, Population, Recipe, RowDesign
+from fedcohort.allocation import Entries, overlaps
+from fedcohort.designs import Knowledge
+
+
+@final
+class NumberedSizeDesign(RowDesign):
+    """Line the clients up, largest first, equals by number, and cut the line into rows."""
+
+    def __init__(self, population: Population, cohort_size: int) -> None:
+        super().__init__(population, cohort_size)
+        order = np.argsort(-population.sizes, kind="stable")
+        units = cohort_size * population.sizes[order]
+        pieces, rows, shared = overlaps(units, np.full(cohort_size, population.total))
+        self.plan = Plan.of_entries(Entries(rows, order[pieces], shared), population)
+
+
+@final
+@dataclass(frozen=True)
+class NumberedSize(Recipe):
+    """Recipe of :class:`NumberedSizeDesign`."""
+
+    name: ClassVar[str] = "numbered-size"
+
+    def _design(self, population: Population, known: Knowledge) -> NumberedSizeDesign:
+        return NumberedSizeDesign(population, self.cohort_size)

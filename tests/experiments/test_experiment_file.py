@@ -1,0 +1,456 @@
+"""Experiment files: what they say, and what is said of bad ones."""
+
+from pathlib import Path
+from string import ascii_lowercase
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+
+from fedcohort.errors import FedcohortError
+from fedcohort.experiments import Experiment, Setting, read_experiment
+from fedcohort.experiments.experiment_file import parsed_seeds
+from fedcohort.experiments.settings import (
+    Cnn,
+    DesignEntry,
+    Dirichlet,
+    DirichletDisjoint,
+    Iid,
+    Mlp,
+    OneClass,
+    Server,
+    Training,
+)
+from small_runs import SMALL, TWO_UNITS, write
+
+TOP = set(Setting.model_fields) | {"title", "checkpoint_every", "panel"}
+TABLES = {"data": OneClass, "training": Training, "server": Server, "model": Mlp}
+#: As people type them; the names of partitions and models among them.
+WORDS = st.text(ascii_lowercase + "_", min_size=1, max_size=12) | st.sampled_from(
+    ["iid", "mlp", "cnn", "dirichlet", "float", "panels", "designs", "learning_rate"]
+)
+
+
+def complaint(path: Path, **options: Any) -> str:
+    """Read a file that is refused, and return why."""
+    with pytest.raises(FedcohortError) as found:
+        read_experiment(path, **options)
+    return str(found.value)
+
+
+def is_a_sentence(text: str, path: Path) -> bool:
+    """One line that names the file and ends once."""
+    return (
+        str(path) in text
+        and "\n" not in text
+        and text.endswith((".", "?"))
+        and not text.endswith("..")
+    )
+
+
+def test_what_is_not_said_has_the_documented_defaults(tmp_path: Path) -> None:
+    text = """
+    rounds = 3
+    data = {dataset = "digits", partition = "iid"}
+    design = [{recipe = "size"}]
+    """
+
+    (panel,) = read_experiment(write(tmp_path, text)).panels
+
+    assert (panel.label, panel.seeds, panel.cohort_size) == ("small", [0], 10)
+    assert panel.data == Iid(dataset="digits", partition="iid", n_clients=100)
+    assert panel.model == Mlp(name="mlp", hidden=50)
+    assert panel.training == Training(steps=50, batch_size=50, lr=0.01, mu=0.0)
+    assert panel.server == Server(measure_every=1, rows_every=10)
+    assert panel.design == [DesignEntry(recipe="size", label="size")]
+
+
+def test_the_file_name_is_the_experiments_name(tmp_path: Path) -> None:
+    assert read_experiment(write(tmp_path, name="my run (2).toml")).name == "my-run--2-"
+    assert read_experiment(write(tmp_path, name="...toml")).name == "experiment"
+
+
+def test_a_panel_changes_single_values_of_a_table(tmp_path: Path) -> None:
+    slow, fast = read_experiment(write(tmp_path, TWO_UNITS)).panels
+
+    assert (slow.training.lr, slow.training.steps, slow.rounds) == (0.01, 2, 6)
+    assert (fast.training.lr, fast.training.steps, fast.rounds) == (0.1, 2, 5)
+
+
+def test_labels_tell_hyperparameters(tmp_path: Path) -> None:
+    text = f"""{SMALL}
+    [[design]]
+    recipe = "similarity"
+    measure = "l2"
+    [[design]]
+    recipe = "size"
+    whole_rows_first = true
+    [[design]]
+    recipe = "size"
+    whole_rows_first = false
+    [[design]]
+    recipe = "some.module:MyRecipe"
+    depth = 3
+    """
+
+    (panel,) = read_experiment(write(tmp_path, text)).panels
+
+    assert [entry.label for entry in panel.design[2:]] == [
+        "similarity l2",
+        "size whole_rows_first",
+        "size no whole_rows_first",
+        "MyRecipe depth=3",
+    ]
+
+
+@given(word=WORDS)
+def test_any_unknown_key_at_the_top_is_refused(
+    word: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assume(word not in TOP)
+    path = write(tmp_path_factory.getbasetemp(), f"{word} = 3\n{SMALL}")
+
+    text = complaint(path)
+
+    assert f"unknown key '{word}'; known are " in text
+    assert is_a_sentence(text, path)
+
+
+@given(word=WORDS, table=st.sampled_from(sorted(TABLES)))
+def test_any_unknown_key_in_a_table_is_refused(
+    word: str, table: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assume(word not in TABLES[table].model_fields)
+    path = write(tmp_path_factory.getbasetemp(), SMALL + '\n[model]\nname = "mlp"\n')
+
+    text = complaint(path, changes=[f"{table}.{word}=3"])
+
+    first = next(iter(TABLES[table].model_fields))
+    assert f"unknown key '{table}.{word}'; known are {first}" in text
+    assert is_a_sentence(text, path)
+
+
+@given(word=WORDS)
+def test_any_unknown_key_in_a_panel_is_refused(
+    word: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assume(word not in TOP)
+    path = write(tmp_path_factory.getbasetemp(), f"{TWO_UNITS}{word} = 3\n")
+
+    text = complaint(path)
+
+    assert f"panel 2: unknown key '{word}'; known are " in text
+    assert is_a_sentence(text, path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "parts"),
+    [
+        ("rounds = 6", "rouns = 6", ("unknown key 'rouns'", "Did you mean 'rounds'?")),
+        ("cohort_size", "cohrt", ("unknown key 'cohrt'",)),
+        ("dataset =", "datset =", ("unknown key 'data.datset'", "Did you mean 'dataset'?")),
+        ("train_size", "trainsize", ("'data.trainsize'", "Did you mean 'train_size'?")),
+        ("lr = 0.1", "learn_rate = 0.1", ("unknown key 'training.learn_rate'",)),
+        ("lr = 0.1", "lr_decy = 0.1", ("Did you mean 'lr_decay'?",)),
+        ("[training]", "[server]\nsketh = 3\n[training]", ("Did you mean 'sketch'?",)),
+        ("[training]", '[model]\nname = "mlp"\nhiden = 3\n[training]', ("'hidden'?",)),
+        ('"one-class"', '"one_class"', ("data.partition must be one of one-class, dirichlet,",)),
+        ('"one-class"', '"one-clas"', ("got 'one-clas'. Did you mean 'one-class'?",)),
+        ("[training]", '[model]\nname = "mpl"\n[training]', ("model.name must be", "'mlp'?")),
+        ("rounds = 6", "", ("key 'rounds' is missing. Add it.",)),
+        ('dataset = "digits"', "", ("key 'data.dataset' is missing. Add it.",)),
+        ('recipe = "similarity"', 'label = "x"', ("key 'design.1.recipe' is missing",)),
+        ("rounds = 6", "rounds = 6.0", ("rounds: input should be a valid integer; got 6.0.",)),
+        ("rounds = 6", "rounds = -1", ("rounds: ", "greater than or equal to 0; got -1.")),
+        ("cohort_size = 3", "cohort_size = true", ("valid integer; got True.",)),
+        ("cohort_size = 3", "cohort_size = 0", ("cohort_size", "got 0.")),
+        ("lr = 0.1", 'lr = "fast"', ("training.lr: input should be a valid number",)),
+        ("lr = 0.1", "lr = nan", ("training.lr: input should be a finite number; got nan.",)),
+        ("lr = 0.1", "lr = []", ("training.lr: ", "got [].")),
+        ("lr = 0.1", "lr = -0.1", ("lr must be at least 0 and below inf; got -0.1.",)),
+        ("lr = 0.1", "lr = [0.1, -1.0]", ("lr must be at least 0 and below inf; got -1.0.",)),
+        ("steps = 2", "steps = 2\nepochs = 1", ("needs either steps or epochs",)),
+        ("batch_size = 10", "momentum = 1.0", ("momentum must be at least 0 and below 1",)),
+        ("seeds = [0, 1]", "seeds = [true]", ("seeds: must be as 0-4 or [0, 3]; got True.",)),
+        ("rounds = 6", "rounds = 0", ("rounds and [[design]] go together",)),
+        ("rounds = 6", "panel = 3\nrounds = 6", ("panels must be written as [[panel]]",)),
+        ('recipe = "similarity"', "recipe = 3", ("design.1.recipe: ", "valid string; got 3.")),
+        ('recipe = "similarity"', 'recipe = "multinomial"', ("two designs are labelled",)),
+        ("rounds = 6", "rounds = ", ("is no TOML file (", "line 2", "Mend that line.")),
+    ],
+)
+def test_a_mistake_gets_one_sentence(
+    old: str, new: str, parts: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = write(tmp_path, SMALL.replace(old, new, 1))
+
+    text = complaint(path)
+
+    assert is_a_sentence(text, path)
+    for part in parts:
+        assert part in text
+
+
+def test_a_panel_is_not_told_to_use_a_key_of_the_whole_file(tmp_path: Path) -> None:
+    text = complaint(write(tmp_path, f'{SMALL}[[panel]]\ntitle = "x"\n'))
+
+    known = text.partition("known are ")[2]
+    assert "unknown key 'title'" in text
+    assert "title" not in known
+
+
+def test_panels_need_labels_that_differ(tmp_path: Path) -> None:
+    path = write(tmp_path, f"{SMALL}[[panel]]\nrounds = 1\n[[panel]]\nrounds = 2\n")
+
+    assert complaint(path) == f"{path}: panels need labels that differ; got small, small."
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"x = '\x00'"])
+def test_what_is_no_text_is_no_experiment(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "small.toml"
+    path.write_bytes(content)
+
+    assert "is no TOML file" in complaint(path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "none.toml"
+
+    assert complaint(path) == (
+        f"{path}: cannot be read (no such file or directory). Check the path."
+    )
+    assert "cannot be read (is a directory)" in complaint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given_", "seeds"),
+    [
+        ("0-4", [0, 1, 2, 3, 4]),
+        ("3", [3]),
+        (" 0 - 2 , 7", [0, 1, 2, 7]),
+        ([0, 3], [0, 3]),
+        ([5, "0-1"], [5, 0, 1]),
+        (7, [7]),
+    ],
+)
+def test_seeds_are_lists_or_ranges(given_: object, seeds: list[int]) -> None:
+    assert parsed_seeds(given_, "seeds") == seeds
+
+
+@pytest.mark.parametrize(
+    "given_",
+    ["", "x", "1-", "-1", "4-0", "0,0", "0-2,1", [], [True], [1.0], [None], [[0]], -1, "0-10000"],
+)
+def test_other_seeds_are_refused(given_: object) -> None:
+    with pytest.raises(FedcohortError, match=r"^seeds: .*got .*\.$"):
+        parsed_seeds(given_, "seeds")
+
+
+@pytest.mark.parametrize("digits", [20, 5000])
+def test_a_seed_too_large_for_the_tables_is_refused(digits: int, tmp_path: Path) -> None:
+    text = complaint(write(tmp_path), seeds="9" * digits)
+
+    assert text.startswith("--seeds: ")
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=6, unique=True))
+def test_seeds_on_the_command_line_replace_those_of_all_panels(
+    seeds: list[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = write(tmp_path_factory.getbasetemp(), TWO_UNITS)
+
+    experiment = read_experiment(path, seeds=",".join(map(str, seeds)))
+
+    assert [panel.seeds for panel in experiment.panels] == [seeds, seeds]
+
+
+def test_bad_seeds_on_the_command_line_are_its_fault(tmp_path: Path) -> None:
+    assert complaint(write(tmp_path), seeds="0-x").startswith("--seeds: must be as 0-4")
+
+
+def test_designs_are_kept_by_label_or_recipe_in_the_files_order(tmp_path: Path) -> None:
+    text = f'{SMALL}[[design]]\nrecipe = "similarity"\nmeasure = "l2"\nlabel = "by l2"\n'
+    path = write(tmp_path, text)
+
+    def labels(*wanted: str) -> list[str]:
+        (panel,) = read_experiment(path, designs=wanted).panels
+        return [entry.label for entry in panel.design]
+
+    assert labels("by l2", "multinomial") == ["multinomial", "by l2"]
+    assert labels("by l2") == ["by l2"]
+    assert set(labels("similarity")) >= {"similarity"}
+    assert "multinomial" not in labels("similarity")
+
+
+def test_an_unknown_design_or_panel_gets_a_suggestion(tmp_path: Path) -> None:
+    path = write(tmp_path, TWO_UNITS)
+
+    designs, panels = complaint(path, designs=["similarty"]), complaint(path, panels=["slw"])
+
+    assert designs == (
+        f"--designs: {path} has no 'similarty'; it has multinomial, similarity. "
+        f"Did you mean 'similarity'?"
+    )
+    assert panels == f"--panels: {path} has no 'slw'; it has slow, fast. Did you mean 'slow'?"
+
+
+def test_panels_are_kept_by_label(tmp_path: Path) -> None:
+    experiment = read_experiment(write(tmp_path, TWO_UNITS), panels=["fast"])
+
+    assert [panel.label for panel in experiment.panels] == ["fast"]
+
+
+VALUES = (
+    st.integers(-(2**40), 2**40)
+    | st.booleans()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.lists(st.integers(0, 9), max_size=3)
+    | st.text(ascii_lowercase + " -", min_size=1, max_size=8)
+)
+
+
+def as_toml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+@given(VALUES)
+def test_a_set_value_is_the_value_of_a_file(
+    value: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Whatever --set is given, it does what the same words in the file would do."""
+    home = tmp_path_factory.getbasetemp()
+    changed = SMALL.replace("lr = 0.1", f"lr = {as_toml(value)}", 1)
+    written = write(home, changed, "small.toml")
+    by_file = outcome(written, [])
+    path = write(home, SMALL, "small.toml")
+
+    assert outcome(path, [f"training.lr={as_toml(value)}"]) == by_file
+
+
+def outcome(path: Path, changes: list[str]) -> Experiment | str:
+    try:
+        return read_experiment(path, changes=changes)
+    except FedcohortError as error:
+        return str(error)
+
+
+def test_a_set_value_wins_over_panels(tmp_path: Path) -> None:
+    path = write(tmp_path, TWO_UNITS)
+
+    experiment = read_experiment(path, changes=["training.lr=0.5", "rounds=3", "rounds=4"])
+
+    assert [panel.training.lr for panel in experiment.panels] == [0.5, 0.5]
+    assert [panel.rounds for panel in experiment.panels] == [4, 4]
+
+
+def test_set_reaches_what_the_file_does_not_have(tmp_path: Path) -> None:
+    changes = ["server.oracle_every=2", "title=A title, no quotes", "checkpoint_every = 3"]
+
+    experiment = read_experiment(write(tmp_path), changes=changes)
+
+    assert experiment.panels[0].server.oracle_every == 2
+    assert (experiment.title, experiment.checkpoint_every) == ("A title, no quotes", 3)
+
+
+def test_words_without_quotes_are_text(tmp_path: Path) -> None:
+    changes = ["data.partition=iid", "data.dataset=digits"]
+    text = SMALL.replace("clients_per_class = 1\ntrain_size = 20\ntest_size = 5", "")
+
+    experiment = read_experiment(write(tmp_path, text), changes=changes)
+
+    assert experiment.panels[0].data == Iid(dataset="digits", partition="iid")
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ("training.lr", "must be as training.lr=0.1"),
+        ("=3", "must be as training.lr=0.1"),
+        (".lr=3", "must be as training.lr=0.1"),
+        ("training..lr=3", "must be as training.lr=0.1"),
+        ("design=[]", "no design or panel; got 'design=[]'"),
+        ("panel.label=x", "no design or panel"),
+        ("rounds.x=1", "rounds is no table"),
+        ("training.lr.x=1", "lr is no table"),
+        ("training=3", "training: "),
+        ("data=3", "data: "),
+        ("checkpoint_every.x=1", "checkpoint_every is no table"),
+        ("title.x=1", "title: "),
+        ("training.lr=0.1\nrounds=2", "got"),
+    ],
+)
+def test_a_bad_set_gets_one_sentence(change: str, part: str, tmp_path: Path) -> None:
+    text = complaint(write(tmp_path), changes=[change])
+
+    assert part in text
+    assert "\n" not in text
+
+
+def test_reading_and_writing_settings_is_a_round_trip(tmp_path: Path) -> None:
+    experiment = read_experiment(write(tmp_path, TWO_UNITS))
+
+    assert Experiment.model_validate(experiment.model_dump()) == experiment
+
+
+@pytest.mark.parametrize(
+    ("partition", "kind", "clients"),
+    [
+        ('"iid"\nn_clients = 7', Iid, 7),
+        ('"dirichlet-disjoint"\nn_clients = 7\nalpha = 0.5', DirichletDisjoint, 7),
+        ('"dirichlet"\nalpha = 0.5\nsizes = [[3, 20], [2, 30]]', Dirichlet, 5),
+        ('"one-class"\nclients_per_class = 2\ntrain_size = 9\ntest_size = 0', OneClass, 20),
+    ],
+)
+def test_every_partition_divides(
+    partition: str, kind: type[object], clients: int, tmp_path: Path
+) -> None:
+    from fedcohort.simulation import load_dataset
+
+    before, after = SMALL.split('"one-class"')
+    rest = after[after.index("[training]") :]
+    (panel,) = read_experiment(write(tmp_path, f"{before}{partition}\n{rest}")).panels
+
+    data = panel.data.federation(load_dataset("digits"), 3)
+
+    assert type(panel.data) is kind
+    assert data.n_clients == clients
+
+
+def test_the_division_has_its_own_seed_where_one_is_given(tmp_path: Path) -> None:
+    from fedcohort.simulation import load_dataset
+
+    dataset = load_dataset("digits")
+    (anew,) = read_experiment(write(tmp_path)).panels
+    (fixed,) = read_experiment(write(tmp_path), changes=["data.seed=4"]).panels
+
+    def held(panel: Setting, seed: int) -> list[list[int]]:
+        return [samples.tolist() for samples in panel.data.federation(dataset, seed).train]
+
+    assert held(anew, 0) != held(anew, 1)
+    assert held(fixed, 0) == held(fixed, 1) == held(anew, 4)
+
+
+def test_unshuffled_clients_stand_in_the_order_of_the_partition(tmp_path: Path) -> None:
+    from fedcohort.simulation import load_dataset
+
+    dataset = load_dataset("digits")
+    (mixed,) = read_experiment(write(tmp_path)).panels
+    (plain,) = read_experiment(write(tmp_path), changes=["data.shuffle_clients=false"]).panels
+
+    def classes(panel: Setting) -> list[int]:
+        return [int(label) for label in panel.data.federation(dataset, 0).main_class()]
+
+    assert classes(plain) == list(range(10))
+    assert classes(mixed) != classes(plain)
+    assert sorted(classes(mixed)) == list(range(10))
+
+
+def test_the_convolutions_are_a_model(tmp_path: Path) -> None:
+    (panel,) = read_experiment(write(tmp_path), changes=["model.name=cnn"]).panels
+
+    assert panel.model == Cnn(name="cnn")
+
+
