@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.util import find_spec
 from typing import Any, final
 
@@ -11,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from fedcohort.simulation.parameters import Stacked
+
+log = logging.getLogger(__name__)
 
 #: Rows of products are multiples of so many floats.
 ALIGNMENT = 4
@@ -58,7 +61,7 @@ def stages_of(layers: list[tuple[str, nn.Module]], *, dropout: bool) -> list[Sta
 
     Returns None where they do not fit, or where there is no Triton.
     """
-    if find_spec("triton") is None:
+    if not _kernels_work():
         return None
     stages: list[Stage] = []
     n_dropouts = 0
@@ -85,6 +88,21 @@ def stages_of(layers: list[tuple[str, nn.Module]], *, dropout: bool) -> list[Sta
             stages[-1] = _changed(stages[-1], relu=True)
         last = kind
     return stages
+
+
+@cache
+def _kernels_work() -> bool:
+    """Try Triton once: it is not everywhere, and it needs a C compiler where it is."""
+    if find_spec("triton") is None:
+        return False
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    x, kernel = torch.ones(1, 1, 1, 2, 2, device=device), torch.ones(1, 1, 1, 2, 2)
+    try:
+        patches = _patches(x, _Shape.of(Stage(""), x, kernel, groups=1))
+        return bool((patches[0, :5, 0] == 1).all())
+    except Exception as error:  # whatever it lacks, the slower way does without
+        log.warning("Triton does not work here, so convolutions are slower: %s", error)
+        return False
 
 
 def _changed(stage: Stage, **changes: Any) -> Stage:
