@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedcohort.cli.latest_run import RUNS
+from fedcohort.cli.runs_folder import RUNS, latest_run
 from fedcohort.errors import InputError
 from fedcohort.extras import import_extra
+from fedcohort.report import FIGURE_KINDS
 
 if TYPE_CHECKING:
     from fedcohort.experiments import Results
-
-KINDS = ("png", "svg", "pdf")
 
 
 def report(
@@ -40,16 +38,17 @@ def report(
         str | None,
         typer.Option(
             show_default=False,
-            help=f"Also draw figures beside the page, in figures/: {', '.join(KINDS)}.",
+            help=f"Also draw figures beside the page, in figures/: {', '.join(FIGURE_KINDS)}.",
         ),
     ] = None,
 ) -> None:
     """Write one HTML page that shows what runs did; it opens offline."""
-    if figures is not None and figures not in KINDS:
+    if figures is not None and figures not in FIGURE_KINDS:
         raise InputError(
-            f"report: --figures must be {', '.join(KINDS)}; got {figures!r}. Choose one of them."
+            f"report: --figures must be {', '.join(FIGURE_KINDS)}; got {figures!r}. Choose one of "
+            f"them."
         )
-    chosen = list(dict.fromkeys(folders)) if folders else [_latest_run()]
+    chosen = list(dict.fromkeys(folders)) if folders else [latest_run()]
     import_extra("plotly.offline", extra="report", owner="report")
     if figures is not None:
         import_extra("matplotlib.figure", extra="report", owner="report --figures")
@@ -58,11 +57,22 @@ def report(
 
     results = [read_results(folder) for folder in chosen]
     page = out or (chosen[0] / "report.html" if len(chosen) == 1 else Path("report.html"))
+    _make_folder(page.parent)
     write_page(results, page)
     written = [page, *_figures(results, page.parent / "figures", figures)]
     for each in results:
         _print_answers(each)
     print(*written, sep="\n")
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(
+            f"report: {folder} cannot be written ({reason}). Choose another place with --out."
+        ) from error
 
 
 def _figures(results: list[Results], folder: Path, kind: str | None) -> list[Path]:
@@ -99,22 +109,3 @@ def _print_answers(results: Results) -> None:
             print(f"  {panel.label}:")
         for sentence in panel_sentences(results, panel):
             print(f"  {sentence}")
-
-
-def _latest_run() -> Path:
-    """Return the run under ``./runs`` that was begun last."""
-    begun = {path.parent: _created(path) for path in RUNS.glob("*/run.json")}
-    if not begun:
-        raise InputError(
-            f"report: needs a run; there is none under ./{RUNS}. Name a run folder, or make one "
-            f"with: fedcohort run FILE"
-        )
-    return max(begun, key=lambda path: (begun[path], path.name))
-
-
-def _created(head: Path) -> str:
-    try:
-        content = json.loads(head.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return ""
-    return str(content.get("created", "")) if isinstance(content, dict) else ""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedcohort.cli.latest_run import RUNS, fresh_folder
-from fedcohort.errors import InputError
+from fedcohort.cli.runs_folder import RUNS, fresh_folder
+from fedcohort.errors import FedcohortError, InputError
 
 if TYPE_CHECKING:
     from fedcohort.experiments import RunFolder
@@ -77,14 +77,18 @@ def run(
     if device not in DEVICES:
         raise InputError(f"run: --device must be one of {', '.join(DEVICES)}; got {device!r}.")
     experiment = read_experiment(
-        file, seeds=seeds, designs=_names(designs), panels=_names(panels), changes=changes or ()
+        file, seeds=seeds, designs=designs, panels=panels, changes=changes or ()
     )
     check_designs(experiment, file.parent)
     trains_on = Options(device=device).torch_device().type
     path = fresh_folder(experiment.name) if out is None else out
     command = ["fedcohort", *sys.argv[1:]]
     folder = RunFolder.create(path, experiment, source=file, device=trains_on, command=command)
-    _go(folder, tracker)
+    try:
+        _go(folder, tracker)
+    except FedcohortError:
+        folder.discard_unless_begun()
+        raise
 
 
 def resume(
@@ -97,10 +101,6 @@ def resume(
     from fedcohort.experiments import RunFolder
 
     _go(RunFolder.open(folder), tracker)
-
-
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def _go(folder: RunFolder, tracker_name: str | None) -> None:
@@ -116,7 +116,7 @@ def _go(folder: RunFolder, tracker_name: str | None) -> None:
         with watched() as observer:
             execute(folder, observer=observer, tracker=tracker)
     except KeyboardInterrupt:
-        print(f"stopped; go on with: fedcohort resume {folder.path}", file=sys.stderr)
+        print(f"stopped; go on with: {folder.resume_command}", file=sys.stderr)
         raise
     finally:
         if tracker is not None:

@@ -54,6 +54,11 @@ class Watcher(Observer):
             self._said = tenth
             print(f"{100 * self._done // self._total:3d} % {text}{self._left()}", file=sys.stderr)
 
+    def resumed(self, work: int, text: str) -> None:
+        """Show it; it took no time now."""
+        self._before += work
+        self.advanced(work, text)
+
     def should_stop(self) -> bool:
         """Say whether Ctrl-C was pressed."""
         return self._stop

@@ -9,8 +9,8 @@ import typer
 from rich import box
 from rich.table import Table
 
-from fedcohort.cli.latest_run import RUNS
 from fedcohort.cli.plain_console import plain_console
+from fedcohort.cli.runs_folder import RUNS
 from fedcohort.errors import ExperimentError, InputError
 
 
@@ -28,7 +28,7 @@ def runs(
             f"runs: {folder} holds no runs. Make one with: fedcohort run experiments/digits.toml"
         )
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("run", overflow="fold")
+    table.add_column("run", overflow="fold", min_width=20)
     for heading in ("state", "rounds", "time", "begun", "device"):
         right = heading in ("rounds", "time")
         table.add_column(heading, justify="right" if right else "left", no_wrap=True)
@@ -46,7 +46,7 @@ def runs(
             progress.state,
             f"{progress.done}/{progress.total}",
             worded_time(progress.seconds),
-            str(found.head.get("created", ""))[:16].replace("T", " "),
+            str(found.head.get("created", ""))[5:16].replace("T", " "),
             found.head["machine"].get("gpu", found.device),
         )
     console = plain_console()

@@ -30,13 +30,13 @@ def print_summary(results: Results) -> None:
         if summary is None:
             continue
         title = panel.label if len(experiment.panels) > 1 else experiment.title or experiment.name
-        console.print(f"\n{title}: {summary.rounds} rounds, {_seeds(summary.seeds)}\n")
+        console.print(f"\n{title}: {_counted(summary.rounds, 'round')}, {_seeds(summary.seeds)}\n")
         console.print(_table(summary))
         console.print(
             f"rounds needed  until the rolling loss reaches {summary.level:.4g}, where "
             f"{summary.baseline} ends\n"
-            f"final          mean of the last {summary.window} rounds ± standard deviation over "
-            f"seeds\n"
+            f"final          mean of the last {_counted(summary.window, 'round')} ± standard "
+            f"deviation over seeds\n"
             f"difference     to {summary.baseline}, seed by seed, ± 95 % confidence interval"
         )
     console.print(f"\nrun folder: {results.folder.path}", soft_wrap=True)
@@ -59,6 +59,10 @@ def _table(summary: PanelSummary) -> Table:
     return table
 
 
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def _seeds(seeds: list[int]) -> str:
     return f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
 
@@ -73,8 +77,10 @@ def _needed(rounds: Numbers) -> str:
 
 
 def _spread(values: Numbers, form: str, unit: str = "") -> str:
+    if np.isnan(values).any():
+        return "-"
     mean = form.format(np.mean(values))
-    if len(values) < 2 or math.isnan(float(np.mean(values))):
+    if len(values) < 2:
         return f"{mean}{unit}"
     return f"{mean} ± {form.format(np.std(values, ddof=1))}{unit}"
 
@@ -83,6 +89,8 @@ def _difference(design: DesignSummary) -> str:
     found = design.difference
     if found is None:
         return "baseline"
+    if math.isnan(found.mean):
+        return "-"
     if math.isinf(found.high):
         return f"{found.mean:+.3f}"
     return f"{found.mean:+.3f} ± {found.high - found.mean:.3f}"

@@ -41,7 +41,7 @@ def recipe_of(kind: type[Recipe], cohort_size: int, options: Mapping[str, object
     own = {key: default for key, default in defaults.items() if default is not MISSING}
     for key, value in options.items():
         if key not in own:
-            known = f"known are {', '.join(own)}" if own else "it has none"
+            known = f"known are {', '.join(own)}" if own else "it has none of its own"
             raise DesignError(
                 f"design {kind.name!r}: unknown key {key!r}; {known}.{did_you_mean(key, own)}"
             )

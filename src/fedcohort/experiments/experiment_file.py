@@ -41,8 +41,8 @@ def read_experiment(
     path: Path,
     *,
     seeds: str | None = None,
-    designs: Iterable[str] | None = None,
-    panels: Iterable[str] | None = None,
+    designs: str | None = None,
+    panels: str | None = None,
     changes: Iterable[str] = (),
 ) -> Experiment:
     """Read a file, with what the command line changes of it.
@@ -54,9 +54,9 @@ def read_experiment(
     seeds
         Instead of the file's, as ``0-4`` or ``0,3``.
     designs
-        Labels or recipe names of the designs to keep.
+        Labels or recipe names of the designs to keep, separated by commas.
     panels
-        Labels of the panels to keep.
+        Labels of the panels to keep, separated by commas.
     changes
         As ``training.lr=0.1``, for all panels.
     """
@@ -83,10 +83,10 @@ def read_experiment(
     if len(set(labels)) < len(labels):
         raise ExperimentError(f"{path}: panels need labels that differ; got {', '.join(labels)}.")
     if panels is not None:
-        wanted = [_known(name, labels, f"--panels: {path}") for name in panels]
+        wanted = _chosen(panels, labels, f"--panels: {path}")
         settings = [setting for setting in settings if setting.label in wanted]
     if designs is not None:
-        settings = [_only(setting, list(designs), path) for setting in settings]
+        settings = [_only(setting, designs, path) for setting in settings]
     whole = {
         "name": re.sub(r"[^A-Za-z0-9._-]", "-", path.stem).lstrip("._-") or "experiment",
         **own,
@@ -110,11 +110,18 @@ def parsed_seeds(given: object, owner: str) -> list[int]:
     for entry in entries:
         match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", str(entry))
         if match is None or isinstance(entry, bool):
-            raise ExperimentError(f"{owner}: must be as 0-4 or [0, 3]; got {entry!r}.")
+            raise ExperimentError(
+                f"{owner}: must be whole numbers, as 0-4 or 0,3; got {entry!r}. Write them so."
+            )
         first, last = int(match[1]), int(match[2] or match[1])
         if not first <= last < first + LARGEST_SEED_LIST:
-            raise ExperimentError(f"{owner}: a range goes from low to high; got {entry!r}.")
+            raise ExperimentError(
+                f"{owner}: a range goes from low to high, over at most {LARGEST_SEED_LIST} seeds; "
+                f"got {entry!r}. Write it as 0-4."
+            )
         seeds.extend(range(first, last + 1))
+    if seeds and max(seeds) >= 2**63:
+        raise ExperimentError(f"{owner}: a seed must be below 2^63; got {max(seeds)}. Lower it.")
     if len(set(seeds)) < len(seeds) or not seeds:
         raise ExperimentError(f"{owner}: needs at least one seed, each once; got {given!r}.")
     return seeds
@@ -165,20 +172,27 @@ def _merged(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _only(setting: Setting, wanted: list[str], path: Path) -> Setting:
+def _only(setting: Setting, wanted: str, path: Path) -> Setting:
     names = [name for entry in setting.design for name in (entry.label, entry.recipe)]
-    kept = {_known(name, names, f"--designs: {path}") for name in wanted}
+    kept = _chosen(wanted, names, f"--designs: {path}")
     design = [e for e in setting.design if e.label in kept or e.recipe in kept]
     return setting.model_copy(update={"design": design})
 
 
-def _known(name: str, names: list[str], owner: str) -> str:
-    if name not in names:
-        raise ExperimentError(
-            f"{owner} has no {name!r}; it has {', '.join(dict.fromkeys(names))}."
-            f"{did_you_mean(name, names)}"
-        )
-    return name
+def _chosen(wanted: str, names: list[str], owner: str) -> list[str]:
+    """Read names that are separated by commas; a name may have a comma of its own."""
+    chosen, rest = [], wanted.strip()
+    while rest:
+        fits = [name for name in names if f"{rest},".startswith(f"{name},")]
+        if not fits:
+            name = rest.partition(",")[0].strip()
+            raise ExperimentError(
+                f"{owner} has no {name!r}; it has {', '.join(dict.fromkeys(names))}. Choose among "
+                f"these.{did_you_mean(name, names)}"
+            )
+        chosen.append(max(fits, key=len))
+        rest = rest[len(chosen[-1]) + 1 :].strip()
+    return chosen
 
 
 def _checked(kind: type[Kind], content: dict[str, Any], where: str) -> Kind:
@@ -210,9 +224,10 @@ def _sentence(error: ValidationError, content: dict[str, Any]) -> str:
             f"{key}.{name} must be one of {', '.join(known)}; got {got!r}."
             f"{did_you_mean(str(got), known)}"
         )
-    need = first["msg"].removeprefix("Value error, ")
-    need = need[0].lower() + need[1:]
-    return f"{key}: {need}; got {value!r}." if kind != "value_error" else f"{need}."
+    if kind == "value_error":
+        return f"{first['msg'].removeprefix('Value error, ').rstrip('.')}."
+    need = first["msg"][0].lower() + first["msg"][1:]
+    return f"{key}: {need}; got {value!r}."
 
 
 PARTITIONS = {

@@ -52,7 +52,7 @@ def recipe_kind(entry: DesignEntry, folder: Path) -> type[Recipe]:
     if not colon:
         make_recipe(entry.recipe, 1, {})  # refuses unknown names
         return RECIPES[entry.recipe]
-    module = _file(folder / path) if path.endswith(".py") else _module(path)
+    module = _file(folder, path) if path.endswith(".py") else _module(path)
     kind = getattr(module, name, None)
     is_recipe = isinstance(kind, type) and issubclass(kind, Recipe)
     if is_recipe and is_dataclass(kind) and not isabstract(kind):
@@ -73,20 +73,34 @@ def _module(name: str) -> ModuleType:
         ) from error
 
 
-def _file(path: Path) -> ModuleType:
+def own_file(folder: Path, path: str) -> Path:
+    """Return the file beside the experiment, or in the ``code`` of the run that it comes from."""
+    if Path(path).is_absolute() or ".." in Path(path).parts:
+        raise ExperimentError(
+            f"design file {path}: must lie beside or below the experiment file, which names it "
+            f"from there. Copy it."
+        )
+    kept = folder / "code" / path
+    return kept if kept.is_file() and not (folder / path).is_file() else folder / path
+
+
+def _file(folder: Path, name: str) -> ModuleType:
     """Import a file by its path, once."""
-    name = f"fedcohort_own_{path.stem}_{sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = spec_from_file_location(name, path)
+    path = own_file(folder, name)
+    module_name = (
+        f"fedcohort_own_{path.stem}_{sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    )
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    spec = spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise ExperimentError(f"design file {path}: is not there. Put it beside the experiment.")
     module = module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
+    sys.modules[module_name] = module  # dataclasses look their module up
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        del sys.modules[name]
+        del sys.modules[module_name]
         raise ExperimentError(
             f"design file {path}: cannot be imported ({type(error).__name__}: {error}). Mend it."
         ) from error

@@ -77,12 +77,13 @@ def read_results(path: Path) -> Results:
         for unit in folder.units:
             file = folder.table(unit, name)
             if unit.candidate is None and file.exists():
-                parts.append(read_table(file, schema))
+                parts.append(read_table(file, schema, way_out=folder.resume_command))
         tables[name] = pa.concat_tables(parts)
     federations = path / "federations.parquet"
     if not federations.exists():
-        raise ExperimentError(f"{path}: has no results yet. Run: fedcohort resume {path}")
-    return Results(folder, tables, read_table(federations, FEDERATIONS))
+        raise ExperimentError(f"{path}: has no results yet. Run: {folder.resume_command}")
+    whole = read_table(federations, FEDERATIONS, way_out=folder.resume_command)
+    return Results(folder, tables, whole)
 
 
 def _by_trial(table: pa.Table) -> dict[Trial, pa.Table]:

@@ -22,10 +22,10 @@ from typing import Any, final
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from fedcohort.errors import ExperimentError
+from fedcohort.errors import ExperimentError, InputError
 from fedcohort.experiments.lock import is_locked
 from fedcohort.experiments.machine import machine, versions
-from fedcohort.experiments.own_code import own_files
+from fedcohort.experiments.own_code import own_file, own_files
 from fedcohort.experiments.settings import Experiment
 from fedcohort.experiments.units import Unit, plan_units
 from fedcohort.whole_file import write_whole
@@ -66,11 +66,6 @@ class RunFolder:
         cls, path: Path, experiment: Experiment, *, source: Path, device: str, command: list[str]
     ) -> RunFolder:
         """Make the folder of a new run; refuse one that holds something else."""
-        if (path / HEAD).exists():
-            raise ExperimentError(
-                f"{path}: holds a run already. Choose another folder with --out, or go on with: "
-                f"fedcohort resume {shlex.quote(str(path))}"
-            )
         head = {
             "schema": SCHEMA,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -82,21 +77,19 @@ class RunFolder:
         }
         files = own_files([entry for panel in experiment.panels for entry in panel.design])
         try:
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
-                raise ExperimentError(
-                    f"{path}: must be a new or empty folder. Choose another with --out."
-                )
+            _check_new(path)
             (path / "units").mkdir(parents=True)
             shutil.copyfile(source, path / "experiment.toml")
             for file in files:
-                (path / "code").mkdir(exist_ok=True)
-                shutil.copyfile(source.parent / file, path / "code" / Path(file).name)
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
+                copied = path / "code" / file
+                copied.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(own_file(source.parent, file), copied)
+            write_whole(path / HEAD, json.dumps(head, indent=1).encode())
+        except (OSError, InputError) as error:
+            reason = (getattr(error, "strerror", None) or str(error)).lower()
             raise ExperimentError(
                 f"{path}: cannot be written ({reason}). Choose another folder with --out."
             ) from error
-        write_whole(path / HEAD, json.dumps(head, indent=1).encode())
         return cls(path, head)
 
     @classmethod
@@ -123,6 +116,16 @@ class RunFolder:
                 f"experiment.toml anew into another folder."
             )
         return cls(path, head)
+
+    def discard_unless_begun(self) -> None:
+        """Remove the folder of a run that never began: the next try can have its place."""
+        if not any(path.is_file() for path in (self.path / "units").rglob("*")):
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    @property
+    def resume_command(self) -> str:
+        """The command that goes on with the run."""
+        return f"fedcohort resume {shlex.quote(str(self.path))}"
 
     def unit_folder(self, unit: Unit) -> Path:
         """Return where a unit's tables and checkpoint lie."""
@@ -156,16 +159,17 @@ class RunFolder:
         if self.diverged(unit).exists():
             return True
         whole = self.lines_of(unit) == len(unit.trials) * self.rounds_of(unit)
-        return whole and all(_is_parquet(self.table(unit, name)) for name in LAST_TABLES)
+        return whole and all(is_whole(self.table(unit, name)) for name in LAST_TABLES)
 
     @property
     def total(self) -> int:
-        """The rounds of all runs together."""
-        return sum(len(unit.trials) * self.rounds_of(unit) for unit in self.units)
+        """The rounds of all runs together, but those of grids that were given up."""
+        units = [unit for unit in self.units if not self.diverged(unit).exists()]
+        return sum(len(unit.trials) * self.rounds_of(unit) for unit in units)
 
     def progress(self) -> Progress:
         """Return how far the run is, from what is in the folder."""
-        done = sum(self.lines_of(unit) for unit in self.units)
+        done = sum(self.lines_of(u) for u in self.units if not self.diverged(u).exists())
         damaged = any(_is_damaged(path) for path in self.path.glob("units/*/*.parquet"))
         if is_locked(self.path / "lock"):
             state = "running"
@@ -188,11 +192,23 @@ class RunFolder:
         return float(draw + train / len(unit.trials) + measure)
 
 
+def _check_new(path: Path) -> None:
+    """Refuse a folder that holds a run, or something else."""
+    if (path / HEAD).exists():
+        raise ExperimentError(
+            f"{path}: holds a run already. Choose another folder with --out, or go on with: "
+            f"fedcohort resume {shlex.quote(str(path))}"
+        )
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ExperimentError(f"{path}: must be a new or empty folder. Choose another with --out.")
+
+
 #: Written after a unit's last round, before which it is not done.
 LAST_TABLES = ("cohorts", "rows", "laws", "trees")
 
 
-def _is_parquet(path: Path) -> bool:
+def is_whole(path: Path) -> bool:
+    """Whether a Parquet file is there and can be read."""
     return path.exists() and not _is_damaged(path)
 
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 import torch
 from threadpoolctl import threadpool_limits
 
-from fedcohort.errors import ExperimentError, InputError, SimulationError
+from fedcohort.errors import DesignError, ExperimentError, InputError, SimulationError
 from fedcohort.experiments.lock import locked
 from fedcohort.experiments.own_code import make_own_recipe
-from fedcohort.experiments.run_folder import RunFolder
+from fedcohort.experiments.run_folder import RunFolder, is_whole
 from fedcohort.experiments.tables import (
     federation_table,
     history_tables,
@@ -25,6 +25,7 @@ from fedcohort.experiments.trackers import Tracker
 from fedcohort.experiments.tuning import chosen_training
 from fedcohort.experiments.units import Unit
 from fedcohort.simulation import Dataset, FederatedData, History, Run, Simulation, load_dataset
+from fedcohort.streams import Stream, stream
 from fedcohort.whole_file import write_whole
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,9 @@ class Observer:
 
     def started(self, total: int, done: int) -> None:
         """Learn how much work there is, and how much of it was done before."""
+
+    def resumed(self, work: int, text: str) -> None:
+        """Learn that a checkpoint holds some more that was done before."""
 
     def advanced(self, work: int, text: str) -> None:
         """Learn that some more is done; ``text`` says where the run is."""
@@ -55,11 +59,11 @@ def execute(
     with locked(folder.path / "lock", str(folder.path)), _logging_to(folder.path / "log.txt"):
         try:
             _Execution(folder, observer or Observer(), tracker).run()
-        except InputError as error:
+        except (InputError, SimulationError) as error:
             log.error("stopped: %s", error)
             raise ExperimentError(
                 f"{folder.path}: the run stopped, and what it had done is kept: {error} Then go "
-                f"on with: fedcohort resume {folder.path}"
+                f"on with: {folder.resume_command}"
             ) from error
 
 
@@ -76,6 +80,8 @@ class _Execution:
         total = sum(work[u.number] * folder.rounds_of(u) for u in folder.units)
         finished = [unit for unit in folder.units if folder.is_done(unit)]
         done = sum(work[u.number] * folder.rounds_of(u) for u in finished)
+        if not finished:
+            self._rehearse()
         self._observer.started(total, done)
         with _few_threads(folder.device):
             for unit in folder.units:
@@ -99,13 +105,14 @@ class _Execution:
         if checkpoint.exists():
             done = simulation.resume(checkpoint)
             log.info("unit %d goes on after round %d", unit.number, done)
-            self._observer.advanced(done * work, self._text(unit, done))
-        told = _Told(done)
+            self._observer.resumed(done * work, self._text(unit, done))
+        told = done
         every = folder.experiment.checkpoint_every
 
         def progress(now: int, histories: list[History]) -> None:
             self._observer.advanced(work, self._text(unit, now))
-            self._track(unit, histories, told)
+            nonlocal told
+            told = self._track(unit, histories, told)
             if now % every == 0 and now < rounds:
                 self._write_tables(unit, histories)
             if self._observer.should_stop() and now < rounds:
@@ -130,26 +137,41 @@ class _Execution:
         log.info("unit %d: done, %d rounds of %d runs", unit.number, rounds, len(unit.trials))
 
     def _simulation(self, unit: Unit) -> Simulation:
-        experiment, folder = self._folder.experiment, self._folder
-        panel = experiment.panel(unit.trials[0].panel)
+        panel = self._folder.experiment.panel(unit.trials[0].panel)
         if unit.candidate is None:
-            training = chosen_training(folder, panel.label)
+            training = chosen_training(self._folder, panel.label)
         else:
             lr, mu = unit.candidate
             training = panel.training.model_copy(update={"lr": lr, "mu": mu})
+        source = panel.model.source(self._dataset(panel.data.dataset))
+        options = panel.server.options(self._folder.device)
+        return Simulation(self._runs(unit), source, training.local(), options)
+
+    def _runs(self, unit: Unit) -> list[Run]:
+        """Divide the data and make the recipes of a unit."""
         federations: dict[tuple[str, int], FederatedData] = {}
         runs = []
         for trial in unit.trials:
-            own = experiment.panel(trial.panel)
+            panel = self._folder.experiment.panel(trial.panel)
             key = (trial.panel, trial.seed)
             if key not in federations:
-                federations[key] = own.data.federation(self._dataset(own.data.dataset), trial.seed)
-            entry = next(entry for entry in own.design if entry.label == trial.design)
-            recipe = make_own_recipe(entry, own.cohort_size, federations[key], folder.path / "code")
+                dataset = self._dataset(panel.data.dataset)
+                federations[key] = panel.data.federation(dataset, trial.seed)
+            entry = next(entry for entry in panel.design if entry.label == trial.design)
+            code = self._folder.path / "code"
+            recipe = make_own_recipe(entry, panel.cohort_size, federations[key], code)
             runs.append(Run(recipe, federations[key], trial.seed))
-        source = panel.model.source(self._dataset(panel.data.dataset))
-        options = panel.server.options(folder.device)
-        return Simulation(runs, source, training.local(), options)
+        return runs
+
+    def _rehearse(self) -> None:
+        """Build every run's first design: what cannot be drawn from is refused at the start."""
+        for unit in self._folder.units:
+            for trial, run in zip(unit.trials, self._runs(unit), strict=True):
+                rng = stream(run.seed, use=Stream.TIES)
+                try:
+                    run.recipe.build(run.data.population, None, None, 0, rng)
+                except DesignError as error:
+                    raise ExperimentError(f"design {trial.design!r}: {error}") from error
 
     def _dataset(self, name: str) -> Dataset:
         if name not in self._datasets:
@@ -158,7 +180,7 @@ class _Execution:
 
     def _write_federations(self) -> None:
         path = self._folder.path / "federations.parquet"
-        if path.exists():
+        if is_whole(path):
             return
         experiment = self._folder.experiment
         tables = [
@@ -176,13 +198,13 @@ class _Execution:
         for name, table in history_tables(unit.trials, histories).items():
             write_table(self._folder.table(unit, name), table)
 
-    def _track(self, unit: Unit, histories: list[History], told: _Told) -> None:
-        if self._tracker is None or unit.candidate is not None:
-            return
-        for trial, history in zip(unit.trials, histories, strict=True):
-            for each in history.rounds[told.rounds :]:
-                self._tracker.log(trial, each)
-        told.rounds = len(histories[0].rounds)
+    def _track(self, unit: Unit, histories: list[History], told: int) -> int:
+        """Tell the tracker of the rounds that it does not know; return how many it knows."""
+        if self._tracker is not None and unit.candidate is None:
+            for trial, history in zip(unit.trials, histories, strict=True):
+                for each in history.rounds[told:]:
+                    self._tracker.log(trial, each)
+        return len(histories[0].rounds)
 
     def _text(self, unit: Unit, done: int) -> str:
         rounds, trials = self._folder.rounds_of(unit), unit.trials
@@ -191,13 +213,6 @@ class _Execution:
         what = "choosing lr, mu" if unit.candidate is not None else ", ".join(panels)
         seed = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]}-{seeds[-1]}"
         return f"{what}, {seed}: round {done} of {rounds}"
-
-
-class _Told:
-    """How many rounds the tracker has been told of."""
-
-    def __init__(self, rounds: int) -> None:
-        self.rounds = rounds
 
 
 def _make_folder(path: Path) -> None:

@@ -27,6 +27,7 @@ from fedcohort.streams import Stream, stream
 
 Count = Annotated[int, Field(ge=1)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
+Label = Annotated[str, Field(min_length=1)]
 
 
 class Table(BaseModel):
@@ -199,7 +200,7 @@ class DesignEntry(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     recipe: str
-    label: str = ""
+    label: Label = ""
 
     @model_validator(mode="before")
     @classmethod
@@ -226,7 +227,7 @@ def _worded(key: str, value: object) -> str:
 class Setting(Table):
     """One panel of an experiment: all that its runs share, and their seeds."""
 
-    label: str
+    label: Label
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0]
     rounds: Annotated[int, Field(ge=0)]
     cohort_size: Count = 10

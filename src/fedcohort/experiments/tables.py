@@ -187,15 +187,14 @@ def write_csv(path: Path, table: pa.Table) -> None:
     replace_whole(path, lambda temporary: pacsv.write_csv(table, temporary))
 
 
-def read_table(path: Path, schema: pa.Schema) -> pa.Table:
+def read_table(path: Path, schema: pa.Schema, *, way_out: str) -> pa.Table:
     """Read what :func:`write_table` wrote, or say that the file is damaged."""
     try:
         return pq.read_table(path, schema=schema, partitioning=None)
     except (OSError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ExperimentError(
-            f"{path}: is damaged or missing ({reason}). Run: fedcohort resume "
-            f"{path.parent.parent.parent}"
+            f"{path}: is damaged or missing ({reason}). Run: {way_out}"
         ) from error
 
 

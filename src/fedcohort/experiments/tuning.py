@@ -9,11 +9,9 @@ import numpy as np
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.run_folder import RunFolder
 from fedcohort.experiments.settings import Training
+from fedcohort.experiments.summary import window_of
 from fedcohort.experiments.tables import SCHEMAS, read_table
 from fedcohort.experiments.units import Unit
-
-#: "The end of the learning process": so many of the last rounds.
-LAST_ROUNDS = 50
 
 
 def chosen_training(folder: RunFolder, panel: str) -> Training:
@@ -40,10 +38,12 @@ def candidate_losses(folder: RunFolder, panel: str) -> dict[tuple[float, float],
 
 
 def final_loss(folder: RunFolder, unit: Unit) -> float:
-    """Return the mean measured loss over the last rounds; infinite where training diverged."""
+    """Return the mean loss over the last rounds, as everywhere; infinite where it diverged."""
     if folder.diverged(unit).exists():
         return math.inf
-    table = read_table(folder.table(unit, "rounds"), SCHEMAS["rounds"])
+    path = folder.table(unit, "rounds")
+    table = read_table(path, SCHEMAS["rounds"], way_out=folder.resume_command)
     rounds, loss = table["round"].to_numpy(), table["loss"].to_numpy(zero_copy_only=False)
-    late = loss[rounds >= folder.rounds_of(unit) - LAST_ROUNDS]
+    total = folder.rounds_of(unit)
+    late = loss[rounds >= total - window_of(total)]
     return float(np.nanmean(late))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,12 @@ from fedcohort.errors import InputError
 from fedcohort.experiments.results import Results
 from fedcohort.experiments.settings import Setting
 from fedcohort.experiments.summary import common_rounds, window_of
+from fedcohort.report import FIGURE_KINDS
 from fedcohort.report.class_shares import draw_class_samples, draw_class_shares
 from fedcohort.report.curve_axes import Pen
 from fedcohort.report.main_class import main_class_order
 from fedcohort.whole_file import replace_whole
 
-KINDS = ("png", "svg", "pdf")
 #: No dates and no random names: drawing again gives the same bytes.
 METADATA: dict[str, dict[str, Any]] = {
     "png": {},
@@ -40,8 +41,10 @@ STYLE: dict[Any, Any] = {
 }
 WIDTH, HEIGHT = 3.6, 2.7
 MOST_COLUMNS = 3
-#: In inches, of an entry of the legend.
-ENTRY_WIDTH = 1.4
+#: In inches, of an entry of the legend: its line, and a letter; and letters of its title.
+LINE_WIDTH, LETTER_WIDTH = 0.6, 0.075
+LETTERS_PER_INCH = 15
+LONGEST_LABEL = 40
 Grid = list[list[Axes]]
 
 
@@ -75,8 +78,10 @@ def static_figures(results: Results) -> dict[str, Figure]:
 
 def save_figures(results: Results, folder: Path, kind: str) -> list[Path]:
     """Write every figure into ``folder`` as ``png``, ``svg`` or ``pdf``; return the files."""
-    if kind not in KINDS:
-        raise InputError(f"figures: must be {', '.join(KINDS)}; got {kind!r}. Choose one of them.")
+    if kind not in FIGURE_KINDS:
+        raise InputError(
+            f"figures: must be {', '.join(FIGURE_KINDS)}; got {kind!r}. Choose one of them."
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -161,16 +166,24 @@ def _explain(figure: Figure, pen: Pen, panels: list[Setting], *, rolling: bool) 
     parts = [f"rolling mean of {_span(windows)} rounds"] if rolling else []
     if any(len(seeds) > 1 for seeds, _ in done):
         parts.append("line: mean over seeds, band: lowest to highest seed")
-    # A leading underscore would hide an entry.
-    names = [f"\N{THIN SPACE}{label}" if str(label)[:1] == "_" else str(label) for label in handles]
+    names = [_entry(str(label)) for label in handles]
+    width = figure.get_figwidth()
+    entry_width = LINE_WIDTH + LETTER_WIDTH * max(map(len, names), default=0)
     figure.legend(
         handles.values(),
         names,
         loc="outside lower center",
-        ncols=max(1, min(len(names), int(figure.get_figwidth() / ENTRY_WIDTH))),
-        title="; ".join(parts),
+        ncols=max(1, min(len(names), int(width / entry_width))),
+        title=textwrap.fill("; ".join(parts), int(LETTERS_PER_INCH * width)),
         title_fontsize="small",
     )
+
+
+def _entry(label: str) -> str:
+    """Shorten a label; a leading underscore would hide an entry of the legend."""
+    if len(label) > LONGEST_LABEL:
+        label = f"{label[: LONGEST_LABEL - 1]}\N{HORIZONTAL ELLIPSIS}"
+    return f"\N{THIN SPACE}{label}" if label[:1] == "_" else label
 
 
 def _span(windows: list[int]) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
 from html import escape
+from typing import Any
 
 import numpy as np
 
+from fedcohort.errors import ExperimentError
 from fedcohort.experiments.results import Results
 from fedcohort.experiments.settings import Setting
 from fedcohort.experiments.summary import DesignSummary, PanelSummary, summarise
-from fedcohort.experiments.tuning import final_loss
+from fedcohort.experiments.tuning import chosen_training, final_loss
 from fedcohort.report.answers import number, panel_sentences, rounds_needed, state_sentence
 
 HEADINGS = (
@@ -51,7 +54,7 @@ def setup_text(results: Results) -> str:
         **{f"version of {key}": value for key, value in head.get("versions", {}).items()},
     }
     rows = [f"<dt>{escape(key)}</dt><dd>{escape(str(value))}</dd>" for key, value in facts.items()]
-    return f"<dl>{''.join(rows)}</dl>\n{_experiment_file(results)}"
+    return f"<dl>{''.join(rows)}</dl>\n{_experiment_file(results)}\n{_configuration(results)}"
 
 
 def table_html(headings: Sequence[str], rows: Iterable[Sequence[str]], *, name: str) -> str:
@@ -149,12 +152,33 @@ def _grid_table(results: Results, panel: Setting) -> str:
     return f"<h3>Grid that was tried</h3>\n{table}"
 
 
+def _configuration(results: Results) -> str:
+    """Return what was run: the file with the command line's changes, and what grids chose."""
+    resolved = dict(results.folder.head["experiment"])
+    resolved["panels"] = [
+        {**panel, "training": _trained(results, panel["label"])} for panel in resolved["panels"]
+    ]
+    text = json.dumps(resolved, indent=2, ensure_ascii=False)
+    return _details("Resolved configuration", text, is_open=False)
+
+
+def _trained(results: Results, panel: str) -> dict[str, Any]:
+    try:
+        return chosen_training(results.folder, panel).model_dump()
+    except ExperimentError:  # the grid is still being tried
+        return results.folder.experiment.panel(panel).training.model_dump()
+
+
+def _details(title: str, text: str, *, is_open: bool) -> str:
+    return (
+        f"<details{' open' if is_open else ''}><summary>{title}</summary>"
+        f'<pre tabindex="0">{escape(text)}</pre></details>'
+    )
+
+
 def _experiment_file(results: Results) -> str:
     try:
         text = (results.folder.path / "experiment.toml").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return '<p class="note">The folder has no readable experiment.toml.</p>'
-    return (
-        f'<details open><summary>experiment.toml</summary><pre tabindex="0">{escape(text)}</pre>'
-        f"</details>"
-    )
+    return _details("experiment.toml", text, is_open=True)

@@ -11,7 +11,7 @@ from fedcohort.experiments.settings import Setting
 from fedcohort.experiments.summary import Curve, common_rounds, curve, window_of
 from fedcohort.experiments.units import Trial
 from fedcohort.report.bands import Band, band
-from fedcohort.report.cluster_map import cluster_map
+from fedcohort.report.cluster_map import MOST_CLIENTS, cluster_map
 from fedcohort.report.dendrogram import dendrogram
 from fedcohort.report.law_points import law_points
 from fedcohort.report.main_class import main_class_order
@@ -21,7 +21,6 @@ CURVES = ("loss", "accuracy", "distinct_classes", "distinct_clients")
 PARTS = ("draw_seconds", "train_seconds", "measure_seconds")
 YARDSTICKS = ("squared_error", "design_variance", "multinomial_variance")
 LEVELS = 60
-MOST_CLIENTS = 250
 
 
 def panel_data(results: Results, panel: Setting, *, most_points: int) -> dict[str, Any]:

@@ -174,7 +174,9 @@ class Simulation:
     def _round(self, round_: int, *, last: bool) -> None:
         together = self._learners > 1 and not self.options.overlap
         each = self._pool.map if together else map
+        start = time.perf_counter()
         drawn = list(each(lambda server: server.draw(round_), self._servers))
+        drawn = _sharing_time(drawn, time.perf_counter() - start)
         if self.options.overlap and not last:
             for server in self._servers:
                 server.prepare(round_ + 1, self._pool)
@@ -209,9 +211,12 @@ class Simulation:
         for k, (each, update) in enumerate(zip(drawn, updates, strict=True)):
             weights = torch.from_numpy(each.cohort.weights).to(update)
             moved[k] += self.options.server_lr * (weights @ update)
-        if not moved.isfinite().all():  # waits for the device, too: the time is the work's
+        finite = moved.isfinite().all(dim=1).tolist()  # waits for the device: the time is its work
+        if not all(finite):
+            run = self.runs[finite.index(False)]
             raise SimulationError(
-                "Simulation: a model is no longer finite; training diverges. Lower lr or server_lr."
+                f"Simulation: {run.recipe.name}'s model with seed {run.seed} is no longer finite; "
+                f"training diverges. Lower lr or server_lr, or leave the run out."
             )
         return moved
 
@@ -259,3 +264,11 @@ class Simulation:
                 ],
             }
         )
+
+
+def _sharing_time(drawn: list[Drawn], seconds: float) -> list[Drawn]:
+    """Let designs that were built at once share the time that this took."""
+    total = sum(each.seconds for each in drawn)
+    if total <= seconds:
+        return drawn
+    return [replace(each, seconds=each.seconds * seconds / total) for each in drawn]
