@@ -26,6 +26,15 @@ def test_a_row_draws_only_its_own_clients() -> None:
     assert set(clients[:, 1]) == {1, 2}
 
 
+def test_the_main_row_of_a_client_holds_most_of_it_and_is_the_first_of_equals() -> None:
+    population = Population([3, 4, 0, 3])
+    plan = Plan(csr_array(np.array([[4, 4, 0, 2], [2, 4, 0, 4]])), population)
+
+    dense = plan.units.toarray()
+    assert plan.main_rows().tolist() == [0, 0, -1, 1]
+    assert dense.argmax(axis=0)[dense.sum(axis=0) > 0].tolist() == [0, 0, 1]
+
+
 def test_units_are_copied_and_cannot_be_changed() -> None:
     units = csr_array(np.array(ROWS))
     plan = Plan(units, POPULATION)

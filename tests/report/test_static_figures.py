@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 pytest.importorskip("matplotlib", reason="the extra 'report' is not installed")
 
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
 from fedcohort.errors import InputError
@@ -120,3 +121,17 @@ def test_a_design_keeps_its_colour_in_every_run(two_panels: Results, one_seed: R
     assert labels[:4] == LABELS
     assert labels.count("multinomial") == 1
     assert len(labels) == 5  # "similarity" is in both
+
+
+def test_the_legend_lies_inside_every_figure(two_panels: Results, one_seed: Results) -> None:
+    for results in (two_panels, one_seed):
+        for name, figure in static_figures(results).items():
+            if name == "partition":
+                continue
+            FigureCanvasAgg(figure).draw()  # type: ignore[no-untyped-call]
+            (legend,) = figure.legends
+
+            extent = legend.get_window_extent()
+
+            assert extent.x0 >= 0, name
+            assert extent.x1 <= figure.bbox.width, name

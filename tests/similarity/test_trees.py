@@ -15,10 +15,12 @@ from populations import rng
 def test_the_tree_is_scipys_whatever_the_unit(linkage: Linkage) -> None:
     distances = rng().random(45)
 
-    merges = scipy_linkage(distances, linkage)[:, :2]
+    expected = scipy_linkage(distances, linkage)
 
     for unit in (1.0, 2.0**-600, 2.0**600):
-        assert (merge_tree(unit * distances, linkage).merges == merges).all()
+        tree = merge_tree(unit * distances, linkage)
+        assert (tree.merges == expected[:, :2]).all()
+        assert tree.heights / unit == pytest.approx(expected[:, 2], rel=1e-12)
 
 
 def test_one_client_is_a_tree_without_merges() -> None:

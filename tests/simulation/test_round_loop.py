@@ -31,7 +31,7 @@ from fedcohort import (
     diagnostics,
     stream,
 )
-from fedcohort.designs import Knowledge
+from fedcohort.designs import Knowledge, RowDesign
 from fedcohort.errors import SimulationError
 from fedcohort.simulation import (
     FederatedData,
@@ -574,3 +574,51 @@ def test_bad_options_are_refused() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(SimulationError, match="device 'cuda' is not available"):
             Options(device="cuda").torch_device()
+
+
+def test_designs_that_are_built_at_once_share_the_time() -> None:
+    runs = [Run(SlowSimilarity(4), DIGITS, seed) for seed in (0, 1)]
+    simulation = Simulation(runs, lambda: mlp(64, 20), TRAINING, Options(device="cpu"))
+
+    start = time.perf_counter()
+    histories = simulation.run(3)
+    passed = time.perf_counter() - start
+
+    drawing = sum(each.draw_seconds for history in histories for each in history.rounds)
+    assert 0.29 < drawing <= passed
+
+
+def test_a_model_that_diverges_is_named() -> None:
+    runs = [Run(Multinomial(4), DIGITS, 7), Run(SizeClustered(4), DIGITS, 7)]
+    training = LocalTraining(steps=3, batch_size=10, lr=1e30)
+    simulation = Simulation(runs, lambda: mlp(64, 20), training, Options(device="cpu"))
+
+    with pytest.raises(SimulationError, match="multinomial's model with seed 7 is no longer fin"):
+        simulation.run(5)
+
+
+def test_the_next_designs_are_those_of_the_next_round() -> None:
+    simulation = Simulation(
+        [Run(SimilarityClustered(4), DIGITS)], lambda: mlp(64, 20), TRAINING, Options(device="cpu")
+    )
+    simulation.run(3)
+
+    (design,) = simulation.next_designs()
+
+    simulation.run(4)
+    cohort = design.draw(stream(0, round_=3, use=Stream.COHORT))
+    assert cohort.clients.tolist() == simulation.histories[0].rounds[3].clients
+
+
+def test_rows_are_noted_where_they_are_asked_for() -> None:
+    runs = [Run(SizeClustered(4), DIGITS), Run(Uniform(4), DIGITS)]
+    options = Options(device="cpu", rows_every=2)
+    simulation = Simulation(runs, lambda: mlp(64, 20), TRAINING, options)
+
+    rows, uniform = simulation.run(3)
+
+    (design, _) = simulation.next_designs()
+    assert isinstance(design, RowDesign)
+    assert [each.rows is None for each in rows.rounds] == [False, True, False]
+    assert rows.rounds[2].rows == design.plan.main_rows().tolist()
+    assert all(each.rows is None for each in uniform.rounds)
