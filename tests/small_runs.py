@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -119,7 +118,7 @@ def truncate(path: Path) -> None:
     path.write_bytes(content[: len(content) // 2])
 
 
-def start(*arguments: object, prepare: Callable[[], None] | None = None) -> subprocess.Popen[str]:
+def start(*arguments: object) -> subprocess.Popen[str]:
     """Start ``fedcohort`` as a process of its own, both outputs in pipes."""
     return subprocess.Popen(
         [sys.executable, "-m", "fedcohort", *map(str, arguments)],
@@ -127,5 +126,4 @@ def start(*arguments: object, prepare: Callable[[], None] | None = None) -> subp
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "80"},
-        preexec_fn=prepare,
     )

@@ -45,5 +45,13 @@ class InputError(FedcohortError, ValueError):
     """A file or an option of the command line cannot be used."""
 
 
+class WriteError(InputError):
+    """A file cannot be written; ``place`` says which and why."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(f"{place}. Choose another path.")
+        self.place = place
+
+
 class MissingExtraError(FedcohortError, ImportError):
     """An optional dependency is not installed."""

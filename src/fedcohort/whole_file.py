@@ -6,7 +6,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from fedcohort.errors import InputError
+from fedcohort.errors import WriteError
 
 
 def replace_whole(path: Path, write: Callable[[Path], None]) -> None:
@@ -26,8 +26,8 @@ def replace_whole(path: Path, write: Callable[[Path], None]) -> None:
         temporary.replace(target)
         _sync(target.parent)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError(f"{path}: cannot be written ({reason}). Choose another path.") from error
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise WriteError(f"{path}: cannot be written ({reason.lower()})") from error
     finally:
         with suppress(OSError):
             temporary.unlink()

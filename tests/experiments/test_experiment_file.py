@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
@@ -27,7 +28,12 @@ from fedcohort.experiments.settings import (
 from small_runs import SMALL, TWO_UNITS, write
 
 TOP = set(Setting.model_fields) | {"title", "checkpoint_every", "panel"}
-TABLES = {"data": OneClass, "training": Training, "server": Server, "model": Mlp}
+TABLES: dict[str, type[BaseModel]] = {
+    "data": OneClass,
+    "training": Training,
+    "server": Server,
+    "model": Mlp,
+}
 #: As people type them; the names of partitions and models among them.
 WORDS = st.text(ascii_lowercase + "_", min_size=1, max_size=12) | st.sampled_from(
     ["iid", "mlp", "cnn", "dirichlet", "float", "panels", "designs", "learning_rate"]
@@ -174,7 +180,7 @@ def test_any_unknown_key_in_a_panel_is_refused(
         ("lr = 0.1", "lr = [0.1, -1.0]", ("lr must be at least 0 and below inf; got -1.0.",)),
         ("steps = 2", "steps = 2\nepochs = 1", ("needs either steps or epochs",)),
         ("batch_size = 10", "momentum = 1.0", ("momentum must be at least 0 and below 1",)),
-        ("seeds = [0, 1]", "seeds = [true]", ("seeds: must be as 0-4 or [0, 3]; got True.",)),
+        ("seeds = [0, 1]", "seeds = [true]", ("seeds: must be ", "as 0-4", "True")),
         ("rounds = 6", "rounds = 0", ("rounds and [[design]] go together",)),
         ("rounds = 6", "panel = 3\nrounds = 6", ("panels must be written as [[panel]]",)),
         ('recipe = "similarity"', "recipe = 3", ("design.1.recipe: ", "valid string; got 3.")),
@@ -245,7 +251,7 @@ def test_seeds_are_lists_or_ranges(given_: object, seeds: list[int]) -> None:
     ["", "x", "1-", "-1", "4-0", "0,0", "0-2,1", [], [True], [1.0], [None], [[0]], -1, "0-10000"],
 )
 def test_other_seeds_are_refused(given_: object) -> None:
-    with pytest.raises(FedcohortError, match=r"^seeds: .*got .*\.$"):
+    with pytest.raises(FedcohortError, match=r"^seeds: .*got .*\."):
         parsed_seeds(given_, "seeds")
 
 
@@ -256,7 +262,7 @@ def test_a_seed_too_large_for_the_tables_is_refused(digits: int, tmp_path: Path)
     assert text.startswith("--seeds: ")
 
 
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=6, unique=True))
+@given(seeds=st.lists(st.integers(0, 50), min_size=1, max_size=6, unique=True))
 def test_seeds_on_the_command_line_replace_those_of_all_panels(
     seeds: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -268,7 +274,7 @@ def test_seeds_on_the_command_line_replace_those_of_all_panels(
 
 
 def test_bad_seeds_on_the_command_line_are_its_fault(tmp_path: Path) -> None:
-    assert complaint(write(tmp_path), seeds="0-x").startswith("--seeds: must be as 0-4")
+    assert complaint(write(tmp_path), seeds="0-x").startswith("--seeds: must be ")
 
 
 def test_designs_are_kept_by_label_or_recipe_in_the_files_order(tmp_path: Path) -> None:
@@ -276,7 +282,7 @@ def test_designs_are_kept_by_label_or_recipe_in_the_files_order(tmp_path: Path) 
     path = write(tmp_path, text)
 
     def labels(*wanted: str) -> list[str]:
-        (panel,) = read_experiment(path, designs=wanted).panels
+        (panel,) = read_experiment(path, designs=",".join(wanted)).panels
         return [entry.label for entry in panel.design]
 
     assert labels("by l2", "multinomial") == ["multinomial", "by l2"]
@@ -285,20 +291,32 @@ def test_designs_are_kept_by_label_or_recipe_in_the_files_order(tmp_path: Path) 
     assert "multinomial" not in labels("similarity")
 
 
+def test_a_label_with_a_comma_can_be_chosen(tmp_path: Path) -> None:
+    text = SMALL.replace('"similarity"', '"similarity"\nlabel = "size, by number"')
+    path = write(tmp_path, text)
+
+    (one,) = read_experiment(path, designs="size, by number").panels
+    (both,) = read_experiment(path, designs="size, by number, multinomial").panels
+
+    assert [entry.label for entry in one.design] == ["size, by number"]
+    assert [entry.label for entry in both.design] == ["multinomial", "size, by number"]
+
+
 def test_an_unknown_design_or_panel_gets_a_suggestion(tmp_path: Path) -> None:
     path = write(tmp_path, TWO_UNITS)
 
-    designs, panels = complaint(path, designs=["similarty"]), complaint(path, panels=["slw"])
+    designs, panels = complaint(path, designs="similarty"), complaint(path, panels="slw")
 
-    assert designs == (
-        f"--designs: {path} has no 'similarty'; it has multinomial, similarity. "
-        f"Did you mean 'similarity'?"
+    assert designs.startswith(
+        f"--designs: {path} has no 'similarty'; it has multinomial, similarity."
     )
-    assert panels == f"--panels: {path} has no 'slw'; it has slow, fast. Did you mean 'slow'?"
+    assert designs.endswith("Did you mean 'similarity'?")
+    assert panels.startswith(f"--panels: {path} has no 'slw'; it has slow, fast.")
+    assert panels.endswith("Did you mean 'slow'?")
 
 
 def test_panels_are_kept_by_label(tmp_path: Path) -> None:
-    experiment = read_experiment(write(tmp_path, TWO_UNITS), panels=["fast"])
+    experiment = read_experiment(write(tmp_path, TWO_UNITS), panels="fast")
 
     assert [panel.label for panel in experiment.panels] == ["fast"]
 
@@ -316,7 +334,7 @@ def as_toml(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-@given(VALUES)
+@given(value=VALUES)
 def test_a_set_value_is_the_value_of_a_file(
     value: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -452,5 +470,3 @@ def test_the_convolutions_are_a_model(tmp_path: Path) -> None:
     (panel,) = read_experiment(write(tmp_path), changes=["model.name=cnn"]).panels
 
     assert panel.model == Cnn(name="cnn")
-
-

@@ -62,6 +62,8 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
+        if error.filename is not None:
+            return _complain(f"{error.filename}: {str(error.strerror).lower()}. Check the path.")
         return _complain(f"standard output cannot be written ({error.strerror}).")
 
 

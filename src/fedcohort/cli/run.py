@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedcohort.cli.runs_folder import RUNS, fresh_folder
-from fedcohort.errors import FedcohortError, InputError
+from fedcohort.errors import ExperimentError, FedcohortError, InputError, WriteError
 
 if TYPE_CHECKING:
     from fedcohort.experiments import RunFolder
@@ -79,15 +79,19 @@ def run(
     experiment = read_experiment(
         file, seeds=seeds, designs=designs, panels=panels, changes=changes or ()
     )
-    check_designs(experiment, file.parent)
+    try:
+        check_designs(experiment, file.parent)
+    except FedcohortError as error:
+        raise ExperimentError(f"{file}: {error}") from error
     trains_on = Options(device=device).torch_device().type
     path = fresh_folder(experiment.name) if out is None else out
     command = ["fedcohort", *sys.argv[1:]]
     folder = RunFolder.create(path, experiment, source=file, device=trains_on, command=command)
     try:
         _go(folder, tracker)
-    except FedcohortError:
-        folder.discard_unless_begun()
+    except FedcohortError as error:
+        if not isinstance(error.__cause__, WriteError):  # with room, resume goes on
+            folder.discard_unless_begun()
         raise
 
 

@@ -71,6 +71,13 @@ def read_experiment(
         raise ExperimentError(f"{path}: panels must be written as [[panel]] tables.")
     settings = []
     for number, panel in enumerate(above, start=1):
+        for key in panel:
+            if key not in Setting.model_fields:
+                known = list(Setting.model_fields)
+                raise ExperimentError(
+                    f"{path}: panel {number}: unknown key {key!r}; known are {', '.join(known)}."
+                    f"{did_you_mean(key, known)}"
+                )
         merged = _merged({"label": path.stem, "seeds": [0], **content}, panel)
         for keys, value in changed:
             if keys[0] not in OWN_KEYS:
@@ -108,7 +115,7 @@ def parsed_seeds(given: object, owner: str) -> list[int]:
     if not isinstance(entries, list):
         entries = [entries]
     for entry in entries:
-        match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", str(entry))
+        match = re.fullmatch(r"\s*(\d{1,20})(?:\s*-\s*(\d{1,20}))?\s*", _short(entry))
         if match is None or isinstance(entry, bool):
             raise ExperimentError(
                 f"{owner}: must be whole numbers, as 0-4 or 0,3; got {entry!r}. Write them so."
@@ -125,6 +132,11 @@ def parsed_seeds(given: object, owner: str) -> list[int]:
     if len(set(seeds)) < len(seeds) or not seeds:
         raise ExperimentError(f"{owner}: needs at least one seed, each once; got {given!r}.")
     return seeds
+
+
+def _short(entry: object) -> str:
+    """Write an entry; an integer of thousands of digits cannot be."""
+    return "" if isinstance(entry, int) and abs(entry) >= 2**70 else str(entry)
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -147,9 +159,12 @@ def _change(path: Path, text: str) -> tuple[list[str], Any]:
             f"are chosen with --designs; for more, edit a copy of {path}."
         )
     try:
-        return keys, tomllib.loads(f"x = {value}")["x"]
+        found = tomllib.loads(f"x = {value}")
     except tomllib.TOMLDecodeError:
         return keys, value.strip()
+    if len(found) > 1:
+        raise ExperimentError(f"--set: changes one value; got {text!r}. Give it once for each.")
+    return keys, found["x"]
 
 
 def _put(content: dict[str, Any], keys: list[str], value: Any) -> None:
@@ -207,8 +222,10 @@ def _checked(kind: type[Kind], content: dict[str, Any], where: str) -> Kind:
 
 def _sentence(error: ValidationError, content: dict[str, Any]) -> str:
     """Say the first thing that is wrong: which key, what is needed, what came."""
-    first = error.errors(include_url=False)[0]
-    place = [str(part) for part in first["loc"] if not _is_tag(part)]
+    # A misspelt key is also a missing one: the misspelling comes first.
+    found = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
+    first = found[0]
+    place = _place(first["loc"])
     key = ".".join(place) or "the file"
     kind, value = first["type"], first.get("input")
     if kind == "extra_forbidden":
@@ -237,9 +254,12 @@ PARTITIONS = {
 MODELS = {get_args(kind.model_fields["name"].annotation)[0]: kind for kind in (Mlp, Cnn)}
 
 
-def _is_tag(part: object) -> bool:
-    """Whether a part of an error's place is not in the file: pydantic names the union's member."""
-    return part in PARTITIONS or part in MODELS or part in ("float", "list[float]")
+def _place(parts: Iterable[object]) -> list[str]:
+    """Return where in the file an error is: pydantic also names the members of unions."""
+    place = [str(part) for part in parts]
+    if len(place) > 2 and place[0] in ("data", "model"):
+        return [place[0], *place[2:]]
+    return place[:2] if place[0:1] == ["training"] else place
 
 
 def _known_keys(place: list[str], content: Mapping[str, Any]) -> list[str]:

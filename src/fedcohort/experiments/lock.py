@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,21 +31,28 @@ def locked(path: Path, owner: str) -> Iterator[None]:
             f"another folder."
         ) from error
     try:
-        if fcntl is not None:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                pid = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
-                raise ExperimentError(
-                    f"{owner}: process {pid or '?'} is running in it. Wait for it, or choose "
-                    f"another folder."
-                ) from None
+        if fcntl is not None and not _taken(descriptor):
+            pid = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
+            raise ExperimentError(
+                f"{owner}: process {pid or '?'} is running in it. Wait for it, or choose "
+                f"another folder."
+            )
         with suppress(OSError):  # a full disk: the lock holds without the number
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         yield
     finally:
         os.close(descriptor)
+
+
+def _taken(descriptor: int) -> bool:
+    """Take the lock; somebody who only looks holds it for a moment."""
+    for _ in range(5):
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(0.02)
+    return False
 
 
 def is_locked(path: Path) -> bool:

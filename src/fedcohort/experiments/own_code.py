@@ -66,7 +66,7 @@ def recipe_kind(entry: DesignEntry, folder: Path) -> type[Recipe]:
 def _module(name: str) -> ModuleType:
     try:
         return import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ExperimentError(
             f"design {name!r}: cannot be imported ({type(error).__name__}: {error}). Install it, "
             f"or name its file as my_design.py:MyRecipe."
@@ -99,7 +99,7 @@ def _file(folder: Path, name: str) -> ModuleType:
     sys.modules[module_name] = module  # dataclasses look their module up
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[module_name]
         raise ExperimentError(
             f"design file {path}: cannot be imported ({type(error).__name__}: {error}). Mend it."

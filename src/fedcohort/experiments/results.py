@@ -79,7 +79,7 @@ def read_results(path: Path) -> Results:
             if unit.candidate is None and file.exists():
                 parts.append(read_table(file, schema, way_out=folder.resume_command))
         tables[name] = pa.concat_tables(parts)
-    federations = path / "federations.parquet"
+    federations = folder.federations
     if not federations.exists():
         raise ExperimentError(f"{path}: has no results yet. Run: {folder.resume_command}")
     whole = read_table(federations, FEDERATIONS, way_out=folder.resume_command)

@@ -14,19 +14,20 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, final
 
 import pyarrow.parquet as pq
-from pydantic import ValidationError
 
-from fedcohort.errors import ExperimentError, InputError
+from fedcohort.errors import ExperimentError, WriteError
 from fedcohort.experiments.lock import is_locked
 from fedcohort.experiments.machine import machine, versions
 from fedcohort.experiments.own_code import own_file, own_files
 from fedcohort.experiments.settings import Experiment
+from fedcohort.experiments.tables import SCHEMAS
 from fedcohort.experiments.units import Unit, plan_units
 from fedcohort.whole_file import write_whole
 
@@ -55,7 +56,8 @@ class RunFolder:
             self.experiment = Experiment.model_validate(head["experiment"])
             self.units = [Unit.of_dict(unit) for unit in head["units"]]
             self.device = str(head["machine"]["device"])
-        except (KeyError, TypeError, ValidationError) as error:
+            _check_units(self.units, self.experiment)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ExperimentError(
                 f"{path / HEAD}: does not hold a run ({type(error).__name__}). Put back the file "
                 f"that was written, or run experiment.toml anew into another folder."
@@ -70,6 +72,7 @@ class RunFolder:
             "schema": SCHEMA,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "command": shlex.join(command),
+            "file": str(source),
             "versions": versions(),
             "machine": machine(device),
             "experiment": experiment.model_dump(),
@@ -85,7 +88,10 @@ class RunFolder:
                 copied.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(own_file(source.parent, file), copied)
             write_whole(path / HEAD, json.dumps(head, indent=1).encode())
-        except (OSError, InputError) as error:
+        except (OSError, WriteError) as error:
+            with suppress(OSError):
+                if not (path / HEAD).exists():
+                    shutil.rmtree(path)
             reason = (getattr(error, "strerror", None) or str(error)).lower()
             raise ExperimentError(
                 f"{path}: cannot be written ({reason}). Choose another folder with --out."
@@ -109,10 +115,9 @@ class RunFolder:
             ) from error
         found = head.get("schema") if isinstance(head, dict) else None
         if found != SCHEMA:
-            by = head.get("versions", {}).get("fedcohort") if isinstance(head, dict) else None
             raise ExperimentError(
-                f"{path}: was written with schema {found!r} (fedcohort {by or '?'}); this version "
-                f"reads schema {SCHEMA}. Nothing was changed: use that version, or run its "
+                f"{path}: was written with schema {found!r}; this version reads schema {SCHEMA}. "
+                f"Nothing was changed: use the fedcohort that its {HEAD} names, or run its "
                 f"experiment.toml anew into another folder."
             )
         return cls(path, head)
@@ -126,6 +131,11 @@ class RunFolder:
     def resume_command(self) -> str:
         """The command that goes on with the run."""
         return f"fedcohort resume {shlex.quote(str(self.path))}"
+
+    @property
+    def federations(self) -> Path:
+        """Where the table of who holds what lies."""
+        return self.path / "federations.parquet"
 
     def unit_folder(self, unit: Unit) -> Path:
         """Return where a unit's tables and checkpoint lie."""
@@ -159,7 +169,7 @@ class RunFolder:
         if self.diverged(unit).exists():
             return True
         whole = self.lines_of(unit) == len(unit.trials) * self.rounds_of(unit)
-        return whole and all(is_whole(self.table(unit, name)) for name in LAST_TABLES)
+        return whole and all(is_whole(self.table(unit, name)) for name in SCHEMAS)
 
     @property
     def total(self) -> int:
@@ -170,12 +180,13 @@ class RunFolder:
     def progress(self) -> Progress:
         """Return how far the run is, from what is in the folder."""
         done = sum(self.lines_of(u) for u in self.units if not self.diverged(u).exists())
-        damaged = any(_is_damaged(path) for path in self.path.glob("units/*/*.parquet"))
+        tables = [*self.path.glob("units/*/*.parquet"), self.federations]
+        damaged = any(path.exists() and not is_whole(path) for path in tables)
         if is_locked(self.path / "lock"):
             state = "running"
         elif damaged:
             state = "damaged"
-        elif all(self.is_done(unit) for unit in self.units):
+        elif self.federations.exists() and all(self.is_done(unit) for unit in self.units):
             state = "complete"
         else:
             state = "interrupted"
@@ -203,21 +214,23 @@ def _check_new(path: Path) -> None:
         raise ExperimentError(f"{path}: must be a new or empty folder. Choose another with --out.")
 
 
-#: Written after a unit's last round, before which it is not done.
-LAST_TABLES = ("cohorts", "rows", "laws", "trees")
-
-
 def is_whole(path: Path) -> bool:
-    """Whether a Parquet file is there and can be read."""
-    return path.exists() and not _is_damaged(path)
-
-
-def _is_damaged(path: Path) -> bool:
-    """Whether a file is there but no whole Parquet file."""
+    """Whether a Parquet file is there and can be read to its end."""
     try:
-        pq.read_metadata(path)
-    except FileNotFoundError:
-        return False
+        pq.read_table(path, partitioning=None)
     except (OSError, ValueError):
-        return True
-    return False
+        return False
+    return True
+
+
+def _check_units(units: list[Unit], experiment: Experiment) -> None:
+    """Refuse units that do not belong to the experiment."""
+    known = {
+        (panel.label, entry.label, seed)
+        for panel in experiment.panels
+        for entry in panel.design
+        for seed in panel.seeds
+    }
+    found = [(t.panel, t.design, t.seed) for unit in units for t in unit.trials]
+    if not set(found) <= known or not all(unit.trials for unit in units):
+        raise ValueError("units")

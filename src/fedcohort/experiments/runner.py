@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
 import torch
 from threadpoolctl import threadpool_limits
 
-from fedcohort.errors import DesignError, ExperimentError, InputError, SimulationError
+from fedcohort.errors import DesignError, ExperimentError, SimulationError, WriteError
 from fedcohort.experiments.lock import locked
 from fedcohort.experiments.own_code import make_own_recipe
 from fedcohort.experiments.run_folder import RunFolder, is_whole
@@ -59,11 +59,16 @@ def execute(
     with locked(folder.path / "lock", str(folder.path)), _logging_to(folder.path / "log.txt"):
         try:
             _Execution(folder, observer or Observer(), tracker).run()
-        except (InputError, SimulationError) as error:
+        except WriteError as error:
             log.error("stopped: %s", error)
             raise ExperimentError(
-                f"{folder.path}: the run stopped, and what it had done is kept: {error} Then go "
-                f"on with: {folder.resume_command}"
+                f"{error.place}: the run stopped, and what it had done is kept. Make room, then "
+                f"go on with: {folder.resume_command}"
+            ) from error
+        except SimulationError as error:
+            log.error("stopped: %s", error)
+            raise ExperimentError(
+                f"{folder.path}: the run stopped, and what it had done is kept: {error}"
             ) from error
 
 
@@ -103,16 +108,14 @@ class _Execution:
         simulation = self._simulation(unit)
         done = 0
         if checkpoint.exists():
-            done = simulation.resume(checkpoint)
+            done = self._resumed(simulation, checkpoint)
             log.info("unit %d goes on after round %d", unit.number, done)
             self._observer.resumed(done * work, self._text(unit, done))
-        told = done
         every = folder.experiment.checkpoint_every
 
         def progress(now: int, histories: list[History]) -> None:
             self._observer.advanced(work, self._text(unit, now))
-            nonlocal told
-            told = self._track(unit, histories, told)
+            self._track(unit, histories)
             if now % every == 0 and now < rounds:
                 self._write_tables(unit, histories)
             if self._observer.should_stop() and now < rounds:
@@ -135,6 +138,15 @@ class _Execution:
         for name, table in law_tables(unit.trials, simulation.next_designs()).items():
             write_table(folder.table(unit, name), table)
         log.info("unit %d: done, %d rounds of %d runs", unit.number, rounds, len(unit.trials))
+
+    def _resumed(self, simulation: Simulation, checkpoint: Path) -> int:
+        try:
+            return simulation.resume(checkpoint)
+        except SimulationError as error:
+            raise ExperimentError(
+                f"{error} Delete the file, and its unit starts anew while all others are kept; "
+                f"then: {self._folder.resume_command}"
+            ) from error
 
     def _simulation(self, unit: Unit) -> Simulation:
         panel = self._folder.experiment.panel(unit.trials[0].panel)
@@ -171,7 +183,9 @@ class _Execution:
                 try:
                     run.recipe.build(run.data.population, None, None, 0, rng)
                 except DesignError as error:
-                    raise ExperimentError(f"design {trial.design!r}: {error}") from error
+                    raise ExperimentError(
+                        f"{self._folder.head.get('file')}: design {trial.design!r}: {error}"
+                    ) from error
 
     def _dataset(self, name: str) -> Dataset:
         if name not in self._datasets:
@@ -179,7 +193,7 @@ class _Execution:
         return self._datasets[name]
 
     def _write_federations(self) -> None:
-        path = self._folder.path / "federations.parquet"
+        path = self._folder.federations
         if is_whole(path):
             return
         experiment = self._folder.experiment
@@ -198,13 +212,10 @@ class _Execution:
         for name, table in history_tables(unit.trials, histories).items():
             write_table(self._folder.table(unit, name), table)
 
-    def _track(self, unit: Unit, histories: list[History], told: int) -> int:
-        """Tell the tracker of the rounds that it does not know; return how many it knows."""
+    def _track(self, unit: Unit, histories: list[History]) -> None:
         if self._tracker is not None and unit.candidate is None:
             for trial, history in zip(unit.trials, histories, strict=True):
-                for each in history.rounds[told:]:
-                    self._tracker.log(trial, each)
-        return len(histories[0].rounds)
+                self._tracker.follow(trial, history.rounds)
 
     def _text(self, unit: Unit, done: int) -> str:
         rounds, trials = self._folder.rounds_of(unit), unit.trials
@@ -220,7 +231,7 @@ def _make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise InputError(f"{path}: cannot be made ({reason}). Make room for it.") from error
+        raise WriteError(f"{path}: cannot be made ({reason})") from error
 
 
 @contextmanager
@@ -240,6 +251,16 @@ def _few_threads(device: str) -> Iterator[None]:
 
 class _QuietFile(logging.FileHandler):
     """A log that a full disk cannot stop a run with."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, if that is possible."""
+        with suppress(OSError):
+            super().emit(record)
+
+    def close(self) -> None:
+        """Close the file, though what is left of it cannot be written."""
+        with suppress(OSError):
+            super().close()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
         """Drop the line."""

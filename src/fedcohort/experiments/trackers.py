@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, final
@@ -18,10 +20,26 @@ from fedcohort.simulation import Round
 
 
 class Tracker(ABC):
-    """Takes every round of every run; a resumed run goes on in the same place."""
+    """Takes every round of every run once; a resumed run goes on in the same place."""
+
+    def __init__(self) -> None:
+        self._told: dict[Trial, int] = {}
+
+    def follow(self, trial: Trial, rounds: Sequence[Round]) -> None:
+        """Take those of a run's rounds that are not there yet."""
+        told = self._told.get(trial)
+        if told is None:
+            told = self._known(trial)
+        for each in rounds[told:]:
+            self._log(trial, each)
+        self._told[trial] = max(told, len(rounds))
 
     @abstractmethod
-    def log(self, trial: Trial, round_: Round) -> None:
+    def _known(self, trial: Trial) -> int:
+        """Find the run, or begin it; return how many of its rounds are there."""
+
+    @abstractmethod
+    def _log(self, trial: Trial, round_: Round) -> None:
         """Take one round."""
 
     @abstractmethod
@@ -29,10 +47,14 @@ class Tracker(ABC):
         """Write what is left."""
 
 
+#: Trackers are told of it in every round.
+ALWAYS = "distinct_clients"
+
+
 def scalars(round_: Round) -> dict[str, float]:
     """Return what trackers are told of a round."""
     values = {
-        "distinct_clients": float(round_.distinct_clients),
+        ALWAYS: float(round_.distinct_clients),
         "distinct_classes": float(round_.distinct_classes),
     }
     if round_.quality is not None:
@@ -47,16 +69,25 @@ class TensorBoard(Tracker):
     """Event files below ``tensorboard/``, one folder per run."""
 
     def __init__(self, folder: Path, experiment: str) -> None:
+        super().__init__()
         _needed("tensorboard")
-        module = import_extra("torch.utils.tensorboard", extra="sim", owner="--tracker tensorboard")
-        self._module, self._folder = module, folder / "tensorboard"
+        self._torch = import_module("torch.utils.tensorboard")
+        self._events = import_module("tensorboard.backend.event_processing.event_accumulator")
+        self._folder = folder / "tensorboard"
         self._writers: dict[Trial, Any] = {}
 
-    def log(self, trial: Trial, round_: Round) -> None:
-        """Take one round."""
-        if trial not in self._writers:
-            place = self._folder.joinpath(*_names(trial))
-            self._writers[trial] = self._module.SummaryWriter(place)
+    def _known(self, trial: Trial) -> int:
+        place = self._folder.joinpath(*_names(trial))
+        known = 0
+        if place.exists():
+            events = self._events.EventAccumulator(str(place), size_guidance={"scalars": 0})
+            events.Reload()
+            if ALWAYS in events.Tags()["scalars"]:
+                known = 1 + max(event.step for event in events.Scalars(ALWAYS))
+        self._writers[trial] = self._torch.SummaryWriter(place)
+        return known
+
+    def _log(self, trial: Trial, round_: Round) -> None:
         for name, value in scalars(round_).items():
             self._writers[trial].add_scalar(name, value, round_.round_)
 
@@ -71,39 +102,47 @@ class MlFlow(Tracker):
     """A database ``mlflow.db`` in the folder, one MLflow run per run."""
 
     def __init__(self, folder: Path, experiment: str) -> None:
+        super().__init__()
+        # A tracker that was chosen for local files tells nobody else.
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         module = _needed("mlflow")
         logging.getLogger("mlflow").setLevel(logging.WARNING)
         self._metric = module.entities.Metric
-        self._client = module.tracking.MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
-        found = self._client.get_experiment_by_name(experiment)
-        self._experiment = (
-            self._client.create_experiment(experiment) if found is None else found.experiment_id
-        )
+        try:
+            self._client = module.tracking.MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+            found = self._client.get_experiment_by_name(experiment)
+            self._experiment = (
+                self._client.create_experiment(experiment) if found is None else found.experiment_id
+            )
+        except module.exceptions.MlflowException as error:
+            raise MissingExtraError(
+                f"--tracker mlflow: cannot use a database ({str(error).splitlines()[0]}). "
+                f"Run: pip install mlflow"
+            ) from error
         self._runs: dict[Trial, str] = {}
 
-    def log(self, trial: Trial, round_: Round) -> None:
-        """Take one round."""
-        run = self._runs.setdefault(trial, "") or self._run(trial)
-        now = int(1000 * time.time())
-        metrics = [
-            self._metric(name, value, timestamp=now, step=round_.round_)
-            for name, value in scalars(round_).items()
-        ]
-        self._client.log_batch(run, metrics=metrics)
-
-    def close(self) -> None:
-        """Write what is left."""
-        for run in self._runs.values():
-            self._client.set_terminated(run)
-
-    def _run(self, trial: Trial) -> str:
+    def _known(self, trial: Trial) -> int:
         name = "/".join(_names(trial))
         found = self._client.search_runs(
             [self._experiment], f"tags.`mlflow.runName` = '{name}'", max_results=1
         )
         run = found[0] if found else self._client.create_run(self._experiment, run_name=name)
         self._runs[trial] = str(run.info.run_id)
-        return self._runs[trial]
+        told = self._client.get_metric_history(self._runs[trial], ALWAYS) if found else []
+        return 1 + max((metric.step for metric in told), default=-1)
+
+    def _log(self, trial: Trial, round_: Round) -> None:
+        now = int(1000 * time.time())
+        metrics = [
+            self._metric(name, value, timestamp=now, step=round_.round_)
+            for name, value in scalars(round_).items()
+        ]
+        self._client.log_batch(self._runs[trial], metrics=metrics)
+
+    def close(self) -> None:
+        """Write what is left."""
+        for run in self._runs.values():
+            self._client.set_terminated(run)
 
 
 @final
@@ -111,22 +150,24 @@ class WeightsAndBiases(Tracker):
     """Weights & Biases, one of its runs per run; ``WANDB_MODE=offline`` keeps them here."""
 
     def __init__(self, folder: Path, experiment: str) -> None:
+        super().__init__()
         self._module, self._folder, self._experiment = _needed("wandb"), folder, experiment
         self._runs: dict[Trial, Any] = {}
 
-    def log(self, trial: Trial, round_: Round) -> None:
-        """Take one round."""
-        if trial not in self._runs:
-            names = _names(trial)
-            self._runs[trial] = self._module.init(
-                project="fedcohort",
-                group=self._experiment,
-                name="/".join(names),
-                id="-".join([self._experiment, *names]),
-                resume="allow",
-                dir=str(self._folder),
-                reinit="create_new",
-            )
+    def _known(self, trial: Trial) -> int:
+        names = _names(trial)
+        self._runs[trial] = self._module.init(
+            project="fedcohort",
+            group=self._experiment,
+            name="/".join(names),
+            id="-".join([self._experiment, *names]),
+            resume="allow",
+            dir=str(self._folder),
+            reinit="create_new",
+        )
+        return int(self._runs[trial].step)
+
+    def _log(self, trial: Trial, round_: Round) -> None:
         self._runs[trial].log(scalars(round_), step=round_.round_)
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ def chosen_training(folder: RunFolder, panel: str) -> Training:
     if not training.is_grid:
         return training
     losses = candidate_losses(folder, panel)
-    best = min(losses, key=lambda point: losses[point])
+    best = min(losses, key=lambda point: losses[point])  # the first of equals
     if not math.isfinite(losses[best]):
         raise ExperimentError(
             f"{folder.path}: panel {panel!r}: every candidate of the grid diverges. Try smaller lr."
@@ -46,4 +46,5 @@ def final_loss(folder: RunFolder, unit: Unit) -> float:
     rounds, loss = table["round"].to_numpy(), table["loss"].to_numpy(zero_copy_only=False)
     total = folder.rounds_of(unit)
     late = loss[rounds >= total - window_of(total)]
-    return float(np.nanmean(late))
+    measured = late[~np.isnan(late)]
+    return float(measured.mean()) if len(measured) else math.inf

@@ -1,0 +1,158 @@
+"""Units: every run once, together what can train together."""
+
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+
+from fedcohort.experiments import Experiment, read_experiment
+from fedcohort.experiments.units import LANES, Trial, Unit, judged_design, plan_units
+from small_runs import SMALL, write
+
+RECIPES = ["multinomial", "size", "similarity", "target", "uniform"]
+
+
+def a_panel(values: tuple[int, int, int, int, float, str, list[float]]) -> dict[str, Any]:
+    seeds, designs, cohort, rounds, lr, dataset, mus = values
+    return {
+        "seeds": list(range(seeds)),
+        "rounds": rounds,
+        "cohort_size": cohort,
+        "data": {"dataset": dataset, "partition": "iid"},
+        "training": {"steps": 1, "lr": lr, "mu": mus if len(mus) > 1 else mus[0]},
+        "design": [{"recipe": recipe, "label": recipe} for recipe in RECIPES[:designs]],
+    }
+
+
+@st.composite
+def experiments(draw: st.DrawFn) -> Experiment:
+    """Up to four panels of all kinds."""
+    values = st.tuples(
+        st.integers(1, 6),
+        st.integers(1, 5),
+        st.sampled_from([3, 10, 40]),
+        st.sampled_from([5, 6]),
+        st.sampled_from([0.1, 0.2]),
+        st.sampled_from(["digits", "mnist"]),
+        st.sampled_from([[0.0], [0.0, 0.1]]),
+    )
+    found = draw(st.lists(values, min_size=1, max_size=4))
+    panels = [{"label": f"panel {k}", **a_panel(value)} for k, value in enumerate(found)]
+    return Experiment.model_validate({"name": "x", "panels": panels})
+
+
+def of_runs(experiment: Experiment, device: str) -> list[Unit]:
+    return [unit for unit in plan_units(experiment, device) if unit.candidate is None]
+
+
+@given(experiments(), st.sampled_from(sorted(LANES)))
+def test_every_run_is_in_one_unit_once(experiment: Experiment, device: str) -> None:
+    found = Counter(trial for unit in of_runs(experiment, device) for trial in unit.trials)
+
+    assert found == Counter(
+        Trial(panel.label, entry.label, seed)
+        for panel in experiment.panels
+        for entry in panel.design
+        for seed in panel.seeds
+    )
+
+
+@given(experiments(), st.sampled_from(sorted(LANES)))
+def test_all_designs_of_a_panel_and_seed_are_together(experiment: Experiment, device: str) -> None:
+    places: dict[tuple[str, int], set[int]] = {}
+    for unit in of_runs(experiment, device):
+        for trial in unit.trials:
+            places.setdefault((trial.panel, trial.seed), set()).add(unit.number)
+
+    assert {len(numbers) for numbers in places.values()} == {1}
+
+
+@given(experiments(), st.sampled_from(sorted(LANES)))
+def test_no_more_clients_train_together_than_the_device_takes(
+    experiment: Experiment, device: str
+) -> None:
+    """One panel and seed cannot be divided, however many clients it has."""
+    for unit in of_runs(experiment, device):
+        lanes = sum(experiment.panel(trial.panel).cohort_size for trial in unit.trials)
+        cells = {(trial.panel, trial.seed) for trial in unit.trials}
+
+        assert lanes <= LANES[device] or len(cells) == 1
+
+
+@given(experiments(), st.sampled_from(sorted(LANES)))
+def test_what_cannot_train_together_is_apart(experiment: Experiment, device: str) -> None:
+    for unit in of_runs(experiment, device):
+        panels = [experiment.panel(label) for label in {trial.panel for trial in unit.trials}]
+        first = panels[0]
+
+        for panel in panels:
+            assert panel.data.dataset == first.data.dataset
+            assert (panel.model, panel.training) == (first.model, first.training)
+            assert (panel.server, panel.rounds) == (first.server, first.rounds)
+            assert panel.label == first.label or not panel.training.is_grid
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "rounds = 7",
+        'data.dataset = "mnist"',
+        'model = {name = "mlp", hidden = 7}',
+        "training.lr = 0.2",
+        "server.measure_every = 2",
+        "",
+    ],
+)
+def test_panels_that_differ_in_how_they_train_are_apart(change: str, tmp_path: Path) -> None:
+    text = f'{SMALL}[[panel]]\nlabel = "a"\n[[panel]]\nlabel = "b"\n{change}\n'
+
+    units = plan_units(read_experiment(write(tmp_path, text)), "cpu")
+
+    assert len(units) == (2 if change else 1)
+
+
+@given(experiments(), st.sampled_from(sorted(LANES)))
+def test_neighbours_that_fit_are_not_kept_apart(experiment: Experiment, device: str) -> None:
+    """Two units of one panel in a row are full: the next one's first seed did not fit."""
+    units = of_runs(experiment, device)
+    for unit, after in pairwise(units):
+        panel = experiment.panel(after.trials[0].panel)
+        if {trial.panel for trial in (*unit.trials, *after.trials)} == {panel.label}:
+            lanes = panel.cohort_size * (len(unit.trials) + len(panel.design))
+            assert lanes > LANES[device]
+
+
+@given(experiments())
+def test_units_are_numbered_and_survive_a_file(experiment: Experiment) -> None:
+    units = plan_units(experiment, "cpu")
+
+    assert [unit.number for unit in units] == list(range(len(units)))
+    assert [Unit.of_dict(unit.as_dict()) for unit in units] == units
+
+
+def test_grids_come_first_one_unit_for_every_candidate(tmp_path: Path) -> None:
+    changes = ["training.lr=[0.1, 0.2]", "training.mu=[0.0, 1.0]", "seeds=[5, 3]"]
+    experiment = read_experiment(write(tmp_path), changes=changes)
+
+    units = plan_units(experiment, "cpu")
+
+    candidates = [unit.candidate for unit in units]
+    assert candidates == [(0.1, 0.0), (0.1, 1.0), (0.2, 0.0), (0.2, 1.0), None]
+    judge = Trial("small", "multinomial", 5)
+    assert [unit.trials for unit in units[:4]] == [(judge,)] * 4
+
+
+def test_without_multinomial_the_first_design_is_the_judge(tmp_path: Path) -> None:
+    text = SMALL.replace('"multinomial"', '"size"')
+    first = read_experiment(write(tmp_path, text)).panels[0]
+    last = f'{SMALL.replace("multinomial", "size")}[[design]]\nrecipe = "multinomial"\n'
+    third = read_experiment(write(tmp_path, f'{last}label = "third"\n')).panels[0]
+
+    assert judged_design(first) == "size"
+    assert judged_design(third) == "third"
