@@ -38,7 +38,9 @@ def test_the_commands_print_what_the_readme_says(
         if entry.name not in (".git", "runs"):
             (tmp_path / entry.name).symlink_to(entry)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "COLUMNS": "80"}
+    outer = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # a make within a make says where it is
+    own = {name: value for name, value in os.environ.items() if name not in outer}
+    environment = {**own, "PATH": path, "COLUMNS": "80"}
     for command, output in block:
         if command in RECURSIVE:
             continue
