@@ -31,7 +31,7 @@ def test_every_part_of_the_address_matters() -> None:
 
 
 def test_numbers_of_uses_never_change() -> None:
-    names = "TIES COHORT SKETCH PARTITION MODEL BATCHES DROPOUT NUMBERING".split()
+    names = ["TIES", "COHORT", "SKETCH", "PARTITION", "MODEL", "BATCHES", "DROPOUT", "NUMBERING"]
 
     assert {use.name: use.value for use in Stream} == dict(zip(names, range(8), strict=True))
 
