@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, final
 
@@ -12,11 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from fedcohort.simulation.parameters import Stacked
+from fedcohort.simulation.stage_shape import StageShape
 
 log = logging.getLogger(__name__)
-
-#: Rows of products are multiples of so many floats.
-ALIGNMENT = 4
 
 
 @final
@@ -47,7 +45,7 @@ class Stage:
     def __call__(self, x: Tensor, parameters: Stacked, keys: Tensor, groups: int) -> Tensor:
         """Map (groups, channels, images, height, width) to the same of the next stage."""
         kernel = parameters[f"{self.name}.weight"]
-        shape = _Shape.of(self, x, kernel, groups)
+        shape = StageShape.of(x, kernel, groups=groups, pool=self.pool)
         flat = kernel.flatten(2)
         bias = parameters.get(f"{self.name}.bias", torch.zeros_like(flat[..., 0])).unsqueeze(2)
         spare = flat.new_zeros(*flat.shape[:2], shape.k_padded - shape.k - 1)
@@ -98,7 +96,7 @@ def _kernels_work() -> bool:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     x, kernel = torch.ones(1, 1, 1, 2, 2, device=device), torch.ones(1, 1, 1, 2, 2)
     try:
-        patches = _patches(x, _Shape.of(Stage(""), x, kernel, groups=1))
+        patches = _patches(x, StageShape.of(x, kernel, groups=1, pool=1))
         return bool((patches[0, :5, 0] == 1).all())
     except Exception as error:  # whatever it lacks, the slower way does without
         log.warning("Triton does not work here, so convolutions are slower: %s", error)
@@ -109,82 +107,12 @@ def _changed(stage: Stage, **changes: Any) -> Stage:
     return Stage(**{**stage.__dict__, **changes})
 
 
-@final
-@dataclass(frozen=True)
-class _Shape:
-    """The sizes of a stage's arrays."""
-
-    groups: int
-    groups_per_lane: int
-    images: int
-    channels: int
-    height: int
-    width: int
-    kernel_height: int
-    kernel_width: int
-    out_channels: int
-    pool: int
-
-    @classmethod
-    def of(cls, stage: Stage, x: Tensor, kernel: Tensor, groups: int) -> _Shape:
-        n_groups, channels, images, height, width = x.shape
-        out_channels, _, kernel_height, kernel_width = kernel.shape[1:]
-        return cls(
-            n_groups,
-            groups,
-            images,
-            channels,
-            height,
-            width,
-            kernel_height,
-            kernel_width,
-            out_channels,
-            stage.pool,
-        )
-
-    @cached_property
-    def conv_height(self) -> int:
-        return self.height - self.kernel_height + 1
-
-    @cached_property
-    def conv_width(self) -> int:
-        return self.width - self.kernel_width + 1
-
-    @cached_property
-    def out_height(self) -> int:
-        return self.conv_height // self.pool
-
-    @cached_property
-    def out_width(self) -> int:
-        return self.conv_width // self.pool
-
-    @cached_property
-    def k(self) -> int:
-        return self.channels * self.kernel_height * self.kernel_width
-
-    @cached_property
-    def k_padded(self) -> int:
-        return -(-(self.k + 1) // ALIGNMENT) * ALIGNMENT
-
-    @cached_property
-    def n(self) -> int:
-        return self.images * self.conv_height * self.conv_width
-
-    @cached_property
-    def n_padded(self) -> int:
-        return -(-self.n // ALIGNMENT) * ALIGNMENT
-
-    @property
-    def out(self) -> tuple[int, int, int, int, int]:
-        return (self.groups, self.out_channels, self.images, self.out_height, self.out_width)
-
-
 class _Stage(torch.autograd.Function):
     """Two products forth and back, and kernels between them."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, kernels: Tensor, keys: Tensor, stage: Stage, shape: _Shape
+        ctx: Any, x: Tensor, kernels: Tensor, keys: Tensor, stage: Stage, shape: StageShape
     ) -> Tensor:
         patches = _patches(x, shape)
         product = torch.bmm(kernels, patches)
@@ -210,7 +138,7 @@ def _grid(entries: int, groups: int, rows: int = 1) -> tuple[int, int, int]:
     return (-(-entries // BLOCK), groups, -(-rows // ROWS))
 
 
-def _patches(x: Tensor, shape: _Shape) -> Tensor:
+def _patches(x: Tensor, shape: StageShape) -> Tensor:
     from fedcohort.simulation import convolution_kernels as kernels
 
     patches = x.new_empty(shape.groups, shape.k_padded, shape.n_padded)
@@ -239,7 +167,7 @@ def _patches(x: Tensor, shape: _Shape) -> Tensor:
     return patches
 
 
-def _gathered(slopes: Tensor, shape: _Shape) -> Tensor:
+def _gathered(slopes: Tensor, shape: StageShape) -> Tensor:
     from fedcohort.simulation import convolution_kernels as kernels
 
     of_x = slopes.new_empty(shape.groups, shape.channels, shape.images, shape.height, shape.width)
@@ -261,7 +189,9 @@ def _gathered(slopes: Tensor, shape: _Shape) -> Tensor:
     return of_x
 
 
-def _finished(product: Tensor, keys: Tensor, stage: Stage, shape: _Shape) -> tuple[Tensor, Tensor]:
+def _finished(
+    product: Tensor, keys: Tensor, stage: Stage, shape: StageShape
+) -> tuple[Tensor, Tensor]:
     from fedcohort.simulation import convolution_kernels as kernels
 
     out = product.new_empty(shape.out)
@@ -291,7 +221,7 @@ def _finished(product: Tensor, keys: Tensor, stage: Stage, shape: _Shape) -> tup
     return out, codes
 
 
-def _unfinished(slopes: Tensor, codes: Tensor, stage: Stage, shape: _Shape) -> Tensor:
+def _unfinished(slopes: Tensor, codes: Tensor, stage: Stage, shape: StageShape) -> Tensor:
     from fedcohort.simulation import convolution_kernels as kernels
 
     of_product = slopes.new_empty(shape.groups, shape.out_channels, shape.n_padded)
