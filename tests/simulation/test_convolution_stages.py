@@ -49,7 +49,7 @@ def test_stages_give_autograds_gradients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stacked, "FULL", full)
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(0)
     lanes = 2
     parameters = {
