@@ -21,7 +21,7 @@ LAYERS = [
     ["similarity"],
     ["designs"],
     ["diagnostics"],
-    ["simulation"],
+    ["simulation", "flower"],
     ["experiments"],
     ["report"],
     ["cli"],

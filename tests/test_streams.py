@@ -31,9 +31,19 @@ def test_every_part_of_the_address_matters() -> None:
 
 
 def test_numbers_of_uses_never_change() -> None:
-    names = ["TIES", "COHORT", "SKETCH", "PARTITION", "MODEL", "BATCHES", "DROPOUT", "NUMBERING"]
+    names = [
+        "TIES",
+        "COHORT",
+        "SKETCH",
+        "PARTITION",
+        "MODEL",
+        "BATCHES",
+        "DROPOUT",
+        "NUMBERING",
+        "REDRAW",
+    ]
 
-    assert {use.name: use.value for use in Stream} == dict(zip(names, range(8), strict=True))
+    assert {use.name: use.value for use in Stream} == dict(zip(names, range(9), strict=True))
 
 
 def test_addresses_never_change() -> None:

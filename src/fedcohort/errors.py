@@ -37,6 +37,10 @@ class ExperimentError(FedcohortError, ValueError):
     """An experiment file or a run folder cannot be used."""
 
 
+class FlowerError(FedcohortError, ValueError):
+    """A federation on Flower cannot be run as it was asked for."""
+
+
 class StreamError(FedcohortError, ValueError):
     """An address of a random stream is out of range."""
 

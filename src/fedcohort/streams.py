@@ -19,6 +19,7 @@ class Stream(IntEnum):
     BATCHES = 5
     DROPOUT = 6
     NUMBERING = 7
+    REDRAW = 8
 
 
 def stream(

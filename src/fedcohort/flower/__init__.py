@@ -1,0 +1,10 @@
+"""Every design in a Flower federation; needs the extra ``flower``."""
+
+from fedcohort.extras import import_extra
+
+import_extra("flwr", extra="flower", owner="fedcohort.flower")
+
+from fedcohort.flower.size_query import register_size_query  # noqa: E402
+from fedcohort.flower.strategy import CohortStrategy  # noqa: E402
+
+__all__ = ["CohortStrategy", "register_size_query"]

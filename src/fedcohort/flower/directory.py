@@ -1,0 +1,129 @@
+"""Who is there: nodes by the names of their clients, and their sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from logging import getLogger
+from typing import final
+
+import numpy as np
+from flwr.serverapp import Grid
+
+from fedcohort.errors import FlowerError
+from fedcohort.flower.size_query import ask_sizes
+from fedcohort.population import Population
+
+log = getLogger(__name__)
+
+
+@final
+class Directory:
+    """The clients that are there now, in an order that does not depend on node ids.
+
+    Parameters
+    ----------
+    sizes
+        Samples by client, where the server knows them: keys are client names or node ids. None
+        asks the nodes.
+    max_size, max_share
+        Bounds on what a client can claim: samples, and its share of all samples.
+    query_timeout
+        Seconds that nodes have to answer the question for their sizes.
+    """
+
+    def __init__(
+        self,
+        sizes: Mapping[str | int, int] | None = None,
+        *,
+        max_size: int | None = None,
+        max_share: float | None = None,
+        query_timeout: float = 60.0,
+    ) -> None:
+        self._given = None if sizes is None else {str(key): n for key, n in sizes.items()}
+        self._max_size, self._max_share = max_size, max_share
+        self._query_timeout = query_timeout
+        self._key_of: dict[int, str] = {}
+        self._size_of: dict[str, int] = {}
+        self._node_of: dict[str, int] = {}
+        self._keys: list[str] = []
+        self._population: Population | None = None
+
+    @property
+    def keys(self) -> list[str]:
+        """The clients that are there, in the population's order."""
+        return self._keys
+
+    @property
+    def population(self) -> Population:
+        """The clients that are there, with their bounded sizes."""
+        if self._population is None:
+            raise FlowerError("fedcohort.flower: no client is there. Start nodes first.")
+        return self._population
+
+    def node_of(self, key: str) -> int:
+        """Return the node that a client runs on now."""
+        return self._node_of[key]
+
+    def refresh(self, grid: Grid) -> bool:
+        """Look who is there; ask who is new. Return whether anything changed."""
+        present = set(grid.get_node_ids())
+        strangers = sorted(present - set(self._key_of))
+        if strangers:
+            self._learn(grid, strangers)
+        nodes: dict[str, int] = {}
+        for node_id in sorted(present & set(self._key_of)):
+            key = self._key_of[node_id]
+            if key in nodes:
+                log.warning("nodes %d and %d both say %r", nodes[key], node_id, key)
+            nodes[key] = node_id
+        changed = set(nodes) != set(self._node_of) or self._population is None
+        self._node_of = nodes
+        if changed:
+            self._keys = sorted(nodes, key=_order)
+        if changed or strangers:
+            self._population = self._bounded() if nodes else None
+        return changed or bool(strangers)
+
+    def _learn(self, grid: Grid, strangers: list[int]) -> None:
+        if self._given is not None:
+            for node_id in strangers:
+                if str(node_id) in self._given:
+                    self._key_of[node_id] = str(node_id)
+                    self._size_of[str(node_id)] = self._given[str(node_id)]
+            strangers = [node_id for node_id in strangers if node_id not in self._key_of]
+        for answer in ask_sizes(grid, strangers, timeout=self._query_timeout) if strangers else ():
+            self._key_of[answer.node_id] = answer.key
+            given = None if self._given is None else self._given.get(answer.key)
+            self._size_of[answer.key] = answer.size if given is None else given
+
+    def _bounded(self) -> Population:
+        """Bound what clients claim, and log whom that concerns."""
+        keys = self.keys
+        claimed = np.array([self._size_of[key] for key in keys], dtype=object)
+        sizes = claimed.copy()
+        if self._max_size is not None:
+            sizes = np.minimum(sizes, self._max_size)
+        if self._max_share is not None:
+            sizes = _shared(sizes, self._max_share)
+        for key, before, after in zip(keys, claimed, sizes, strict=True):
+            if after < before:
+                log.warning("client %s claims %d samples; it counts as %d", key, before, after)
+        return Population(sizes.astype(np.int64), ids=keys)
+
+
+def _shared(sizes: np.ndarray, share: float) -> np.ndarray:
+    """Cut the sizes at the largest number that is at most ``share`` of what they then sum to.
+
+    Where so few clients cannot have so small a share, all count the same.
+    """
+    low, high = 0, int(sizes.max(initial=0))
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = middle <= share * int(np.minimum(sizes, middle).sum())
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return np.asarray(np.minimum(sizes, max(low, 1)))
+
+
+def _order(key: str) -> tuple[int, int, str]:
+    """Sort numbers by value, before names."""
+    return (0, int(key), key) if key.isdecimal() else (1, 0, key)

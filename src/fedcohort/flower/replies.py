@@ -1,0 +1,86 @@
+"""Train replies: checked on arrival, and weighed for the inner strategy."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reply:
+    """A reply that can be used: the message, and its update as one vector."""
+
+    message: Message
+    update: NDArray[np.float32]
+
+
+def checked_reply(
+    message: Message, sent: ArrayRecord, *, weight_key: str, max_norm: float | None
+) -> Reply | str:
+    """Return the reply with its update, or what is wrong with it."""
+    if message.has_error():
+        return f"error {message.error.code}: {message.error.reason}"
+    content = message.content
+    if len(content.array_records) != 1 or len(content.metric_records) != 1:
+        return "needs one record of arrays and one of metrics"
+    metrics = next(iter(content.metric_records.values()))
+    if not isinstance(metrics.get(weight_key), (int, float)):
+        return f"has no number under {weight_key!r}"
+    arrays = next(iter(content.array_records.values()))
+    if list(arrays) != list(sent):
+        return "has other arrays than the model"
+    parts = []
+    for name, own in sent.items():
+        before = own.numpy()
+        try:
+            after = arrays[name].numpy()
+        except Exception as error:  # bytes that are no array
+            return f"{name} cannot be read ({type(error).__name__})"
+        if after.shape != before.shape or after.dtype != before.dtype:
+            return (
+                f"{name} must be {before.dtype} of shape {before.shape}; got {after.dtype} of "
+                f"shape {after.shape}"
+            )
+        parts.append((after.astype(np.float64) - before).ravel())
+    update = np.concatenate(parts) if parts else np.empty(0)
+    norm = float(np.sqrt(np.dot(update, update)))
+    if not np.isfinite(norm):
+        return "is not finite"
+    if max_norm is not None and norm > max_norm:
+        return f"its update has norm {norm:g}, more than {max_norm:g}"
+    return Reply(message, update.astype(np.float32))
+
+
+def weighed(
+    reply: Reply, sent: ArrayRecord, *, weight: float, total: float, weight_key: str
+) -> Message:
+    """Return the reply as the inner strategy must see it.
+
+    It divides by the sum W of all weights; with theta + W (theta_i - theta) in the place of
+    theta_i it then computes theta + sum w_i (theta_i - theta), for any W.
+    """
+    content = reply.message.content
+    (arrays_name, arrays), (metrics_name, metrics) = (
+        next(iter(content.array_records.items())),
+        next(iter(content.metric_records.items())),
+    )
+    if total != 1.0:
+        arrays = ArrayRecord({name: _stretched(sent[name], arrays[name], total) for name in sent})
+    changed = RecordDict(dict(content.items()))
+    changed[arrays_name] = arrays
+    changed[metrics_name] = MetricRecord({**metrics, weight_key: weight})
+    message = copy(reply.message)
+    message.content = changed
+    return message
+
+
+def _stretched(before: Array, after: Array, total: float) -> Array:
+    start, end = before.numpy(), after.numpy()
+    if start.dtype.kind != "f":
+        return after
+    moved = start.astype(np.float64) + total * (end.astype(np.float64) - start)
+    return Array(np.asarray(moved, dtype=start.dtype))

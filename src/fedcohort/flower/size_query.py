@@ -1,0 +1,88 @@
+"""How many samples a node has: the client's answer, and the server's question."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from logging import getLogger
+
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+
+log = getLogger(__name__)
+
+ACTION = "num_examples"
+MESSAGE_TYPE = f"query.{ACTION}"
+SIZE = "num-examples"
+#: The record of the client's own name.
+KEY = "key"
+
+
+def register_size_query(
+    app: ClientApp,
+    size: Callable[[Context], int],
+    *,
+    key: Callable[[Context], str | int] | None = None,
+) -> None:
+    """Let a client app answer how many samples it has, and under which name it is known.
+
+    Parameters
+    ----------
+    app
+        The client app.
+    size
+        Returns the number of training samples; called in every process that answers, so keep it
+        free of heavy imports.
+    key
+        Returns a name that stays the same when the node comes back under another id; by default
+        the node configuration's ``partition-id``, or the node's id where there is none.
+    """
+
+    @app.query(ACTION)
+    def answer(message: Message, context: Context) -> Message:
+        name = context.node_config.get("partition-id", "") if key is None else key(context)
+        content = RecordDict(
+            {
+                "metrics": MetricRecord({SIZE: int(size(context))}),
+                "config": ConfigRecord({KEY: str(name)}),
+            }
+        )
+        return Message(content, reply_to=message)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a node said of itself."""
+
+    node_id: int
+    size: int
+    key: str
+
+
+def ask_sizes(grid: Grid, node_ids: Iterable[int], *, timeout: float) -> list[Answer]:
+    """Ask nodes for their sizes; those that do not answer, or nonsense, are left out and logged."""
+    asked = list(node_ids)
+    messages = [Message(RecordDict(), node_id, MESSAGE_TYPE, ttl=timeout) for node_id in asked]
+    answers: dict[int, Answer] = {}
+    for reply in grid.send_and_receive(messages, timeout=timeout):
+        found = _answer(reply)
+        if found is not None:
+            answers[found.node_id] = found
+    for node_id in sorted(set(asked) - set(answers)):
+        log.warning("node %d did not say how many samples it has: left out", node_id)
+    return [answers[node_id] for node_id in sorted(answers)]
+
+
+def _answer(reply: Message) -> Answer | None:
+    node_id = reply.metadata.src_node_id
+    if reply.has_error():
+        log.warning("node %d: no size (%s)", node_id, reply.error.reason)
+        return None
+    metrics = next(iter(reply.content.metric_records.values()), MetricRecord())
+    config = next(iter(reply.content.config_records.values()), ConfigRecord())
+    size = metrics.get(SIZE)
+    if type(size) is not int or size < 0:
+        log.warning("node %d: its size must be a whole number of at least 0; got %r", node_id, size)
+        return None
+    return Answer(node_id, size, str(config.get(KEY) or node_id))

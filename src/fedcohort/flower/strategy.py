@@ -1,0 +1,293 @@
+"""A Flower strategy that draws the clients, around one that aggregates."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from logging import getLogger
+from pathlib import Path
+from typing import final
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from fedcohort.arguments import checked_choice
+from fedcohort.cohort import Cohort
+from fedcohort.designs import Design, Recipe
+from fedcohort.errors import FlowerError
+from fedcohort.flower.directory import Directory
+from fedcohort.flower.failures import ON_FAILURE, OnFailure, check_redraw, redrawn, renormalised
+from fedcohort.flower.grid_view import GridView
+from fedcohort.flower.inner_strategy import weighing_strategy, writing_to_all
+from fedcohort.flower.keyed_memory import KeyedMemory
+from fedcohort.flower.replies import Reply, checked_reply, weighed
+from fedcohort.flower.selection_log import SelectionLog
+from fedcohort.streams import Stream, stream
+from fedcohort.whole_file import read_sealed, write_sealed
+
+log = getLogger(__name__)
+
+FORMAT = "fedcohort flower state 1"
+
+
+@dataclass(slots=True)
+class _Round:
+    """What is known of a round between sending and receiving."""
+
+    server_round: int
+    number: int
+    sent: ArrayRecord
+    config: ConfigRecord
+    grid: Grid
+    design: Design
+    cohort: Cohort
+    counts: dict[str, int]
+    weights: dict[str, float]
+    answered: dict[str, Reply] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+@final
+class CohortStrategy(Strategy):
+    """Draw every round's clients by a recipe, and let another strategy aggregate them.
+
+    Parameters
+    ----------
+    strategy
+        The strategy that aggregates: FedAvg or one that inherits its weighted average (FedProx,
+        FedAdam, FedYogi, FedAdagrad, FedAvgM, the DP wrappers). Those that ignore weights are
+        refused.
+    recipe
+        Which design to draw from.
+    seed
+        Of draws and of the order of equals: one seed, one sequence of cohorts.
+    sizes
+        Samples by client name or node id; None asks the nodes (``register_size_query``).
+    on_failure
+        What becomes of the weight of a drawn client that fails: ``"keep"`` leaves it on the
+        current model, ``"redraw"`` draws other clients in its place, ``"renormalise"`` spreads
+        it over those that answered (as Flower does; biased).
+    tries
+        How often ``"redraw"`` draws again.
+    sketch
+        Numbers that the memory keeps of an update; None keeps it whole.
+    deadline
+        Seconds that a client has to answer; None leaves that to ``start``.
+    max_size, max_share, max_norm
+        Bounds: on the samples a client can claim, on its share of all samples, and on the norm of
+        an update.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        recipe: Recipe,
+        *,
+        seed: int,
+        sizes: Mapping[str | int, int] | None = None,
+        on_failure: OnFailure = "keep",
+        tries: int = 10,
+        sketch: int | None = None,
+        deadline: float | None = None,
+        max_size: int | None = None,
+        max_share: float | None = None,
+        max_norm: float | None = None,
+        query_timeout: float = 60.0,
+        log_file: Path | None = None,
+    ) -> None:
+        checked_choice("CohortStrategy", "on_failure", on_failure, ON_FAILURE)
+        self.strategy, self.recipe, self.seed = strategy, recipe, seed
+        self._inner = weighing_strategy(strategy)
+        self._on_failure, self._tries = on_failure, tries
+        self._deadline, self._max_norm = deadline, max_norm
+        self.directory = Directory(
+            sizes, max_size=max_size, max_share=max_share, query_timeout=query_timeout
+        )
+        self.selections = SelectionLog(log_file)
+        self._memory = KeyedMemory(sketch, seed=seed) if recipe.learns else None
+        self._design: Design | None = None
+        self._round: _Round | None = None
+        self._rounds_before = self._number = 0
+
+    def summary(self) -> None:
+        """Log how clients are drawn, and the inner strategy's own summary."""
+        log.info("clients are drawn by %r, seed %d", self.recipe, self.seed)
+        self.strategy.summary()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Draw the round's clients, and let the inner strategy write to exactly these."""
+        changed = self.directory.refresh(grid)
+        number = self._rounds_before + server_round
+        if changed or self.recipe.learns or self._design is None:
+            self._design = self._built(number)
+        design = self._design
+        cohort = design.draw(stream(self.seed, round_=number, use=Stream.COHORT))
+        keys = [str(design.population.ids[client]) for client in cohort.clients]
+        self._round = now = _Round(
+            server_round,
+            number,
+            arrays,
+            config,
+            grid,
+            design,
+            cohort,
+            counts=dict(zip(keys, cohort.counts.tolist(), strict=True)),
+            weights=dict(zip(keys, cohort.weights.tolist(), strict=True)),
+        )
+        return self._messages(now, keys)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Check the replies, settle what failed, and let the inner strategy aggregate the rest."""
+        if self._round is None or self._round.server_round != server_round:
+            raise FlowerError(
+                f"CohortStrategy: round {server_round} was not configured by it. Call "
+                f"configure_train first."
+            )
+        now, self._round = self._round, None
+        self._number = now.number
+        self._take(now, replies, expected=now.counts)
+        weights = self._settled(now)
+        self.selections.write(now.number, now.design, now.counts, weights, now.failed, self.seed)
+        if self._memory is not None:
+            self._memory.record({key: reply.update for key, reply in now.answered.items()})
+        total = sum(weights.values())
+        if total == 0.0:
+            return None, None
+        # In the population's order: neither node ids nor arrival change a sum of floats.
+        messages = [
+            weighed(
+                now.answered[key],
+                now.sent,
+                weight=weights[key],
+                total=total,
+                weight_key=self._inner.weighted_by_key,
+            )
+            for key in self.directory.keys
+            if weights.get(key)
+        ]
+        return self.strategy.aggregate_train(server_round, messages)
+
+    def save(self, path: Path) -> None:
+        """Write what a restarted server needs: how many rounds were drawn, and the memory."""
+        kept = {} if self._memory is None else self._memory.state()
+        arrays = {f"update.{key}": update for key, update in kept.items()}
+        buffer = io.BytesIO()
+        head = {"rounds": np.array(self._number), "seed": np.array(self.seed)}
+        np.savez(buffer, **head, **arrays)  # type: ignore[arg-type]
+        write_sealed(path, FORMAT, buffer.getvalue())
+
+    def load(self, path: Path) -> None:
+        """Go on where :meth:`save` was called, in the same stream of cohorts."""
+        try:
+            content = io.BytesIO(read_sealed(path, FORMAT))
+        except (OSError, ValueError) as error:
+            raise FlowerError(
+                f"CohortStrategy: {path} cannot be read ({error}). Start without it."
+            ) from error
+        with np.load(content, allow_pickle=False) as found:
+            arrays = {name: found[name] for name in found.files}
+        if int(arrays.pop("seed")) != self.seed:
+            raise FlowerError(
+                f"CohortStrategy: {path} was written with another seed. Use the same one."
+            )
+        self._rounds_before = self._number = int(arrays.pop("rounds"))
+        if self._memory is not None:
+            self._memory.restore(
+                {name.removeprefix("update."): array for name, array in arrays.items()}
+            )
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Leave evaluation to the inner strategy."""
+        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Leave evaluation to the inner strategy."""
+        return self.strategy.aggregate_evaluate(server_round, replies)
+
+    def _built(self, number: int) -> Design:
+        population = self.directory.population
+        memory = None if self._memory is None else self._memory.of(self.directory.keys)
+        rng = stream(self.seed, round_=number, use=Stream.TIES)
+        design = self.recipe.build(population, memory, None, number, rng)
+        if self._on_failure == "redraw":
+            check_redraw(design)
+        return design
+
+    def _messages(self, now: _Round, keys: list[str]) -> list[Message]:
+        """Let the inner strategy write to these clients, and see that it does."""
+        nodes = [self.directory.node_of(key) for key in keys]
+        if not nodes:
+            return []
+        view = GridView(now.grid, nodes)
+        with writing_to_all(self._inner, len(nodes)):
+            messages = list(
+                self.strategy.configure_train(now.server_round, now.sent, now.config, view)
+            )
+        if sorted(message.metadata.dst_node_id for message in messages) != sorted(nodes):
+            raise FlowerError(
+                f"CohortStrategy: {type(self.strategy).__name__} must write to the "
+                f"{len(nodes)} drawn clients, each once; it wrote {len(messages)} messages. Use a "
+                f"strategy that trains on all nodes of its grid."
+            )
+        if self._deadline is not None:
+            for message in messages:
+                message.metadata.ttl = self._deadline
+        return messages
+
+    def _take(self, now: _Round, replies: Iterable[Message], expected: Iterable[str]) -> None:
+        """Sort replies into those that can be used, and why the others cannot."""
+        key_of = {self.directory.node_of(key): key for key in expected}
+        for message in replies:
+            key = key_of.get(message.metadata.src_node_id)
+            if key is None or key in now.answered:
+                continue
+            found = checked_reply(
+                message,
+                now.sent,
+                weight_key=self._inner.weighted_by_key,
+                max_norm=self._max_norm,
+            )
+            if isinstance(found, Reply):
+                now.answered[key] = found
+                now.failed.pop(key, None)
+            else:
+                now.failed[key] = found
+        for key in key_of.values():
+            if key not in now.answered:
+                reason = now.failed.setdefault(key, "no answer")
+                log.warning("client %s, round %d: %s", key, now.number, reason)
+
+    def _settled(self, now: _Round) -> dict[str, float]:
+        """Return the weights of those that answered, by the rule for failures."""
+        weights = {key: w for key, w in now.weights.items() if key in now.answered}
+        if self._on_failure == "renormalise":
+            return renormalised(weights)
+        if self._on_failure == "keep" or len(weights) == len(now.weights):
+            return weights
+
+        def ask(keys: list[str]) -> set[str]:
+            if keys:
+                messages = self._messages(now, keys)
+                replies = now.grid.send_and_receive(messages, timeout=self._deadline)
+                self._take(now, replies, expected=keys)
+            return set(now.answered)
+
+        counts = redrawn(
+            now.counts,
+            now.design.population,
+            ask,
+            tries=self._tries,
+            rng=stream(self.seed, round_=now.number, use=Stream.REDRAW),
+        )
+        return {key: count / now.design.cohort_size for key, count in counts.items()}

@@ -1,0 +1,81 @@
+"""A federation whose clients move the model by known amounts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+
+from fedcohort.flower import CohortStrategy, register_size_query
+from flower.in_process import InProcessGrid
+
+SIZES = [50, 30, 20, 70, 10, 0]
+SHAPES = ((3, 2), (4,))
+DIMENSION = 10
+
+Change = Callable[[int, RecordDict], RecordDict]
+
+
+def update_of(client: int) -> NDArray[np.float32]:
+    """What client ``client`` adds to the model, as one vector."""
+    return np.random.default_rng(client).normal(size=DIMENSION).astype(np.float32)
+
+
+def layers(vector: NDArray[Any]) -> list[NDArray[Any]]:
+    """Cut a vector into the model's arrays."""
+    return [vector[:6].reshape(SHAPES[0]), vector[6:].reshape(SHAPES[1])]
+
+
+def client_app(
+    sizes: list[Any] = SIZES,
+    change: Change = lambda client, content: content,
+    update: Callable[[int], NDArray[Any]] = update_of,
+) -> ClientApp:
+    """Make an app that adds its client's update; ``change`` can spoil a reply."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        client = int(context.node_config["partition-id"])
+        arrays = message.content.array_records["arrays"].to_numpy_ndarrays()
+        steps = layers(update(client))
+        moved = [a + step.astype(a.dtype) for a, step in zip(arrays, steps, strict=True)]
+        content = RecordDict(
+            {
+                "arrays": ArrayRecord(moved),
+                "metrics": MetricRecord({"num-examples": 1, "loss": float(client)}),
+            }
+        )
+        return Message(change(client, content), reply_to=message)
+
+    register_size_query(app, lambda context: sizes[int(context.node_config["partition-id"])])
+    return app
+
+
+def grid_of(n: int = len(SIZES), *, first: int = 1000, **more: Any) -> InProcessGrid:
+    """Make a grid of n clients with node ids that say nothing."""
+    app = more.pop("app", None) or client_app()
+    ids = np.random.default_rng(first).permutation(n) + first
+    return InProcessGrid(app, {int(node): client for client, node in enumerate(ids)}, **more)
+
+
+def model(value: float = 1.0) -> ArrayRecord:
+    return ArrayRecord(layers(np.full(DIMENSION, value, dtype=np.float32)))
+
+
+def flat(arrays: ArrayRecord) -> NDArray[np.float64]:
+    return np.concatenate([a.ravel().astype(np.float64) for a in arrays.to_numpy_ndarrays()])
+
+
+def one_round(
+    strategy: CohortStrategy, grid: InProcessGrid, number: int = 1, start: ArrayRecord | None = None
+) -> ArrayRecord | None:
+    """Play one round as ``Strategy.start`` does; None: the model stays."""
+    sent = model() if start is None else start
+    messages = strategy.configure_train(number, sent, ConfigRecord(), grid)
+    replies = grid.send_and_receive(list(messages))
+    return strategy.aggregate_train(number, replies)[0]

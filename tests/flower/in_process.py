@@ -1,0 +1,68 @@
+"""A grid whose nodes are client apps in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+
+
+class InProcessGrid(Grid):
+    """Calls the app for every message; ``fails`` says which (node, message type) give no answer."""
+
+    def __init__(
+        self,
+        app: ClientApp,
+        partitions: dict[int, int],
+        fails: Callable[[int, str], bool] = lambda node, kind: False,
+    ) -> None:
+        self.app, self.partitions, self.fails = app, partitions, fails
+        self.asked: list[tuple[str, int]] = []
+
+    def set_run(self, run: Any) -> None:
+        raise NotImplementedError
+
+    @property
+    def run(self) -> Any:
+        raise NotImplementedError
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        raise NotImplementedError
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        raise NotImplementedError
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        raise NotImplementedError
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.partitions)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        return [reply for message in messages for reply in self._answer(message)]
+
+    def _answer(self, message: Message) -> list[Message]:
+        node, kind = message.metadata.dst_node_id, message.metadata.message_type
+        self.asked.append((kind, node))
+        if self.fails(node, kind):
+            return [Message(Error(code=6, reason="node unavailable"), reply_to=message)]
+        context = Context(
+            run_id=1,
+            node_id=node,
+            node_config={"partition-id": self.partitions[node]},
+            state=RecordDict(),
+            run_config={},
+        )
+        return [self.app(message, context)]
+
+
+def play_the_server() -> None:
+    """Give this process the identity that Flower gives a server app's."""
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1

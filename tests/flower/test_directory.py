@@ -1,0 +1,160 @@
+"""Who is there: sizes that are asked, bounded or given, and nodes that come and go."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedcohort import SimilarityClustered, SizeClustered
+from fedcohort.errors import FlowerError
+from fedcohort.flower import CohortStrategy
+from fedcohort.flower.directory import Directory, _shared
+from flower.federation import SIZES, client_app, grid_of, one_round
+from flower.in_process import InProcessGrid
+
+
+def queries(grid: InProcessGrid) -> int:
+    return sum(kind == "query.num_examples" for kind, _ in grid.asked)
+
+
+def test_nodes_are_asked_once_for_their_sizes() -> None:
+    directory, grid = Directory(), grid_of()
+
+    changes = [directory.refresh(grid) for _ in range(3)]
+
+    assert changes == [True, False, False]
+    assert queries(grid) == len(SIZES)
+    assert directory.keys == ["0", "1", "2", "3", "4", "5"]
+    assert directory.population.sizes.tolist() == SIZES
+
+
+def test_sizes_that_the_server_knows_are_not_asked() -> None:
+    grid = grid_of()
+    directory = Directory({node: 10 + client for node, client in grid.partitions.items()})
+
+    directory.refresh(grid)
+
+    assert queries(grid) == 0
+    assert sorted(directory.population.sizes.tolist()) == [10, 11, 12, 13, 14, 15]
+
+
+def test_new_nodes_join_and_departed_ones_leave() -> None:
+    directory, grid = Directory(), grid_of()
+    everyone = dict(grid.partitions)
+    gone = next(node for node, client in everyone.items() if client == 2)
+    grid.partitions = {node: client for node, client in everyone.items() if node != gone}
+    directory.refresh(grid)
+    before = directory.keys
+
+    grid.partitions = everyone
+    joined = directory.refresh(grid)
+
+    assert (before, joined) == (["0", "1", "3", "4", "5"], True)
+    assert directory.keys == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_a_node_that_returns_under_another_id_is_remembered() -> None:
+    strategy, grid = CohortStrategy(FedAvg(), SimilarityClustered(3), seed=0), grid_of()
+    for number in range(1, 9):
+        one_round(strategy, grid, number)
+    assert strategy._memory is not None
+    before = strategy._memory.of(strategy.directory.keys).updates.copy()
+
+    again = grid_of(first=5000)
+    strategy.directory.refresh(again)
+
+    assert (strategy._memory.of(strategy.directory.keys).updates == before).all()
+    assert {strategy.directory.node_of(key) for key in strategy.directory.keys} == set(
+        again.partitions
+    )
+
+
+@pytest.mark.parametrize("size", [-1, 2.5, "many", None])
+def test_nonsense_is_left_out_and_logged(size: Any, caplog: pytest.LogCaptureFixture) -> None:
+    app = client_app()
+    grid, directory = grid_of(app=app), Directory()
+    original = app.__call__
+
+    def lying(message: Any, context: Any) -> Any:
+        reply = original(message, context)
+        if message.metadata.message_type.startswith("query") and context.node_config == {
+            "partition-id": 0
+        }:
+            record = next(iter(reply.content.metric_records.values()))
+            record.pop("num-examples")
+            if isinstance(size, (int, float)):
+                record["num-examples"] = size
+        return reply
+
+    grid.app = lying  # type: ignore[assignment]
+    with caplog.at_level(logging.WARNING, "fedcohort"):
+        directory.refresh(grid)
+
+    assert "0" not in directory.keys
+    assert len(directory.keys) == 5
+    assert "left out" in caplog.text
+
+
+def test_a_node_without_the_query_is_left_out() -> None:
+    app, grid = ClientApp(), grid_of()
+    grid.app = app
+    grid.fails = lambda node, kind: True
+
+    directory = Directory()
+    directory.refresh(grid)
+
+    with pytest.raises(FlowerError, match="no client is there"):
+        _ = directory.population
+
+
+def test_a_boast_is_bounded_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    grid = grid_of(app=client_app([50, 30, 20, 10**12, 10, 0]))
+    directory = Directory(max_size=1000, max_share=0.4)
+
+    with caplog.at_level(logging.WARNING, "fedcohort"):
+        directory.refresh(grid)
+
+    sizes = directory.population.sizes
+    assert sizes[3] <= 0.4 * sizes.sum()
+    assert sizes[[0, 1, 2, 4, 5]].tolist() == [50, 30, 20, 10, 0]
+    assert "client 3 claims 1000000000000 samples; it counts as 73" in caplog.text
+
+
+@given(
+    st.lists(st.integers(0, 10**6), min_size=1, max_size=8).filter(any),
+    st.floats(0.01, 1.0),
+)
+def test_no_share_is_larger_than_it_may_be(sizes: list[int], share: float) -> None:
+    """The cut is the largest that fits; where none fits, all that have samples count the same."""
+    found = _shared(np.array(sizes, dtype=object), share)
+
+    top, total = int(found.max()), int(found.sum())
+    positive = sum(size > 0 for size in sizes)
+    assert top <= max(share * total, 1)
+    assert all(after == min(before, top) for before, after in zip(sizes, found, strict=True))
+    larger = np.minimum(np.array(sizes, dtype=object), top + 1)
+    assert top == max(sizes) or top + 1 > share * int(larger.sum())
+    assert positive * share >= 1 - 1e-9 or top == 1
+
+
+def test_the_plan_is_built_again_only_when_somebody_comes_or_goes() -> None:
+    strategy, grid = CohortStrategy(FedAvg(), SizeClustered(3), seed=0), grid_of()
+    designs = []
+    for number in (1, 2, 3):
+        if number == 3:
+            grid.partitions.popitem()
+        one_round(strategy, grid, number)
+        designs.append(strategy._design)
+
+    assert designs[0] is designs[1]
+    assert designs[1] is not designs[2]

@@ -1,0 +1,203 @@
+"""Clients that fail: what becomes of their weight, and that broken replies reach nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from fedcohort import (
+    Multinomial,
+    Poisson,
+    Population,
+    SimilarityClustered,
+    SizeClustered,
+    SizeClusteredDesign,
+)
+from fedcohort.errors import FlowerError
+from fedcohort.flower import CohortStrategy
+from fedcohort.flower.failures import redrawn
+from flower.federation import SIZES, client_app, flat, grid_of, layers, model, one_round, update_of
+from flower.in_process import InProcessGrid
+from populations import rng
+
+#: In the failing grid these clients never train.
+DEAD = {1, 3}
+
+
+def failing_grid() -> InProcessGrid:
+    grid = grid_of()
+    grid.fails = lambda node, kind: kind == "train" and grid.partitions[node] in DEAD
+    return grid
+
+
+def test_kept_weight_stays_on_the_model() -> None:
+    strategy, grid = CohortStrategy(FedAvg(), SizeClustered(4), seed=0), failing_grid()
+    for number in range(1, 10):
+        messages = strategy.configure_train(number, model(), ConfigRecord(), grid)
+        assert strategy._round is not None
+        weights = {int(key): w for key, w in strategy._round.weights.items()}
+        moved, _ = strategy.aggregate_train(number, grid.send_and_receive(messages))
+
+        expected = 1.0 + sum(w * update_of(k) for k, w in weights.items() if k not in DEAD)
+        result = flat(model()) if moved is None else flat(moved)
+        assert result == pytest.approx(expected, abs=1e-6)
+
+
+def test_where_all_fail_the_model_stays() -> None:
+    grid = grid_of()
+    grid.fails = lambda node, kind: kind == "train"
+
+    for rule in ("keep", "redraw", "renormalise"):
+        strategy = CohortStrategy(FedAvg(), SizeClustered(4), seed=0, on_failure=rule, tries=2)
+        assert one_round(strategy, grid) is None
+
+
+def test_renormalising_divides_by_what_is_left() -> None:
+    strategy = CohortStrategy(FedAvg(), SizeClustered(4), seed=0, on_failure="renormalise")
+    grid = failing_grid()
+    messages = strategy.configure_train(1, model(), ConfigRecord(), grid)
+    assert strategy._round is not None
+    left = {int(k): w for k, w in strategy._round.weights.items() if int(k) not in DEAD}
+
+    moved, _ = strategy.aggregate_train(1, grid.send_and_receive(messages))
+
+    assert moved is not None
+    expected = 1.0 + sum(w * update_of(k) for k, w in left.items()) / sum(left.values())
+    assert flat(moved) == pytest.approx(expected, abs=1e-6)
+
+
+@given(
+    st.lists(st.integers(1, 6), min_size=2, max_size=4),
+    st.integers(1, 3),
+    st.sets(st.integers(0, 3)),
+)
+def test_the_law_of_redrawing_is_unbiased_given_who_can_be_reached(
+    sizes: list[int], m: int, reachable: set[int]
+) -> None:
+    """Enumerate the plan's rows and every replacement, in fractions: E[w | R] = p / p(R)."""
+    total, alive = sum(sizes), sorted(set(range(len(sizes))) & reachable)
+    if not alive:
+        return
+    units = SizeClusteredDesign(Population(sizes), m, rng=rng()).plan.units.toarray().tolist()
+    within = sum(sizes[i] for i in alive)
+    mean = [Fraction(0)] * len(sizes)
+    for draws in product(range(len(sizes)), repeat=m):
+        chance = Fraction(1)
+        for row, client in zip(units, draws, strict=True):
+            chance *= Fraction(row[client], total)
+        for client in draws:
+            for stand_in in [client] if client in alive else alive:
+                share = Fraction(1) if client in alive else Fraction(sizes[stand_in], within)
+                mean[stand_in] += chance * share / m
+
+    assert mean == [Fraction(n, within) if i in alive else 0 for i, n in enumerate(sizes)]
+
+
+@pytest.mark.parametrize("recipe", [SizeClustered(4), Multinomial(4)], ids=repr)
+def test_redrawing_is_unbiased_given_who_can_be_reached(
+    recipe: SizeClustered | Multinomial,
+) -> None:
+    """4,000 rounds, false alarm 1e-6 over four clients; sees a bias of 7 % of the smallest one."""
+    strategy = CohortStrategy(FedAvg(), recipe, seed=1, on_failure="redraw", tries=30)
+    grid, seen = failing_grid(), []
+    for number in range(1, 4001):
+        messages = strategy.configure_train(number, model(), ConfigRecord(), grid)
+        assert strategy._round is not None
+        now = strategy._round
+        strategy._take(now, grid.send_and_receive(messages), expected=now.counts)
+        weights = strategy._settled(now)
+        seen.append([weights.get(str(k), 0.0) for k in range(len(SIZES))])
+        strategy._round = None
+
+    values = np.array(seen)
+    alive = [k for k in range(len(SIZES)) if k not in DEAD and SIZES[k]]
+    importance = np.array([SIZES[k] for k in alive]) / sum(SIZES[k] for k in alive)
+    assert values.sum(axis=1) == pytest.approx(1.0)
+    errors = values[:, alive].mean(axis=0) - importance
+    spread = values[:, alive].std(axis=0, ddof=1) / np.sqrt(len(values))
+    assert (np.abs(errors) < norm.isf(1e-6 / 2 / len(alive)) * spread).all()
+
+
+def test_a_redraw_asks_nobody_twice() -> None:
+    asked: list[str] = []
+
+    def ask(keys: list[str]) -> set[str]:
+        asked.extend(keys)
+        return {"0"}
+
+    population = Population([1, 5, 5, 5], ids=["0", "1", "2", "3"])
+    counts = redrawn({"0": 1, "1": 3}, population, ask, tries=50, rng=rng())
+
+    assert sorted(asked) == ["2", "3"]
+    assert counts == {"0": 4}
+
+
+def test_what_is_still_lost_after_the_tries_stays_lost() -> None:
+    population = Population([1, 1], ids=["0", "1"])
+
+    counts = redrawn({"0": 2}, population, lambda keys: set(), tries=3, rng=rng())
+
+    assert counts == {}
+
+
+def test_only_draws_of_one_weight_can_be_redrawn() -> None:
+    strategy = CohortStrategy(FedAvg(), Poisson(3), seed=0, on_failure="redraw")
+
+    with pytest.raises(FlowerError, match=r"needs a design whose draws weigh the same; Poisson"):
+        strategy.configure_train(1, model(), ConfigRecord(), grid_of())
+
+
+def spoiled(kind: str) -> Callable[[int, RecordDict], RecordDict]:
+    """Client 3 sends something else than a model."""
+    vector = np.ones(10, dtype=np.float32)
+    spoilt = {
+        "nan": layers(vector * np.nan),
+        "inf": layers(vector * np.inf),
+        "shape": [np.ones((2, 3), dtype=np.float32), np.ones(4, dtype=np.float32)],
+        "dtype": [part.astype(np.float64) for part in layers(vector)],
+        "fewer": layers(vector)[:1],
+        "norm": layers(vector * 1e6),
+    }
+
+    def change(client: int, content: RecordDict) -> RecordDict:
+        if client != 3:
+            return content
+        if kind == "no arrays":
+            return RecordDict({"metrics": MetricRecord({"num-examples": 1})})
+        if kind == "no weight":
+            return RecordDict({"arrays": content["arrays"], "metrics": MetricRecord({"x": 1})})
+        return RecordDict({"arrays": ArrayRecord(spoilt[kind]), "metrics": content["metrics"]})
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "kind", ["nan", "inf", "shape", "dtype", "fewer", "norm", "no arrays", "no weight"]
+)
+def test_a_broken_reply_reaches_neither_the_model_nor_the_memory(kind: str) -> None:
+    strategy = CohortStrategy(FedAvg(), SimilarityClustered(4), seed=0, max_norm=1e3)
+    grid = grid_of(app=client_app(change=spoiled(kind)))
+    for number in range(1, 8):
+        messages = strategy.configure_train(number, model(), ConfigRecord(), grid)
+        assert strategy._round is not None
+        now = strategy._round
+        moved, _ = strategy.aggregate_train(number, grid.send_and_receive(messages))
+
+        expected = 1.0 + sum(w * update_of(int(k)) for k, w in now.weights.items() if k != "3")
+        result = flat(model()) if moved is None else flat(moved)
+        assert result == pytest.approx(expected, abs=1e-6)
+        assert ("3" in now.failed) == ("3" in now.counts)
+    assert strategy._memory is not None
+    assert "3" not in strategy._memory.state()

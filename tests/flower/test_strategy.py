@@ -1,0 +1,207 @@
+"""Drawn clients and exact weights, with every design and every strategy that respects weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp import strategy as flwr
+from scipy.stats import chi2
+
+from fedcohort import (
+    Multinomial,
+    Poisson,
+    Population,
+    Recipe,
+    SimilarityClustered,
+    SizeClustered,
+    Stream,
+    Uniform,
+    stream,
+)
+from fedcohort.errors import FlowerError
+from fedcohort.flower import CohortStrategy
+from flower.federation import SIZES, client_app, flat, grid_of, model, one_round, update_of
+
+RECIPES: list[Recipe] = [
+    Multinomial(8),
+    SizeClustered(4),
+    SimilarityClustered(4),
+    Poisson(3),
+    Uniform(3),
+    Uniform(3, unbiased=True),
+]
+
+
+def expected_model(recipe: Recipe, round_: int) -> np.ndarray:
+    """What the one formula gives, from the library alone."""
+    population = Population(SIZES)
+    ties = stream(0, round_=round_, use=Stream.TIES)
+    design = recipe.build(population, None, None, round_, ties)
+    cohort = design.draw(stream(0, round_=round_, use=Stream.COHORT))
+    updates = np.array([update_of(int(client)) for client in cohort.clients], dtype=np.float64)
+    return 1.0 + cohort.weights @ updates.reshape(len(cohort), -1) if len(cohort) else np.ones(10)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=repr)
+def test_the_model_moves_by_the_one_formula(recipe: Recipe) -> None:
+    """The first rounds of fresh strategies: similarity knows no updates yet."""
+    for seed_round in range(1, 8):
+        strategy = CohortStrategy(flwr.FedAvg(), recipe, seed=0)
+
+        moved = one_round(strategy, grid_of(), seed_round)
+
+        result = flat(model()) if moved is None else flat(moved)
+        assert result == pytest.approx(expected_model(recipe, seed_round), abs=1e-6)
+
+
+def test_a_client_drawn_twice_gets_one_message_and_twice_the_weight() -> None:
+    grid = grid_of()
+    strategy = CohortStrategy(flwr.FedAvg(), Multinomial(8), seed=0)
+
+    one_round(strategy, grid)
+
+    trained = [node for kind, node in grid.asked if kind == "train"]
+    counts = strategy.selections.drawn
+    assert max(counts.values()) > 1
+    assert sum(counts.values()) == 8
+    assert sorted(grid.partitions[node] for node in trained) == sorted(map(int, counts))
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        flwr.FedAvg(),
+        flwr.FedProx(proximal_mu=0.1),
+        flwr.FedAdam(),
+        flwr.FedYogi(),
+        flwr.FedAdagrad(),
+        flwr.FedAvgM(),
+    ],
+    ids=lambda inner: type(inner).__name__,
+)
+def test_strategies_that_inherit_the_average_get_our_weights(inner: flwr.FedAvg) -> None:
+    """The same inner strategy, fed by hand with one reply that is the weighted mean already."""
+    twin = type(inner)(proximal_mu=0.1) if isinstance(inner, flwr.FedProx) else type(inner)()
+    ours = CohortStrategy(inner, SizeClustered(4), seed=0)
+    alone = CohortStrategy(twin, SizeClustered(1), seed=0, sizes={"0": 1})
+
+    moved = one_round(ours, grid_of())
+
+    target = expected_model(SizeClustered(4), 1) - 1.0
+    single = grid_of(1, app=client_app([1], update=lambda client: target))
+    reference = one_round(alone, single)
+    assert moved is not None
+    assert reference is not None
+    assert flat(moved) == pytest.approx(flat(reference), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [flwr.FedMedian(), flwr.FedTrimmedAvg(), flwr.Krum(), flwr.QFedAvg(client_learning_rate=0.1)],
+    ids=lambda inner: type(inner).__name__,
+)
+def test_strategies_that_ignore_weights_are_refused(inner: flwr.Strategy) -> None:
+    with pytest.raises(FlowerError, match=f"{type(inner).__name__} ignores the weights"):
+        CohortStrategy(inner, Multinomial(3), seed=0)
+
+
+def test_node_ids_change_neither_cohorts_nor_the_model() -> None:
+    models = []
+    for first in (1000, 77):
+        strategy, arrays = CohortStrategy(flwr.FedAvg(), SimilarityClustered(3), seed=5), model()
+        for number in range(1, 6):
+            arrays = one_round(strategy, grid_of(first=first), number, arrays) or arrays
+        models.append(flat(arrays))
+
+    assert (models[0] == models[1]).all()
+
+
+def test_similarity_learns_from_the_replies() -> None:
+    strategy = CohortStrategy(flwr.FedAvg(), SimilarityClustered(2), seed=0)
+    grid = grid_of()
+    for number in range(1, 20):
+        one_round(strategy, grid, number)
+
+    assert strategy._memory is not None
+    kept = strategy._memory.state()
+    assert set(kept) == {"0", "1", "2", "3", "4"}  # client 5 has no samples
+    for key, update in kept.items():
+        assert update == pytest.approx(update_of(int(key)), abs=1e-6)
+
+
+def test_a_restarted_server_goes_on_with_the_same_stream(tmp_path: Path) -> None:
+    def play(strategy: CohortStrategy, rounds: range, arrays: ArrayRecord) -> ArrayRecord:
+        for number in rounds:
+            arrays = one_round(strategy, grid_of(), number, arrays) or arrays
+        return arrays
+
+    whole = play(
+        CohortStrategy(flwr.FedAvg(), SimilarityClustered(3), seed=1), range(1, 9), model()
+    )
+    first = CohortStrategy(flwr.FedAvg(), SimilarityClustered(3), seed=1)
+    middle = play(first, range(1, 5), model())
+    first.save(tmp_path / "state")
+    second = CohortStrategy(flwr.FedAvg(), SimilarityClustered(3), seed=1)
+    second.load(tmp_path / "state")
+
+    end = play(second, range(1, 5), middle)
+
+    assert (flat(end) == flat(whole)).all()
+
+
+def test_a_state_of_another_seed_or_no_state_is_refused(tmp_path: Path) -> None:
+    CohortStrategy(flwr.FedAvg(), Multinomial(3), seed=1).save(tmp_path / "state")
+    (tmp_path / "other").write_bytes(b"x")
+    strategy = CohortStrategy(flwr.FedAvg(), Multinomial(3), seed=2)
+
+    with pytest.raises(FlowerError, match="was written with another seed"):
+        strategy.load(tmp_path / "state")
+    with pytest.raises(FlowerError, match="cannot be read"):
+        strategy.load(tmp_path / "other")
+
+
+def test_an_inner_strategy_keeps_its_own_settings() -> None:
+    inner = flwr.FedAvg(fraction_train=0.3, min_train_nodes=4, min_available_nodes=5)
+
+    one_round(CohortStrategy(inner, SizeClustered(2), seed=0), grid_of())
+
+    assert (inner.fraction_train, inner.min_train_nodes, inner.min_available_nodes) == (0.3, 4, 5)
+
+
+def test_whole_trainings_run_through_start() -> None:
+    strategy = CohortStrategy(flwr.FedAvg(fraction_evaluate=0.0), SizeClustered(3), seed=0)
+
+    result = strategy.start(grid_of(), model(), num_rounds=4)
+
+    assert result.arrays is not None
+    assert np.isfinite(flat(result.arrays)).all()
+    drawn = strategy.selections.summary()
+    assert sum(count for count, _ in drawn.values()) == 12
+    assert drawn["3"][1] == pytest.approx(4 * 3 * 70 / 180)
+
+
+def test_frequencies_agree_with_the_importances() -> None:
+    """Ten thousand rounds, false alarm 1e-6: the counts' covariance is m^2 times the weights'."""
+    rounds = 10_000
+    recipe = SizeClustered(4)
+    strategy = CohortStrategy(flwr.FedAvg(), recipe, seed=3)
+    grid = grid_of()
+    for number in range(1, rounds + 1):
+        strategy.configure_train(number, model(), ConfigRecord(), grid)
+        assert strategy._round is not None
+        strategy.selections.drawn.update(strategy._round.counts)
+
+    population = Population(SIZES[:5])
+    ties = stream(3, round_=1, use=Stream.TIES)
+    design = recipe.build(population, None, None, 1, ties)
+    counts = np.array([strategy.selections.drawn[str(k)] for k in range(5)])
+    excess = counts - rounds * design.expected_counts
+    covariance = rounds * design.cohort_size**2 * design.weight_covariance()
+    inverse, rank = np.linalg.pinv(covariance, rcond=1e-9), np.linalg.matrix_rank(covariance)
+    assert excess @ inverse @ excess < chi2.isf(1e-6, rank)
