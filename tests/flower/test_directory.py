@@ -158,3 +158,39 @@ def test_the_plan_is_built_again_only_when_somebody_comes_or_goes() -> None:
 
     assert designs[0] is designs[1]
     assert designs[1] is not designs[2]
+
+
+def test_a_silent_node_is_not_asked_again_until_it_comes_back() -> None:
+    directory, grid = Directory(), grid_of()
+    silent = next(node for node, client in grid.partitions.items() if client == 2)
+    grid.fails = lambda node, kind: node == silent
+
+    directory.refresh(grid)
+    directory.refresh(grid)
+    asked_twice = queries(grid)
+    grid.partitions.pop(silent)
+    directory.refresh(grid)
+    grid.partitions[silent] = 2
+    grid.fails = lambda node, kind: False
+    directory.refresh(grid)
+
+    assert asked_twice == len(SIZES)
+    assert directory.keys == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_training_waits_for_the_nodes_that_the_inner_strategy_asks_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grid, pauses = grid_of(), []
+    everyone = dict(grid.partitions)
+    grid.partitions = dict(list(everyone.items())[:2])
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        grid.partitions = everyone
+
+    monkeypatch.setattr("fedcohort.flower.strategy.time.sleep", pause)
+
+    one_round(CohortStrategy(FedAvg(min_available_nodes=6), SizeClustered(3), seed=0), grid)
+
+    assert pauses == [1]

@@ -88,6 +88,7 @@ def test_a_client_drawn_twice_gets_one_message_and_twice_the_weight() -> None:
 def test_strategies_that_inherit_the_average_get_our_weights(inner: flwr.FedAvg) -> None:
     """The same inner strategy, fed by hand with one reply that is the weighted mean already."""
     twin = type(inner)(proximal_mu=0.1) if isinstance(inner, flwr.FedProx) else type(inner)()
+    twin.min_available_nodes = 1
     ours = CohortStrategy(inner, SizeClustered(4), seed=0)
     alone = CohortStrategy(twin, SizeClustered(1), seed=0, sizes={"0": 1})
 

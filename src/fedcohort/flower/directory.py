@@ -43,6 +43,7 @@ class Directory:
         self._max_size, self._max_share = max_size, max_share
         self._query_timeout = query_timeout
         self._key_of: dict[int, str] = {}
+        self._silent: set[int] = set()
         self._size_of: dict[str, int] = {}
         self._node_of: dict[str, int] = {}
         self._keys: list[str] = []
@@ -67,9 +68,11 @@ class Directory:
     def refresh(self, grid: Grid) -> bool:
         """Look who is there; ask who is new. Return whether anything changed."""
         present = set(grid.get_node_ids())
-        strangers = sorted(present - set(self._key_of))
+        self._silent &= present  # who comes back is asked again
+        strangers = sorted(present - set(self._key_of) - self._silent)
         if strangers:
             self._learn(grid, strangers)
+            self._silent.update(set(strangers) - set(self._key_of))
         nodes: dict[str, int] = {}
         for node_id in sorted(present & set(self._key_of)):
             key = self._key_of[node_id]

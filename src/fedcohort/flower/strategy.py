@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from logging import getLogger
@@ -121,6 +122,7 @@ class CohortStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Draw the round's clients, and let the inner strategy write to exactly these."""
+        _wait_for_nodes(grid, self._inner.min_available_nodes)
         changed = self.directory.refresh(grid)
         number = self._rounds_before + server_round
         if changed or self.recipe.learns or self._design is None:
@@ -291,3 +293,10 @@ class CohortStrategy(Strategy):
             rng=stream(self.seed, round_=now.number, use=Stream.REDRAW),
         )
         return {key: count / now.design.cohort_size for key, count in counts.items()}
+
+
+def _wait_for_nodes(grid: Grid, needed: int) -> None:
+    """Wait until as many nodes are there as the inner strategy asks for, as Flower does."""
+    while (found := len(list(grid.get_node_ids()))) < needed:
+        log.info("waiting for nodes: %d of %d are there", found, needed)
+        time.sleep(1)
