@@ -97,7 +97,7 @@ def test_nonsense_is_left_out_and_logged(size: Any, caplog: pytest.LogCaptureFix
         return reply
 
     grid.app = lying  # type: ignore[assignment]
-    with caplog.at_level(logging.WARNING, "fedcohort"):
+    with caplog.at_level(logging.WARNING, "flwr.fedcohort"):
         directory.refresh(grid)
 
     assert "0" not in directory.keys
@@ -121,7 +121,7 @@ def test_a_boast_is_bounded_and_logged(caplog: pytest.LogCaptureFixture) -> None
     grid = grid_of(app=client_app([50, 30, 20, 10**12, 10, 0]))
     directory = Directory(max_size=1000, max_share=0.4)
 
-    with caplog.at_level(logging.WARNING, "fedcohort"):
+    with caplog.at_level(logging.WARNING, "flwr.fedcohort"):
         directory.refresh(grid)
 
     sizes = directory.population.sizes

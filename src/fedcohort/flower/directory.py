@@ -13,7 +13,7 @@ from fedcohort.errors import FlowerError
 from fedcohort.flower.size_query import ask_sizes
 from fedcohort.population import Population
 
-log = getLogger(__name__)
+log = getLogger("flwr.fedcohort")
 
 
 @final

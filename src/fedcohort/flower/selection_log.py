@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedcohort.designs import Design, RowDesign
 from fedcohort.streams import Stream, stream
 
-log = getLogger(__name__)
+log = getLogger("flwr.fedcohort")
 
 
 @final

@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-log = getLogger(__name__)
+log = getLogger("flwr.fedcohort")
 
 ACTION = "num_examples"
 MESSAGE_TYPE = f"query.{ACTION}"

@@ -29,7 +29,7 @@ from fedcohort.flower.selection_log import SelectionLog
 from fedcohort.streams import Stream, stream
 from fedcohort.whole_file import read_sealed, write_sealed
 
-log = getLogger(__name__)
+log = getLogger("flwr.fedcohort")
 
 FORMAT = "fedcohort flower state 1"
 
@@ -122,7 +122,8 @@ class CohortStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Draw the round's clients, and let the inner strategy write to exactly these."""
-        _wait_for_nodes(grid, self._inner.min_available_nodes)
+        # Only before the first round: afterwards training goes on with whoever is left.
+        _wait_for_nodes(grid, 1 if self._design else self._inner.min_available_nodes)
         changed = self.directory.refresh(grid)
         number = self._rounds_before + server_round
         if changed or self.recipe.learns or self._design is None:

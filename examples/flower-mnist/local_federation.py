@@ -1,0 +1,190 @@
+"""A whole Flower deployment on this machine: a SuperLink and SuperNodes, stopped at the end.
+
+With ``secure=True`` all traffic is under TLS, and only nodes whose keys were registered may join.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from certificates import write_certificates, write_node_key
+
+APP = Path(__file__).parent
+ENVIRONMENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+class LocalFederation:
+    """SuperLink and SuperNodes on loopback; use it in a ``with`` statement."""
+
+    def __init__(self, folder: Path, n_nodes: int, *, secure: bool = False) -> None:
+        self.folder, self.n_nodes, self.secure = folder, n_nodes, secure
+        self.port = free_port()
+        self.nodes: dict[int, subprocess.Popen[bytes]] = {}
+        self._processes: list[subprocess.Popen[bytes]] = []
+        # Flower starts programs of its own, which lie beside this Python.
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        own = {"FLWR_HOME": str(folder), "PATH": path}
+        self._environment = {**os.environ, **ENVIRONMENT, **own}
+
+    def __enter__(self) -> LocalFederation:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        connection = (
+            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "{self.address}"\n'
+        )
+        if self.secure:
+            write_certificates(self.folder)
+            connection += f'root-certificates = "{self.folder / "ca.crt"}"\n'
+        else:
+            connection += "insecure = true\n"
+        (self.folder / "config.toml").write_text(connection)
+        self._start("flower-superlink", *self._superlink_options(), name="superlink")
+        self._wait_for_port()
+        for number in range(self.n_nodes):
+            self.start_node(number)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for process in reversed(self._processes):
+            with suppress(ProcessLookupError):
+                process.terminate()
+        for process in self._processes:
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        end = time.monotonic() + 10
+        while (left := self._left()) and time.monotonic() < end:
+            time.sleep(0.2)
+        for number in left:
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+
+    def _left(self) -> list[int]:
+        """Find the processes that Flower started for itself: they have our ``FLWR_HOME``."""
+        mark = f"FLWR_HOME={self.folder}\0".encode()
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                if mark in path.read_bytes():
+                    found.append(int(path.parent.name))
+        return found
+
+    @property
+    def address(self) -> str:
+        """Where the SuperLink listens."""
+        return f"127.0.0.1:{self.port}"
+
+    def start_node(self, number: int, *, register: bool = True) -> None:
+        """Start a SuperNode; in a secure federation its key is registered first."""
+        options = ["--superlink", self.address, "--host", "127.0.0.1", "--port", str(free_port())]
+        if self.secure:
+            public, private = write_node_key(self.folder, number)
+            if register:
+                self.flwr("supernode", "register", str(public))
+            options += ["--root-certificates", str(self.folder / "ca.crt")]
+            options += ["--auth-supernode-private-key", str(private)]
+        else:
+            options.append("--insecure")
+        configuration = f"partition-id={number} num-partitions={self.n_nodes}"
+        self.nodes[number] = self._start(
+            "flower-supernode", *options, "--node-config", configuration, name=f"node-{number}"
+        )
+
+    def run(self, *, timeout: float = 240, **config: Any) -> str:
+        """Run the app to its end; return how the run ended."""
+        settings = " ".join(f"{key.replace('_', '-')}={_toml(v)}" for key, v in config.items())
+        started = json.loads(
+            self.flwr("run", str(APP), "--run-config", settings, "--format", "json")
+        )
+        run_id = started["run-id"]
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            listed = json.loads(self.flwr("list", "--run-id", str(run_id), "--format", "json"))
+            status = str(listed["runs"][0]["status"])
+            if status.startswith("finished"):
+                return status
+            time.sleep(1)
+        return "still running"
+
+    def flwr(self, *arguments: str) -> str:
+        """Call the ``flwr`` command and return what it prints."""
+        result = subprocess.run(
+            [_command("flwr"), *arguments],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if result.returncode:
+            raise RuntimeError(f"flwr {arguments[0]}: {result.stdout} {result.stderr}")
+        return result.stdout
+
+    def log_of(self, name: str) -> str:
+        """Return what a process has printed."""
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def _superlink_options(self) -> list[str]:
+        options = ["--host", "127.0.0.1", "--port", str(self.port), "--isolation", "subprocess"]
+        if not self.secure:
+            return [*options, "--insecure"]
+        files = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
+        for option, name in files.items():
+            options += [f"--ssl-{option}", str(self.folder / name)]
+        return [*options, "--enable-supernode-auth"]
+
+    def _start(self, command: str, *options: str, name: str) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [_command(command), *options],
+                env=self._environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self._processes.append(process)
+        return process
+
+    def _wait_for_port(self, timeout: float = 60) -> None:
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+                return
+            time.sleep(0.2)
+        raise RuntimeError(f"the SuperLink did not start:\n{self.log_of('superlink')}")
+
+
+def free_port() -> int:
+    """Return a port that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _command(name: str) -> str:
+    """Return the program beside this Python."""
+    return str(Path(sys.executable).parent / name)
+
+
+def _toml(value: object) -> str:
+    return json.dumps(value) if isinstance(value, str) else str(value)
