@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo figures test check format bench clean
+.PHONY: help demo flower-demo figures test check format bench clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -19,6 +19,9 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## The paper's comparison on bundled digits, with a report: half a minute
 	$(BIN)/fedcohort run experiments/digits.toml
 	$(BIN)/fedcohort report
+
+flower-demo: $(READY)  ## A Flower deployment on this machine, clients drawn by two designs: two minutes
+	$(BIN)/python examples/flower-mnist/demo.py
 
 figures: $(READY)  ## Redraw all figures of results/ from its tables
 	for run in results/*/; do \

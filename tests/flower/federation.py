@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from fedcohort.flower import CohortStrategy, register_size_query
+from fedcohort.flower import register_size_query
 from flower.in_process import InProcessGrid
 
 SIZES = [50, 30, 20, 70, 10, 0]
@@ -72,7 +73,7 @@ def flat(arrays: ArrayRecord) -> NDArray[np.float64]:
 
 
 def one_round(
-    strategy: CohortStrategy, grid: InProcessGrid, number: int = 1, start: ArrayRecord | None = None
+    strategy: Strategy, grid: InProcessGrid, number: int = 1, start: ArrayRecord | None = None
 ) -> ArrayRecord | None:
     """Play one round as ``Strategy.start`` does; None: the model stays."""
     sent = model() if start is None else start

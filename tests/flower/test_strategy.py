@@ -102,6 +102,35 @@ def test_strategies_that_inherit_the_average_get_our_weights(inner: flwr.FedAvg)
     assert flat(moved) == pytest.approx(flat(reference), abs=1e-6)
 
 
+def private(strategy: flwr.Strategy) -> flwr.Strategy:
+    """Wrap a strategy for differential privacy, with no noise and room for every update."""
+    return flwr.DifferentialPrivacyServerSideFixedClipping(
+        strategy, noise_multiplier=0.0, clipping_norm=1e6, num_sampled_clients=4
+    )
+
+
+@pytest.mark.parametrize("outside", [True, False])
+def test_it_works_inside_and_outside_the_wrappers_for_privacy(outside: bool) -> None:
+    fedavg = flwr.FedAvg()
+    if outside:
+        strategy: flwr.Strategy = CohortStrategy(private(fedavg), SizeClustered(4), seed=0)
+    else:
+        strategy = private(CohortStrategy(fedavg, SizeClustered(4), seed=0))
+
+    moved = one_round(strategy, grid_of())
+
+    assert moved is not None
+    assert flat(moved) == pytest.approx(expected_model(SizeClustered(4), 1), abs=1e-5)
+
+
+def test_a_deadline_is_the_messages_time_to_live() -> None:
+    strategy = CohortStrategy(flwr.FedAvg(), SizeClustered(4), seed=0, deadline=7.0)
+
+    messages = list(strategy.configure_train(1, model(), ConfigRecord(), grid_of()))
+
+    assert {message.metadata.ttl for message in messages} == {7.0}
+
+
 @pytest.mark.parametrize(
     "inner",
     [flwr.FedMedian(), flwr.FedTrimmedAvg(), flwr.Krum(), flwr.QFedAvg(client_learning_rate=0.1)],
