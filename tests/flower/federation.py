@@ -35,9 +35,10 @@ def client_app(
     sizes: list[Any] = SIZES,
     change: Change = lambda client, content: content,
     update: Callable[[int], NDArray[Any]] = update_of,
+    mods: list[Any] | None = None,
 ) -> ClientApp:
     """Make an app that adds its client's update; ``change`` can spoil a reply."""
-    app = ClientApp()
+    app = ClientApp(mods=mods)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 
@@ -18,12 +19,26 @@ class Reply:
     update: NDArray[np.float32]
 
 
+#: Makes arrays of a compressed reply: (content, the model that was sent) -> content.
+Decode = Callable[[RecordDict, ArrayRecord], RecordDict]
+
+
 def checked_reply(
-    message: Message, sent: ArrayRecord, *, weight_key: str, max_norm: float | None
+    message: Message,
+    sent: ArrayRecord,
+    *,
+    weight_key: str,
+    max_norm: float | None,
+    decode: Decode | None = None,
 ) -> Reply | str:
     """Return the reply with its update, or what is wrong with it."""
     if message.has_error():
         return f"error {message.error.code}: {message.error.reason}"
+    if decode is not None:
+        try:
+            message = _with_content(message, decode(message.content, sent))
+        except Exception as error:  # a client can send anything
+            return f"cannot be decoded ({type(error).__name__}: {error})"
     content = message.content
     if len(content.array_records) != 1 or len(content.metric_records) != 1:
         return "needs one record of arrays and one of metrics"
@@ -73,9 +88,14 @@ def weighed(
     changed = RecordDict(dict(content.items()))
     changed[arrays_name] = arrays
     changed[metrics_name] = MetricRecord({**metrics, weight_key: weight})
-    message = copy(reply.message)
-    message.content = changed
-    return message
+    return _with_content(reply.message, changed)
+
+
+def _with_content(message: Message, content: RecordDict) -> Message:
+    """Return the message with other content; the one that came stays as it is."""
+    changed = copy(message)
+    changed.content = content
+    return changed
 
 
 def _stretched(before: Array, after: Array, total: float) -> Array:

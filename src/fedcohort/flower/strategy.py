@@ -24,7 +24,7 @@ from fedcohort.flower.failures import ON_FAILURE, OnFailure, check_redraw, redra
 from fedcohort.flower.grid_view import GridView
 from fedcohort.flower.inner_strategy import weighing_strategy, writing_to_all
 from fedcohort.flower.keyed_memory import KeyedMemory
-from fedcohort.flower.replies import Reply, checked_reply, weighed
+from fedcohort.flower.replies import Decode, Reply, checked_reply, weighed
 from fedcohort.flower.selection_log import SelectionLog
 from fedcohort.streams import Stream, stream
 from fedcohort.whole_file import read_sealed, write_sealed
@@ -80,6 +80,15 @@ class CohortStrategy(Strategy):
     max_size, max_share, max_norm
         Bounds: on the samples a client can claim, on its share of all samples, and on the norm of
         an update.
+    query_timeout
+        Seconds that a new node has to say its size.
+    log_file
+        Where to write a JSON line for every round; None writes none.
+    decode
+        Turns a compressed reply's content into arrays like the model's, given the model that was
+        sent; None where clients send arrays as they are.
+    secure_aggregation
+        True is refused, with the reason.
     """
 
     def __init__(
@@ -98,12 +107,16 @@ class CohortStrategy(Strategy):
         max_norm: float | None = None,
         query_timeout: float = 60.0,
         log_file: Path | None = None,
+        decode: Decode | None = None,
+        secure_aggregation: bool = False,
     ) -> None:
         checked_choice("CohortStrategy", "on_failure", on_failure, ON_FAILURE)
+        if secure_aggregation:
+            _refuse_secure_aggregation(recipe)
         self.strategy, self.recipe, self.seed = strategy, recipe, seed
         self._inner = weighing_strategy(strategy)
         self._on_failure, self._tries = on_failure, tries
-        self._deadline, self._max_norm = deadline, max_norm
+        self._deadline, self._max_norm, self._decode = deadline, max_norm, decode
         self.directory = Directory(
             sizes, max_size=max_size, max_share=max_share, query_timeout=query_timeout
         )
@@ -260,6 +273,7 @@ class CohortStrategy(Strategy):
                 now.sent,
                 weight_key=self._inner.weighted_by_key,
                 max_norm=self._max_norm,
+                decode=self._decode,
             )
             if isinstance(found, Reply):
                 now.answered[key] = found
@@ -294,6 +308,18 @@ class CohortStrategy(Strategy):
             rng=stream(self.seed, round_=now.number, use=Stream.REDRAW),
         )
         return {key: count / now.design.cohort_size for key, count in counts.items()}
+
+
+def _refuse_secure_aggregation(recipe: Recipe) -> None:
+    if recipe.learns:
+        raise FlowerError(
+            f"CohortStrategy: {recipe.name} compares the clients' single updates, which secure "
+            f"aggregation hides from the server. Use a design that needs sizes alone, such as size."
+        )
+    raise FlowerError(
+        "CohortStrategy: Flower's Message API has no SecAgg+ yet; it is part of the older "
+        "workflow, which draws clients itself. Use TLS, or differential privacy."
+    )
 
 
 def _wait_for_nodes(grid: Grid, needed: int) -> None:
