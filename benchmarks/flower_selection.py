@@ -1,7 +1,7 @@
 """How long a round's selection takes in a Flower server, beside Flower's own.
 
-Run ``python benchmarks/flower_selection.py [--json]``: seconds. Nodes are in this process and are only drawn;
-similarity knows an update of every client, sketched to 64 numbers. Flower's own is
+Run ``python benchmarks/flower_selection.py [--json]``: seconds. Nodes are in this process and are
+only drawn; similarity knows an update of every client, sketched to 64 numbers. Flower's own is
 ``FedAvg.configure_train`` with the same number of nodes.
 
 Bars: 50 ms at 1,000 nodes for designs that need sizes, 1 s for similarity, 1 s at 100,000 nodes.

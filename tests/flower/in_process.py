@@ -21,6 +21,7 @@ class InProcessGrid(Grid):
     ) -> None:
         self.app, self.partitions, self.fails = app, partitions, fails
         self.asked: list[tuple[str, int]] = []
+        self._waiting: dict[str, Message] = {}
 
     def set_run(self, run: Any) -> None:
         raise NotImplementedError
@@ -33,10 +34,17 @@ class InProcessGrid(Grid):
         raise NotImplementedError
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise NotImplementedError
+        self._waiting = {}
+        for message in sorted(messages, key=lambda each: each.metadata.dst_node_id):
+            message.metadata.__dict__["_message_id"] = f"message-{message.metadata.dst_node_id}"
+            for reply in self._answer(message):
+                self._waiting[message.metadata.message_id] = reply
+        return list(self._waiting)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise NotImplementedError
+        """Hand out one reply at a time, in the order of node numbers."""
+        ready = [key for key in self._waiting if key in set(message_ids)]
+        return [self._waiting.pop(ready[0])] if ready else []
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self.partitions)

@@ -27,7 +27,7 @@ from fedcohort import (
 )
 from fedcohort.errors import FlowerError
 from fedcohort.flower import CohortStrategy
-from fedcohort.flower.failures import redrawn
+from fedcohort.flower.failures import OnFailure, redrawn
 from flower.federation import SIZES, client_app, flat, grid_of, layers, model, one_round, update_of
 from flower.in_process import InProcessGrid
 from populations import rng
@@ -155,7 +155,7 @@ def test_what_is_still_lost_after_the_tries_stays_lost() -> None:
 def test_only_draws_of_one_weight_can_be_redrawn() -> None:
     strategy = CohortStrategy(FedAvg(), Poisson(3), seed=0, on_failure="redraw")
 
-    with pytest.raises(FlowerError, match=r"needs a design whose draws weigh the same; Poisson"):
+    with pytest.raises(FlowerError, match=r"need a design whose draws weigh the same; Poisson"):
         strategy.configure_train(1, model(), ConfigRecord(), grid_of())
 
 
@@ -201,3 +201,36 @@ def test_a_broken_reply_reaches_neither_the_model_nor_the_memory(kind: str) -> N
         assert ("3" in now.failed) == ("3" in now.counts)
     assert strategy._memory is not None
     assert "3" not in strategy._memory.state()
+
+
+def test_over_selection_takes_the_first_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two draws of four count; replies come one at a time, low node numbers first."""
+    monkeypatch.setattr("fedcohort.flower.grid_view.PAUSE", 0.0)
+    strategy = CohortStrategy(
+        FedAvg(fraction_evaluate=0.0), SizeClustered(2), seed=0, extra=2, log_file=None
+    )
+    grid = grid_of()
+    weights: list[tuple[dict[str, int], dict[str, float]]] = []
+    monkeypatch.setattr(
+        strategy.selections,
+        "write",
+        lambda number, design, counts, shares, failed, seed: weights.append((counts, shares)),
+    )
+
+    strategy.start(grid, model(), num_rounds=12)
+
+    for counts, shares in weights:
+        order = sorted(counts, key=strategy.directory.node_of)
+        first, answered = [], 0
+        for key in order:
+            if answered < 2:
+                first.append(key)
+                answered += counts[key]
+        assert sum(counts.values()) == 4
+        assert shares == pytest.approx({key: counts[key] / answered for key in first})
+
+
+@pytest.mark.parametrize(("extra", "rule"), [(-1, "keep"), (2, "redraw")])
+def test_over_selection_that_makes_no_sense_is_refused(extra: int, rule: OnFailure) -> None:
+    with pytest.raises(FlowerError, match="extra must be 0 or more"):
+        CohortStrategy(FedAvg(), SizeClustered(2), seed=0, extra=extra, on_failure=rule)

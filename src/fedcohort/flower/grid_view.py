@@ -1,24 +1,27 @@
-"""A grid on which only some nodes are to be seen."""
+"""Grids around a grid: one that shows only some nodes, and one that takes the first answers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+#: Seconds between two looks for replies.
+PAUSE = 0.5
 
-@final
-class GridView(Grid):
-    """A grid that lists only ``node_ids``; all else is the grid's own."""
 
-    def __init__(self, grid: Grid, node_ids: Sequence[int]) -> None:
-        self._grid, self._node_ids = grid, list(node_ids)
+class _Around(Grid):
+    """A grid that leaves everything to another one."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the nodes that are to be seen."""
-        return list(self._node_ids)
+        """Return the nodes."""
+        return self._grid.get_node_ids()
 
     def set_run(self, run: Any) -> None:
         """Set the run."""
@@ -53,3 +56,41 @@ class GridView(Grid):
     ) -> Iterable[Message]:
         """Send messages and wait for the replies."""
         return self._grid.send_and_receive(messages, timeout=timeout)
+
+
+@final
+class GridView(_Around):
+    """A grid that lists only ``node_ids``; all else is the grid's own."""
+
+    def __init__(self, grid: Grid, node_ids: Sequence[int]) -> None:
+        super().__init__(grid)
+        self._node_ids = list(node_ids)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the nodes that are to be seen."""
+        return list(self._node_ids)
+
+
+@final
+class FirstAnswers(_Around):
+    """A grid that waits for replies only until ``enough`` says that there are enough."""
+
+    def __init__(self, grid: Grid, enough: Callable[[list[Message]], bool]) -> None:
+        super().__init__(grid)
+        self._enough = enough
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send messages; return the replies that came first."""
+        end = None if timeout is None else time.monotonic() + timeout
+        pending, replies = set(self._grid.push_messages(messages)), list[Message]()
+        while pending and not self._enough(replies):
+            for reply in self._grid.pull_messages(pending):
+                replies.append(reply)
+                pending.discard(reply.metadata.reply_to_message_id)
+            if end is not None and time.monotonic() > end:
+                break
+            if pending and not self._enough(replies):
+                time.sleep(PAUSE)
+        return replies

@@ -5,15 +5,15 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from logging import getLogger
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result, Strategy
 
 from fedcohort.arguments import checked_choice
 from fedcohort.cohort import Cohort
@@ -21,7 +21,7 @@ from fedcohort.designs import Design, Recipe
 from fedcohort.errors import FlowerError
 from fedcohort.flower.directory import Directory
 from fedcohort.flower.failures import ON_FAILURE, OnFailure, check_redraw, redrawn, renormalised
-from fedcohort.flower.grid_view import GridView
+from fedcohort.flower.grid_view import FirstAnswers, GridView
 from fedcohort.flower.inner_strategy import weighing_strategy, writing_to_all
 from fedcohort.flower.keyed_memory import KeyedMemory
 from fedcohort.flower.replies import Decode, Reply, checked_reply, weighed
@@ -73,6 +73,9 @@ class CohortStrategy(Strategy):
         it over those that answered (as Flower does; biased).
     tries
         How often ``"redraw"`` draws again.
+    extra
+        Over-selection: so many more draws, of which the first ``cohort_size`` that are answered
+        count. That favours fast clients, so it is biased; only with ``start`` of this strategy.
     sketch
         Numbers that the memory keeps of an update; None keeps it whole.
     deadline
@@ -100,6 +103,7 @@ class CohortStrategy(Strategy):
         sizes: Mapping[str | int, int] | None = None,
         on_failure: OnFailure = "keep",
         tries: int = 10,
+        extra: int = 0,
         sketch: int | None = None,
         deadline: float | None = None,
         max_size: int | None = None,
@@ -115,7 +119,12 @@ class CohortStrategy(Strategy):
             _refuse_secure_aggregation(recipe)
         self.strategy, self.recipe, self.seed = strategy, recipe, seed
         self._inner = weighing_strategy(strategy)
-        self._on_failure, self._tries = on_failure, tries
+        if extra < 0 or (extra and on_failure == "redraw"):
+            raise FlowerError(
+                f"CohortStrategy: extra must be 0 or more, and 0 with on_failure='redraw', which "
+                f"replaces what is lost; got {extra}. Choose one of the two."
+            )
+        self._on_failure, self._tries, self._extra = on_failure, tries, extra
         self._deadline, self._max_norm, self._decode = deadline, max_norm, decode
         self.directory = Directory(
             sizes, max_size=max_size, max_share=max_share, query_timeout=query_timeout
@@ -190,6 +199,21 @@ class CohortStrategy(Strategy):
         ]
         return self.strategy.aggregate_train(server_round, messages)
 
+    def start(self, grid: Grid, *args: Any, **kwargs: Any) -> Result:
+        """Train, as every strategy does; with ``extra`` a round ends with the first answers."""
+        around = FirstAnswers(grid, self._is_enough) if self._extra else grid
+        return super().start(around, *args, **kwargs)
+
+    def _is_enough(self, replies: list[Message]) -> bool:
+        """Whether as many draws were answered as count."""
+        if self._round is None:
+            return False
+        counts = self._round.counts
+        key_of = {self.directory.node_of(key): key for key in counts}
+        nodes = {reply.metadata.src_node_id for reply in replies if not reply.has_error()}
+        answered = sum(counts[key_of[node]] for node in nodes if node in key_of)
+        return answered >= self.recipe.cohort_size
+
     def save(self, path: Path) -> None:
         """Write what a restarted server needs: how many rounds were drawn, and the memory."""
         kept = {} if self._memory is None else self._memory.state()
@@ -235,8 +259,9 @@ class CohortStrategy(Strategy):
         population = self.directory.population
         memory = None if self._memory is None else self._memory.of(self.directory.keys)
         rng = stream(self.seed, round_=number, use=Stream.TIES)
-        design = self.recipe.build(population, memory, None, number, rng)
-        if self._on_failure == "redraw":
+        recipe = replace(self.recipe, cohort_size=self.recipe.cohort_size + self._extra)
+        design = recipe.build(population, memory, None, number, rng)
+        if self._on_failure == "redraw" or self._extra:
             check_redraw(design)
         return design
 
@@ -288,6 +313,10 @@ class CohortStrategy(Strategy):
     def _settled(self, now: _Round) -> dict[str, float]:
         """Return the weights of those that answered, by the rule for failures."""
         weights = {key: w for key, w in now.weights.items() if key in now.answered}
+        if self._extra:
+            counts = {key: now.counts[key] for key in now.answered}
+            shares = max(self.recipe.cohort_size, sum(counts.values()))
+            return {key: count / shares for key, count in counts.items()}
         if self._on_failure == "renormalise":
             return renormalised(weights)
         if self._on_failure == "keep" or len(weights) == len(now.weights):
