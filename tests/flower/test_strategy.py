@@ -216,6 +216,25 @@ def test_whole_trainings_run_through_start() -> None:
     assert drawn["3"][1] == pytest.approx(4 * 3 * 70 / 180)
 
 
+def test_a_design_that_repeats_clients_too_often_is_refused() -> None:
+    often = CohortStrategy(flwr.FedAvg(), Multinomial(8), seed=0, max_draws=2)
+    seldom = CohortStrategy(flwr.FedAvg(), SizeClustered(2), seed=0, max_draws=2)
+
+    with pytest.raises(FlowerError, match="MultinomialDesign can draw client 0 8 times"):
+        one_round(often, grid_of())
+    assert one_round(seldom, grid_of()) is not None
+
+
+def test_the_end_of_a_training_says_who_was_drawn(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = CohortStrategy(flwr.FedAvg(fraction_evaluate=0.0), SizeClustered(3), seed=0)
+
+    with caplog.at_level("INFO", "flwr.fedcohort"):
+        strategy.start(grid_of(), model(), num_rounds=4)
+
+    drawn = strategy.selections.drawn["3"]
+    assert f"client 3: drawn {drawn} times, 4.7 expected" in caplog.text
+
+
 def test_frequencies_agree_with_the_importances() -> None:
     """Ten thousand rounds, false alarm 1e-6: the counts' covariance is m^2 times the weights'."""
     rounds = 10_000

@@ -25,6 +25,18 @@ def check_redraw(design: Design) -> None:
         )
 
 
+def check_draws(design: Design, most: int) -> None:
+    """Let designs through that draw no client more than ``most`` times in a round."""
+    counts = design.max_count()
+    client = int(np.argmax(counts))
+    if counts[client] > most:
+        raise FlowerError(
+            f"CohortStrategy: max_draws is {most}, and {design.name} can draw client "
+            f"{design.population.ids[client]} {counts[client]} times in a round. Bound max_share, "
+            f"or use a design that repeats less, such as size."
+        )
+
+
 def renormalised(weights: Mapping[str, float]) -> dict[str, float]:
     """Spread the lost weight over those that answered, as Flower does: biased."""
     total = sum(weights.values())

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from logging import getLogger
 from typing import Any, final
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
+
+log = getLogger("flwr.fedcohort")
 
 #: Seconds between two looks for replies.
 PAUSE = 0.5
@@ -94,3 +97,10 @@ class FirstAnswers(_Around):
             if pending and not self._enough(replies):
                 time.sleep(PAUSE)
         return replies
+
+
+def wait_for_nodes(grid: Grid, needed: int) -> None:
+    """Wait until as many nodes are there as the inner strategy asks for, as Flower does."""
+    while (found := len(list(grid.get_node_ids()))) < needed:
+        log.info("waiting for nodes: %d of %d are there", found, needed)
+        time.sleep(1)

@@ -19,6 +19,7 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
+from fedcohort.designs import Recipe
 from fedcohort.errors import FlowerError
 
 #: They look at the clients' models one by one, whatever weights they carry.
@@ -60,3 +61,16 @@ def writing_to_all(inner: FedAvg, n_nodes: int) -> Iterator[None]:
     finally:
         for name, value in before.items():
             setattr(inner, name, value)
+
+
+def refuse_secure_aggregation(recipe: Recipe) -> None:
+    """Say why secure aggregation does not go with the recipe, or with Flower."""
+    if recipe.learns:
+        raise FlowerError(
+            f"CohortStrategy: {recipe.name} compares the clients' single updates, which secure "
+            f"aggregation hides from the server. Use a design that needs sizes alone, such as size."
+        )
+    raise FlowerError(
+        "CohortStrategy: Flower's Message API has no SecAgg+ yet; it is part of the older "
+        "workflow, which draws clients itself. Use TLS, or differential privacy."
+    )

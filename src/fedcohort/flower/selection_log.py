@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from logging import getLogger
@@ -16,6 +17,9 @@ from fedcohort.designs import Design, RowDesign
 from fedcohort.streams import Stream, stream
 
 log = getLogger("flwr.fedcohort")
+
+#: Clients that the summary names.
+LINES = 20
 
 
 @final
@@ -62,6 +66,20 @@ class SelectionLog:
             for key, count in zip(ids, counts.tolist(), strict=True):
                 expected[str(key)] = expected.get(str(key), 0.0) + count
         return {key: (self.drawn[key], count) for key, count in expected.items()}
+
+    def log_summary(self) -> None:
+        """Log who was drawn how often, the most surprising first."""
+        found = self.summary()
+        by_surprise = sorted(found, key=lambda key: -_surprise(*found[key]))
+        for key in by_surprise[:LINES]:
+            drawn, expected = found[key]
+            log.info("client %s: drawn %d times, %.1f expected", key, drawn, expected)
+        if len(found) > LINES:
+            log.info("and %d more clients", len(found) - LINES)
+
+
+def _surprise(drawn: int, expected: float) -> float:
+    return abs(drawn - expected) / math.sqrt(max(expected, 1.0))
 
 
 def _rows(design: Design, ids: Sequence[Hashable], number: int, seed: int) -> list[str] | None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from logging import getLogger
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -20,18 +17,27 @@ from fedcohort.cohort import Cohort
 from fedcohort.designs import Design, Recipe
 from fedcohort.errors import FlowerError
 from fedcohort.flower.directory import Directory
-from fedcohort.flower.failures import ON_FAILURE, OnFailure, check_redraw, redrawn, renormalised
-from fedcohort.flower.grid_view import FirstAnswers, GridView
-from fedcohort.flower.inner_strategy import weighing_strategy, writing_to_all
+from fedcohort.flower.failures import (
+    ON_FAILURE,
+    OnFailure,
+    check_draws,
+    check_redraw,
+    redrawn,
+    renormalised,
+)
+from fedcohort.flower.grid_view import FirstAnswers, GridView, wait_for_nodes
+from fedcohort.flower.inner_strategy import (
+    refuse_secure_aggregation,
+    weighing_strategy,
+    writing_to_all,
+)
 from fedcohort.flower.keyed_memory import KeyedMemory
 from fedcohort.flower.replies import Decode, Reply, checked_reply, weighed
+from fedcohort.flower.saved_state import SavedState, read_state, write_state
 from fedcohort.flower.selection_log import SelectionLog
 from fedcohort.streams import Stream, stream
-from fedcohort.whole_file import read_sealed, write_sealed
 
 log = getLogger("flwr.fedcohort")
-
-FORMAT = "fedcohort flower state 1"
 
 
 @dataclass(slots=True)
@@ -83,6 +89,9 @@ class CohortStrategy(Strategy):
     max_size, max_share, max_norm
         Bounds: on the samples a client can claim, on its share of all samples, and on the norm of
         an update.
+    max_draws
+        Refuse a design that can draw one client more often in a round: with differential privacy
+        a client that is drawn k times moves the aggregate by k shares.
     query_timeout
         Seconds that a new node has to say its size.
     log_file
@@ -109,6 +118,7 @@ class CohortStrategy(Strategy):
         max_size: int | None = None,
         max_share: float | None = None,
         max_norm: float | None = None,
+        max_draws: int | None = None,
         query_timeout: float = 60.0,
         log_file: Path | None = None,
         decode: Decode | None = None,
@@ -116,7 +126,7 @@ class CohortStrategy(Strategy):
     ) -> None:
         checked_choice("CohortStrategy", "on_failure", on_failure, ON_FAILURE)
         if secure_aggregation:
-            _refuse_secure_aggregation(recipe)
+            refuse_secure_aggregation(recipe)
         self.strategy, self.recipe, self.seed = strategy, recipe, seed
         self._inner = weighing_strategy(strategy)
         if extra < 0 or (extra and on_failure == "redraw"):
@@ -126,6 +136,7 @@ class CohortStrategy(Strategy):
             )
         self._on_failure, self._tries, self._extra = on_failure, tries, extra
         self._deadline, self._max_norm, self._decode = deadline, max_norm, decode
+        self._max_draws = max_draws
         self.directory = Directory(
             sizes, max_size=max_size, max_share=max_share, query_timeout=query_timeout
         )
@@ -145,7 +156,7 @@ class CohortStrategy(Strategy):
     ) -> Iterable[Message]:
         """Draw the round's clients, and let the inner strategy write to exactly these."""
         # Only before the first round: afterwards training goes on with whoever is left.
-        _wait_for_nodes(grid, 1 if self._design else self._inner.min_available_nodes)
+        wait_for_nodes(grid, 1 if self._design else self._inner.min_available_nodes)
         changed = self.directory.refresh(grid)
         number = self._rounds_before + server_round
         if changed or self.recipe.learns or self._design is None:
@@ -202,7 +213,9 @@ class CohortStrategy(Strategy):
     def start(self, grid: Grid, *args: Any, **kwargs: Any) -> Result:
         """Train, as every strategy does; with ``extra`` a round ends with the first answers."""
         around = FirstAnswers(grid, self._is_enough) if self._extra else grid
-        return super().start(around, *args, **kwargs)
+        result = super().start(around, *args, **kwargs)
+        self.selections.log_summary()
+        return result
 
     def _is_enough(self, replies: list[Message]) -> bool:
         """Whether as many draws were answered as count."""
@@ -217,31 +230,14 @@ class CohortStrategy(Strategy):
     def save(self, path: Path) -> None:
         """Write what a restarted server needs: how many rounds were drawn, and the memory."""
         kept = {} if self._memory is None else self._memory.state()
-        arrays = {f"update.{key}": update for key, update in kept.items()}
-        buffer = io.BytesIO()
-        head = {"rounds": np.array(self._number), "seed": np.array(self.seed)}
-        np.savez(buffer, **head, **arrays)  # type: ignore[arg-type]
-        write_sealed(path, FORMAT, buffer.getvalue())
+        write_state(path, SavedState(self._number, self.seed, kept))
 
     def load(self, path: Path) -> None:
         """Go on where :meth:`save` was called, in the same stream of cohorts."""
-        try:
-            content = io.BytesIO(read_sealed(path, FORMAT))
-        except (OSError, ValueError) as error:
-            raise FlowerError(
-                f"CohortStrategy: {path} cannot be read ({error}). Start without it."
-            ) from error
-        with np.load(content, allow_pickle=False) as found:
-            arrays = {name: found[name] for name in found.files}
-        if int(arrays.pop("seed")) != self.seed:
-            raise FlowerError(
-                f"CohortStrategy: {path} was written with another seed. Use the same one."
-            )
-        self._rounds_before = self._number = int(arrays.pop("rounds"))
+        state = read_state(path, seed=self.seed)
+        self._rounds_before = self._number = state.rounds
         if self._memory is not None:
-            self._memory.restore(
-                {name.removeprefix("update."): array for name, array in arrays.items()}
-            )
+            self._memory.restore(state.updates)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -263,6 +259,8 @@ class CohortStrategy(Strategy):
         design = recipe.build(population, memory, None, number, rng)
         if self._on_failure == "redraw" or self._extra:
             check_redraw(design)
+        if self._max_draws is not None:
+            check_draws(design, self._max_draws)
         return design
 
     def _messages(self, now: _Round, keys: list[str]) -> list[Message]:
@@ -337,22 +335,3 @@ class CohortStrategy(Strategy):
             rng=stream(self.seed, round_=now.number, use=Stream.REDRAW),
         )
         return {key: count / now.design.cohort_size for key, count in counts.items()}
-
-
-def _refuse_secure_aggregation(recipe: Recipe) -> None:
-    if recipe.learns:
-        raise FlowerError(
-            f"CohortStrategy: {recipe.name} compares the clients' single updates, which secure "
-            f"aggregation hides from the server. Use a design that needs sizes alone, such as size."
-        )
-    raise FlowerError(
-        "CohortStrategy: Flower's Message API has no SecAgg+ yet; it is part of the older "
-        "workflow, which draws clients itself. Use TLS, or differential privacy."
-    )
-
-
-def _wait_for_nodes(grid: Grid, needed: int) -> None:
-    """Wait until as many nodes are there as the inner strategy asks for, as Flower does."""
-    while (found := len(list(grid.get_node_ids()))) < needed:
-        log.info("waiting for nodes: %d of %d are there", found, needed)
-        time.sleep(1)
