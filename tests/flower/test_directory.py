@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fedcohort import SimilarityClustered, SizeClustered
 from fedcohort.errors import FlowerError
-from fedcohort.flower import CohortStrategy
+from fedcohort.flower import CohortStrategy, register_size_query
 from fedcohort.flower.directory import Directory, _shared
 from flower.federation import SIZES, client_app, grid_of, one_round
 from flower.in_process import InProcessGrid
@@ -127,7 +127,7 @@ def test_a_boast_is_bounded_and_logged(caplog: pytest.LogCaptureFixture) -> None
     sizes = directory.population.sizes
     assert sizes[3] <= 0.4 * sizes.sum()
     assert sizes[[0, 1, 2, 4, 5]].tolist() == [50, 30, 20, 10, 0]
-    assert "client 3 claims 1000000000000 samples; it counts as 73" in caplog.text
+    assert "client '3' claims 1000000000000 samples; it counts as 73" in caplog.text
 
 
 @given(
@@ -194,3 +194,40 @@ def test_training_waits_for_the_nodes_that_the_inner_strategy_asks_for(
     one_round(CohortStrategy(FedAvg(min_available_nodes=6), SizeClustered(3), seed=0), grid)
 
     assert pauses == [1]
+
+
+def test_a_newcomer_cannot_take_anothers_name() -> None:
+    directory, grid = Directory(), grid_of()
+    directory.refresh(grid)
+    before = directory.node_of("3")
+
+    grid.partitions[9999] = 3
+    grid.partitions[1] = 3
+    directory.refresh(grid)
+
+    assert directory.node_of("3") == before
+    assert directory.population.sizes.tolist() == SIZES
+    assert len(directory.keys) == len(SIZES)
+
+
+@pytest.mark.parametrize("key", ["9" * 5000, "x" * 70_000, "a\0b", "a\nforged line"])
+def test_a_name_that_cannot_be_used_is_left_out(key: str) -> None:
+    app = ClientApp()
+    register_size_query(app, lambda context: 1, key=lambda context: key)
+    grid = grid_of(2)
+    grid.app = app
+
+    directory = Directory()
+    directory.refresh(grid)
+
+    assert directory.keys == []
+
+
+@pytest.mark.parametrize("size", [2**62, 10**12 + 1])
+def test_a_size_that_fits_no_plan_is_left_out(size: int) -> None:
+    grid = grid_of(app=client_app([50, 30, 20, size, 10, 0]))
+
+    directory = Directory()
+    directory.refresh(grid)
+
+    assert directory.keys == ["0", "1", "2", "4", "5"]

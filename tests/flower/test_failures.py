@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -234,3 +235,37 @@ def test_over_selection_takes_the_first_answers(monkeypatch: pytest.MonkeyPatch)
 def test_over_selection_that_makes_no_sense_is_refused(extra: int, rule: OnFailure) -> None:
     with pytest.raises(FlowerError, match="extra must be 0 or more"):
         CohortStrategy(FedAvg(), SizeClustered(2), seed=0, extra=extra, on_failure=rule)
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        {"num-examples": 1},
+        {"num-examples": 1, "loss": 1.0, "more": 2.0},
+        {"num-examples": 1, "loss": [1.0, 2.0]},
+        {"num-examples": 1, "loss": float("nan")},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("names", [("arrays", "metrics"), ("model", "numbers")], ids=str)
+def test_other_metrics_or_names_end_nothing(
+    metrics: dict[str, Any], names: tuple[str, str]
+) -> None:
+    def change(client: int, content: RecordDict) -> RecordDict:
+        if client != 3:
+            return content
+        return RecordDict({names[0]: content["arrays"], names[1]: MetricRecord(metrics)})
+
+    strategy = CohortStrategy(FedAvg(), SizeClustered(4), seed=0)
+    grid = grid_of(app=client_app(change=change))
+    messages = strategy.configure_train(1, model(), ConfigRecord(), grid)
+    assert strategy._round is not None
+    weights = strategy._round.weights
+
+    moved, averages = strategy.aggregate_train(1, grid.send_and_receive(messages))
+
+    assert moved is not None
+    assert averages is not None
+    expected = 1.0 + sum(w * update_of(int(key)) for key, w in weights.items())
+    assert flat(moved) == pytest.approx(expected, abs=1e-6)
+    assert all(np.isfinite(value) for value in averages.values())

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp import strategy as flwr
 from scipy.stats import chi2
 
@@ -25,7 +27,7 @@ from fedcohort import (
     stream,
 )
 from fedcohort.errors import FlowerError
-from fedcohort.flower import CohortStrategy
+from fedcohort.flower import CohortStrategy, register_size_query
 from flower.federation import SIZES, client_app, flat, grid_of, model, one_round, update_of
 
 RECIPES: list[Recipe] = [
@@ -100,6 +102,51 @@ def test_strategies_that_inherit_the_average_get_our_weights(inner: flwr.FedAvg)
     assert moved is not None
     assert reference is not None
     assert flat(moved) == pytest.approx(flat(reference), abs=1e-6)
+
+
+@pytest.mark.parametrize("inner", [flwr.FedAvg, flwr.FedAdam, flwr.FedAvgM])
+def test_clients_that_keep_their_own_types_train_on(inner: type[flwr.FedAvg]) -> None:
+    """A counter of batches is a whole number; averages make floats of it, and doubles of floats."""
+    app = ClientApp()
+    register_size_query(app, lambda context: 1 + int(context.node_config["partition-id"]))
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        weights, counter = message.content.array_records["arrays"].to_numpy_ndarrays()
+        moved = (weights + 1).astype(np.float32)
+        arrays: list[np.ndarray] = [moved, np.array(counter + 1, dtype=np.int64)]
+        metrics = MetricRecord({"num-examples": 1})
+        content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    arrays = ArrayRecord([np.zeros(3, dtype=np.float32), np.array(10)])
+    strategy, grid = CohortStrategy(inner(), SizeClustered(3), seed=0), grid_of(app=app)
+    for number in (1, 2, 3):
+        moved = one_round(strategy, grid, number, arrays)
+        assert moved is not None
+        arrays = moved
+
+        assert [part.dtype for part in arrays.to_numpy_ndarrays()] == [np.float32, np.int64]
+    if inner is flwr.FedAvg:
+        assert arrays.to_numpy_ndarrays()[1] == 13
+
+
+def test_a_second_start_goes_on_in_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    def train(*rounds: int) -> list[dict[str, int]]:
+        strategy = CohortStrategy(flwr.FedAvg(fraction_evaluate=0.0), Multinomial(4), seed=0)
+        drawn: list[dict[str, int]] = []
+        original = strategy.selections.write
+
+        def write(number: int, design: Any, counts: Any, *rest: Any) -> None:
+            drawn.append(dict(counts))
+            original(number, design, counts, *rest)
+
+        monkeypatch.setattr(strategy.selections, "write", write)
+        for n in rounds:
+            strategy.start(grid_of(), model(), num_rounds=n)
+        return drawn
+
+    assert train(2, 3) == train(5)
 
 
 def private(strategy: flwr.Strategy) -> flwr.Strategy:

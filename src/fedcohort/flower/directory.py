@@ -58,7 +58,10 @@ class Directory:
     def population(self) -> Population:
         """The clients that are there, with their bounded sizes."""
         if self._population is None:
-            raise FlowerError("fedcohort.flower: no client is there. Start nodes first.")
+            raise FlowerError(
+                "fedcohort.flower: no client is there that said its size. Start nodes, and call "
+                "register_size_query in the client app or pass sizes by node id."
+            )
         return self._population
 
     def node_of(self, key: str) -> int:
@@ -74,11 +77,13 @@ class Directory:
             self._learn(grid, strangers)
             self._silent.update(set(strangers) - set(self._key_of))
         nodes: dict[str, int] = {}
-        for node_id in sorted(present & set(self._key_of)):
+        holders = {node for node in self._node_of.values() if node in present}
+        known = present & set(self._key_of)
+        for node_id in [*sorted(holders & known), *sorted(known - holders)]:
             key = self._key_of[node_id]
-            if key in nodes:
-                log.warning("nodes %d and %d both say %r", nodes[key], node_id, key)
-            nodes[key] = node_id
+            # Who holds a name keeps it: a newcomer cannot take another's place.
+            if self._node_of.get(key) == node_id or key not in nodes:
+                nodes[key] = node_id
         changed = set(nodes) != set(self._node_of) or self._population is None
         self._node_of = nodes
         if changed:
@@ -88,6 +93,7 @@ class Directory:
         return changed or bool(strangers)
 
     def _learn(self, grid: Grid, strangers: list[int]) -> None:
+        present, taken = set(grid.get_node_ids()), set[str]()
         if self._given is not None:
             for node_id in strangers:
                 if str(node_id) in self._given:
@@ -95,6 +101,10 @@ class Directory:
                     self._size_of[str(node_id)] = self._given[str(node_id)]
             strangers = [node_id for node_id in strangers if node_id not in self._key_of]
         for answer in ask_sizes(grid, strangers, timeout=self._query_timeout) if strangers else ():
+            if self._node_of.get(answer.key) in present or answer.key in taken:
+                log.warning("node %d says it is %r, which is there", answer.node_id, answer.key)
+                continue
+            taken.add(answer.key)
             self._key_of[answer.node_id] = answer.key
             given = None if self._given is None else self._given.get(answer.key)
             self._size_of[answer.key] = answer.size if given is None else given
@@ -110,7 +120,7 @@ class Directory:
             sizes = _shared(sizes, self._max_share)
         for key, before, after in zip(keys, claimed, sizes, strict=True):
             if after < before:
-                log.warning("client %s claims %d samples; it counts as %d", key, before, after)
+                log.warning("client %r claims %d samples; it counts as %d", key, before, after)
         return Population(sizes.astype(np.int64), ids=keys)
 
 
@@ -129,4 +139,5 @@ def _shared(sizes: np.ndarray, share: float) -> np.ndarray:
 
 def _order(key: str) -> tuple[int, int, str]:
     """Sort numbers by value, before names."""
-    return (0, int(key), key) if key.isdecimal() else (1, 0, key)
+    is_number = key.isascii() and key.isdecimal() and len(key) < 20
+    return (0, int(key), key) if is_number else (1, 0, key)

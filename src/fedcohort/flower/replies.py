@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Collection, Iterable
 from copy import copy
 from dataclasses import dataclass
 
@@ -43,7 +44,7 @@ def checked_reply(
     if len(content.array_records) != 1 or len(content.metric_records) != 1:
         return "needs one record of arrays and one of metrics"
     metrics = next(iter(content.metric_records.values()))
-    if not isinstance(metrics.get(weight_key), (int, float)):
+    if not _is_finite_number(metrics.get(weight_key)):
         return f"has no number under {weight_key!r}"
     arrays = next(iter(content.array_records.values()))
     if list(arrays) != list(sent):
@@ -60,34 +61,58 @@ def checked_reply(
                 f"{name} must be {before.dtype} of shape {before.shape}; got {after.dtype} of "
                 f"shape {after.shape}"
             )
-        parts.append((after.astype(np.float64) - before).ravel())
+        if before.dtype.kind == "f":  # counters are no part of an update
+            parts.append((after.astype(np.float64) - before).ravel())
     update = np.concatenate(parts) if parts else np.empty(0)
     norm = float(np.sqrt(np.dot(update, update)))
     if not np.isfinite(norm):
         return "is not finite"
     if max_norm is not None and norm > max_norm:
         return f"its update has norm {norm:g}, more than {max_norm:g}"
-    return Reply(message, update.astype(np.float32))
+    with np.errstate(over="ignore"):
+        kept = update.astype(np.float32)
+    return Reply(message, kept) if np.isfinite(kept).all() else "is too large for float32"
+
+
+def shared_metrics(replies: Iterable[Reply], weight_key: str) -> list[str]:
+    """Return the metrics that every reply has as one finite number."""
+    records = [next(iter(reply.message.content.metric_records.values())) for reply in replies]
+    names = set.intersection(*(set(record) for record in records)) if records else set()
+    return sorted(
+        name
+        for name in names - {weight_key}
+        if all(_is_finite_number(record[name]) for record in records)
+    )
+
+
+def _is_finite_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def weighed(
-    reply: Reply, sent: ArrayRecord, *, weight: float, total: float, weight_key: str
+    reply: Reply,
+    sent: ArrayRecord,
+    *,
+    weight: float,
+    total: float,
+    weight_key: str,
+    metrics: Collection[str] = (),
 ) -> Message:
     """Return the reply as the inner strategy must see it.
 
     It divides by the sum W of all weights; with theta + W (theta_i - theta) in the place of
-    theta_i it then computes theta + sum w_i (theta_i - theta), for any W.
+    theta_i it then computes theta + sum w_i (theta_i - theta), for any W. Records get the same
+    names in every reply, and only the ``metrics`` that all share go along.
     """
     content = reply.message.content
-    (arrays_name, arrays), (metrics_name, metrics) = (
-        next(iter(content.array_records.items())),
-        next(iter(content.metric_records.items())),
-    )
+    arrays = next(iter(content.array_records.values()))
+    found = next(iter(content.metric_records.values()))
     if total != 1.0:
         arrays = ArrayRecord({name: _stretched(sent[name], arrays[name], total) for name in sent})
-    changed = RecordDict(dict(content.items()))
-    changed[arrays_name] = arrays
-    changed[metrics_name] = MetricRecord({**metrics, weight_key: weight})
+    shared = {name: found[name] for name in metrics}
+    changed = RecordDict(
+        {"arrays": arrays, "metrics": MetricRecord({**shared, weight_key: weight})}
+    )
     return _with_content(reply.message, changed)
 
 
@@ -98,9 +123,19 @@ def _with_content(message: Message, content: RecordDict) -> Message:
     return changed
 
 
+def typed_like(arrays: ArrayRecord, sent: ArrayRecord) -> ArrayRecord:
+    """Return the arrays in the types of the model that was sent: averages make floats of all."""
+    typed = {}
+    for name, array in arrays.items():
+        own, new = np.dtype(sent[name].dtype), array.numpy()
+        if new.dtype != own:
+            array = Array(np.asarray(np.rint(new) if own.kind in "iub" else new, dtype=own))
+        typed[name] = array
+    return ArrayRecord(typed)
+
+
 def _stretched(before: Array, after: Array, total: float) -> Array:
     start, end = before.numpy(), after.numpy()
-    if start.dtype.kind != "f":
-        return after
     moved = start.astype(np.float64) + total * (end.astype(np.float64) - start)
-    return Array(np.asarray(moved, dtype=start.dtype))
+    whole = np.rint(moved) if start.dtype.kind in "iub" else moved
+    return Array(np.asarray(whole, dtype=start.dtype))

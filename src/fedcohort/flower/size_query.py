@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from logging import getLogger
+from operator import index
 
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -17,6 +18,9 @@ MESSAGE_TYPE = f"query.{ACTION}"
 SIZE = "num-examples"
 #: The record of the client's own name.
 KEY = "key"
+LONGEST_KEY = 128
+#: What a client can claim: a million of these, and a thousand draws, still fit 63 bits.
+LARGEST_SIZE = 10**12
 
 
 def register_size_query(
@@ -44,7 +48,7 @@ def register_size_query(
         name = context.node_config.get("partition-id", "") if key is None else key(context)
         content = RecordDict(
             {
-                "metrics": MetricRecord({SIZE: int(size(context))}),
+                "metrics": MetricRecord({SIZE: index(size(context))}),
                 "config": ConfigRecord({KEY: str(name)}),
             }
         )
@@ -77,12 +81,17 @@ def ask_sizes(grid: Grid, node_ids: Iterable[int], *, timeout: float) -> list[An
 def _answer(reply: Message) -> Answer | None:
     node_id = reply.metadata.src_node_id
     if reply.has_error():
-        log.warning("node %d: no size (%s)", node_id, reply.error.reason)
+        log.warning("node %d: no size (%.200r)", node_id, reply.error.reason)
         return None
     metrics = next(iter(reply.content.metric_records.values()), MetricRecord())
     config = next(iter(reply.content.config_records.values()), ConfigRecord())
-    size = metrics.get(SIZE)
-    if type(size) is not int or size < 0:
-        log.warning("node %d: its size must be a whole number of at least 0; got %r", node_id, size)
+    size, key = metrics.get(SIZE), str(config.get(KEY) or node_id)
+    if type(size) is not int or not 0 <= size <= LARGEST_SIZE:
+        log.warning(
+            "node %d: its size must be a whole number from 0 to 10^12; got %.50r", node_id, size
+        )
         return None
-    return Answer(node_id, size, str(config.get(KEY) or node_id))
+    if len(key) > LONGEST_KEY or not key.isprintable():
+        log.warning("node %d: its key must be at most %d printed letters", node_id, LONGEST_KEY)
+        return None
+    return Answer(node_id, size, key)

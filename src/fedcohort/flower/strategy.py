@@ -32,12 +32,22 @@ from fedcohort.flower.inner_strategy import (
     writing_to_all,
 )
 from fedcohort.flower.keyed_memory import KeyedMemory
-from fedcohort.flower.replies import Decode, Reply, checked_reply, weighed
+from fedcohort.flower.replies import (
+    Decode,
+    Reply,
+    checked_reply,
+    shared_metrics,
+    typed_like,
+    weighed,
+)
 from fedcohort.flower.saved_state import SavedState, read_state, write_state
 from fedcohort.flower.selection_log import SelectionLog
 from fedcohort.streams import Stream, stream
 
 log = getLogger("flwr.fedcohort")
+
+#: Seconds to wait for clients that were drawn in the place of others, where there is no deadline.
+REDRAW_WAIT = 600.0
 
 
 @dataclass(slots=True)
@@ -79,6 +89,7 @@ class CohortStrategy(Strategy):
         it over those that answered (as Flower does; biased).
     tries
         How often ``"redraw"`` draws again.
+        With a wrapper for privacy around this strategy, replies that come so are not clipped.
     extra
         Over-selection: so many more draws, of which the first ``cohort_size`` that are answered
         count. That favours fast clients, so it is biased; only with ``start`` of this strategy.
@@ -197,22 +208,27 @@ class CohortStrategy(Strategy):
         if total == 0.0:
             return None, None
         # In the population's order: neither node ids nor arrival change a sum of floats.
+        weight_key = self._inner.weighted_by_key
+        chosen = [key for key in self.directory.keys if weights.get(key)]
+        metrics = shared_metrics([now.answered[key] for key in chosen], weight_key)
         messages = [
             weighed(
                 now.answered[key],
                 now.sent,
                 weight=weights[key],
                 total=total,
-                weight_key=self._inner.weighted_by_key,
+                weight_key=weight_key,
+                metrics=metrics,
             )
-            for key in self.directory.keys
-            if weights.get(key)
+            for key in chosen
         ]
-        return self.strategy.aggregate_train(server_round, messages)
+        arrays, averages = self.strategy.aggregate_train(server_round, messages)
+        return None if arrays is None else typed_like(arrays, now.sent), averages
 
     def start(self, grid: Grid, *args: Any, **kwargs: Any) -> Result:
         """Train, as every strategy does; with ``extra`` a round ends with the first answers."""
         around = FirstAnswers(grid, self._is_enough) if self._extra else grid
+        self._rounds_before = self._number  # a second start goes on in the stream
         result = super().start(around, *args, **kwargs)
         self.selections.log_summary()
         return result
@@ -306,7 +322,7 @@ class CohortStrategy(Strategy):
         for key in key_of.values():
             if key not in now.answered:
                 reason = now.failed.setdefault(key, "no answer")
-                log.warning("client %s, round %d: %s", key, now.number, reason)
+                log.warning("client %r, round %d: %.200r", key, now.number, reason)
 
     def _settled(self, now: _Round) -> dict[str, float]:
         """Return the weights of those that answered, by the rule for failures."""
@@ -323,7 +339,7 @@ class CohortStrategy(Strategy):
         def ask(keys: list[str]) -> set[str]:
             if keys:
                 messages = self._messages(now, keys)
-                replies = now.grid.send_and_receive(messages, timeout=self._deadline)
+                replies = now.grid.send_and_receive(messages, timeout=self._deadline or REDRAW_WAIT)
                 self._take(now, replies, expected=keys)
             return set(now.answered)
 
