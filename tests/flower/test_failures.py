@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
@@ -22,9 +22,11 @@ from fedcohort import (
     Multinomial,
     Poisson,
     Population,
+    Recipe,
     SimilarityClustered,
     SizeClustered,
     SizeClusteredDesign,
+    Uniform,
 )
 from fedcohort.errors import FlowerError
 from fedcohort.flower import CohortStrategy
@@ -269,3 +271,66 @@ def test_other_metrics_or_names_end_nothing(
     expected = 1.0 + sum(w * update_of(int(key)) for key, w in weights.items())
     assert flat(moved) == pytest.approx(expected, abs=1e-6)
     assert all(np.isfinite(value) for value in averages.values())
+
+
+def test_a_wrapper_for_privacy_clips_updates_as_they_are() -> None:
+    """One of four draws answers with an update of norm 100; clipped to 1 it moves by a quarter."""
+    inner = DifferentialPrivacyServerSideFixedClipping(
+        FedAvg(), noise_multiplier=0.0, clipping_norm=1.0, num_sampled_clients=4
+    )
+    strategy = CohortStrategy(inner, SizeClustered(4), seed=0)
+    vector = np.full(10, 100 / np.sqrt(10))
+    grid = grid_of(4, app=client_app([5, 5, 5, 5], update=lambda client: vector))
+    grid.fails = lambda node, kind: kind == "train" and grid.partitions[node] != 2
+
+    moved = one_round(strategy, grid)
+
+    assert moved is not None
+    assert np.linalg.norm(flat(moved) - 1.0) == pytest.approx(0.25, rel=1e-3)
+
+
+@pytest.mark.parametrize("recipe", [Uniform(4), Poisson(4), SizeClustered(4)], ids=repr)
+def test_training_goes_on_with_whoever_is_left(recipe: Recipe) -> None:
+    strategy, grid = CohortStrategy(FedAvg(), recipe, seed=0), grid_of()
+    one_round(strategy, grid, 1)
+
+    keep = [node for node, client in grid.partitions.items() if client in (0, 1)]
+    grid.partitions = {node: grid.partitions[node] for node in keep}
+    for number in range(2, 8):
+        one_round(strategy, grid, number)
+
+    assert set(strategy.directory.keys) == {"0", "1"}
+
+
+def test_with_nobody_left_the_model_stays() -> None:
+    strategy, grid = CohortStrategy(FedAvg(), SizeClustered(4), seed=0), grid_of()
+    one_round(strategy, grid, 1)
+    grid.partitions = {node: client for node, client in grid.partitions.items() if client == 5}
+
+    assert one_round(strategy, grid, 2) is None  # client 5 has no samples
+    grid.partitions = {}
+    assert one_round(strategy, grid, 3) is None
+
+
+def test_evaluation_does_not_wait_for_nodes_that_have_gone() -> None:
+    inner = FedAvg(min_available_nodes=6, min_evaluate_nodes=6)
+    strategy, grid = CohortStrategy(inner, SizeClustered(3), seed=0), grid_of()
+    one_round(strategy, grid)
+    grid.partitions.popitem()
+
+    messages = list(strategy.configure_evaluate(1, model(), ConfigRecord(), grid))
+
+    assert len(messages) == 5
+    assert (inner.min_available_nodes, inner.min_evaluate_nodes) == (6, 6)
+
+
+def test_over_selection_does_not_count_broken_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedcohort.flower.grid_view.PAUSE", 0.0)
+    grid = grid_of(app=client_app(change=spoiled("nan")))
+    strategy = CohortStrategy(FedAvg(fraction_evaluate=0.0), SizeClustered(1), seed=0, extra=5)
+
+    result = strategy.start(grid, model(), num_rounds=6)
+
+    assert result.arrays is not None
+    assert np.isfinite(flat(result.arrays)).all()
+    assert (flat(result.arrays) != 1.0).any()

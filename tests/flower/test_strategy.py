@@ -237,8 +237,11 @@ def test_a_state_of_another_seed_or_no_state_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(b"x")
     strategy = CohortStrategy(flwr.FedAvg(), Multinomial(3), seed=2)
 
+    other = CohortStrategy(flwr.FedAvg(), Multinomial(3), seed=1, sketch=8)
     with pytest.raises(FlowerError, match="was written with another seed"):
         strategy.load(tmp_path / "state")
+    with pytest.raises(FlowerError, match="was written with another sketch, 0; got 8"):
+        other.load(tmp_path / "state")
     with pytest.raises(FlowerError, match="cannot be read"):
         strategy.load(tmp_path / "other")
 

@@ -64,6 +64,11 @@ class Directory:
             )
         return self._population
 
+    @property
+    def has_samples(self) -> bool:
+        """Whether a client is there that can be drawn."""
+        return any(self._size_of[key] > 0 for key in self._keys)
+
     def node_of(self, key: str) -> int:
         """Return the node that a client runs on now."""
         return self._node_of[key]
@@ -89,7 +94,7 @@ class Directory:
         if changed:
             self._keys = sorted(nodes, key=_order)
         if changed or strangers:
-            self._population = self._bounded() if nodes else None
+            self._population = self._bounded() if self.has_samples else None
         return changed or bool(strangers)
 
     def _learn(self, grid: Grid, strangers: list[int]) -> None:

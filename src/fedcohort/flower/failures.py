@@ -20,8 +20,8 @@ def check_redraw(design: Design) -> None:
     weights = design.weight_per_draw[design.population.sizes > 0]
     if not np.array_equal(weights, np.full(len(weights), 1 / design.cohort_size)):
         raise FlowerError(
-            f"CohortStrategy: on_failure='redraw' and extra need a design whose draws weigh the "
-            f"same; {design.name}'s do not. Use 'keep' and no extra."
+            f"CohortStrategy: on_failure='redraw', extra and wrappers for privacy need a design "
+            f"whose draws weigh the same; {design.name}'s do not. Use size or multinomial."
         )
 
 

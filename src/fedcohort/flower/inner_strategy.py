@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from flwr.serverapp.strategy import (
@@ -49,12 +49,21 @@ def weighing_strategy(strategy: Strategy) -> FedAvg:
     return inner
 
 
-@contextmanager
-def writing_to_all(inner: FedAvg, n_nodes: int) -> Iterator[None]:
+def writing_to_all(inner: FedAvg, n_nodes: int) -> AbstractContextManager[None]:
     """Let the strategy choose all of ``n_nodes`` nodes; evaluation stays as it is."""
-    names = ("fraction_train", "min_train_nodes", "min_available_nodes")
-    before = {name: getattr(inner, name) for name in names}
-    for name, value in zip(names, (1.0, n_nodes, n_nodes), strict=True):
+    return _with(inner, fraction_train=1.0, min_train_nodes=n_nodes, min_available_nodes=n_nodes)
+
+
+def waiting_for_no_more_than(inner: FedAvg, n_nodes: int) -> AbstractContextManager[None]:
+    """Let the strategy evaluate on as many nodes as there are, where it asks for more."""
+    names = ("min_evaluate_nodes", "min_available_nodes")
+    return _with(inner, **{name: min(getattr(inner, name), n_nodes) for name in names})
+
+
+@contextmanager
+def _with(inner: FedAvg, **values: float) -> Iterator[None]:
+    before = {name: getattr(inner, name) for name in values}
+    for name, value in values.items():
         setattr(inner, name, value)
     try:
         yield

@@ -116,6 +116,27 @@ def weighed(
     return _with_content(reply.message, changed)
 
 
+def resting(message: Message, sent: ArrayRecord, weight: float, weight_key: str) -> Message:
+    """Return a reply of a client that did not move; it has the metrics of ``message``."""
+    metrics = next(iter(message.content.metric_records.values()))
+    own = MetricRecord({**metrics, weight_key: weight})
+    return _with_content(message, RecordDict({"arrays": _nudged(sent), "metrics": own}))
+
+
+def _nudged(sent: ArrayRecord) -> ArrayRecord:
+    """Move one entry by the least amount: Flower's clipping divides by the norm of an update."""
+    arrays = dict(sent.items())
+    for name, array in arrays.items():
+        values = array.numpy().copy()
+        if values.size and values.dtype.kind == "f":
+            first = values.reshape(-1)[0]
+            least = max(np.spacing(np.abs(first)), values.dtype.type(1e-12))
+            values.reshape(-1)[0] = first + least
+            arrays[name] = Array(values)
+            break
+    return ArrayRecord(arrays)
+
+
 def _with_content(message: Message, content: RecordDict) -> Message:
     """Return the message with other content; the one that came stays as it is."""
     changed = copy(message)

@@ -13,8 +13,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedcohort.arguments import checked_choice
-from fedcohort.cohort import Cohort
-from fedcohort.designs import Design, Recipe
+from fedcohort.designs import Design, Recipe, RowDesign
 from fedcohort.errors import FlowerError
 from fedcohort.flower.directory import Directory
 from fedcohort.flower.failures import (
@@ -28,6 +27,7 @@ from fedcohort.flower.failures import (
 from fedcohort.flower.grid_view import FirstAnswers, GridView, wait_for_nodes
 from fedcohort.flower.inner_strategy import (
     refuse_secure_aggregation,
+    waiting_for_no_more_than,
     weighing_strategy,
     writing_to_all,
 )
@@ -36,6 +36,7 @@ from fedcohort.flower.replies import (
     Decode,
     Reply,
     checked_reply,
+    resting,
     shared_metrics,
     typed_like,
     weighed,
@@ -60,11 +61,17 @@ class _Round:
     config: ConfigRecord
     grid: Grid
     design: Design
-    cohort: Cohort
     counts: dict[str, int]
     weights: dict[str, float]
     answered: dict[str, Reply] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def without_clients(
+        cls, server_round: int, number: int, sent: ArrayRecord, grid: Grid, design: Design
+    ) -> _Round:
+        """Make a round in which nobody trains."""
+        return cls(server_round, number, sent, ConfigRecord(), grid, design, {}, {})
 
 
 @final
@@ -147,7 +154,7 @@ class CohortStrategy(Strategy):
             )
         self._on_failure, self._tries, self._extra = on_failure, tries, extra
         self._deadline, self._max_norm, self._decode = deadline, max_norm, decode
-        self._max_draws = max_draws
+        self._max_draws, self._sketch = max_draws, sketch
         self.directory = Directory(
             sizes, max_size=max_size, max_share=max_share, query_timeout=query_timeout
         )
@@ -166,10 +173,15 @@ class CohortStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Draw the round's clients, and let the inner strategy write to exactly these."""
-        # Only before the first round: afterwards training goes on with whoever is left.
-        wait_for_nodes(grid, 1 if self._design else self._inner.min_available_nodes)
-        changed = self.directory.refresh(grid)
         number = self._rounds_before + server_round
+        # Only before the first round: afterwards training goes on with whoever is left.
+        if self._design is None:
+            wait_for_nodes(grid, self._inner.min_available_nodes)
+        changed = self.directory.refresh(grid)
+        if self._design is not None and not self.directory.has_samples:
+            log.warning("round %d: no client with samples is there; the model stays", number)
+            self._round = _Round.without_clients(server_round, number, arrays, grid, self._design)
+            return []
         if changed or self.recipe.learns or self._design is None:
             self._design = self._built(number)
         design = self._design
@@ -182,7 +194,6 @@ class CohortStrategy(Strategy):
             config,
             grid,
             design,
-            cohort,
             counts=dict(zip(keys, cohort.counts.tolist(), strict=True)),
             weights=dict(zip(keys, cohort.weights.tolist(), strict=True)),
         )
@@ -211,17 +222,22 @@ class CohortStrategy(Strategy):
         weight_key = self._inner.weighted_by_key
         chosen = [key for key in self.directory.keys if weights.get(key)]
         metrics = shared_metrics([now.answered[key] for key in chosen], weight_key)
+        # A wrapper clips what it gets: it must get the updates as they are, and the lost weight
+        # as a client that did not move.
+        is_wrapped = self.strategy is not self._inner
         messages = [
             weighed(
                 now.answered[key],
                 now.sent,
                 weight=weights[key],
-                total=total,
+                total=1.0 if is_wrapped else total,
                 weight_key=weight_key,
                 metrics=metrics,
             )
             for key in chosen
         ]
+        if is_wrapped and total < 1.0:
+            messages.append(resting(messages[0], now.sent, 1.0 - total, weight_key))
         arrays, averages = self.strategy.aggregate_train(server_round, messages)
         return None if arrays is None else typed_like(arrays, now.sent), averages
 
@@ -239,18 +255,22 @@ class CohortStrategy(Strategy):
             return False
         counts = self._round.counts
         key_of = {self.directory.node_of(key): key for key in counts}
-        nodes = {reply.metadata.src_node_id for reply in replies if not reply.has_error()}
+        nodes = {
+            reply.metadata.src_node_id
+            for reply in replies
+            if isinstance(self._checked(reply, self._round), Reply)
+        }
         answered = sum(counts[key_of[node]] for node in nodes if node in key_of)
         return answered >= self.recipe.cohort_size
 
     def save(self, path: Path) -> None:
         """Write what a restarted server needs: how many rounds were drawn, and the memory."""
         kept = {} if self._memory is None else self._memory.state()
-        write_state(path, SavedState(self._number, self.seed, kept))
+        write_state(path, SavedState(self._number, self.seed, self._sketch, kept))
 
     def load(self, path: Path) -> None:
         """Go on where :meth:`save` was called, in the same stream of cohorts."""
-        state = read_state(path, seed=self.seed)
+        state = read_state(path, seed=self.seed, sketch=self._sketch)
         self._rounds_before = self._number = state.rounds
         if self._memory is not None:
             self._memory.restore(state.updates)
@@ -258,8 +278,9 @@ class CohortStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Leave evaluation to the inner strategy."""
-        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+        """Leave evaluation to the inner strategy, which waits for nobody that has gone."""
+        with waiting_for_no_more_than(self._inner, len(list(grid.get_node_ids()))):
+            return list(self.strategy.configure_evaluate(server_round, arrays, config, grid))
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -271,9 +292,14 @@ class CohortStrategy(Strategy):
         population = self.directory.population
         memory = None if self._memory is None else self._memory.of(self.directory.keys)
         rng = stream(self.seed, round_=number, use=Stream.TIES)
-        recipe = replace(self.recipe, cohort_size=self.recipe.cohort_size + self._extra)
+        draws = self.recipe.cohort_size + self._extra
+        left = int((population.sizes > 0).sum())
+        if self._design is not None and draws > left and not isinstance(self._design, RowDesign):
+            log.warning("round %d: only %d clients are left for %d draws", number, left, draws)
+            draws = left
+        recipe = replace(self.recipe, cohort_size=draws)
         design = recipe.build(population, memory, None, number, rng)
-        if self._on_failure == "redraw" or self._extra:
+        if self._on_failure == "redraw" or self._extra or self.strategy is not self._inner:
             check_redraw(design)
         if self._max_draws is not None:
             check_draws(design, self._max_draws)
@@ -307,13 +333,7 @@ class CohortStrategy(Strategy):
             key = key_of.get(message.metadata.src_node_id)
             if key is None or key in now.answered:
                 continue
-            found = checked_reply(
-                message,
-                now.sent,
-                weight_key=self._inner.weighted_by_key,
-                max_norm=self._max_norm,
-                decode=self._decode,
-            )
+            found = self._checked(message, now)
             if isinstance(found, Reply):
                 now.answered[key] = found
                 now.failed.pop(key, None)
@@ -324,12 +344,23 @@ class CohortStrategy(Strategy):
                 reason = now.failed.setdefault(key, "no answer")
                 log.warning("client %r, round %d: %.200r", key, now.number, reason)
 
+    def _checked(self, message: Message, now: _Round) -> Reply | str:
+        return checked_reply(
+            message,
+            now.sent,
+            weight_key=self._inner.weighted_by_key,
+            max_norm=self._max_norm,
+            decode=self._decode,
+        )
+
     def _settled(self, now: _Round) -> dict[str, float]:
         """Return the weights of those that answered, by the rule for failures."""
         weights = {key: w for key, w in now.weights.items() if key in now.answered}
         if self._extra:
             counts = {key: now.counts[key] for key in now.answered}
-            shares = max(self.recipe.cohort_size, sum(counts.values()))
+            shares = sum(counts.values())
+            if self._on_failure == "keep":
+                shares = max(self.recipe.cohort_size, shares)
             return {key: count / shares for key, count in counts.items()}
         if self._on_failure == "renormalise":
             return renormalised(weights)
