@@ -119,8 +119,9 @@ def test_redrawing_is_unbiased_given_who_can_be_reached(
         messages = strategy.configure_train(number, model(), ConfigRecord(), grid)
         assert strategy._round is not None
         now = strategy._round
-        strategy._take(now, grid.send_and_receive(messages), expected=now.counts)
-        weights = strategy._settled(now)
+        now.take(grid.send_and_receive(messages), strategy._keys_by_node(now.counts))
+        assert now.design is not None
+        weights = strategy._settled(now, now.design)
         seen.append([weights.get(str(k), 0.0) for k in range(len(SIZES))])
         strategy._round = None
 
@@ -307,9 +308,11 @@ def test_with_nobody_left_the_model_stays() -> None:
     one_round(strategy, grid, 1)
     grid.partitions = {node: client for node, client in grid.partitions.items() if client == 5}
 
+    drawn = strategy.selections.summary()
     assert one_round(strategy, grid, 2) is None  # client 5 has no samples
     grid.partitions = {}
     assert one_round(strategy, grid, 3) is None
+    assert strategy.selections.summary() == drawn  # nobody was to be expected
 
 
 def test_evaluation_does_not_wait_for_nodes_that_have_gone() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from logging import getLogger
 from pathlib import Path
 from typing import Any, final
@@ -34,7 +35,6 @@ from fedcohort.flower.inner_strategy import (
 from fedcohort.flower.keyed_memory import KeyedMemory
 from fedcohort.flower.replies import (
     Decode,
-    Reply,
     checked_reply,
     resting,
     shared_metrics,
@@ -43,35 +43,13 @@ from fedcohort.flower.replies import (
 )
 from fedcohort.flower.saved_state import SavedState, read_state, write_state
 from fedcohort.flower.selection_log import SelectionLog
+from fedcohort.flower.training_round import TrainingRound
 from fedcohort.streams import Stream, stream
 
 log = getLogger("flwr.fedcohort")
 
 #: Seconds to wait for clients that were drawn in the place of others, where there is no deadline.
 REDRAW_WAIT = 600.0
-
-
-@dataclass(slots=True)
-class _Round:
-    """What is known of a round between sending and receiving."""
-
-    server_round: int
-    number: int
-    sent: ArrayRecord
-    config: ConfigRecord
-    grid: Grid
-    design: Design
-    counts: dict[str, int]
-    weights: dict[str, float]
-    answered: dict[str, Reply] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def without_clients(
-        cls, server_round: int, number: int, sent: ArrayRecord, grid: Grid, design: Design
-    ) -> _Round:
-        """Make a round in which nobody trains."""
-        return cls(server_round, number, sent, ConfigRecord(), grid, design, {}, {})
 
 
 @final
@@ -161,7 +139,7 @@ class CohortStrategy(Strategy):
         self.selections = SelectionLog(log_file)
         self._memory = KeyedMemory(sketch, seed=seed) if recipe.learns else None
         self._design: Design | None = None
-        self._round: _Round | None = None
+        self._round: TrainingRound | None = None
         self._rounds_before = self._number = 0
 
     def summary(self) -> None:
@@ -180,19 +158,26 @@ class CohortStrategy(Strategy):
         changed = self.directory.refresh(grid)
         if self._design is not None and not self.directory.has_samples:
             log.warning("round %d: no client with samples is there; the model stays", number)
-            self._round = _Round.without_clients(server_round, number, arrays, grid, self._design)
+            self._round = TrainingRound(server_round, number, arrays, config, grid, _refuse)
             return []
         if changed or self.recipe.learns or self._design is None:
             self._design = self._built(number)
         design = self._design
         cohort = design.draw(stream(self.seed, round_=number, use=Stream.COHORT))
         keys = [str(design.population.ids[client]) for client in cohort.clients]
-        self._round = now = _Round(
+        self._round = now = TrainingRound(
             server_round,
             number,
             arrays,
             config,
             grid,
+            partial(
+                checked_reply,
+                sent=arrays,
+                weight_key=self._inner.weighted_by_key,
+                max_norm=self._max_norm,
+                decode=self._decode,
+            ),
             design,
             counts=dict(zip(keys, cohort.counts.tolist(), strict=True)),
             weights=dict(zip(keys, cohort.weights.tolist(), strict=True)),
@@ -210,8 +195,10 @@ class CohortStrategy(Strategy):
             )
         now, self._round = self._round, None
         self._number = now.number
-        self._take(now, replies, expected=now.counts)
-        weights = self._settled(now)
+        if now.design is None:
+            return None, None
+        now.take(replies, self._keys_by_node(now.counts))
+        weights = self._settled(now, now.design)
         self.selections.write(now.number, now.design, now.counts, weights, now.failed, self.seed)
         if self._memory is not None:
             self._memory.record({key: reply.update for key, reply in now.answered.items()})
@@ -253,15 +240,8 @@ class CohortStrategy(Strategy):
         """Whether as many draws were answered as count."""
         if self._round is None:
             return False
-        counts = self._round.counts
-        key_of = {self.directory.node_of(key): key for key in counts}
-        nodes = {
-            reply.metadata.src_node_id
-            for reply in replies
-            if isinstance(self._checked(reply, self._round), Reply)
-        }
-        answered = sum(counts[key_of[node]] for node in nodes if node in key_of)
-        return answered >= self.recipe.cohort_size
+        key_of = self._keys_by_node(self._round.counts)
+        return self._round.draws_answered(replies, key_of) >= self.recipe.cohort_size
 
     def save(self, path: Path) -> None:
         """Write what a restarted server needs: how many rounds were drawn, and the memory."""
@@ -305,7 +285,7 @@ class CohortStrategy(Strategy):
             check_draws(design, self._max_draws)
         return design
 
-    def _messages(self, now: _Round, keys: list[str]) -> list[Message]:
+    def _messages(self, now: TrainingRound, keys: list[str]) -> list[Message]:
         """Let the inner strategy write to these clients, and see that it does."""
         nodes = [self.directory.node_of(key) for key in keys]
         if not nodes:
@@ -326,34 +306,10 @@ class CohortStrategy(Strategy):
                 message.metadata.ttl = self._deadline
         return messages
 
-    def _take(self, now: _Round, replies: Iterable[Message], expected: Iterable[str]) -> None:
-        """Sort replies into those that can be used, and why the others cannot."""
-        key_of = {self.directory.node_of(key): key for key in expected}
-        for message in replies:
-            key = key_of.get(message.metadata.src_node_id)
-            if key is None or key in now.answered:
-                continue
-            found = self._checked(message, now)
-            if isinstance(found, Reply):
-                now.answered[key] = found
-                now.failed.pop(key, None)
-            else:
-                now.failed[key] = found
-        for key in key_of.values():
-            if key not in now.answered:
-                reason = now.failed.setdefault(key, "no answer")
-                log.warning("client %r, round %d: %.200r", key, now.number, reason)
+    def _keys_by_node(self, keys: Iterable[str]) -> dict[int, str]:
+        return {self.directory.node_of(key): key for key in keys}
 
-    def _checked(self, message: Message, now: _Round) -> Reply | str:
-        return checked_reply(
-            message,
-            now.sent,
-            weight_key=self._inner.weighted_by_key,
-            max_norm=self._max_norm,
-            decode=self._decode,
-        )
-
-    def _settled(self, now: _Round) -> dict[str, float]:
+    def _settled(self, now: TrainingRound, design: Design) -> dict[str, float]:
         """Return the weights of those that answered, by the rule for failures."""
         weights = {key: w for key, w in now.weights.items() if key in now.answered}
         if self._extra:
@@ -371,14 +327,18 @@ class CohortStrategy(Strategy):
             if keys:
                 messages = self._messages(now, keys)
                 replies = now.grid.send_and_receive(messages, timeout=self._deadline or REDRAW_WAIT)
-                self._take(now, replies, expected=keys)
+                now.take(replies, self._keys_by_node(keys))
             return set(now.answered)
 
         counts = redrawn(
             now.counts,
-            now.design.population,
+            design.population,
             ask,
             tries=self._tries,
             rng=stream(self.seed, round_=now.number, use=Stream.REDRAW),
         )
-        return {key: count / now.design.cohort_size for key, count in counts.items()}
+        return {key: count / design.cohort_size for key, count in counts.items()}
+
+
+def _refuse(message: Message) -> str:
+    return "nobody was asked"
