@@ -16,7 +16,7 @@ SOURCE = Path(fedcohort.__file__).parent
 LAYERS = [
     ["version", "errors", "allocation", "subsets"],
     ["extras", "arguments", "streams", "whole_file"],
-    ["population", "cohort"],
+    ["population", "cohort", "synthetic"],
     ["plan", "aggregation"],
     ["similarity"],
     ["designs"],

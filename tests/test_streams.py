@@ -41,6 +41,7 @@ def test_numbers_of_uses_never_change() -> None:
         "DROPOUT",
         "NUMBERING",
         "REDRAW",
+        "SYNTHETIC",
     ]
 
     assert {use.name: use.value for use in Stream} == dict(zip(names, range(9), strict=True))

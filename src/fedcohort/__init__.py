@@ -25,6 +25,8 @@ from fedcohort.designs import (
     SizeClusteredDesign,
     Target,
     TargetDesign,
+    Tournament,
+    TournamentDesign,
     Uniform,
     UniformDesign,
 )
@@ -53,6 +55,8 @@ __all__ = [
     "Stream",
     "Target",
     "TargetDesign",
+    "Tournament",
+    "TournamentDesign",
     "Uniform",
     "UniformDesign",
     "aggregate",

@@ -1,10 +1,11 @@
 """Checks of arguments that several nouns share; each raises or returns."""
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from difflib import get_close_matches
 from operator import index
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcohort.errors import DesignError
 
@@ -71,3 +72,18 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `` Did you mean 'x'?`` for the nearest known word, or nothing."""
     nearest = get_close_matches(str(word), list(known), n=1)
     return f" Did you mean {nearest[0]!r}?" if nearest else ""
+
+
+def group_numbers(owner: str, groups: Iterable[Hashable], n_clients: int) -> NDArray[np.int64]:
+    """Give one label per client numbers from 0, as they come."""
+    known: dict[Hashable, int] = {}
+    try:
+        numbers = [known.setdefault(label, len(known)) for label in groups]
+    except TypeError:
+        numbers = []
+    if len(numbers) != n_clients:
+        raise DesignError(
+            f"{owner}: groups must be one label per client, {n_clients}; got {len(numbers)} that "
+            f"can be used. Label every client with a number or a name."
+        )
+    return np.array(numbers)

@@ -20,6 +20,7 @@ class Stream(IntEnum):
     DROPOUT = 6
     NUMBERING = 7
     REDRAW = 8
+    SYNTHETIC = 9
 
 
 def stream(

@@ -327,7 +327,8 @@ def test_trees_join_all_clients_bottom_up(
         for line in tree:
             assert max(line["left"], line["right"]) < n + line["merge"]
         heights = [line["height"] for line in tree]
-        assert heights == pytest.approx(design.tree.heights.tolist(), rel=1e-4, abs=1e-6)
+        assert design.tree.whole is not None
+        assert heights == pytest.approx(design.tree.whole.heights.tolist(), rel=1e-4, abs=1e-6)
 
 
 def test_runs_of_one_seed_begin_with_the_same_model(tmp_path: Path) -> None:

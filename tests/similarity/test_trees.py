@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.cluster.hierarchy import linkage as scipy_linkage
 
-from fedcohort.similarity import LINKAGES, capacity_cut, merge_tree
+from fedcohort.similarity import LINKAGES, MergeTree, cut_tree, merge_tree
 from fedcohort.similarity.trees import Linkage
 from populations import rng
 
@@ -24,8 +24,10 @@ def test_the_tree_is_scipys_whatever_the_unit(linkage: Linkage) -> None:
 
 
 def test_one_client_is_a_tree_without_merges() -> None:
-    assert merge_tree(np.empty(0), "ward").merges.shape == (0, 2)
-    assert capacity_cut(np.empty((0, 2), dtype=int), np.array([3]), 5).tolist() == [0]
+    tree = merge_tree(np.empty(0), "ward")
+
+    assert tree.merges.shape == (0, 2)
+    assert cut_tree(tree, np.array([3]), 5).groups.tolist() == [0]
 
 
 def random_tree(n: int, generator: np.random.Generator) -> np.ndarray:
@@ -62,7 +64,9 @@ def test_the_cut_keeps_the_maximal_subtrees_that_fit(seed: int, n: int, capacity
     masses = generator.integers(0, min(capacity, 6) + 1, size=n)
     merges = random_tree(n, generator)
 
-    groups = capacity_cut(merges, masses, capacity)
+    cut = cut_tree(MergeTree(merges, np.zeros(n - 1)), masses, capacity)
+
+    groups = cut.groups
 
     found = {frozenset(np.flatnonzero(groups == g).tolist()) for g in set(groups.tolist())}
     assert found == slow_cut(merges, masses.tolist(), capacity)

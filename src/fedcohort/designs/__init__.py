@@ -9,6 +9,7 @@ from fedcohort.designs.rows import RowDesign
 from fedcohort.designs.similarity_clustered import SimilarityClustered, SimilarityClusteredDesign
 from fedcohort.designs.size_clustered import SizeClustered, SizeClusteredDesign
 from fedcohort.designs.target import Target, TargetDesign
+from fedcohort.designs.tournament import Tournament, TournamentDesign
 from fedcohort.designs.uniform import Uniform, UniformDesign
 
 __all__ = [
@@ -28,6 +29,8 @@ __all__ = [
     "SizeClusteredDesign",
     "Target",
     "TargetDesign",
+    "Tournament",
+    "TournamentDesign",
     "Uniform",
     "UniformDesign",
     "make_recipe",

@@ -10,13 +10,22 @@ from fedcohort.designs.recipe import Recipe
 from fedcohort.designs.similarity_clustered import SimilarityClustered
 from fedcohort.designs.size_clustered import SizeClustered
 from fedcohort.designs.target import Target
+from fedcohort.designs.tournament import Tournament
 from fedcohort.designs.uniform import Uniform
 from fedcohort.errors import DesignError
 
 #: Every recipe of the library, by its name.
 RECIPES: dict[str, type[Recipe]] = {
     recipe.name: recipe
-    for recipe in (Uniform, Multinomial, Poisson, SizeClustered, SimilarityClustered, Target)
+    for recipe in (
+        Uniform,
+        Multinomial,
+        Poisson,
+        SizeClustered,
+        SimilarityClustered,
+        Target,
+        Tournament,
+    )
 }
 
 

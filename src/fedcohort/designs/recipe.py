@@ -71,3 +71,10 @@ class Recipe(ABC):
     @abstractmethod
     def _design(self, population: Population, known: Knowledge) -> Design:
         """Build the design from what is known."""
+
+
+def known_updates(population: Population, known: Knowledge) -> NDArray[np.floating]:
+    """Return the clients' last updates; without a memory every update is zero."""
+    if known.memory is None:
+        return np.zeros((population.n_clients, 1))
+    return known.memory.updates

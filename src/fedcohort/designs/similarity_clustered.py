@@ -8,17 +8,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort.allocation import fill_groups, whole_rows
 from fedcohort.arguments import checked_choice, checked_rng
-from fedcohort.designs.recipe import Knowledge, Recipe
+from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
 from fedcohort.designs.rows import RowDesign
-from fedcohort.errors import DesignError
+from fedcohort.designs.tree_choice import Tree, chosen_tree
 from fedcohort.plan import Plan
 from fedcohort.population import Population
 from fedcohort.similarity.measures import MEASURES, MeasureName
-from fedcohort.similarity.trees import LINKAGES, Linkage, MergeTree, capacity_cut, merge_tree
+from fedcohort.similarity.tree_kinds import TreeKind
+from fedcohort.similarity.trees import LINKAGES, GroupTree, Linkage, cut_tree, merge_tree
 from fedcohort.similarity.updates import checked_updates
-
-#: All pairs of more clients than this do not fit the memory of one machine.
-LARGEST_TREE = 20_000
 
 Reading = Literal["distances", "rows-as-points"]
 READINGS: tuple[Reading, ...] = get_args(Reading)
@@ -45,7 +43,11 @@ class SimilarityClusteredDesign(RowDesign):
         Whom to draw from, and how many draws.
     updates
         The clients' last updates (client model minus the global model it started from), zero
-        before the first; shape (n_clients, dimension).
+        before the first; shape (n_clients, dimension). None with a ``tree`` that is there.
+    tree
+        Which tree to build: ``"exact"`` from all pairs, ``"vector"`` in O(n d) memory (extra
+        ``scale``), ``"bisecting"`` for a million clients, ``"auto"`` by their number; or a tree
+        whose leaves are the clients.
     measure
         ``"arccos"`` (the angle), ``"l2"`` or ``"l1"``.
     linkage
@@ -54,14 +56,14 @@ class SimilarityClusteredDesign(RowDesign):
         ``"distances"`` builds the tree from the pairwise distances, as the paper says;
         ``"rows-as-points"`` from the Euclidean distances between the rows of their matrix, which
         is what the published code computes (with squared L2 distances, and zero updates at angle
-        0 to all others); O(n^3).
+        0 to all others); O(n^3), with an exact tree.
     rng
         Breaks ties.
 
     Attributes
     ----------
     tree
-        The similarity tree, of :class:`fedcohort.similarity.MergeTree`.
+        The similarity tree and its cut.
     leaves
         The client of each of its leaves.
 
@@ -79,15 +81,16 @@ class SimilarityClusteredDesign(RowDesign):
     (``u_i``, not ``b_i``) and the last paragraph of Section 5 for large clients.
     """
 
-    tree: MergeTree
+    tree: GroupTree
     leaves: NDArray[np.int64]
 
     def __init__(
         self,
         population: Population,
         cohort_size: int,
-        updates: ArrayLike,
+        updates: ArrayLike | None = None,
         *,
+        tree: Tree = "auto",
         measure: MeasureName = "arccos",
         linkage: Linkage = "ward",
         reading: Reading = "distances",
@@ -98,38 +101,31 @@ class SimilarityClusteredDesign(RowDesign):
         checked_choice(self.name, "measure", measure, MEASURES)
         checked_choice(self.name, "linkage", linkage, LINKAGES)
         checked_choice(self.name, "reading", reading, READINGS)
-        deltas = checked_updates(self.name, updates, population.n_clients)
         total = population.total
         alone, rest = whole_rows(self.cohort_size * population.sizes, total)
-        clients = rng.permutation(np.flatnonzero(rest))
-        self._check_memory(len(clients))
-        distances = MEASURES[measure](deltas[clients])
-        if reading == "rows-as-points":
-            distances = _between_rows(distances, measure, ~deltas[clients].any(axis=1))
-        tree = merge_tree(distances, linkage)
-        groups = capacity_cut(tree.merges, rest[clients], total)
-        filled = fill_groups(clients, rest[clients], groups, capacity=total, rng=rng)
-        self.plan = Plan.of_entries(filled.below(alone), population)
-        self.tree, self.leaves = tree, clients
-
-    def _check_memory(self, n: int) -> None:
-        if n > LARGEST_TREE:
-            raise DesignError(
-                f"{self.name}: compares all pairs, at most {LARGEST_TREE} clients; got {n}, whose "
-                f"distances take {4e-9 * n * n:.0f} GB. Use SizeClusteredDesign, or TargetDesign "
-                f"with groups of your own."
+        if reading == "distances" or updates is None:
+            self.leaves, self.tree = chosen_tree(
+                self.name, rest, total, updates, tree, measure=measure, linkage=linkage, rng=rng
             )
+        else:
+            deltas = checked_updates(self.name, updates, population.n_clients)
+            self.leaves = rng.permutation(np.flatnonzero(rest))
+            distances = _between_rows(deltas[self.leaves], measure)
+            self.tree = cut_tree(merge_tree(distances, linkage), rest[self.leaves], total)
+        left = rest[self.leaves]
+        filled = fill_groups(self.leaves, left, self.tree.groups, capacity=total, rng=rng)
+        self.plan = Plan.of_entries(filled.below(alone), population)
 
 
-def _between_rows(
-    distances: NDArray[np.float64], measure: MeasureName, unseen: NDArray[np.bool_]
-) -> NDArray[np.float64]:
+def _between_rows(updates: NDArray[np.floating], measure: MeasureName) -> NDArray[np.float64]:
     """Return the Euclidean distances between the rows of the published code's matrix.
 
     In that matrix L2 distances are squared, and a zero update is at angle 0 to every other.
     """
     from scipy.spatial.distance import pdist, squareform
 
+    distances = MEASURES[measure](updates)
+    unseen = ~updates.any(axis=1)
     # In this unit of length no square overflows or vanishes.
     matrix = squareform(distances / max(distances.max(initial=0.0), np.finfo(float).tiny))
     if measure == "l2":
@@ -151,13 +147,14 @@ class SimilarityClustered(Recipe):
     measure: MeasureName = "arccos"
     linkage: Linkage = "ward"
     reading: Reading = "distances"
+    tree: TreeKind = "auto"
 
     def _design(self, population: Population, known: Knowledge) -> SimilarityClusteredDesign:
-        unseen = np.zeros((population.n_clients, 1))
         return SimilarityClusteredDesign(
             population,
             self.cohort_size,
-            unseen if known.memory is None else known.memory.updates,
+            known_updates(population, known),
+            tree=self.tree,
             measure=self.measure,
             linkage=self.linkage,
             reading=self.reading,

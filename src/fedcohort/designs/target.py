@@ -1,6 +1,6 @@
 """Target sampling: known groups instead of a similarity tree."""
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.allocation import Entries, fill_groups, overlaps, whole_rows
-from fedcohort.arguments import checked_rng
+from fedcohort.arguments import checked_rng, group_numbers
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.designs.rows import RowDesign
-from fedcohort.errors import DesignError
 from fedcohort.plan import Plan
 from fedcohort.population import Population
 
@@ -60,7 +59,7 @@ class TargetDesign(RowDesign):
         super().__init__(population, cohort_size)
         checked_rng(self.name, rng)
         total = population.total
-        numbers = _group_numbers(groups, population.n_clients)
+        numbers = group_numbers(self.name, groups, population.n_clients)
         alone, rest = whole_rows(self.cohort_size * population.sizes, total)
         clients = rng.permutation(np.flatnonzero(rest))
         clients = clients[np.argsort(numbers[clients], kind="stable")]
@@ -92,21 +91,6 @@ def _cut_groups(
     full = Entries(row_of_cut[cut[~in_rest]], clients[pieces[~in_rest]], shared[~in_rest])
     rest = Entries(cut_group[cut[in_rest]], clients[pieces[in_rest]], shared[in_rest])
     return full, rest
-
-
-def _group_numbers(groups: Iterable[Hashable], n_clients: int) -> NDArray[np.int64]:
-    """Give the labels numbers from 0, as they come."""
-    known: dict[Hashable, int] = {}
-    try:
-        numbers = [known.setdefault(label, len(known)) for label in groups]
-    except TypeError:
-        numbers = []
-    if len(numbers) != n_clients:
-        raise DesignError(
-            f"TargetDesign: groups must be one label per client, {n_clients}; got "
-            f"{len(numbers)} that can be used. Label every client with a number or a name."
-        )
-    return np.array(numbers)
 
 
 @final

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from fedcohort.designs import Design, SimilarityClusteredDesign
+from fedcohort.designs import Design, SimilarityClusteredDesign, TournamentDesign
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.units import Trial
 from fedcohort.simulation import FederatedData, History
@@ -147,14 +147,16 @@ def law_tables(trials: Sequence[Trial], designs: Sequence[Design]) -> dict[str, 
             "weight_variance": design.weight_variance(),
         }
         laws.append(_table("laws", trial, columns))
-        if isinstance(design, SimilarityClusteredDesign):
-            merges, n_leaves = design.tree.merges, len(design.leaves)
+        if not isinstance(design, (SimilarityClusteredDesign, TournamentDesign)):
+            continue
+        if (whole := design.tree.whole) is not None:
+            merges, n_leaves = whole.merges, len(design.leaves)
             names = np.concatenate([design.leaves, n_clients + np.arange(len(merges))])
             nodes = {
                 "merge": np.arange(len(merges)),
                 "left": names[merges[:, 0]],
                 "right": names[merges[:, 1]],
-                "height": design.tree.heights,
+                "height": whole.heights,
             }
             if n_leaves > 1:
                 trees.append(_table("trees", trial, nodes))

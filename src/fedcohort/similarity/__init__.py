@@ -1,19 +1,26 @@
 """How alike clients are: measures on their updates, trees, and the trees' capacity cut."""
 
+from fedcohort.similarity.bisecting import bisected
 from fedcohort.similarity.measures import MEASURES, arccos, l1, l2
 from fedcohort.similarity.memory import UpdateMemory
 from fedcohort.similarity.sketch import CountSketch
-from fedcohort.similarity.trees import LINKAGES, MergeTree, capacity_cut, merge_tree
+from fedcohort.similarity.tree_kinds import TREE_KINDS, similarity_tree, unit_vectors
+from fedcohort.similarity.trees import LINKAGES, GroupTree, MergeTree, cut_tree, merge_tree
 
 __all__ = [
     "LINKAGES",
     "MEASURES",
+    "TREE_KINDS",
     "CountSketch",
+    "GroupTree",
     "MergeTree",
     "UpdateMemory",
     "arccos",
-    "capacity_cut",
+    "bisected",
+    "cut_tree",
     "l1",
     "l2",
     "merge_tree",
+    "similarity_tree",
+    "unit_vectors",
 ]

@@ -1,5 +1,7 @@
 """Similarity trees, and their cut into groups that fit a distribution."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -28,6 +30,28 @@ class MergeTree:
     heights: NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupTree:
+    """A similarity tree above groups of clients that fit into one distribution.
+
+    What a tree looks like inside a group makes no difference to any design.
+
+    Attributes
+    ----------
+    groups
+        The group of every leaf, numbered from 0 to K - 1, shape (n,).
+    merges
+        Children first, shape (K - 1, 2): merge t makes node K + t out of two earlier nodes; nodes
+        0 ... K - 1 are the groups.
+    whole
+        The tree down to single leaves, where one was built.
+    """
+
+    groups: NDArray[np.int64]
+    merges: NDArray[np.int64]
+    whole: MergeTree | None = None
+
+
 def merge_tree(distances: NDArray[np.float64], linkage: Linkage) -> MergeTree:
     """Build the similarity tree of n clients from their condensed distances."""
     from scipy.cluster.hierarchy import linkage as scipy_linkage
@@ -40,21 +64,21 @@ def merge_tree(distances: NDArray[np.float64], linkage: Linkage) -> MergeTree:
     return MergeTree(merges[:, :2].astype(np.int64), merges[:, 2] * unit)
 
 
-def capacity_cut(
-    merges: NDArray[np.int64], masses: NDArray[np.int64], capacity: int
-) -> NDArray[np.int64]:
-    """Cut the tree into its maximal subtrees whose clients' masses sum to at most ``capacity``.
+def cut_tree(tree: MergeTree, masses: NDArray[np.int64], capacity: int) -> GroupTree:
+    """Cut the tree into its maximal subtrees whose leaves' masses sum to at most ``capacity``.
 
-    No single mass exceeds the capacity. Returns a group number, from 0, for every client.
+    No single mass exceeds the capacity.
 
     Examples
     --------
-    >>> capacity_cut(np.array([[0, 1], [3, 2]]), masses=np.array([2, 3, 4]), capacity=5).tolist()
-    [1, 1, 0]
+    >>> tree = MergeTree(np.array([[0, 1], [3, 2]]), heights=np.array([1.0, 2.0]))
+    >>> cut = cut_tree(tree, masses=np.array([2, 3, 4]), capacity=5)
+    >>> cut.groups.tolist(), cut.merges.tolist()
+    ([1, 1, 0], [[1, 0]])
     """
     n = len(masses)
     mass = masses.tolist()
-    pairs = merges.tolist()
+    pairs = tree.merges.tolist()
     for left, right in pairs:
         mass.append(mass[left] + mass[right])
     top = list(range(len(mass)))
@@ -62,4 +86,11 @@ def capacity_cut(
         if mass[node] <= capacity:
             left, right = pairs[node - n]
             top[left] = top[right] = top[node]
-    return np.unique(np.array(top[:n]), return_inverse=True)[1]
+    tops, groups = np.unique(np.array(top[:n], dtype=np.int64), return_inverse=True)
+    number = {int(node): group for group, node in enumerate(tops)}
+    merges: list[tuple[int, int]] = []
+    for node, (left, right) in enumerate(pairs, start=n):
+        if mass[node] > capacity:
+            number[node] = len(tops) + len(merges)
+            merges.append((number[left], number[right]))
+    return GroupTree(groups, np.array(merges, dtype=np.int64).reshape(-1, 2), tree)

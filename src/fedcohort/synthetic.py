@@ -1,0 +1,76 @@
+"""Generated federations: sizes and updates whose structure is known, for tests and benchmarks."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.streams import Stream, stream
+
+#: (clients, samples each) of the unbalanced federation of Fraboni et al. (2021), figure 2.
+UNBALANCED = ((10, 100), (30, 250), (30, 500), (20, 750), (10, 1000))
+
+
+def unbalanced_sizes(n_clients: int, *, seed: int) -> NDArray[np.int64]:
+    """Return the sizes of figure 2, repeated as often as needed, in random order.
+
+    Examples
+    --------
+    >>> unbalanced_sizes(100, seed=0).sum()
+    np.int64(48500)
+    """
+    sizes = np.repeat([size for _, size in UNBALANCED], [clients for clients, _ in UNBALANCED])
+    return stream(seed, use=Stream.SYNTHETIC).permutation(np.resize(sizes, n_clients))
+
+
+def clustered_updates(
+    n_clients: int,
+    *,
+    seed: int,
+    dimension: int = 64,
+    n_clusters: int = 10,
+    noise: float = 0.5,
+) -> NDArray[np.float32]:
+    """Return updates around random unit centres, one per client; ``noise`` is its length.
+
+    Examples
+    --------
+    >>> clustered_updates(3, seed=0).shape
+    (3, 64)
+    """
+    rng = stream(seed, use=Stream.SYNTHETIC, client=0)
+    centres = _unit_centres(n_clusters, dimension, rng)
+    return _noisy(centres[rng.integers(n_clusters, size=n_clients)], noise, rng)
+
+
+def dirichlet_updates(
+    n_clients: int,
+    *,
+    alpha: float,
+    seed: int,
+    dimension: int = 64,
+    n_classes: int = 10,
+    noise: float = 0.5,
+) -> NDArray[np.float32]:
+    """Return updates that mix random class vectors by shares from Dir(alpha).
+
+    Examples
+    --------
+    >>> dirichlet_updates(3, alpha=0.1, seed=0).shape
+    (3, 64)
+    """
+    rng = stream(seed, use=Stream.SYNTHETIC, client=1)
+    centres = _unit_centres(n_classes, dimension, rng)
+    shares = rng.dirichlet(np.full(n_classes, alpha), size=n_clients).astype(np.float32)
+    return _noisy(shares @ centres, noise, rng)
+
+
+def _unit_centres(number: int, dimension: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    centres = rng.standard_normal((number, dimension), dtype=np.float32)
+    centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+    return centres
+
+
+def _noisy(
+    points: NDArray[np.float32], noise: float, rng: np.random.Generator
+) -> NDArray[np.float32]:
+    length = np.float32(noise / np.sqrt(points.shape[1]))
+    return points + length * rng.standard_normal(points.shape, dtype=np.float32)
