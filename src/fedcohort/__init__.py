@@ -30,6 +30,7 @@ from fedcohort.designs import (
     Uniform,
     UniformDesign,
 )
+from fedcohort.difference import Difference
 from fedcohort.errors import FedcohortError
 from fedcohort.plan import Plan
 from fedcohort.population import Population
@@ -39,6 +40,7 @@ from fedcohort.version import __version__ as __version__
 __all__ = [
     "Cohort",
     "Design",
+    "Difference",
     "FedcohortError",
     "Multinomial",
     "MultinomialDesign",

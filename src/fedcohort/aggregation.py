@@ -4,17 +4,24 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort.cohort import Cohort
+from fedcohort.difference import ControlVariates
 from fedcohort.errors import AggregationError
 
 
 def aggregate(
-    model: ArrayLike, updates: ArrayLike, cohort: Cohort, *, server_lr: float = 1.0
+    model: ArrayLike,
+    updates: ArrayLike,
+    cohort: Cohort,
+    *,
+    server_lr: float = 1.0,
+    memory: ControlVariates | None = None,
 ) -> NDArray[np.floating]:
     r"""Move the model by the cohort's weighted updates.
 
     .. math:: \theta' = \theta + \eta_s \sum_i w_i \Delta_i
 
-    An empty cohort leaves the model as it is; so does the residual's share of it.
+    An empty cohort leaves the model as it is; so does the residual's share of it. With a
+    ``memory`` the sum is the difference estimator's (:class:`fedcohort.Difference`).
 
     Parameters
     ----------
@@ -27,6 +34,8 @@ def aggregate(
         Who was drawn, with what weight.
     server_lr
         The server's learning rate.
+    memory
+        What is remembered of the clients; the caller records the round's updates afterwards.
 
     Examples
     --------
@@ -40,7 +49,7 @@ def aggregate(
     except (ValueError, TypeError):  # rows of different lengths, or no numbers
         deltas = np.empty(0)
     if len(cohort) == 0:
-        return theta.copy()
+        deltas = np.empty((0, *theta.shape))
     if deltas.shape != (len(cohort), *theta.shape):
         raise AggregationError(
             f"aggregate: updates must have shape {(len(cohort), *theta.shape)}, one per client of "
@@ -53,5 +62,10 @@ def aggregate(
             f"aggregate: updates must be finite; client {client} sent other values. "
             f"Leave its weight on the model: drop the client from the cohort."
         )
-    moved: NDArray[np.floating] = theta + server_lr * np.tensordot(cohort.weights, deltas, axes=1)
-    return moved
+    flat = deltas.reshape(len(cohort), theta.size)
+    if memory is None:
+        moved = cohort.weights @ flat
+    else:
+        moved = memory.aggregate(cohort.clients, cohort.weights, flat)
+    aggregated: NDArray[np.floating] = theta + server_lr * moved.reshape(theta.shape)
+    return aggregated

@@ -29,7 +29,7 @@ def check_designs(experiment: Experiment, folder: Path) -> None:
     for panel in experiment.panels:
         for entry in panel.design:
             kind = recipe_kind(entry, folder)
-            recipe_of(kind, panel.cohort_size, entry.hyperparameters)
+            recipe_of(kind, entry.draws(panel), entry.hyperparameters)
 
 
 def make_own_recipe(

@@ -95,10 +95,11 @@ class _Execution:
 
     def _work(self, unit: Unit) -> int:
         """Weigh a round of a unit: the local steps of all its clients."""
-        panels = [self._folder.experiment.panel(trial.panel) for trial in unit.trials]
+        panels = [(self._folder.experiment.panel(trial.panel), trial) for trial in unit.trials]
         return sum(
-            panel.cohort_size * (panel.training.steps or panel.training.epochs or 1)
-            for panel in panels
+            panel.entry(trial.design).draws(panel)
+            * (panel.training.steps or panel.training.epochs or 1)
+            for panel, trial in panels
         )
 
     def _run_unit(self, unit: Unit, work: int) -> None:
@@ -169,10 +170,10 @@ class _Execution:
             if key not in federations:
                 dataset = self._dataset(panel.data.dataset)
                 federations[key] = panel.data.federation(dataset, trial.seed)
-            entry = next(entry for entry in panel.design if entry.label == trial.design)
+            entry = panel.entry(trial.design)
             code = self._folder.path / "code"
-            recipe = make_own_recipe(entry, panel.cohort_size, federations[key], code)
-            runs.append(Run(recipe, federations[key], trial.seed))
+            recipe = make_own_recipe(entry, entry.draws(panel), federations[key], code)
+            runs.append(Run(recipe, federations[key], trial.seed, entry.aggregation()))
         return runs
 
     def _rehearse(self) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from fedcohort.difference import Difference, EstimatorName
 from fedcohort.simulation import (
     Dataset,
     FederatedData,
@@ -195,27 +196,53 @@ class Server(Table):
 
 
 class DesignEntry(BaseModel):
-    """One ``[[design]]``: a recipe by its name or import path, and its hyper-parameters."""
+    """One ``[[design]]``: a recipe by its name or import path, and its hyper-parameters.
+
+    ``cohort_size`` is the panel's unless it is given here; ``estimator``, ``shrink`` and
+    ``clusters`` say how updates are aggregated (``fedcohort.Difference``).
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     recipe: str
     label: Label = ""
+    cohort_size: Count | None = None
+    estimator: EstimatorName = "plain"
+    shrink: Annotated[float, Field(ge=0, le=1)] = 1.0
+    clusters: Count | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _named(cls, values: Any) -> Any:
         if isinstance(values, dict) and isinstance(values.get("recipe"), str):
-            given = {k: v for k, v in values.items() if k not in ("recipe", "label")}
+            given = {k: v for k, v in values.items() if k not in ("recipe", "label", "estimator")}
             own = values["recipe"].rpartition(":")[2]
-            label = " ".join([own, *(_worded(key, value) for key, value in given.items())])
-            return {"label": label, **values}
+            words = [own, *(_worded(key, value) for key, value in given.items())]
+            if values.get("estimator", "plain") != "plain":
+                words += ["+", str(values["estimator"])]
+            return {"label": " ".join(words), **values}
         return values
+
+    @model_validator(mode="after")
+    def _has_an_estimator(self) -> DesignEntry:
+        if self.estimator == "plain" and (self.shrink != 1.0 or self.clusters is not None):
+            raise ValueError("shrink and clusters need estimator = 'difference'")
+        return self
+
+    def aggregation(self) -> EstimatorName | Difference:
+        """Return the simulator's own record of how updates are aggregated."""
+        if self.estimator == "plain":
+            return "plain"
+        return Difference(self.shrink, self.clusters)
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
         """What the recipe is made with, beside the cohort size."""
         return dict(self.model_extra or {})
+
+    def draws(self, panel: Setting) -> int:
+        """Return how many draws a round has."""
+        return panel.cohort_size if self.cohort_size is None else self.cohort_size
 
 
 def _worded(key: str, value: object) -> str:
@@ -246,6 +273,10 @@ class Setting(Table):
         if bool(self.design) != bool(self.rounds):
             raise ValueError("rounds and [[design]] go together; only a partition has neither")
         return self
+
+    def entry(self, label: str) -> DesignEntry:
+        """Return the design with this label."""
+        return next(entry for entry in self.design if entry.label == label)
 
 
 class Experiment(Table):

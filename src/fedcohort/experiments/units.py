@@ -92,7 +92,7 @@ def _together(experiment: Experiment, most: int) -> Iterator[tuple[Trial, ...]]:
         alike = _shared(panel)
         for seed in panel.seeds:
             cell = [Trial(panel.label, entry.label, seed) for entry in panel.design]
-            more = len(cell) * panel.cohort_size
+            more = sum(entry.draws(panel) for entry in panel.design)
             if trials and (alike != before or lanes + more > most):
                 yield tuple(trials)
                 trials, lanes = [], 0

@@ -19,9 +19,10 @@ class Yardstick:
     squared_error
         :math:`\|\sum w_i \Delta_i - \sum p_i \Delta_i\|^2` of the cohort that was drawn.
     design_variance
-        Its expectation under the design, B (squared bias included).
+        Its expectation under the design, B (squared bias included); with the difference
+        estimator B of what is not remembered.
     multinomial_variance
-        Its expectation under multinomial sampling, B_MD.
+        Its expectation under multinomial sampling and plain aggregation, B_MD.
     beta_squared
         Of Assumption 3 with :math:`\kappa = 0`:
         :math:`\sum p_i \|g_i\|^2 / \|\sum p_i g_i\|^2`, :math:`g_i` the clients' gradients.
@@ -42,10 +43,12 @@ def yardstick(
     aggregate: NDArray[np.float32],
     updates: NDArray[np.float32],
     gradients: NDArray[np.float32],
+    remembered: NDArray[np.float32] | None = None,
 ) -> Yardstick:
     """Compare a cohort's aggregate with what all clients' updates and gradients say.
 
-    ``updates`` and ``gradients`` have shape (n_clients, size), ``aggregate`` (size,).
+    ``updates``, ``gradients`` and ``remembered`` (h of the difference estimator) have shape
+    (n_clients, size), ``aggregate`` (size,).
     """
     importance = design.population.importance
     error = aggregate.astype(np.float64) - importance @ updates
@@ -54,7 +57,9 @@ def yardstick(
     of_mean = float(mean @ mean)
     return Yardstick(
         squared_error=float(error @ error),
-        design_variance=design.aggregate_variance(updates),
+        design_variance=design.aggregate_variance(
+            updates if remembered is None else updates - remembered
+        ),
         multinomial_variance=MultinomialDesign(
             design.population, design.cohort_size
         ).aggregate_variance(updates),

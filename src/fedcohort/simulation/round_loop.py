@@ -94,9 +94,9 @@ class Simulation:
         check_outputs(shape, data, runs[0].data.dataset.n_classes)
         slots = sum(min(run.recipe.cohort_size, run.data.n_clients) for run in runs)
         self._trainer = LocalTrainer(shape, training, data, slots=slots)
-        size = self._models.shape[1]
         self._servers = [
-            Server(run, Evaluator(shape, data, run.data), self.options, size) for run in runs
+            Server(run, Evaluator(shape, data, run.data), self.options, model)
+            for run, model in zip(runs, self._models, strict=True)
         ]
         self._full_gradients = [FullGradients(shape, data, run.data) for run in runs]
         # Designs are independent of each other; their matrix products leave the interpreter free.
@@ -182,12 +182,13 @@ class Simulation:
                 server.prepare(round_ + 1, self._pool)
         start = time.perf_counter()
         updates = self._train(drawn, round_)
-        moved = self._aggregate(drawn, updates)
+        steps = self._steps(drawn, updates)
+        moved = self._moved(steps)
         seconds = time.perf_counter() - start
         judged = []
         for k, server in enumerate(self._servers):
             start = time.perf_counter()
-            stick = self._yardstick(k, drawn[k], updates[k], round_)
+            stick = self._yardstick(k, drawn[k], steps[k], round_)
             quality = server.measure(moved[k], round_, last=last)
             judged.append((quality, stick, time.perf_counter() - start))
         # Nothing has changed so far: an interrupted round can be played again.
@@ -205,12 +206,22 @@ class Simulation:
         updates = self._trainer.updates(self._models, lanes, round_)
         return list(updates.split([len(each.cohort) for each in drawn]))
 
-    def _aggregate(self, drawn: list[Drawn], updates: list[Tensor]) -> Tensor:
-        """Move every model by its cohort's weighted updates: the one formula."""
+    def _steps(self, drawn: list[Drawn], updates: list[Tensor]) -> list[Tensor]:
+        """Aggregate every run's updates by its cohort's weights."""
+        steps = []
+        for server, each, update in zip(self._servers, drawn, updates, strict=True):
+            if server.variates is None:
+                steps.append(torch.from_numpy(each.cohort.weights).to(update) @ update)
+            else:
+                cohort = each.cohort
+                steps.append(server.variates.aggregate(cohort.clients, cohort.weights, update))
+        return steps
+
+    def _moved(self, steps: list[Tensor]) -> Tensor:
+        """Move every model by its aggregate: the one formula."""
         moved = self._models.clone()
-        for k, (each, update) in enumerate(zip(drawn, updates, strict=True)):
-            weights = torch.from_numpy(each.cohort.weights).to(update)
-            moved[k] += self.options.server_lr * (weights @ update)
+        for k, step in enumerate(steps):
+            moved[k] += self.options.server_lr * step
         finite = moved.isfinite().all(dim=1).tolist()  # waits for the device: the time is its work
         if not all(finite):
             run = self.runs[finite.index(False)]
@@ -220,7 +231,7 @@ class Simulation:
             )
         return moved
 
-    def _yardstick(self, k: int, drawn: Drawn, own: Tensor, round_: int) -> Yardstick | None:
+    def _yardstick(self, k: int, drawn: Drawn, step: Tensor, round_: int) -> Yardstick | None:
         """Where it is asked for, let all clients train from the round's model."""
         every = self.options.oracle_every
         if every is None or round_ % every:
@@ -234,9 +245,16 @@ class Simulation:
         updates = np.zeros((run.data.n_clients, len(model)), dtype=np.float32)
         trained = self._trainer.updates(model[None], lanes, round_)
         updates[[lane.client for lane in lanes]] = trained.cpu().numpy()
-        aggregate = torch.from_numpy(drawn.cohort.weights).to(own) @ own
         gradients = self._full_gradients[k](model).cpu().numpy()
-        return yardstick(drawn.design, aggregate.cpu().numpy(), updates, gradients)
+        variates = self._servers[k].variates
+        everyone = np.arange(run.data.n_clients)
+        return yardstick(
+            drawn.design,
+            step.cpu().numpy(),
+            updates,
+            gradients,
+            remembered=None if variates is None else variates.of(everyone).cpu().numpy(),
+        )
 
     def _checkpoint(self) -> Checkpoint:
         return Checkpoint(
@@ -253,7 +271,7 @@ class Simulation:
         dataset = self.runs[0].data.dataset
         return fingerprint(
             {
-                "runs": [(run.recipe, run.seed) for run in self.runs],
+                "runs": [(run.recipe, run.seed, run.estimator) for run in self.runs],
                 "training": self.training,
                 "options": replace(self.options, device="auto"),
                 "model": self._architecture,

@@ -9,11 +9,13 @@ from operator import index
 from typing import final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Design, Recipe, RowDesign
+from fedcohort.difference import ControlVariates, Difference, EstimatorName, estimator_of
 from fedcohort.similarity.memory import UpdateMemory
 from fedcohort.simulation.evaluation import Evaluator, Quality
 from fedcohort.simulation.federated_data import FederatedData
@@ -25,14 +27,19 @@ from fedcohort.streams import Stream, stream
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """One training: who is drawn how, on whose data, from which seed."""
+    """One training: who is drawn how, on whose data, from which seed, and how it is aggregated.
+
+    ``estimator`` is ``"plain"``, ``"difference"``, or a :class:`fedcohort.Difference`.
+    """
 
     recipe: Recipe
     data: FederatedData
     seed: int = 0
+    estimator: EstimatorName | Difference = "plain"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", index(self.seed))
+        estimator_of("Run", self.estimator)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,15 +56,22 @@ class Drawn:
 class Server:
     """One run's server: its designs, its memory, and what it has seen."""
 
-    def __init__(self, run: Run, evaluator: Evaluator, options: Options, size: int) -> None:
+    def __init__(self, run: Run, evaluator: Evaluator, options: Options, model: Tensor) -> None:
         self.history = History()
         self._run, self._evaluator, self._options = run, evaluator, options
         self._population = run.data.population
         self._has_class = run.data.class_counts() > 0
         self._memory = (
-            UpdateMemory(run.data.n_clients, size, options.sketch, run.seed)
+            UpdateMemory(run.data.n_clients, len(model), options.sketch, run.seed)
             if run.recipe.learns
             else None
+        )
+        difference = estimator_of("Run", run.estimator)
+        #: Of the difference estimator; None aggregates plainly.
+        self.variates: ControlVariates | None = (
+            None
+            if difference is None
+            else difference.memory(self._population.importance, torch.zeros_like(model))
         )
         self._design: Design | None = None
         self._drawn: Drawn | None = None
@@ -120,6 +134,8 @@ class Server:
                 rows=self._rows(drawn),
             )
         )
+        if self.variates is not None:
+            self.variates.record(cohort.clients, updates)
         if self._memory is not None:
             self._pending = (cohort.clients, updates.cpu().numpy(), drawn.round_)
             if not self._options.overlap:
@@ -140,9 +156,11 @@ class Server:
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Return what a resumed server needs beside its history, as arrays."""
-        if self._memory is None:
-            return {}
-        kept = {f"memory.{name}": array for name, array in self._memory.state().items()}
+        kept: dict[str, NDArray[np.generic]] = {}
+        if self._memory is not None:
+            kept |= {f"memory.{name}": array for name, array in self._memory.state().items()}
+        if self.variates is not None:
+            kept |= {f"variates.{name}": array for name, array in self.variates.state().items()}
         if self._pending is not None:
             clients, updates, round_ = self._pending
             kept |= {
@@ -157,12 +175,9 @@ class Server:
         self.history = history
         self._design, self._drawn, self._prepared, self._pending = None, None, None, None
         if self._memory is not None:
-            memory = {
-                name.removeprefix("memory."): array
-                for name, array in state.items()
-                if name.startswith("memory.")
-            }
-            self._memory = UpdateMemory.of_state(memory)
+            self._memory = UpdateMemory.of_state(_below("memory.", state))
+        if self.variates is not None:
+            self.variates.restore(_below("variates.", state))
         if "pending.clients" in state:
             self._pending = (
                 state["pending.clients"].astype(np.int64),
@@ -181,3 +196,10 @@ class Server:
             clients, updates, round_ = self._pending
             self._memory.record(clients, updates, round_=round_)
             self._pending = None
+
+
+def _below(prefix: str, state: dict[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
+    """Return the arrays whose names begin so, without that beginning."""
+    return {
+        name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)
+    }
