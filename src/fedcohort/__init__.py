@@ -12,6 +12,8 @@ from fedcohort import diagnostics
 from fedcohort.aggregation import aggregate
 from fedcohort.cohort import Cohort
 from fedcohort.designs import (
+    Auto,
+    AutoDesign,
     Design,
     Multinomial,
     MultinomialDesign,
@@ -38,6 +40,8 @@ from fedcohort.streams import Stream, stream
 from fedcohort.version import __version__ as __version__
 
 __all__ = [
+    "Auto",
+    "AutoDesign",
     "Cohort",
     "Design",
     "Difference",

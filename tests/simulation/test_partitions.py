@@ -48,7 +48,7 @@ def test_one_class_shards_have_one_class_and_exact_sizes_and_share_nothing() -> 
 
 
 def test_too_few_samples_of_a_class_are_refused() -> None:
-    with pytest.raises(DataError, match=r"needs 4 x 51 samples of class 0; got 200"):
+    with pytest.raises(DataError, match=r"needs 204 samples of class 0 for 4 clients; got 200"):
         one_class_shards(DATA, seed=0, clients_per_class=4, train_size=51)
 
 

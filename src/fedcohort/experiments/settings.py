@@ -61,11 +61,14 @@ class _Data(Table, ABC):
 
 
 class OneClass(_Data):
-    """``one-class``: every client has samples of one class only."""
+    """``one-class``: every client has samples of one class only.
+
+    ``train_size`` is every client's, or a list: those of each class's clients.
+    """
 
     partition: Literal["one-class"]
     clients_per_class: Count = 10
-    train_size: Count = 500
+    train_size: Count | Annotated[list[Count], Field(min_length=1)] = 500
     test_size: Annotated[int, Field(ge=0)] = 80
 
     def _divided(self, dataset: Dataset, seed: int) -> FederatedData:

@@ -19,34 +19,36 @@ def one_class_shards(
     *,
     seed: int,
     clients_per_class: int = 10,
-    train_size: int = 500,
+    train_size: int | Sequence[int] = 500,
     test_size: int = 80,
 ) -> FederatedData:
     """Give every client samples of one class only: the paper's figure 1.
 
-    Clients are numbered by class, ``clients_per_class`` each; no sample is used twice. The
-    paper speaks of 100 test samples, which digit 5 of MNIST does not have; 80 is what its code
-    uses.
+    Clients are numbered by class, ``clients_per_class`` each; no sample is used twice.
+    ``train_size`` is every client's, or lists those of a class's clients one by one. The paper
+    speaks of 100 test samples, which digit 5 of MNIST does not have; 80 is what its code uses.
     """
-    if min(clients_per_class, train_size) < 1 or test_size < 0:
+    sizes = [train_size] * clients_per_class if isinstance(train_size, int) else list(train_size)
+    if not sizes or len(sizes) != clients_per_class or min(sizes) < 1 or test_size < 0:
         raise DataError(
-            f"one_class_shards: needs at least one client per class and one training sample; got "
-            f"{clients_per_class} and {train_size} (and {test_size} test samples)."
+            f"one_class_shards: needs at least one client per class, and one training sample for "
+            f"each; got {clients_per_class} and {train_size} (and {test_size} test samples)."
         )
     rng = stream(seed, use=Stream.PARTITION)
     parts = []
-    for labels, size in ((dataset.y, train_size), (dataset.test_y, test_size)):
+    for labels, each in ((dataset.y, sizes), (dataset.test_y, [test_size] * clients_per_class)):
         shards: list[NDArray[np.int64]] = []
         for label in range(dataset.n_classes):
             members = np.flatnonzero(labels == label)
-            needed = clients_per_class * size
+            needed = sum(each)
             if needed > len(members):
                 raise DataError(
-                    f"one_class_shards: needs {clients_per_class} x {size} samples of class "
-                    f"{label}; got {len(members)}. Lower the sizes or the clients per class."
+                    f"one_class_shards: needs {needed} samples of class {label} for "
+                    f"{clients_per_class} clients; got {len(members)}. Lower the sizes or the "
+                    f"clients per class."
                 )
             chosen = rng.choice(members, needed, replace=False)
-            shards.extend(chosen.reshape(clients_per_class, size))
+            shards.extend(np.split(chosen, np.cumsum(each)[:-1]))
         parts.append(tuple(shards))
     return FederatedData(dataset, *parts)
 

@@ -1,0 +1,142 @@
+"""The best of the designs on what the server knows, by their exact variances."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from logging import getLogger
+from typing import ClassVar, final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
+
+from fedcohort.designs.base import Design
+from fedcohort.designs.multinomial import MultinomialDesign
+from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
+from fedcohort.designs.similarity_clustered import SimilarityClusteredDesign
+from fedcohort.designs.size_clustered import SizeClusteredDesign
+from fedcohort.designs.tournament import TournamentDesign
+from fedcohort.population import Population
+from fedcohort.similarity.measures import MeasureName
+from fedcohort.similarity.tree_kinds import TreeKind
+from fedcohort.similarity.trees import GroupTree, Linkage
+from fedcohort.similarity.updates import checked_updates
+
+log = getLogger("fedcohort")
+
+
+@final
+class AutoDesign(Design):
+    """Draw from the design whose variance on the clients' last updates is the smallest.
+
+    The candidates are the tournament, Algorithm 2, Algorithm 1 and multinomial sampling; of
+    equals the first. V is exact for each of them, so that on what the server knows the choice is
+    never worse than any of the four.
+
+    Parameters
+    ----------
+    population, cohort_size
+        Whom to draw from, and how many draws.
+    updates
+        The clients' last updates, zero before the first; shape (n_clients, dimension).
+    tree, measure, linkage
+        As in :class:`TournamentDesign`; Algorithm 2 works on the same tree.
+    rng
+        Breaks ties.
+
+    Attributes
+    ----------
+    predicted
+        V of every candidate on these updates, by the name of its recipe.
+    choice
+        The name of the one that cohorts are drawn from.
+    design
+        That one itself.
+
+    Examples
+    --------
+    >>> population, rng = Population([1, 1, 1, 1]), np.random.default_rng(0)
+    >>> design = AutoDesign(population, 2, [[1, 0], [0, 1], [2, 0], [0, 3]], rng=rng)
+    >>> design.choice, {name: round(v, 3) for name, v in design.predicted.items()}
+    ('tournament', {'tournament': 0.312, 'similarity': 0.312, 'size': 0.938, 'multinomial': 1.094})
+    """
+
+    unbiased = True
+
+    def __init__(
+        self,
+        population: Population,
+        cohort_size: int,
+        updates: ArrayLike,
+        *,
+        tree: TreeKind = "auto",
+        measure: MeasureName = "arccos",
+        linkage: Linkage = "ward",
+        rng: np.random.Generator,
+    ) -> None:
+        super().__init__(population, cohort_size)
+        deltas = checked_updates(self.name, updates, population.n_clients)
+        clustered = SimilarityClusteredDesign(
+            population, cohort_size, deltas, tree=tree, measure=measure, linkage=linkage, rng=rng
+        )
+        groups = np.zeros(population.n_clients, dtype=np.int64)
+        groups[clustered.leaves] = clustered.tree.groups
+        shared = GroupTree(groups, clustered.tree.merges)
+        candidates: dict[str, Design] = {
+            "tournament": TournamentDesign(population, cohort_size, tree=shared, rng=rng),
+            "similarity": clustered,
+            "size": SizeClusteredDesign(population, cohort_size, rng=rng),
+            "multinomial": MultinomialDesign(population, cohort_size),
+        }
+        self.predicted = {
+            name: design.aggregate_variance(deltas) for name, design in candidates.items()
+        }
+        self.choice = min(self.predicted, key=self.predicted.__getitem__)
+        self.design = candidates[self.choice]
+        log.info("%s: draws from %s; V predicted: %s", self.name, self.choice, self.predicted)
+
+    def weight_variance(self) -> NDArray[np.float64]:
+        """Return Var[w], shape (n_clients,)."""
+        return self.design.weight_variance()
+
+    def weight_covariance(self) -> NDArray[np.float64]:
+        """Return Cov[w], shape (n_clients, n_clients): for small populations."""
+        return self.design.weight_covariance()
+
+    def inclusion_probability(self) -> NDArray[np.float64]:
+        """Return the chance of each client to be in the cohort, shape (n_clients,)."""
+        return self.design.inclusion_probability()
+
+    def max_count(self) -> NDArray[np.int64]:
+        """Return how often each client can be drawn at most, shape (n_clients,)."""
+        return self.design.max_count()
+
+    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
+        return self.design.draw_many(rng, rounds)
+
+    def _aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+        return self.design.aggregate_variance(updates)
+
+
+@final
+@dataclass(frozen=True)
+class Auto(Recipe):
+    """Recipe of :class:`AutoDesign`; without a memory every update is zero."""
+
+    name: ClassVar[str] = "auto"
+    learns: ClassVar[bool] = True
+
+    measure: MeasureName = "arccos"
+    linkage: Linkage = "ward"
+    tree: TreeKind = "auto"
+
+    def _design(self, population: Population, known: Knowledge) -> AutoDesign:
+        return AutoDesign(
+            population,
+            self.cohort_size,
+            known_updates(population, known),
+            tree=self.tree,
+            measure=self.measure,
+            linkage=self.linkage,
+            rng=known.rng,
+        )
