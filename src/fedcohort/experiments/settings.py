@@ -218,12 +218,13 @@ class DesignEntry(BaseModel):
     @classmethod
     def _named(cls, values: Any) -> Any:
         if isinstance(values, dict) and isinstance(values.get("recipe"), str):
-            given = {k: v for k, v in values.items() if k not in ("recipe", "label", "estimator")}
+            given = {k: v for k, v in values.items() if k not in ("recipe", "label")}
+            after = {k: given.pop(k) for k in ("shrink", "clusters") if k in given}
+            if (estimator := given.pop("estimator", "plain")) != "plain":
+                after = {"+": "+", "estimator": estimator, **after}
             own = values["recipe"].rpartition(":")[2]
-            words = [own, *(_worded(key, value) for key, value in given.items())]
-            if values.get("estimator", "plain") != "plain":
-                words += ["+", str(values["estimator"])]
-            return {"label": " ".join(words), **values}
+            words = (_worded(key, value) for key, value in [*given.items(), *after.items()])
+            return {"label": " ".join([own, *words]), **values}
         return values
 
     @model_validator(mode="after")

@@ -99,9 +99,9 @@ class Simulation:
             for run, model in zip(runs, self._models, strict=True)
         ]
         self._full_gradients = [FullGradients(shape, data, run.data) for run in runs]
-        # Designs are independent of each other; their matrix products leave the interpreter free.
+        # Runs are independent of each other; their matrix products leave the interpreter free.
         self._learners = sum(run.recipe.learns for run in runs)
-        self._pool = ThreadPoolExecutor(max(1, min(self._learners, os.cpu_count() or 1)))
+        self._pool = ThreadPoolExecutor(min(len(runs), os.cpu_count() or 1))
         self._architecture = architecture(shape)
         self._next_round = 0
 
@@ -185,12 +185,14 @@ class Simulation:
         steps = self._steps(drawn, updates)
         moved = self._moved(steps)
         seconds = time.perf_counter() - start
+        start = time.perf_counter()
+        sticks = self._yardsticks(drawn, steps, round_)
+        shared = (time.perf_counter() - start) / len(self.runs)
         judged = []
-        for k, server in enumerate(self._servers):
+        for server, model, stick in zip(self._servers, moved, sticks, strict=True):
             start = time.perf_counter()
-            stick = self._yardstick(k, drawn[k], steps[k], round_)
-            quality = server.measure(moved[k], round_, last=last)
-            judged.append((quality, stick, time.perf_counter() - start))
+            quality = server.measure(model, round_, last=last)
+            judged.append((quality, stick, shared + time.perf_counter() - start))
         # Nothing has changed so far: an interrupted round can be played again.
         self._models, self._next_round = moved, round_ + 1
         for k, server in enumerate(self._servers):
@@ -231,11 +233,26 @@ class Simulation:
             )
         return moved
 
-    def _yardstick(self, k: int, drawn: Drawn, step: Tensor, round_: int) -> Yardstick | None:
-        """Where it is asked for, let all clients train from the round's model."""
+    def _yardsticks(
+        self, drawn: list[Drawn], steps: list[Tensor], round_: int
+    ) -> list[Yardstick | None]:
+        """Where it is asked for, let all clients train from the round's models, and compare."""
         every = self.options.oracle_every
         if every is None or round_ % every:
-            return None
+            return [None] * len(self.runs)
+        found = []
+        for k, (each, step) in enumerate(zip(drawn, steps, strict=True)):
+            variates = self._servers[k].variates
+            everyone = np.arange(self.runs[k].data.n_clients)
+            remembered = None if variates is None else variates.of(everyone).cpu().numpy()
+            gradients = self._full_gradients[k](self._models[k]).cpu().numpy()
+            updates = self._everyones_updates(k, round_)
+            facts = (each.design, step.cpu().numpy(), updates, gradients, remembered)
+            found.append(self._pool.submit(yardstick, *facts))
+        return [each.result() for each in found]
+
+    def _everyones_updates(self, k: int, round_: int) -> NDArray[np.float32]:
+        """Let all clients train from a run's model; return shape (n_clients, size)."""
         run, model = self.runs[k], self._models[k]
         lanes = [
             Lane(0, run.seed, client, samples)
@@ -245,16 +262,7 @@ class Simulation:
         updates = np.zeros((run.data.n_clients, len(model)), dtype=np.float32)
         trained = self._trainer.updates(model[None], lanes, round_)
         updates[[lane.client for lane in lanes]] = trained.cpu().numpy()
-        gradients = self._full_gradients[k](model).cpu().numpy()
-        variates = self._servers[k].variates
-        everyone = np.arange(run.data.n_clients)
-        return yardstick(
-            drawn.design,
-            step.cpu().numpy(),
-            updates,
-            gradients,
-            remembered=None if variates is None else variates.of(everyone).cpu().numpy(),
-        )
+        return updates
 
     def _checkpoint(self) -> Checkpoint:
         return Checkpoint(
