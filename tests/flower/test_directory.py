@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from fedcohort import SimilarityClustered, SizeClustered
 from fedcohort.errors import FlowerError
 from fedcohort.flower import CohortStrategy, register_size_query
-from fedcohort.flower.directory import Directory, _shared
+from fedcohort.flower.claims import cut_to_share
+from fedcohort.flower.directory import Directory
 from flower.federation import SIZES, client_app, grid_of, one_round
 from flower.in_process import InProcessGrid
 
@@ -136,7 +137,7 @@ def test_a_boast_is_bounded_and_logged(caplog: pytest.LogCaptureFixture) -> None
 )
 def test_no_share_is_larger_than_it_may_be(sizes: list[int], share: float) -> None:
     """The cut is the largest that fits; where none fits, all that have samples count the same."""
-    found = _shared(np.array(sizes, dtype=object), share)
+    found = cut_to_share(np.array(sizes, dtype=object), share)
 
     top, total = int(found.max()), int(found.sum())
     positive = sum(size > 0 for size in sizes)

@@ -31,7 +31,17 @@ from fedcohort import (
 from fedcohort.errors import FlowerError
 from fedcohort.flower import CohortStrategy
 from fedcohort.flower.failures import OnFailure, redrawn
-from flower.federation import SIZES, client_app, flat, grid_of, layers, model, one_round, update_of
+from flower.federation import (
+    SIZES,
+    client_app,
+    flat,
+    grid_of,
+    in_its_own_loop,
+    layers,
+    model,
+    one_round,
+    update_of,
+)
 from flower.in_process import InProcessGrid
 from populations import rng
 
@@ -64,7 +74,7 @@ def test_where_all_fail_the_model_stays() -> None:
 
     for rule in ("keep", "redraw", "renormalise"):
         strategy = CohortStrategy(FedAvg(), SizeClustered(4), seed=0, on_failure=rule, tries=2)
-        assert one_round(strategy, grid) is None
+        assert one_round(in_its_own_loop(strategy), grid) is None
 
 
 def test_renormalising_divides_by_what_is_left() -> None:
@@ -115,6 +125,7 @@ def test_redrawing_is_unbiased_given_who_can_be_reached(
     """4,000 rounds, false alarm 1e-6 over four clients; sees a bias of 7 % of the smallest one."""
     strategy = CohortStrategy(FedAvg(), recipe, seed=1, on_failure="redraw", tries=30)
     grid, seen = failing_grid(), []
+    in_its_own_loop(strategy)
     for number in range(1, 4001):
         messages = strategy.configure_train(number, model(), ConfigRecord(), grid)
         assert strategy._round is not None
@@ -160,7 +171,7 @@ def test_only_draws_of_one_weight_can_be_redrawn() -> None:
     strategy = CohortStrategy(FedAvg(), Poisson(3), seed=0, on_failure="redraw")
 
     with pytest.raises(FlowerError, match=r"need a design whose draws weigh the same; Poisson"):
-        strategy.configure_train(1, model(), ConfigRecord(), grid_of())
+        in_its_own_loop(strategy).configure_train(1, model(), ConfigRecord(), grid_of())
 
 
 def spoiled(kind: str) -> Callable[[int, RecordDict], RecordDict]:

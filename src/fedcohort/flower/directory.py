@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from logging import getLogger
 from typing import final
 
-import numpy as np
 from flwr.serverapp import Grid
 
 from fedcohort.errors import FlowerError
+from fedcohort.flower.claims import Claims
 from fedcohort.flower.size_query import ask_sizes
 from fedcohort.population import Population
 
@@ -26,7 +26,9 @@ class Directory:
         Samples by client, where the server knows them: keys are client names or node ids. None
         asks the nodes.
     max_size, max_share
-        Bounds on what a client can claim: samples, and its share of all samples.
+        Bounds: on the samples of a client, and on its share of all samples. Where ``max_share`` is
+        None and ten clients or more have samples, what clients say of themselves counts up to
+        half of all samples; sizes that the server knows are then taken as they are.
     query_timeout
         Seconds that nodes have to answer the question for their sizes.
     """
@@ -115,31 +117,10 @@ class Directory:
             self._size_of[answer.key] = answer.size if given is None else given
 
     def _bounded(self) -> Population:
-        """Bound what clients claim, and log whom that concerns."""
-        keys = self.keys
-        claimed = np.array([self._size_of[key] for key in keys], dtype=object)
-        sizes = claimed.copy()
-        if self._max_size is not None:
-            sizes = np.minimum(sizes, self._max_size)
-        if self._max_share is not None:
-            sizes = _shared(sizes, self._max_share)
-        for key, before, after in zip(keys, claimed, sizes, strict=True):
-            if after < before:
-                log.warning("client %r claims %d samples; it counts as %d", key, before, after)
-        return Population(sizes.astype(np.int64), ids=keys)
-
-
-def _shared(sizes: np.ndarray, share: float) -> np.ndarray:
-    """Cut the sizes at the largest number that is at most ``share`` of what they then sum to.
-
-    Where so few clients cannot have so small a share, all count the same.
-    """
-    low, high = 0, int(sizes.max(initial=0))
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = middle <= share * int(np.minimum(sizes, middle).sum())
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return np.asarray(np.minimum(sizes, max(low, 1)))
+        own_word = [self._given is None or key not in self._given for key in self._keys]
+        claims = Claims(self._keys, [self._size_of[key] for key in self._keys], own_word)
+        sizes = claims.bounded(max_size=self._max_size, max_share=self._max_share)
+        return Population(sizes, ids=self._keys)
 
 
 def _order(key: str) -> tuple[int, int, str]:
