@@ -301,6 +301,35 @@ def test_a_wrapper_for_privacy_clips_updates_as_they_are() -> None:
     assert np.linalg.norm(flat(moved) - 1.0) == pytest.approx(0.25, rel=1e-3)
 
 
+@pytest.mark.parametrize("rule", ["keep", "redraw"])
+def test_an_error_that_comes_in_the_servers_name_keeps_its_reason(rule: OnFailure) -> None:
+    """The SuperLink answers for a node that has gone, as node 1."""
+    strategy = CohortStrategy(FedAvg(), SizeClustered(4), seed=0, on_failure=rule)
+    in_its_own_loop(strategy)
+    grid, failed = failing_grid(), dict[str, str]()
+    grid.answers_for_nodes = True
+    for number in range(1, 6):
+        messages = strategy.configure_train(number, model(), ConfigRecord(), grid)
+        assert strategy._round is not None
+        now = strategy._round
+        strategy.aggregate_train(number, grid.send_and_receive(messages))
+        failed |= now.failed
+
+    assert failed == dict.fromkeys(map(str, DEAD), "error 6: node unavailable")
+
+
+def test_a_stranger_cannot_answer_for_a_client() -> None:
+    """Only errors are matched by the message they answer; models by the node they come from."""
+    strategy, grid = CohortStrategy(FedAvg(), SizeClustered(4), seed=0), grid_of()
+    replies = list(
+        grid.send_and_receive(strategy.configure_train(1, model(), ConfigRecord(), grid))
+    )
+    for reply in replies:
+        reply.metadata.__dict__["_src_node_id"] = 4242
+
+    assert strategy.aggregate_train(1, replies)[0] is None
+
+
 @pytest.mark.parametrize("recipe", [Uniform(4), Poisson(4), SizeClustered(4)], ids=repr)
 def test_training_goes_on_with_whoever_is_left(recipe: Recipe) -> None:
     strategy, grid = CohortStrategy(FedAvg(), recipe, seed=0), grid_of()
@@ -324,6 +353,24 @@ def test_with_nobody_left_the_model_stays() -> None:
     grid.partitions = {}
     assert one_round(strategy, grid, 3) is None
     assert strategy.selections.summary() == drawn  # nobody was to be expected
+
+
+def test_metrics_of_a_wrapped_strategy_are_the_means_of_those_that_answered() -> None:
+    """The lost weight goes along as a client that did not move; it has no metrics of its own."""
+    inner = DifferentialPrivacyServerSideFixedClipping(
+        FedAvg(), noise_multiplier=0.0, clipping_norm=1e6, num_sampled_clients=4
+    )
+    strategy, grid = CohortStrategy(inner, SizeClustered(4), seed=0), failing_grid()
+    messages = strategy.configure_train(1, model(), ConfigRecord(), grid)
+    assert strategy._round is not None
+    left = {int(k): w for k, w in strategy._round.weights.items() if int(k) not in DEAD}
+
+    _, metrics = strategy.aggregate_train(1, grid.send_and_receive(messages))
+
+    assert metrics is not None
+    mean = sum(client * weight for client, weight in left.items()) / sum(left.values())
+    assert len(left) > 1
+    assert metrics["loss"] == pytest.approx(mean)
 
 
 def test_evaluation_does_not_wait_for_nodes_that_have_gone() -> None:
