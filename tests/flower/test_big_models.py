@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedcohort import SimilarityClustered, SizeClustered
 from fedcohort.flower import CohortStrategy
 from fedcohort.flower.sent_model import SentModel
-from flower.federation import grid_of, model, one_round
+from flower.federation import client_app, grid_of, model, one_round
 
 
 @pytest.fixture(params=[3, 2**20], ids="pieces of {}".format)
@@ -116,3 +116,17 @@ def test_where_updates_are_sketched_one_whole_update_lives_at_a_time() -> None:
     assert max(most) == 1
     assert len(most) >= 8
     assert {len(kept) for kept in strategy._memory.state().values()} == {3}
+
+
+def test_ten_tenths_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their sum in floats is not; replies must go on as they came all the same."""
+    stretched = []
+    monkeypatch.setattr(SentModel, "stretched", lambda *args: stretched.append(args))
+
+    moved = one_round(
+        CohortStrategy(FedAvg(), SizeClustered(10), seed=0),
+        grid_of(10, app=client_app([5] * 10)),
+    )
+
+    assert moved is not None
+    assert stretched == []

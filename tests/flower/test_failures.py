@@ -245,6 +245,31 @@ def test_over_selection_takes_the_first_answers(monkeypatch: pytest.MonkeyPatch)
         assert shares == pytest.approx({key: counts[key] / answered for key in first})
 
 
+def test_a_message_that_could_not_be_sent_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Flower's grid returns None in the place of its id."""
+    monkeypatch.setattr("fedcohort.flower.grid_view.PAUSE", 0.0)
+    grid = grid_of()
+    push, pulls = grid.push_messages, []
+
+    def push_all_but_one(messages: Any) -> list[Any]:
+        return [None, *list(push(messages))[1:]]
+
+    def pull(ids: Any, original: Any = grid.pull_messages) -> Any:
+        pulls.append(list(ids))
+        assert len(pulls) < 100
+        return original(ids)
+
+    monkeypatch.setattr(grid, "push_messages", push_all_but_one)
+    monkeypatch.setattr(grid, "pull_messages", pull)
+    strategy = CohortStrategy(FedAvg(fraction_evaluate=0.0), SizeClustered(3), seed=0, extra=1)
+
+    strategy.start(grid, model(), num_rounds=2)
+
+    assert all(each is not None for ids in pulls for each in ids)
+
+
 @pytest.mark.parametrize(("extra", "rule"), [(-1, "keep"), (2, "redraw")])
 def test_over_selection_that_makes_no_sense_is_refused(extra: int, rule: OnFailure) -> None:
     with pytest.raises(FlowerError, match="extra must be 0 or more"):
