@@ -257,6 +257,22 @@ def test_a_newcomer_cannot_take_anothers_name() -> None:
     assert len(directory.keys) == len(SIZES)
 
 
+def test_clients_can_be_known_by_their_nodes_alone() -> None:
+    """Two nodes that say they are client 3 are two clients then."""
+    directory, grid = Directory(names="node"), grid_of()
+    grid.partitions[9999] = 3
+
+    directory.refresh(grid)
+
+    assert set(directory.keys) == {str(node) for node in grid.partitions}
+    assert directory.population.sizes.tolist().count(SIZES[3]) == 2
+
+
+def test_other_names_are_refused() -> None:
+    with pytest.raises(DesignError, match="names must be one of client, node; got 'key'"):
+        CohortStrategy(FedAvg(), SizeClustered(2), seed=0, names="key")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("key", ["9" * 5000, "x" * 70_000, "a\0b", "a\nforged line"])
 def test_a_name_that_cannot_be_used_is_left_out(key: str) -> None:
     app = ClientApp()

@@ -11,10 +11,10 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 from flwr.app import ArrayRecord
 from flwr.serverapp import strategy as flwr
 
-from fedcohort import Multinomial, SimilarityClustered
+from fedcohort import Multinomial, SimilarityClustered, SizeClustered
 from fedcohort.errors import FlowerError
 from fedcohort.flower import CohortStrategy
-from flower.federation import flat, grid_of, model
+from flower.federation import flat, grid_of, model, one_round
 
 INNERS = [
     flwr.FedAvg,
@@ -52,6 +52,26 @@ def test_a_restarted_server_ends_with_the_same_model(
     assert second.selections.drawn == uninterrupted.selections.drawn
     expected = [each.selections.state()["expected"] for each in (second, uninterrupted)]
     assert expected[0] == pytest.approx(expected[1])
+
+
+def test_nodes_that_are_known_are_not_asked_again(tmp_path: Path) -> None:
+    """One client has gone meanwhile, one came under another id, and one size is now given."""
+    first = CohortStrategy(flwr.FedAvg(), SizeClustered(3), seed=1)
+    one_round(first, grid_of())
+    first.save(tmp_path / "state")
+    second = CohortStrategy(flwr.FedAvg(), SizeClustered(3), seed=1, sizes={"0": 55})
+    second.load(tmp_path / "state")
+    grid = grid_of()
+    nodes = {client: node for node, client in grid.partitions.items()}
+    del grid.partitions[nodes[1]], grid.partitions[nodes[2]]
+    grid.partitions |= {9999: 2, 1: 3}  # node 1 says it is client 3, which is there
+
+    one_round(second, grid)
+
+    assert [node for kind, node in grid.asked if kind.startswith("query")] == [1, 9999]
+    assert second.directory.node_of("3") == nodes[3]
+    assert second.directory.keys == ["0", "2", "3", "4", "5"]
+    assert second.directory.population.sizes.tolist() == [55, 20, 70, 10, 0]
 
 
 def test_names_of_clients_and_layers_are_kept_as_they_are(tmp_path: Path) -> None:

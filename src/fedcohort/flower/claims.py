@@ -81,6 +81,8 @@ def cut_to_share(
     bounded count in the sum as they are.
     """
     low, high = 0, int(sizes.max(initial=0))
+    if high <= share * int(sizes.sum()):
+        return sizes
     while low < high:
         middle = (low + high + 1) // 2
         total = int(np.where(is_bounded, np.minimum(sizes, middle), sizes).sum())

@@ -26,6 +26,7 @@ class Origin:
     seed: int
     sketch: int | None
     strategy: str
+    names: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +37,8 @@ class SavedState:
     ----------
     rounds
         How many rounds were drawn.
+    population
+        The nodes' clients and their sizes, by :class:`Directory`.
     selections
         Who was drawn how often, by :class:`SelectionLog`.
     updates
@@ -45,6 +48,7 @@ class SavedState:
     """
 
     rounds: int
+    population: Mapping[str, Mapping[str, Any]]
     selections: Mapping[str, Mapping[str, float]]
     updates: Mapping[str, NDArray[np.float32]]
     inner: Mapping[str, NDArray[Any]]
@@ -55,6 +59,7 @@ def write_state(path: Path, state: SavedState, origin: Origin) -> None:
     head = {
         "origin": asdict(origin),
         "rounds": state.rounds,
+        "population": state.population,
         "selections": state.selections,
         # Names of clients and arrays can be any text: entries of the file are numbered.
         "updates": list(state.updates),
@@ -69,7 +74,7 @@ def write_state(path: Path, state: SavedState, origin: Origin) -> None:
 
 
 def read_state(path: Path, origin: Origin) -> SavedState:
-    """Read the file back; refuse another file, and one of another seed, sketch or strategy."""
+    """Read the file back; refuse another file, and one of another origin."""
     try:
         content = io.BytesIO(read_sealed(path, FORMAT))
     except (OSError, ValueError) as error:
@@ -87,6 +92,7 @@ def read_state(path: Path, origin: Origin) -> SavedState:
             )
     return SavedState(
         head["rounds"],
+        head["population"],
         head["selections"],
         {key: arrays[f"{UPDATE}{k}"] for k, key in enumerate(head["updates"])},
         {name: arrays[f"{INNER}{k}"] for k, name in enumerate(head["inner"])},

@@ -15,7 +15,7 @@ from fedcohort.arguments import checked_choice
 from fedcohort.designs import Design, Recipe
 from fedcohort.errors import FlowerError
 from fedcohort.flower.aggregate import aggregated, within_range
-from fedcohort.flower.directory import Directory
+from fedcohort.flower.directory import Directory, Names
 from fedcohort.flower.failures import (
     ON_FAILURE,
     OnFailure,
@@ -62,6 +62,10 @@ class CohortStrategy(Strategy):
         Of draws and of the order of equals: one seed, one sequence of cohorts.
     sizes
         Samples by client name or node id; None asks the nodes (``register_size_query``).
+    names
+        Under which names clients are known: ``"client"`` takes what each says of itself (its
+        ``partition-id`` or the ``key`` of ``register_size_query``), ``"node"`` takes node ids,
+        which stay the same and cannot be feigned under node authentication.
     on_failure
         What becomes of the weight of a drawn client that fails: ``"keep"`` leaves it on the
         current model, ``"redraw"`` draws other clients in its place, ``"renormalise"`` spreads
@@ -78,7 +82,8 @@ class CohortStrategy(Strategy):
         Seconds that a client has to answer; None leaves that to ``start``.
     max_size, max_share, max_norm
         Bounds: on the samples a client can claim, on its share of all samples, and on the norm of
-        an update.
+        an update. Without ``max_share``, what clients say of themselves counts up to half of all
+        samples where ten clients or more have samples.
     max_draws
         Refuse a design that can draw one client more often in a round: with differential privacy
         a client that is drawn k times moves the aggregate by k shares.
@@ -100,6 +105,7 @@ class CohortStrategy(Strategy):
         *,
         seed: int,
         sizes: Mapping[str | int, int] | None = None,
+        names: Names = "client",
         on_failure: OnFailure = "keep",
         tries: int = 10,
         extra: int = 0,
@@ -135,11 +141,15 @@ class CohortStrategy(Strategy):
             max_draws=max_draws,
         )
         self.directory = Directory(
-            sizes, max_size=max_size, max_share=max_share, query_timeout=query_timeout
+            sizes,
+            max_size=max_size,
+            max_share=max_share,
+            names=names,
+            query_timeout=query_timeout,
         )
         self.selections = SelectionLog(log_file)
         self._memory = KeyedMemory(sketch, seed=seed) if recipe.learns else None
-        self._origin = Origin(seed, sketch, type(self._inner).__name__)
+        self._origin = Origin(seed, sketch, type(self._inner).__name__, names)
         self._design: Design | None = None
         self._round: TrainingRound | None = None
         self._rounds_before = self._number = 0
@@ -213,18 +223,19 @@ class CohortStrategy(Strategy):
     def save(self, path: Path) -> None:
         """Write what a restarted server needs.
 
-        That is how many rounds were drawn, who was drawn, the memory, and the moments or the
-        momentum of the inner strategy; the model is the caller's to keep.
+        That is how many rounds were drawn, the clients, who was drawn, the memory, and the moments
+        or the momentum of the inner strategy; the model is the caller's to keep.
         """
         kept = {} if self._memory is None else self._memory.state()
         inner = packed(state_of(self._inner))
-        state = SavedState(self._number, self.selections.state(), kept, inner)
-        write_state(path, state, self._origin)
+        clients, drawn = self.directory.state(), self.selections.state()
+        write_state(path, SavedState(self._number, clients, drawn, kept, inner), self._origin)
 
     def load(self, path: Path) -> None:
         """Go on where :meth:`save` was called, in the same stream of cohorts."""
         state = read_state(path, self._origin)
         self._rounds_before = self._number = state.rounds
+        self.directory.restore(state.population)
         self.selections.restore(state.selections)
         put_back(self._inner, unpacked(state.inner))
         if self._memory is not None:
