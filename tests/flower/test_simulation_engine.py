@@ -34,8 +34,8 @@ register_size_query(client, lambda context: 1 + int(context.node_config["partiti
 def train(message: Message, context: Context) -> Message:
     number = int(context.node_config["partition-id"])
     config = message.content["config"]
-    if config["name"] == "first" and number % 3 == 0:
-        time.sleep(3)
+    if config["name"] == "first" and number == 72:
+        time.sleep(8)
     (folder / f"{config['name']}-{config['server-round']}-{number}").touch()
     arrays = [part + number for part in message.content["arrays"].to_numpy_ndarrays()]
     metrics = MetricRecord({"num-examples": 1})
@@ -110,7 +110,7 @@ def check_first_answers(line: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_in_a_hundred_nodes_exactly_the_drawn_ones_train(tmp_path: Path) -> None:
-    """With two draws more, and a third of the clients slow, some are not waited for."""
+    """With two draws more, client 72, drawn in the first round and slow, is not waited for."""
     play(tmp_path)
 
     lines, trained = rounds_of(tmp_path, "all")
@@ -121,5 +121,5 @@ def test_in_a_hundred_nodes_exactly_the_drawn_ones_train(tmp_path: Path) -> None
     for line in lines:
         check_first_answers(line)
     assert pairs(lines, "weights") <= trained <= pairs(lines, "drawn")
-    assert pairs(lines, "failed")
+    assert (1, 72) in pairs(lines, "failed")
     assert json.loads((tmp_path / "first.json").read_text()) == moved(lines)
