@@ -50,7 +50,8 @@ def ours(recipe: Recipe, n_nodes: int) -> float:
     strategy = CohortStrategy(FedAvg(), recipe, seed=0, sizes=sizes, sketch=64)
     if strategy._memory is not None:
         for key in sizes:
-            strategy._memory.record({str(key): rng.normal(size=10_000).astype(np.float32)})
+            update = rng.normal(size=10_000).astype(np.float32)
+            strategy._memory.record({str(key): strategy._memory.shortened(update)})
     return selection_ms(strategy, n_nodes)
 
 

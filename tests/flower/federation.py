@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from fedcohort.flower import register_size_query
+from fedcohort.flower import CohortStrategy, register_size_query
 from flower.in_process import InProcessGrid
 
 SIZES = [50, 30, 20, 70, 10, 0]
@@ -71,6 +71,12 @@ def model(value: float = 1.0) -> ArrayRecord:
 
 def flat(arrays: ArrayRecord) -> NDArray[np.float64]:
     return np.concatenate([a.ravel().astype(np.float64) for a in arrays.to_numpy_ndarrays()])
+
+
+def in_its_own_loop(strategy: CohortStrategy) -> CohortStrategy:
+    """Let a test play the rounds of a strategy that must be started."""
+    strategy._is_started = True
+    return strategy
 
 
 def one_round(

@@ -11,7 +11,10 @@ from flwr.serverapp import Grid
 
 
 class InProcessGrid(Grid):
-    """Calls the app for every message; ``fails`` says which (node, message type) give no answer."""
+    """Calls the app for every message; ``fails`` says which (node, message type) give no answer.
+
+    With ``answers_for_nodes`` these errors come from node 1, as the SuperLink's own do.
+    """
 
     def __init__(
         self,
@@ -21,6 +24,7 @@ class InProcessGrid(Grid):
     ) -> None:
         self.app, self.partitions, self.fails = app, partitions, fails
         self.asked: list[tuple[str, int]] = []
+        self.answers_for_nodes = False
         self._waiting: dict[str, Message] = {}
 
     def set_run(self, run: Any) -> None:
@@ -36,7 +40,6 @@ class InProcessGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         self._waiting = {}
         for message in sorted(messages, key=lambda each: each.metadata.dst_node_id):
-            message.metadata.__dict__["_message_id"] = f"message-{message.metadata.dst_node_id}"
             for reply in self._answer(message):
                 self._waiting[message.metadata.message_id] = reply
         return list(self._waiting)
@@ -57,8 +60,12 @@ class InProcessGrid(Grid):
     def _answer(self, message: Message) -> list[Message]:
         node, kind = message.metadata.dst_node_id, message.metadata.message_type
         self.asked.append((kind, node))
+        message.metadata.__dict__["_message_id"] = f"message-{len(self.asked)}"
         if self.fails(node, kind):
-            return [Message(Error(code=6, reason="node unavailable"), reply_to=message)]
+            error = Message(Error(code=6, reason="node unavailable"), reply_to=message)
+            if self.answers_for_nodes:
+                error.metadata.__dict__["_src_node_id"] = 1
+            return [error]
         context = Context(
             run_id=1,
             node_id=node,

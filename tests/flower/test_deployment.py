@@ -74,3 +74,5 @@ def test_training_goes_on_when_a_node_is_killed_and_strangers_stay_out(
         assert sum(line["weights"].values()) <= 1.0 + 1e-12
     assert federation.nodes[3].poll() is not None  # refused, and ended
     assert "0" in found[1]["failed"] or "0" not in found[2]["drawn"]
+    reasons = {line["failed"]["0"] for line in found if "0" in line["failed"]}
+    assert all(reason.startswith("error ") for reason in reasons), reasons

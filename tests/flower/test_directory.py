@@ -15,10 +15,11 @@ from flwr.serverapp.strategy import FedAvg
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcohort import SimilarityClustered, SizeClustered
-from fedcohort.errors import FlowerError
+from fedcohort import RowDesign, SimilarityClustered, SizeClustered, Target
+from fedcohort.errors import DesignError, FlowerError
 from fedcohort.flower import CohortStrategy, register_size_query
-from fedcohort.flower.directory import Directory, _shared
+from fedcohort.flower.claims import cut_to_share
+from fedcohort.flower.directory import Directory
 from flower.federation import SIZES, client_app, grid_of, one_round
 from flower.in_process import InProcessGrid
 
@@ -130,13 +131,59 @@ def test_a_boast_is_bounded_and_logged(caplog: pytest.LogCaptureFixture) -> None
     assert "client '3' claims 1000000000000 samples; it counts as 73" in caplog.text
 
 
+def test_by_default_a_boast_gets_half_where_there_are_many(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    honest = [50, 30, 20, 70, 10, 40, 60, 80, 90]
+    grid = grid_of(10, app=client_app([*honest, 10**12]))
+    directory = Directory()
+
+    with caplog.at_level(logging.WARNING, "flwr.fedcohort"):
+        directory.refresh(grid)
+
+    assert directory.population.sizes.tolist() == [*honest, sum(honest)]
+    assert "client '9' claims 1000000000000 samples; it counts as 450" in caplog.text
+
+
+def test_honest_sizes_are_taken_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
+    """A tail as heavy as 1 / k, and two clients of which one has two thirds."""
+    heavy, two = [1000 // k for k in range(1, 41)], [200, 100]
+    for sizes in (heavy, two):
+        directory = Directory()
+        with caplog.at_level(logging.WARNING, "flwr.fedcohort"):
+            directory.refresh(grid_of(len(sizes), app=client_app(sizes)))
+
+        assert directory.population.sizes.tolist() == sizes
+    assert caplog.text == ""
+
+
+def test_sizes_that_the_server_knows_are_not_bounded_by_default() -> None:
+    """Client 0's size is given; client 9 says of itself what it has, and gets at most half."""
+    for claim, counted in [(10, 10), (10**12, 10**6 + 80)]:
+        directory = Directory({"0": 10**6})
+
+        directory.refresh(grid_of(10, app=client_app([1, *[10] * 8, claim])))
+
+        assert directory.population.sizes.tolist() == [10**6, *[10] * 8, counted]
+
+
+def test_among_few_a_boast_is_worth_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    directory = Directory()
+
+    with caplog.at_level(logging.WARNING, "flwr.fedcohort"):
+        directory.refresh(grid_of(3, app=client_app([10, 10**12, 20])))
+
+    assert directory.population.sizes.tolist() == [10, 10**12, 20]
+    assert "client '1' claims 1000000000000 of all 1000000000030 samples" in caplog.text
+
+
 @given(
     st.lists(st.integers(0, 10**6), min_size=1, max_size=8).filter(any),
     st.floats(0.01, 1.0),
 )
 def test_no_share_is_larger_than_it_may_be(sizes: list[int], share: float) -> None:
     """The cut is the largest that fits; where none fits, all that have samples count the same."""
-    found = _shared(np.array(sizes, dtype=object), share)
+    found = cut_to_share(np.array(sizes, dtype=object), share)
 
     top, total = int(found.max()), int(found.sum())
     positive = sum(size > 0 for size in sizes)
@@ -210,6 +257,22 @@ def test_a_newcomer_cannot_take_anothers_name() -> None:
     assert len(directory.keys) == len(SIZES)
 
 
+def test_clients_can_be_known_by_their_nodes_alone() -> None:
+    """Two nodes that say they are client 3 are two clients then."""
+    directory, grid = Directory(names="node"), grid_of()
+    grid.partitions[9999] = 3
+
+    directory.refresh(grid)
+
+    assert set(directory.keys) == {str(node) for node in grid.partitions}
+    assert directory.population.sizes.tolist().count(SIZES[3]) == 2
+
+
+def test_other_names_are_refused() -> None:
+    with pytest.raises(DesignError, match="names must be one of client, node; got 'key'"):
+        CohortStrategy(FedAvg(), SizeClustered(2), seed=0, names="key")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("key", ["9" * 5000, "x" * 70_000, "a\0b", "a\nforged line"])
 def test_a_name_that_cannot_be_used_is_left_out(key: str) -> None:
     app = ClientApp()
@@ -231,3 +294,41 @@ def test_a_size_that_fits_no_plan_is_left_out(size: int) -> None:
     directory.refresh(grid)
 
     assert directory.keys == ["0", "1", "2", "4", "5"]
+
+
+def grouped(strategy: CohortStrategy) -> list[set[str]]:
+    """Return the clients of every distribution."""
+    assert isinstance(strategy._design, RowDesign)
+    ids = strategy._design.population.ids
+    return [
+        {str(ids[k]) for k in row.nonzero()[0].tolist()}
+        for row in strategy._design.plan.units.toarray()
+    ]
+
+
+def test_groups_follow_their_clients(caplog: pytest.LogCaptureFixture) -> None:
+    """Six equal clients in two groups; two leave, then one that nobody knows comes."""
+    grid = grid_of(app=client_app([1] * 7))
+    everyone = dict(grid.partitions)
+    strategy = CohortStrategy(FedAvg(), Target(2, groups=tuple("aabbab")), seed=0)
+    one_round(strategy, grid, 1)
+    first = grouped(strategy)
+    grid.partitions = {node: client for node, client in everyone.items() if client not in (0, 2)}
+    one_round(strategy, grid, 2)
+    second = grouped(strategy)
+    grid.partitions |= {7777: 6}
+
+    with caplog.at_level(logging.WARNING, "flwr.fedcohort"):
+        one_round(strategy, grid, 3)
+
+    assert sorted(map(sorted, first)) == [["0", "1", "4"], ["2", "3", "5"]]
+    assert sorted(map(sorted, second)) == [["1", "4"], ["3", "5"]]
+    assert "clients that came later are one group: ['6']" in caplog.text
+    assert any({"1", "4"} <= row for row in grouped(strategy))
+
+
+def test_groups_must_fit_the_clients_of_the_first_round() -> None:
+    strategy = CohortStrategy(FedAvg(), Target(2, groups=tuple("aab")), seed=0)
+
+    with pytest.raises(DesignError, match="groups must be one label per client, 6; got 3"):
+        one_round(strategy, grid_of())

@@ -31,7 +31,17 @@ from fedcohort import (
 from fedcohort.errors import FlowerError
 from fedcohort.flower import CohortStrategy
 from fedcohort.flower.failures import OnFailure, redrawn
-from flower.federation import SIZES, client_app, flat, grid_of, layers, model, one_round, update_of
+from flower.federation import (
+    SIZES,
+    client_app,
+    flat,
+    grid_of,
+    in_its_own_loop,
+    layers,
+    model,
+    one_round,
+    update_of,
+)
 from flower.in_process import InProcessGrid
 from populations import rng
 
@@ -64,7 +74,7 @@ def test_where_all_fail_the_model_stays() -> None:
 
     for rule in ("keep", "redraw", "renormalise"):
         strategy = CohortStrategy(FedAvg(), SizeClustered(4), seed=0, on_failure=rule, tries=2)
-        assert one_round(strategy, grid) is None
+        assert one_round(in_its_own_loop(strategy), grid) is None
 
 
 def test_renormalising_divides_by_what_is_left() -> None:
@@ -115,6 +125,7 @@ def test_redrawing_is_unbiased_given_who_can_be_reached(
     """4,000 rounds, false alarm 1e-6 over four clients; sees a bias of 7 % of the smallest one."""
     strategy = CohortStrategy(FedAvg(), recipe, seed=1, on_failure="redraw", tries=30)
     grid, seen = failing_grid(), []
+    in_its_own_loop(strategy)
     for number in range(1, 4001):
         messages = strategy.configure_train(number, model(), ConfigRecord(), grid)
         assert strategy._round is not None
@@ -160,7 +171,7 @@ def test_only_draws_of_one_weight_can_be_redrawn() -> None:
     strategy = CohortStrategy(FedAvg(), Poisson(3), seed=0, on_failure="redraw")
 
     with pytest.raises(FlowerError, match=r"need a design whose draws weigh the same; Poisson"):
-        strategy.configure_train(1, model(), ConfigRecord(), grid_of())
+        in_its_own_loop(strategy).configure_train(1, model(), ConfigRecord(), grid_of())
 
 
 def spoiled(kind: str) -> Callable[[int, RecordDict], RecordDict]:
@@ -234,6 +245,31 @@ def test_over_selection_takes_the_first_answers(monkeypatch: pytest.MonkeyPatch)
         assert shares == pytest.approx({key: counts[key] / answered for key in first})
 
 
+def test_a_message_that_could_not_be_sent_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Flower's grid returns None in the place of its id."""
+    monkeypatch.setattr("fedcohort.flower.grid_view.PAUSE", 0.0)
+    grid = grid_of()
+    push, pulls = grid.push_messages, []
+
+    def push_all_but_one(messages: Any) -> list[Any]:
+        return [None, *list(push(messages))[1:]]
+
+    def pull(ids: Any, original: Any = grid.pull_messages) -> Any:
+        pulls.append(list(ids))
+        assert len(pulls) < 100
+        return original(ids)
+
+    monkeypatch.setattr(grid, "push_messages", push_all_but_one)
+    monkeypatch.setattr(grid, "pull_messages", pull)
+    strategy = CohortStrategy(FedAvg(fraction_evaluate=0.0), SizeClustered(3), seed=0, extra=1)
+
+    strategy.start(grid, model(), num_rounds=2)
+
+    assert all(each is not None for ids in pulls for each in ids)
+
+
 @pytest.mark.parametrize(("extra", "rule"), [(-1, "keep"), (2, "redraw")])
 def test_over_selection_that_makes_no_sense_is_refused(extra: int, rule: OnFailure) -> None:
     with pytest.raises(FlowerError, match="extra must be 0 or more"):
@@ -290,6 +326,35 @@ def test_a_wrapper_for_privacy_clips_updates_as_they_are() -> None:
     assert np.linalg.norm(flat(moved) - 1.0) == pytest.approx(0.25, rel=1e-3)
 
 
+@pytest.mark.parametrize("rule", ["keep", "redraw"])
+def test_an_error_that_comes_in_the_servers_name_keeps_its_reason(rule: OnFailure) -> None:
+    """The SuperLink answers for a node that has gone, as node 1."""
+    strategy = CohortStrategy(FedAvg(), SizeClustered(4), seed=0, on_failure=rule)
+    in_its_own_loop(strategy)
+    grid, failed = failing_grid(), dict[str, str]()
+    grid.answers_for_nodes = True
+    for number in range(1, 6):
+        messages = strategy.configure_train(number, model(), ConfigRecord(), grid)
+        assert strategy._round is not None
+        now = strategy._round
+        strategy.aggregate_train(number, grid.send_and_receive(messages))
+        failed |= now.failed
+
+    assert failed == dict.fromkeys(map(str, DEAD), "error 6: node unavailable")
+
+
+def test_a_stranger_cannot_answer_for_a_client() -> None:
+    """Only errors are matched by the message they answer; models by the node they come from."""
+    strategy, grid = CohortStrategy(FedAvg(), SizeClustered(4), seed=0), grid_of()
+    replies = list(
+        grid.send_and_receive(strategy.configure_train(1, model(), ConfigRecord(), grid))
+    )
+    for reply in replies:
+        reply.metadata.__dict__["_src_node_id"] = 4242
+
+    assert strategy.aggregate_train(1, replies)[0] is None
+
+
 @pytest.mark.parametrize("recipe", [Uniform(4), Poisson(4), SizeClustered(4)], ids=repr)
 def test_training_goes_on_with_whoever_is_left(recipe: Recipe) -> None:
     strategy, grid = CohortStrategy(FedAvg(), recipe, seed=0), grid_of()
@@ -313,6 +378,24 @@ def test_with_nobody_left_the_model_stays() -> None:
     grid.partitions = {}
     assert one_round(strategy, grid, 3) is None
     assert strategy.selections.summary() == drawn  # nobody was to be expected
+
+
+def test_metrics_of_a_wrapped_strategy_are_the_means_of_those_that_answered() -> None:
+    """The lost weight goes along as a client that did not move; it has no metrics of its own."""
+    inner = DifferentialPrivacyServerSideFixedClipping(
+        FedAvg(), noise_multiplier=0.0, clipping_norm=1e6, num_sampled_clients=4
+    )
+    strategy, grid = CohortStrategy(inner, SizeClustered(4), seed=0), failing_grid()
+    messages = strategy.configure_train(1, model(), ConfigRecord(), grid)
+    assert strategy._round is not None
+    left = {int(k): w for k, w in strategy._round.weights.items() if int(k) not in DEAD}
+
+    _, metrics = strategy.aggregate_train(1, grid.send_and_receive(messages))
+
+    assert metrics is not None
+    mean = sum(client * weight for client, weight in left.items()) / sum(left.values())
+    assert len(left) > 1
+    assert metrics["loss"] == pytest.approx(mean)
 
 
 def test_evaluation_does_not_wait_for_nodes_that_have_gone() -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,10 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 pytest.importorskip("ray", reason="Flower's simulation engine is not installed")
 
 PROGRAM = """
-import json, sys
+import json, sys, time
 from pathlib import Path
 import numpy as np
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
@@ -32,8 +33,10 @@ register_size_query(client, lambda context: 1 + int(context.node_config["partiti
 @client.train()
 def train(message: Message, context: Context) -> Message:
     number = int(context.node_config["partition-id"])
-    round_ = int(message.content["config"]["server-round"])
-    (folder / f"{round_}-{number}").touch()
+    config = message.content["config"]
+    if config["name"] == "first" and number == 72:
+        time.sleep(8)
+    (folder / f"{config['name']}-{config['server-round']}-{number}").touch()
     arrays = [part + number for part in message.content["arrays"].to_numpy_ndarrays()]
     metrics = MetricRecord({"num-examples": 1})
     content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics})
@@ -41,11 +44,14 @@ def train(message: Message, context: Context) -> Message:
 
 @server.main()
 def main(grid, context: Context) -> None:
-    inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=100)
-    log = folder / "selections.jsonl"
-    strategy = CohortStrategy(inner, SizeClustered(10), seed=0, log_file=log)
-    result = strategy.start(grid, ArrayRecord([np.zeros(3)]), num_rounds=3)
-    (folder / "model.json").write_text(json.dumps(result.arrays.to_numpy_ndarrays()[0].tolist()))
+    for name, rounds, extra in [("all", 3, 0), ("first", 2, 2)]:
+        inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=100)
+        log = folder / f"{name}.jsonl"
+        strategy = CohortStrategy(inner, SizeClustered(10), seed=0, log_file=log, extra=extra)
+        config = ConfigRecord({"name": name})
+        result = strategy.start(grid, ArrayRecord([np.zeros(3)]), rounds, train_config=config)
+        model = result.arrays.to_numpy_ndarrays()[0].tolist()
+        (folder / f"{name}.json").write_text(json.dumps(model))
 
 if __name__ == "__main__":
     run_simulation(
@@ -55,9 +61,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
-def test_in_a_hundred_nodes_exactly_the_drawn_ones_train(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
+def play(folder: Path) -> None:
+    """Run the program: rounds in which all answers count, then rounds in which the first do."""
+    program = folder / "program.py"
     program.write_text(PROGRAM)
     quiet = {
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -65,20 +71,55 @@ def test_in_a_hundred_nodes_exactly_the_drawn_ones_train(tmp_path: Path) -> None
         "RAY_USAGE_STATS_ENABLED": "0",
         "OPENBLAS_NUM_THREADS": "1",
     }
-
     result = subprocess.run(
-        [sys.executable, str(program), str(tmp_path)],
+        [sys.executable, str(program), str(folder)],
         env={**os.environ, **quiet},
         capture_output=True,
         text=True,
         timeout=400,
     )
-
     assert result.returncode == 0, result.stderr[-3000:]
-    lines = [json.loads(line) for line in (tmp_path / "selections.jsonl").read_text().splitlines()]
-    drawn = {(line["round"], int(key)) for line in lines for key in line["drawn"]}
-    trained = {tuple(map(int, path.name.split("-"))) for path in tmp_path.glob("[0-9]*-*")}
-    moves = [sum(w * int(key) for key, w in line["weights"].items()) for line in lines]
-    assert trained == drawn
+
+
+def rounds_of(folder: Path, name: str) -> tuple[list[dict[str, Any]], set[tuple[int, int]]]:
+    """Return the lines of the log, and who trained in which round."""
+    lines = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+    trained = [path.name.split("-")[1:] for path in folder.glob(f"{name}-*")]
+    return lines, {(int(round_), int(client)) for round_, client in trained}
+
+
+def pairs(lines: list[dict[str, Any]], record: str) -> set[tuple[int, int]]:
+    return {(line["round"], int(key)) for line in lines for key in line[record]}
+
+
+def moved(lines: list[dict[str, Any]]) -> Any:
+    """Return the model that the weights in the log give."""
+    total = sum(w * int(key) for line in lines for key, w in line["weights"].items())
+    return pytest.approx([total] * 3)
+
+
+def check_first_answers(line: dict[str, Any]) -> None:
+    answered = {key: line["drawn"][key] for key in line["weights"]}
+    shares = {key: count / sum(answered.values()) for key, count in answered.items()}
+    assert sum(line["drawn"].values()) == 12
+    assert sum(answered.values()) >= 10
+    assert line["weights"] == pytest.approx(shares)
+    assert set(line["failed"]) == set(line["drawn"]) - set(answered)
+    assert set(line["failed"].values()) <= {"no answer"}
+
+
+@pytest.mark.slow
+def test_in_a_hundred_nodes_exactly_the_drawn_ones_train(tmp_path: Path) -> None:
+    """With two draws more, client 72, drawn in the first round and slow, is not waited for."""
+    play(tmp_path)
+
+    lines, trained = rounds_of(tmp_path, "all")
+    assert trained == pairs(lines, "drawn")
     assert [sum(line["drawn"].values()) for line in lines] == [10, 10, 10]
-    assert json.loads((tmp_path / "model.json").read_text()) == pytest.approx([sum(moves)] * 3)
+    assert json.loads((tmp_path / "all.json").read_text()) == moved(lines)
+    lines, trained = rounds_of(tmp_path, "first")
+    for line in lines:
+        check_first_answers(line)
+    assert pairs(lines, "weights") <= trained <= pairs(lines, "drawn")
+    assert (1, 72) in pairs(lines, "failed")
+    assert json.loads((tmp_path / "first.json").read_text()) == moved(lines)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from logging import getLogger
-from typing import final
+from typing import Any, Literal, final, get_args
 
-import numpy as np
 from flwr.serverapp import Grid
 
+from fedcohort.arguments import checked_choice
 from fedcohort.errors import FlowerError
+from fedcohort.flower.claims import Claims
 from fedcohort.flower.size_query import ask_sizes
 from fedcohort.population import Population
 
 log = getLogger("flwr.fedcohort")
+
+Names = Literal["client", "node"]
+NAMES: tuple[Names, ...] = get_args(Names)
 
 
 @final
@@ -26,7 +30,11 @@ class Directory:
         Samples by client, where the server knows them: keys are client names or node ids. None
         asks the nodes.
     max_size, max_share
-        Bounds on what a client can claim: samples, and its share of all samples.
+        Bounds: on the samples of a client, and on its share of all samples. Where ``max_share`` is
+        None and ten clients or more have samples, what clients say of themselves counts up to
+        half of all samples; sizes that the server knows are then taken as they are.
+    names
+        Who says under which name a client is known: the ``"client"`` itself, or its ``"node"`` id.
     query_timeout
         Seconds that nodes have to answer the question for their sizes.
     """
@@ -37,11 +45,14 @@ class Directory:
         *,
         max_size: int | None = None,
         max_share: float | None = None,
+        names: Names = "client",
         query_timeout: float = 60.0,
     ) -> None:
         self._given = None if sizes is None else {str(key): n for key, n in sizes.items()}
         self._max_size, self._max_share = max_size, max_share
         self._query_timeout = query_timeout
+        checked_choice("CohortStrategy", "names", names, NAMES)
+        self._names = names
         self._key_of: dict[int, str] = {}
         self._silent: set[int] = set()
         self._size_of: dict[str, int] = {}
@@ -97,6 +108,17 @@ class Directory:
             self._population = self._bounded() if self.has_samples else None
         return changed or bool(strangers)
 
+    def state(self) -> dict[str, dict[str, Any]]:
+        """Return what is known of nodes and clients, also of those that are away."""
+        nodes = {str(node_id): key for node_id, key in self._key_of.items()}
+        return {"nodes": nodes, "holders": dict(self._node_of), "sizes": dict(self._size_of)}
+
+    def restore(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Know again what :meth:`state` gave: these nodes need not be asked."""
+        self._key_of = {int(node_id): key for node_id, key in state["nodes"].items()}
+        self._size_of = {**state["sizes"], **(self._given or {})}
+        self._node_of, self._population = dict(state["holders"]), None
+
     def _learn(self, grid: Grid, strangers: list[int]) -> None:
         present, taken = set(grid.get_node_ids()), set[str]()
         if self._given is not None:
@@ -106,40 +128,20 @@ class Directory:
                     self._size_of[str(node_id)] = self._given[str(node_id)]
             strangers = [node_id for node_id in strangers if node_id not in self._key_of]
         for answer in ask_sizes(grid, strangers, timeout=self._query_timeout) if strangers else ():
-            if self._node_of.get(answer.key) in present or answer.key in taken:
-                log.warning("node %d says it is %r, which is there", answer.node_id, answer.key)
+            key = answer.key if self._names == "client" else str(answer.node_id)
+            if self._node_of.get(key) in present or key in taken:
+                log.warning("node %d says it is %r, which is there", answer.node_id, key)
                 continue
-            taken.add(answer.key)
-            self._key_of[answer.node_id] = answer.key
-            given = None if self._given is None else self._given.get(answer.key)
-            self._size_of[answer.key] = answer.size if given is None else given
+            taken.add(key)
+            self._key_of[answer.node_id] = key
+            given = None if self._given is None else self._given.get(key)
+            self._size_of[key] = answer.size if given is None else given
 
     def _bounded(self) -> Population:
-        """Bound what clients claim, and log whom that concerns."""
-        keys = self.keys
-        claimed = np.array([self._size_of[key] for key in keys], dtype=object)
-        sizes = claimed.copy()
-        if self._max_size is not None:
-            sizes = np.minimum(sizes, self._max_size)
-        if self._max_share is not None:
-            sizes = _shared(sizes, self._max_share)
-        for key, before, after in zip(keys, claimed, sizes, strict=True):
-            if after < before:
-                log.warning("client %r claims %d samples; it counts as %d", key, before, after)
-        return Population(sizes.astype(np.int64), ids=keys)
-
-
-def _shared(sizes: np.ndarray, share: float) -> np.ndarray:
-    """Cut the sizes at the largest number that is at most ``share`` of what they then sum to.
-
-    Where so few clients cannot have so small a share, all count the same.
-    """
-    low, high = 0, int(sizes.max(initial=0))
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = middle <= share * int(np.minimum(sizes, middle).sum())
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return np.asarray(np.minimum(sizes, max(low, 1)))
+        own_word = [self._given is None or key not in self._given for key in self._keys]
+        claims = Claims(self._keys, [self._size_of[key] for key in self._keys], own_word)
+        sizes = claims.bounded(max_size=self._max_size, max_share=self._max_share)
+        return Population(sizes, ids=self._keys)
 
 
 def _order(key: str) -> tuple[int, int, str]:

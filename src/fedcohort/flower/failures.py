@@ -37,6 +37,15 @@ def check_draws(design: Design, most: int) -> None:
         )
 
 
+def refuse_other_loops() -> None:
+    """Say why only our own loop can draw again, and take the first answers."""
+    raise FlowerError(
+        "CohortStrategy: on_failure='redraw' and extra need its own start; a wrapper around it "
+        "runs another loop, sees nothing of redrawn clients and would not clip their updates. Put "
+        "the wrapper inside, CohortStrategy(Wrapper(FedAvg()), ...), or use on_failure='keep'."
+    )
+
+
 def renormalised(weights: Mapping[str, float]) -> dict[str, float]:
     """Spread the lost weight over those that answered, as Flower does: biased."""
     total = sum(weights.values())

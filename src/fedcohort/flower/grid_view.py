@@ -76,7 +76,10 @@ class GridView(_Around):
 
 @final
 class FirstAnswers(_Around):
-    """A grid that waits for replies only until ``enough`` says that there are enough."""
+    """A grid that waits for replies only until ``enough`` says that there are enough.
+
+    ``enough`` is called with the replies that came since its last call.
+    """
 
     def __init__(self, grid: Grid, enough: Callable[[list[Message]], bool]) -> None:
         super().__init__(grid)
@@ -87,14 +90,16 @@ class FirstAnswers(_Around):
     ) -> Iterable[Message]:
         """Send messages; return the replies that came first."""
         end = None if timeout is None else time.monotonic() + timeout
-        pending, replies = set(self._grid.push_messages(messages)), list[Message]()
-        while pending and not self._enough(replies):
-            for reply in self._grid.pull_messages(pending):
-                replies.append(reply)
-                pending.discard(reply.metadata.reply_to_message_id)
-            if end is not None and time.monotonic() > end:
+        # Flower's grid has no id for a message that could not be sent.
+        pending = {each for each in self._grid.push_messages(messages) if each}
+        replies: list[Message] = []
+        while pending:
+            new = list(self._grid.pull_messages(pending))
+            replies += new
+            pending -= {reply.metadata.reply_to_message_id for reply in new}
+            if self._enough(new) or (end is not None and time.monotonic() > end):
                 break
-            if pending and not self._enough(replies):
+            if pending:
                 time.sleep(PAUSE)
         return replies
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     Bulyan,
     FedAvg,
@@ -21,6 +23,7 @@ from flwr.serverapp.strategy import (
 
 from fedcohort.designs import Recipe
 from fedcohort.errors import FlowerError
+from fedcohort.flower.grid_view import GridView
 
 #: They look at the clients' models one by one, whatever weights they carry.
 WEIGHTLESS = (
@@ -39,6 +42,12 @@ def weighing_strategy(strategy: Strategy) -> FedAvg:
     """Return the FedAvg within a strategy and its wrappers; refuse what ignores weights."""
     inner: Any = strategy
     while not isinstance(inner, FedAvg) and isinstance(getattr(inner, "strategy", None), Strategy):
+        if getattr(inner, "accountant", None) is not None:
+            raise FlowerError(
+                f"CohortStrategy: the accountant of {type(inner).__name__} needs replies of equal "
+                f"weight, always as many; a client that is drawn twice weighs twice. Leave the "
+                f"accountant out, and account for max_draws yourself."
+            )
         inner = inner.strategy  # a wrapper
     if isinstance(inner, WEIGHTLESS) or not isinstance(inner, FedAvg):
         raise FlowerError(
@@ -49,7 +58,28 @@ def weighing_strategy(strategy: Strategy) -> FedAvg:
     return inner
 
 
-def writing_to_all(inner: FedAvg, n_nodes: int) -> AbstractContextManager[None]:
+def messages_to(
+    nodes: Sequence[int],
+    strategy: Strategy,
+    number: int,
+    sent: tuple[ArrayRecord, ConfigRecord],
+    grid: Grid,
+) -> list[Message]:
+    """Let the strategy write to these nodes, and see that it does."""
+    if not nodes:
+        return []
+    with _writing_to_all(weighing_strategy(strategy), len(nodes)):
+        messages = list(strategy.configure_train(number, *sent, GridView(grid, nodes)))
+    if sorted(message.metadata.dst_node_id for message in messages) != sorted(nodes):
+        raise FlowerError(
+            f"CohortStrategy: {type(strategy).__name__} must write to the {len(nodes)} drawn "
+            f"clients, each once; it wrote {len(messages)} messages. Use a strategy that trains "
+            f"on all nodes of its grid."
+        )
+    return messages
+
+
+def _writing_to_all(inner: FedAvg, n_nodes: int) -> AbstractContextManager[None]:
     """Let the strategy choose all of ``n_nodes`` nodes; evaluation stays as it is."""
     return _with(inner, fraction_train=1.0, min_train_nodes=n_nodes, min_available_nodes=n_nodes)
 

@@ -28,14 +28,17 @@ class KeyedMemory:
         self._sketch: CountSketch | None = None
         self._kept: dict[str, NDArray[np.float32]] = {}
 
-    def record(self, updates: Mapping[str, NDArray[np.float32]]) -> None:
-        """Remember one flat update per client."""
-        for key, update in updates.items():
-            if self._sketch_size is not None:
-                if self._sketch is None:
-                    self._sketch = CountSketch(len(update), self._sketch_size, seed=self._seed)
-                update = self._sketch(update[None])[0]
-            self._kept[key] = update
+    def shortened(self, update: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return what is kept of one flat update."""
+        if self._sketch_size is None:
+            return update
+        if self._sketch is None:
+            self._sketch = CountSketch(len(update), self._sketch_size, seed=self._seed)
+        return np.asarray(self._sketch(update[None])[0])
+
+    def record(self, kept: Mapping[str, NDArray[np.float32]]) -> None:
+        """Remember what :meth:`shortened` gave of the clients' updates."""
+        self._kept.update(kept)
 
     def of(self, keys: Sequence[str]) -> Remembered:
         """Return what is remembered of these clients, as designs read it."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,35 +15,66 @@ from numpy.typing import NDArray
 from fedcohort.errors import FlowerError
 from fedcohort.whole_file import read_sealed, write_sealed
 
-FORMAT = "fedcohort flower state 1"
-UPDATE = "update."
+FORMAT = "fedcohort flower state 2"
+HEAD, UPDATE, INNER = "head", "update.", "inner."
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a state belongs to: another one's is refused."""
+
+    seed: int
+    sketch: int | None
+    strategy: str
+    names: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedState:
-    """How many rounds were drawn from which seed, and the clients' last updates (sketched)."""
+    """What is saved.
+
+    Attributes
+    ----------
+    rounds
+        How many rounds were drawn.
+    population
+        The nodes' clients and their sizes, by :class:`Directory`.
+    selections
+        Who was drawn how often, by :class:`SelectionLog`.
+    updates
+        What is remembered of the clients' updates, by client.
+    inner
+        The inner strategy's own state, as arrays.
+    """
 
     rounds: int
-    seed: int
-    sketch: int | None
+    population: Mapping[str, Mapping[str, Any]]
+    selections: Mapping[str, Mapping[str, float]]
     updates: Mapping[str, NDArray[np.float32]]
+    inner: Mapping[str, NDArray[Any]]
 
 
-def write_state(path: Path, state: SavedState) -> None:
+def write_state(path: Path, state: SavedState, origin: Origin) -> None:
     """Write the file, whole or not at all."""
-    arrays = {f"{UPDATE}{key}": update for key, update in state.updates.items()}
     head = {
-        "rounds": np.array(state.rounds),
-        "seed": np.array(state.seed),
-        "sketch": np.array(state.sketch or 0),
+        "origin": asdict(origin),
+        "rounds": state.rounds,
+        "population": state.population,
+        "selections": state.selections,
+        # Names of clients and arrays can be any text: entries of the file are numbered.
+        "updates": list(state.updates),
+        "inner": list(state.inner),
     }
+    arrays: dict[str, NDArray[Any]] = {HEAD: np.frombuffer(json.dumps(head).encode(), np.uint8)}
+    arrays |= {f"{UPDATE}{k}": update for k, update in enumerate(state.updates.values())}
+    arrays |= {f"{INNER}{k}": array for k, array in enumerate(state.inner.values())}
     buffer = io.BytesIO()
-    np.savez(buffer, **head, **arrays)  # type: ignore[arg-type]
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
     write_sealed(path, FORMAT, buffer.getvalue())
 
 
-def read_state(path: Path, *, seed: int, sketch: int | None) -> SavedState:
-    """Read the file back; refuse another file, and one of another seed or sketch."""
+def read_state(path: Path, origin: Origin) -> SavedState:
+    """Read the file back; refuse another file, and one of another origin."""
     try:
         content = io.BytesIO(read_sealed(path, FORMAT))
     except (OSError, ValueError) as error:
@@ -50,15 +83,17 @@ def read_state(path: Path, *, seed: int, sketch: int | None) -> SavedState:
         ) from error
     with np.load(content, allow_pickle=False) as found:
         arrays = {name: found[name] for name in found.files}
-    for name, own in (("seed", seed), ("sketch", sketch or 0)):
-        if int(arrays[name]) != own:
+    head = json.loads(arrays[HEAD].tobytes())
+    for name, own in asdict(origin).items():
+        if head["origin"][name] != own:
             raise FlowerError(
                 f"CohortStrategy: {path} was written with another {name}, "
-                f"{int(arrays[name])}; got {own}. Use the same one."
+                f"{head['origin'][name]}; got {own}. Use the same one."
             )
-    updates = {
-        name.removeprefix(UPDATE): array
-        for name, array in arrays.items()
-        if name.startswith(UPDATE)
-    }
-    return SavedState(int(arrays["rounds"]), seed, sketch, updates)
+    return SavedState(
+        head["rounds"],
+        head["population"],
+        head["selections"],
+        {key: arrays[f"{UPDATE}{k}"] for k, key in enumerate(head["updates"])},
+        {name: arrays[f"{INNER}{k}"] for k, name in enumerate(head["inner"])},
+    )

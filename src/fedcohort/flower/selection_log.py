@@ -30,7 +30,13 @@ class SelectionLog:
         self._path = path
         #: How often each client was drawn.
         self.drawn: Counter[str] = Counter()
-        self._expected: list[tuple[Sequence[Hashable], NDArray[np.float64]]] = []
+        #: In how many rounds each client failed.
+        self.failed: Counter[str] = Counter()
+        # By client over populations that are gone; an array over the one that is there, since a
+        # round must not go through all clients one by one.
+        self._before: dict[str, float] = {}
+        self._ids: Sequence[Hashable] = ()
+        self._now: NDArray[np.float64] = np.zeros(0)
 
     def write(
         self,
@@ -44,9 +50,11 @@ class SelectionLog:
         """Take a round."""
         ids = design.population.ids
         self.drawn.update(counts)
-        if not self._expected or self._expected[-1][0] is not ids:
-            self._expected.append((ids, np.zeros(len(ids))))
-        self._expected[-1][1][:] += design.expected_counts
+        self.failed.update(failed.keys())
+        if self._ids is not ids:
+            self._before = self._expected()
+            self._ids, self._now = ids, np.zeros(len(ids))
+        self._now += design.expected_counts
         line: dict[str, Any] = {
             "round": number,
             "drawn": dict(counts),
@@ -61,11 +69,31 @@ class SelectionLog:
 
     def summary(self) -> dict[str, tuple[int, float]]:
         """Return how often each client was drawn, and how often that was to be expected."""
-        expected: dict[str, float] = {}
-        for ids, counts in self._expected:
-            for key, count in zip(ids, counts.tolist(), strict=True):
-                expected[str(key)] = expected.get(str(key), 0.0) + count
-        return {key: (self.drawn[key], count) for key, count in expected.items()}
+        return {key: (self.drawn[key], count) for key, count in self._expected().items()}
+
+    def state(self) -> dict[str, Mapping[str, float]]:
+        """Return what the summary is made of."""
+        return {
+            "drawn": dict(self.drawn),
+            "failed": dict(self.failed),
+            "expected": self._expected(),
+        }
+
+    def restore(self, state: Mapping[str, Mapping[str, float]]) -> None:
+        """Go on from what :meth:`state` gave."""
+        self.drawn, self.failed = (
+            Counter({key: int(count) for key, count in state[name].items()})
+            for name in ("drawn", "failed")
+        )
+        self._before = dict(state["expected"])
+        self._ids, self._now = (), np.zeros(0)
+
+    def _expected(self) -> dict[str, float]:
+        """Return how often each client was to be drawn."""
+        found = dict(self._before)
+        for key, count in zip(map(str, self._ids), self._now.tolist(), strict=True):
+            found[key] = found.get(key, 0.0) + count
+        return found
 
     def log_summary(self) -> None:
         """Log who was drawn how often, the most surprising first."""
@@ -73,7 +101,8 @@ class SelectionLog:
         by_surprise = sorted(found, key=lambda key: -_surprise(*found[key]))
         for key in by_surprise[:LINES]:
             drawn, expected = found[key]
-            log.info("client %s: drawn %d times, %.1f expected", key, drawn, expected)
+            failed = f", failed {self.failed[key]} times" if self.failed[key] else ""
+            log.info("client %s: drawn %d times, %.1f expected%s", key, drawn, expected, failed)
         if len(found) > LINES:
             log.info("and %d more clients", len(found) - LINES)
 

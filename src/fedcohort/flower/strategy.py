@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from functools import partial
 from logging import getLogger
 from pathlib import Path
 from typing import Any, final
@@ -14,35 +12,31 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedcohort.arguments import checked_choice
-from fedcohort.designs import Design, Recipe, RowDesign
+from fedcohort.designs import Design, Recipe
 from fedcohort.errors import FlowerError
-from fedcohort.flower.directory import Directory
+from fedcohort.flower.aggregate import aggregated, within_range
+from fedcohort.flower.directory import Directory, Names
 from fedcohort.flower.failures import (
     ON_FAILURE,
     OnFailure,
-    check_draws,
-    check_redraw,
     redrawn,
+    refuse_other_loops,
     renormalised,
 )
-from fedcohort.flower.grid_view import FirstAnswers, GridView, wait_for_nodes
+from fedcohort.flower.grid_view import FirstAnswers, wait_for_nodes
+from fedcohort.flower.inner_state import packed, put_back, state_of, unpacked
 from fedcohort.flower.inner_strategy import (
+    messages_to,
     refuse_secure_aggregation,
     waiting_for_no_more_than,
     weighing_strategy,
-    writing_to_all,
 )
 from fedcohort.flower.keyed_memory import KeyedMemory
-from fedcohort.flower.replies import (
-    Decode,
-    checked_reply,
-    resting,
-    shared_metrics,
-    typed_like,
-    weighed,
-)
-from fedcohort.flower.saved_state import SavedState, read_state, write_state
+from fedcohort.flower.planner import Planner
+from fedcohort.flower.replies import Decode, Reply, checked_reply
+from fedcohort.flower.saved_state import Origin, SavedState, read_state, write_state
 from fedcohort.flower.selection_log import SelectionLog
+from fedcohort.flower.sent_model import SentModel
 from fedcohort.flower.training_round import TrainingRound
 from fedcohort.streams import Stream, stream
 
@@ -68,6 +62,10 @@ class CohortStrategy(Strategy):
         Of draws and of the order of equals: one seed, one sequence of cohorts.
     sizes
         Samples by client name or node id; None asks the nodes (``register_size_query``).
+    names
+        Under which names clients are known: ``"client"`` takes what each says of itself (its
+        ``partition-id`` or the ``key`` of ``register_size_query``), ``"node"`` takes node ids,
+        which stay the same and cannot be feigned under node authentication.
     on_failure
         What becomes of the weight of a drawn client that fails: ``"keep"`` leaves it on the
         current model, ``"redraw"`` draws other clients in its place, ``"renormalise"`` spreads
@@ -84,7 +82,8 @@ class CohortStrategy(Strategy):
         Seconds that a client has to answer; None leaves that to ``start``.
     max_size, max_share, max_norm
         Bounds: on the samples a client can claim, on its share of all samples, and on the norm of
-        an update.
+        an update. Without ``max_share``, what clients say of themselves counts up to half of all
+        samples where ten clients or more have samples.
     max_draws
         Refuse a design that can draw one client more often in a round: with differential privacy
         a client that is drawn k times moves the aggregate by k shares.
@@ -106,6 +105,7 @@ class CohortStrategy(Strategy):
         *,
         seed: int,
         sizes: Mapping[str | int, int] | None = None,
+        names: Names = "client",
         on_failure: OnFailure = "keep",
         tries: int = 10,
         extra: int = 0,
@@ -132,15 +132,28 @@ class CohortStrategy(Strategy):
             )
         self._on_failure, self._tries, self._extra = on_failure, tries, extra
         self._deadline, self._max_norm, self._decode = deadline, max_norm, decode
-        self._max_draws, self._sketch = max_draws, sketch
+        self._is_wrapper_within = strategy is not self._inner
+        self._planner = Planner(
+            recipe,
+            seed=seed,
+            extra=extra,
+            needs_equal_draws=on_failure == "redraw" or extra > 0 or self._is_wrapper_within,
+            max_draws=max_draws,
+        )
         self.directory = Directory(
-            sizes, max_size=max_size, max_share=max_share, query_timeout=query_timeout
+            sizes,
+            max_size=max_size,
+            max_share=max_share,
+            names=names,
+            query_timeout=query_timeout,
         )
         self.selections = SelectionLog(log_file)
         self._memory = KeyedMemory(sketch, seed=seed) if recipe.learns else None
+        self._origin = Origin(seed, sketch, type(self._inner).__name__, names)
         self._design: Design | None = None
         self._round: TrainingRound | None = None
         self._rounds_before = self._number = 0
+        self._is_started = False
 
     def summary(self) -> None:
         """Log how clients are drawn, and the inner strategy's own summary."""
@@ -151,38 +164,23 @@ class CohortStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Draw the round's clients, and let the inner strategy write to exactly these."""
+        if not self._is_started and (self._on_failure == "redraw" or self._extra):
+            refuse_other_loops()
+        self._close_dropped_round()
         number = self._rounds_before + server_round
         # Only before the first round: afterwards training goes on with whoever is left.
         if self._design is None:
             wait_for_nodes(grid, self._inner.min_available_nodes)
         changed = self.directory.refresh(grid)
+        now = TrainingRound(server_round, number, SentModel(arrays), config, grid, self._check)
+        self._round = now
         if self._design is not None and not self.directory.has_samples:
             log.warning("round %d: no client with samples is there; the model stays", number)
-            self._round = TrainingRound(server_round, number, arrays, config, grid, _refuse)
             return []
         if changed or self.recipe.learns or self._design is None:
-            self._design = self._built(number)
-        design = self._design
-        cohort = design.draw(stream(self.seed, round_=number, use=Stream.COHORT))
-        keys = [str(design.population.ids[client]) for client in cohort.clients]
-        self._round = now = TrainingRound(
-            server_round,
-            number,
-            arrays,
-            config,
-            grid,
-            partial(
-                checked_reply,
-                sent=arrays,
-                weight_key=self._inner.weighted_by_key,
-                max_norm=self._max_norm,
-                decode=self._decode,
-            ),
-            design,
-            counts=dict(zip(keys, cohort.counts.tolist(), strict=True)),
-            weights=dict(zip(keys, cohort.weights.tolist(), strict=True)),
-        )
-        return self._messages(now, keys)
+            self._design = self._planner.design(self.directory.population, self._memory, number)
+        now.draw(self._design, stream(self.seed, round_=number, use=Stream.COHORT))
+        return self._messages(now, list(now.counts))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -198,60 +196,48 @@ class CohortStrategy(Strategy):
         if now.design is None:
             return None, None
         now.take(replies, self._keys_by_node(now.counts))
-        weights = self._settled(now, now.design)
-        self.selections.write(now.number, now.design, now.counts, weights, now.failed, self.seed)
-        if self._memory is not None:
-            self._memory.record({key: reply.update for key, reply in now.answered.items()})
-        total = sum(weights.values())
-        if total == 0.0:
-            return None, None
+        settled = self._settled(now, now.design)
+        if not self._is_wrapper_within:
+            settled = within_range(now, settled)
         # In the population's order: neither node ids nor arrival change a sum of floats.
-        weight_key = self._inner.weighted_by_key
-        chosen = [key for key in self.directory.keys if weights.get(key)]
-        metrics = shared_metrics([now.answered[key] for key in chosen], weight_key)
-        # A wrapper clips what it gets: it must get the updates as they are, and the lost weight
-        # as a client that did not move.
-        is_wrapped = self.strategy is not self._inner
-        messages = [
-            weighed(
-                now.answered[key],
-                now.sent,
-                weight=weights[key],
-                total=1.0 if is_wrapped else total,
-                weight_key=weight_key,
-                metrics=metrics,
-            )
-            for key in chosen
-        ]
-        if is_wrapped and total < 1.0:
-            messages.append(resting(messages[0], now.sent, 1.0 - total, weight_key))
-        arrays, averages = self.strategy.aggregate_train(server_round, messages)
-        return None if arrays is None else typed_like(arrays, now.sent), averages
+        weights = {key: settled[key] for key in self.directory.keys if settled.get(key)}
+        model, metrics = aggregated(self.strategy, self._inner, now, weights)
+        moved = {} if model is None else weights
+        self.selections.write(now.number, now.design, now.counts, moved, now.failed, self.seed)
+        if self._memory is not None:
+            self._memory.record(now.kept())
+        return model, metrics
 
     def start(self, grid: Grid, *args: Any, **kwargs: Any) -> Result:
         """Train, as every strategy does; with ``extra`` a round ends with the first answers."""
         around = FirstAnswers(grid, self._is_enough) if self._extra else grid
         self._rounds_before = self._number  # a second start goes on in the stream
-        result = super().start(around, *args, **kwargs)
+        self._is_started = True
+        try:
+            result = super().start(around, *args, **kwargs)
+        finally:
+            self._is_started = False
         self.selections.log_summary()
         return result
 
-    def _is_enough(self, replies: list[Message]) -> bool:
-        """Whether as many draws were answered as count."""
-        if self._round is None:
-            return False
-        key_of = self._keys_by_node(self._round.counts)
-        return self._round.draws_answered(replies, key_of) >= self.recipe.cohort_size
-
     def save(self, path: Path) -> None:
-        """Write what a restarted server needs: how many rounds were drawn, and the memory."""
+        """Write what a restarted server needs.
+
+        That is how many rounds were drawn, the clients, who was drawn, the memory, and the moments
+        or the momentum of the inner strategy; the model is the caller's to keep.
+        """
         kept = {} if self._memory is None else self._memory.state()
-        write_state(path, SavedState(self._number, self.seed, self._sketch, kept))
+        inner = packed(state_of(self._inner))
+        clients, drawn = self.directory.state(), self.selections.state()
+        write_state(path, SavedState(self._number, clients, drawn, kept, inner), self._origin)
 
     def load(self, path: Path) -> None:
         """Go on where :meth:`save` was called, in the same stream of cohorts."""
-        state = read_state(path, seed=self.seed, sketch=self._sketch)
+        state = read_state(path, self._origin)
         self._rounds_before = self._number = state.rounds
+        self.directory.restore(state.population)
+        self.selections.restore(state.selections)
+        put_back(self._inner, unpacked(state.inner))
         if self._memory is not None:
             self._memory.restore(state.updates)
 
@@ -259,50 +245,51 @@ class CohortStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Leave evaluation to the inner strategy, which waits for nobody that has gone."""
+        number = self._rounds_before + server_round
         with waiting_for_no_more_than(self._inner, len(list(grid.get_node_ids()))):
-            return list(self.strategy.configure_evaluate(server_round, arrays, config, grid))
+            return list(self.strategy.configure_evaluate(number, arrays, config, grid))
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Leave evaluation to the inner strategy."""
-        return self.strategy.aggregate_evaluate(server_round, replies)
+        return self.strategy.aggregate_evaluate(self._rounds_before + server_round, replies)
 
-    def _built(self, number: int) -> Design:
-        population = self.directory.population
-        memory = None if self._memory is None else self._memory.of(self.directory.keys)
-        rng = stream(self.seed, round_=number, use=Stream.TIES)
-        draws = self.recipe.cohort_size + self._extra
-        left = int((population.sizes > 0).sum())
-        if self._design is not None and draws > left and not isinstance(self._design, RowDesign):
-            log.warning("round %d: only %d clients are left for %d draws", number, left, draws)
-            draws = left
-        recipe = replace(self.recipe, cohort_size=draws)
-        design = recipe.build(population, memory, None, number, rng)
-        if self._on_failure == "redraw" or self._extra or self.strategy is not self._inner:
-            check_redraw(design)
-        if self._max_draws is not None:
-            check_draws(design, self._max_draws)
-        return design
+    def _close_dropped_round(self) -> None:
+        """Log a round that a wrapper around this strategy never gave back."""
+        now, self._round = self._round, None
+        if now is None or now.design is None:
+            return
+        self._number = now.number
+        log.warning("round %d was dropped by what calls this strategy; the model stays", now.number)
+        self.selections.write(now.number, now.design, now.counts, {}, {}, self.seed)
+
+    def _is_enough(self, replies: list[Message]) -> bool:
+        """Whether as many draws were answered as count."""
+        if self._round is None:
+            return False
+        self._round.accept(replies, self._keys_by_node(self._round.counts))
+        return self._round.draws_answered >= self.recipe.cohort_size
+
+    def _check(self, message: Message, sent: SentModel) -> Reply | str:
+        return checked_reply(
+            message,
+            sent,
+            weight_key=self._inner.weighted_by_key,
+            max_norm=self._max_norm,
+            decode=self._decode,
+            keep=None if self._memory is None else self._memory.shortened,
+        )
 
     def _messages(self, now: TrainingRound, keys: list[str]) -> list[Message]:
-        """Let the inner strategy write to these clients, and see that it does."""
+        """Let the inner strategy write to these clients."""
         nodes = [self.directory.node_of(key) for key in keys]
-        if not nodes:
-            return []
-        view = GridView(now.grid, nodes)
-        with writing_to_all(self._inner, len(nodes)):
-            messages = list(
-                self.strategy.configure_train(now.server_round, now.sent, now.config, view)
-            )
-        if sorted(message.metadata.dst_node_id for message in messages) != sorted(nodes):
-            raise FlowerError(
-                f"CohortStrategy: {type(self.strategy).__name__} must write to the "
-                f"{len(nodes)} drawn clients, each once; it wrote {len(messages)} messages. Use a "
-                f"strategy that trains on all nodes of its grid."
-            )
-        if self._deadline is not None:
-            for message in messages:
+        sent = now.sent.record, now.config
+        # By the number in the stream: FedAdam's step depends on it, and a restart must not.
+        messages = messages_to(nodes, self.strategy, now.number, sent, now.grid)
+        for message in messages:
+            now.asked.append(message.metadata)
+            if self._deadline is not None:
                 message.metadata.ttl = self._deadline
         return messages
 
@@ -338,7 +325,3 @@ class CohortStrategy(Strategy):
             rng=stream(self.seed, round_=now.number, use=Stream.REDRAW),
         )
         return {key: count / design.cohort_size for key, count in counts.items()}
-
-
-def _refuse(message: Message) -> str:
-    return "nobody was asked"
