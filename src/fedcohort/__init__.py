@@ -12,6 +12,8 @@ from fedcohort import diagnostics
 from fedcohort.aggregation import aggregate
 from fedcohort.cohort import Cohort
 from fedcohort.designs import (
+    Balanced,
+    BalancedDesign,
     Design,
     Multinomial,
     MultinomialDesign,
@@ -37,6 +39,8 @@ from fedcohort.streams import Stream, stream
 from fedcohort.version import __version__ as __version__
 
 __all__ = [
+    "Balanced",
+    "BalancedDesign",
     "Cohort",
     "Design",
     "FedcohortError",

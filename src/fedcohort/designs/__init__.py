@@ -1,5 +1,6 @@
 """The laws that cohorts are drawn from, one file each, and their recipes."""
 
+from fedcohort.designs.balanced import Balanced, BalancedDesign
 from fedcohort.designs.base import Design
 from fedcohort.designs.catalogue import RECIPES, make_recipe, recipe_of
 from fedcohort.designs.multinomial import Multinomial, MultinomialDesign
@@ -14,6 +15,8 @@ from fedcohort.designs.uniform import Uniform, UniformDesign
 
 __all__ = [
     "RECIPES",
+    "Balanced",
+    "BalancedDesign",
     "Design",
     "Knowledge",
     "Memory",

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 
 from fedcohort.arguments import did_you_mean
+from fedcohort.designs.balanced import Balanced
 from fedcohort.designs.multinomial import Multinomial
 from fedcohort.designs.poisson import Poisson
 from fedcohort.designs.recipe import Recipe
@@ -25,6 +26,7 @@ RECIPES: dict[str, type[Recipe]] = {
         SimilarityClustered,
         Target,
         Tournament,
+        Balanced,
     )
 }
 
