@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,8 @@ class Yardstick:
     squared_error
         :math:`\|\sum w_i \Delta_i - \sum p_i \Delta_i\|^2` of the cohort that was drawn.
     design_variance
-        Its expectation under the design, B (squared bias included).
+        Its expectation under the design, B (squared bias included); NaN where the design has no
+        formula for it.
     multinomial_variance
         Its expectation under multinomial sampling, B_MD.
     beta_squared
@@ -54,7 +56,7 @@ def yardstick(
     of_mean = float(mean @ mean)
     return Yardstick(
         squared_error=float(error @ error),
-        design_variance=design.aggregate_variance(updates),
+        design_variance=design.aggregate_variance(updates) if design.exact_moments else math.nan,
         multinomial_variance=MultinomialDesign(
             design.population, design.cohort_size
         ).aggregate_variance(updates),
