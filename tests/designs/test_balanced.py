@@ -81,16 +81,21 @@ def test_the_walk_is_that_of_its_definition(dimension: int, seed: int) -> None:
     assert chances == pytest.approx(expected_chances, abs=1e-9)
 
 
+@pytest.mark.parametrize("unit", [1.0, 1e-200, 1e145])
 @pytest.mark.parametrize("dimension", [3, 7, 50_000])
-def test_points_lie_as_far_apart_as_the_updates(dimension: int) -> None:
-    """In float32 or far from 0, to the digits that the updates themselves have."""
-    updates = rng(1).standard_normal((20, dimension)) + 1e3
+def test_points_lie_as_far_apart_as_the_updates(dimension: int, unit: float) -> None:
+    """A thousand lengths from 0, so that three of 16 digits are lost, in units of any length.
+
+    Squared lengths, which the points of long updates are made of, lose three more.
+    """
+    plain_updates = rng(1).standard_normal((20, dimension)) + 1e3
+    updates = unit * plain_updates
     clients, chances = np.array([3, 7, 1, 19, 0]), np.array([0.5, 0.1, 0.9, 0.2, 0.3])
 
     points = centred_points(updates, clients, chances)
 
     assert points.shape[1] <= max(dimension, 5)
-    apart, expected = pdist(points), pdist(updates[clients])
+    apart, expected = pdist(points), pdist(plain_updates[clients])
     np.testing.assert_allclose(apart / apart.max(), expected / expected.max(), rtol=1e-9)
     np.testing.assert_allclose(chances @ points, 0.0, atol=1e-7)
     assert (points**2).sum(axis=1).max() == pytest.approx(1.0, abs=1e-9)
