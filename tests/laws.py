@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import singledispatch
 from itertools import combinations, product
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedcohort import (
+    BalancedDesign,
     Design,
     MultinomialDesign,
     PoissonDesign,
@@ -16,6 +21,8 @@ from fedcohort import (
     RowDesign,
     UniformDesign,
 )
+from fedcohort.designs.balanced import RIDGE
+from fedcohort.designs.walk import centred_points, walked
 
 Counts = tuple[int, ...]
 Law = dict[Counts, Fraction]
@@ -60,6 +67,66 @@ def _(design: PoissonDesign) -> Law:
         if probability:
             outcomes[counts] = probability
     return outcomes
+
+
+@law.register
+def _(design: BalancedDesign) -> Law:
+    """Every choice of live clients, and every path of the walk; the walk's chances are floats."""
+    total = design.population.total
+    parts = [divmod(design.cohort_size * size, total) for size in design.population.sizes.tolist()]
+    units = [rest for _, rest in parts]
+    in_tree: dict[int, list[int]] = defaultdict(list)
+    for client, group in zip(design.leaves.tolist(), design.tree.groups.tolist(), strict=True):
+        in_tree[group].append(client)
+    groups = [in_tree[group] for group in sorted(in_tree)]
+    groups += [[i] for i, rest in enumerate(units) if rest and i not in set(design.leaves)]
+    held = [sum(units[i] for i in group) for group in groups]
+    low = np.array([each / total for each in held])
+    high = np.array([(total - each) / total for each in held])
+    outcomes: Law = defaultdict(Fraction)
+    for live in product(*groups):
+        chosen = Fraction(1)
+        for client, mass in zip(live, held, strict=True):
+            chosen *= Fraction(units[client], mass)
+        points = centred_points(design.updates, np.array(live, dtype=np.int64), low)
+        for selected, probability in paths(low, high, points, RIDGE):
+            counts = [certain for certain, _ in parts]
+            for client in np.array(live, dtype=np.int64)[selected]:
+                counts[client] += 1
+            outcomes[tuple(counts)] += chosen * probability
+    return {counts: probability for counts, probability in outcomes.items() if probability}
+
+
+def paths(
+    low: NDArray[np.float64],
+    high: NDArray[np.float64],
+    points: NDArray[np.float64],
+    ridge: float,
+) -> Iterator[tuple[NDArray[np.bool_], Fraction]]:
+    """Walk along every path; say how each ends, and how likely it is."""
+    pending: list[list[bool]] = [[]]
+    while pending:
+        guide = Guide(pending.pop())
+        selected = walked(low, high, points, ridge, guide.goes_up)
+        pending += guide.others
+        yield selected, guide.probability
+
+
+class Guide:
+    """Follows a path, then goes up; notes the other ways, and how likely its own is."""
+
+    def __init__(self, path: list[bool]) -> None:
+        self.path, self.others, self.step = path, list[list[bool]](), 0
+        self.probability = Fraction(1)
+
+    def goes_up(self, chance: float) -> bool:
+        if self.step == len(self.path):
+            self.others.append([*self.path, False])
+            self.path.append(True)
+        is_up = self.path[self.step]
+        self.step += 1
+        self.probability *= Fraction(chance) if is_up else 1 - Fraction(chance)
+        return is_up
 
 
 def independent_rows(rows: list[list[int]], total: int) -> Law:

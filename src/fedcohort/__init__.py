@@ -14,6 +14,8 @@ from fedcohort.cohort import Cohort
 from fedcohort.designs import (
     Auto,
     AutoDesign,
+    Balanced,
+    BalancedDesign,
     Design,
     Multinomial,
     MultinomialDesign,
@@ -42,6 +44,8 @@ from fedcohort.version import __version__ as __version__
 __all__ = [
     "Auto",
     "AutoDesign",
+    "Balanced",
+    "BalancedDesign",
     "Cohort",
     "Design",
     "Difference",

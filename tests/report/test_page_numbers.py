@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
-from fedcohort.experiments import Results
+from fedcohort.experiments import Results, read_results
 from fedcohort.experiments.summary import Curve
+from fedcohort.experiments.tables import write_csv
 from fedcohort.experiments.units import Trial
 from fedcohort.report.bands import Band, band
 from fedcohort.report.cluster_map import cluster_map
@@ -217,3 +220,45 @@ def test_an_unfinished_run_has_curves_but_no_law(unfinished: Results) -> None:
     found = content["laws"]["designs"]["multinomial"]
     assert found["inclusion"] == [None, None]
     assert None not in found["observed_inclusion"]
+
+
+NO_FORMULA = """
+rounds = 4
+cohort_size = 3
+[data]
+dataset = "digits"
+partition = "one-class"
+clients_per_class = 1
+train_size = 20
+test_size = 5
+[training]
+steps = 2
+batch_size = 10
+lr = 0.1
+[server]
+oracle_every = 2
+[[design]]
+recipe = "multinomial"
+[[design]]
+recipe = "balanced"
+"""
+
+
+def test_a_design_without_a_formula_shows_what_was_drawn_but_no_expectation(
+    make_run: Callable[..., Path], tmp_path: Path
+) -> None:
+    results = read_results(make_run("formula", NO_FORMULA))
+    (panel,) = results.folder.experiment.panels
+    table = results.of("rounds", Trial(panel.label, "balanced", 0))
+
+    content = panel_data(results, panel, most_points=100)
+    write_csv(tmp_path / "rounds.csv", table)
+
+    multinomial, balanced = (each["error"] for each in content["designs"])
+    assert multinomial["x"] == balanced["x"] == [1, 3]
+    assert len(balanced["squared_error"]) == len(balanced["multinomial_variance"]) == 2
+    assert (len(multinomial["design_variance"]), balanced["design_variance"]) == (2, [])
+    assert table["design_variance"].null_count == 4
+    assert table["multinomial_variance"].null_count == 2
+    assert "nan" not in (tmp_path / "rounds.csv").read_text().lower()
+    json.dumps(content, allow_nan=False)

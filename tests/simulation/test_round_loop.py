@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedcohort import (
+    Balanced,
     Multinomial,
     MultinomialDesign,
     Poisson,
@@ -260,6 +261,25 @@ def test_the_yardsticks_variances_are_those_of_the_design_and_of_multinomial() -
 
     assert stick is not None
     assert 0 < stick.design_variance < 0.95 * stick.multinomial_variance
+
+
+def test_the_yardstick_of_a_design_without_a_formula_has_no_variance(tmp_path: Path) -> None:
+    """Also after a checkpoint, which is JSON."""
+    path = tmp_path / "checkpoint.npz"
+    runs = [Run(Balanced(4), UNEQUAL)]
+    options = Options(device="cpu", oracle_every=1)
+    Simulation(runs, small_mlp, TRAINING, options).run(1, checkpoint=path)
+
+    again = Simulation(runs, small_mlp, TRAINING, options)
+    again.resume(path)
+    (history,) = again.run(2)
+
+    assert len(history.rounds) == 2
+    for each in history.rounds:
+        assert each.yardstick is not None
+        assert np.isnan(each.yardstick.design_variance)
+        assert 0 <= each.yardstick.squared_error < np.inf
+        assert 0 < each.yardstick.multinomial_variance < np.inf
 
 
 def dropout_mlp() -> nn.Module:

@@ -1,6 +1,7 @@
 """The laws that cohorts are drawn from, one file each, and their recipes."""
 
 from fedcohort.designs.auto import Auto, AutoDesign
+from fedcohort.designs.balanced import Balanced, BalancedDesign
 from fedcohort.designs.base import Design
 from fedcohort.designs.catalogue import RECIPES, make_recipe, recipe_of
 from fedcohort.designs.multinomial import Multinomial, MultinomialDesign
@@ -17,6 +18,8 @@ __all__ = [
     "RECIPES",
     "Auto",
     "AutoDesign",
+    "Balanced",
+    "BalancedDesign",
     "Design",
     "Knowledge",
     "Memory",

@@ -27,6 +27,9 @@ class Design(ABC):
 
     #: Whether the design claims :math:`E[w_i] = p_i`; the contract of all designs tests the claim.
     unbiased: bool
+    #: Whether ``weight_covariance`` and ``aggregate_variance`` have a formula; where not, they
+    #: raise :class:`DesignError`, and ``diagnostics.estimated_aggregate_variance`` measures.
+    exact_moments: bool = True
 
     def __init__(self, population: Population, cohort_size: int) -> None:
         if not isinstance(population, Population):

@@ -5,6 +5,7 @@ from dataclasses import MISSING, fields
 
 from fedcohort.arguments import did_you_mean
 from fedcohort.designs.auto import Auto
+from fedcohort.designs.balanced import Balanced
 from fedcohort.designs.multinomial import Multinomial
 from fedcohort.designs.poisson import Poisson
 from fedcohort.designs.recipe import Recipe
@@ -27,6 +28,7 @@ RECIPES: dict[str, type[Recipe]] = {
         Target,
         Tournament,
         Auto,
+        Balanced,
     )
 }
 

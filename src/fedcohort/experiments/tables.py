@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,12 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from fedcohort.designs import Design, SimilarityClusteredDesign, TournamentDesign
+from fedcohort.designs import (
+    BalancedDesign,
+    Design,
+    SimilarityClusteredDesign,
+    TournamentDesign,
+)
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.units import Trial
 from fedcohort.simulation import FederatedData, History
@@ -21,7 +27,8 @@ TRIAL = [("panel", pa.string()), ("design", pa.string()), ("seed", pa.int64())]
 
 #: Every table of a unit, with its columns; all begin with the trial.
 SCHEMAS: dict[str, pa.Schema] = {
-    # One line per run and round; null where nothing was measured.
+    # One line per run and round; null where nothing was measured, or where the design has no
+    # formula for its variance.
     "rounds": pa.schema(
         [
             *TRIAL,
@@ -115,6 +122,10 @@ def history_tables(trials: Sequence[Trial], histories: Sequence[History]) -> dic
             columns[name] = [each.quality and getattr(each.quality, name) for each in rounds]
         for name in YARDSTICK:
             columns[name] = [each.yardstick and getattr(each.yardstick, name) for each in rounds]
+        columns["design_variance"] = [
+            None if value is None or math.isnan(value) else value
+            for value in columns["design_variance"]
+        ]
         for name in PLAIN:
             columns[name] = [getattr(each, name) for each in rounds]
         parts["rounds"].append(_table("rounds", trial, columns))
@@ -147,7 +158,7 @@ def law_tables(trials: Sequence[Trial], designs: Sequence[Design]) -> dict[str, 
             "weight_variance": design.weight_variance(),
         }
         laws.append(_table("laws", trial, columns))
-        if not isinstance(design, (SimilarityClusteredDesign, TournamentDesign)):
+        if not isinstance(design, (SimilarityClusteredDesign, TournamentDesign, BalancedDesign)):
             continue
         if (whole := design.tree.whole) is not None:
             merges, n_leaves = whole.merges, len(design.leaves)

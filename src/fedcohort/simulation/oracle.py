@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,7 @@ class Yardstick:
         :math:`\|\sum w_i \Delta_i - \sum p_i \Delta_i\|^2` of the cohort that was drawn.
     design_variance
         Its expectation under the design, B (squared bias included); with the difference
-        estimator B of what is not remembered.
+        estimator B of what is not remembered; NaN where the design has no formula for it.
     multinomial_variance
         Its expectation under multinomial sampling and plain aggregation, B_MD.
     beta_squared
@@ -55,11 +56,10 @@ def yardstick(
     mean = importance @ gradients
     squares = float(importance @ np.einsum("ij,ij->i", gradients, gradients, dtype=np.float64))
     of_mean = float(mean @ mean)
+    left = updates if remembered is None else updates - remembered
     return Yardstick(
         squared_error=float(error @ error),
-        design_variance=design.aggregate_variance(
-            updates if remembered is None else updates - remembered
-        ),
+        design_variance=design.aggregate_variance(left) if design.exact_moments else math.nan,
         multinomial_variance=MultinomialDesign(
             design.population, design.cohort_size
         ).aggregate_variance(updates),

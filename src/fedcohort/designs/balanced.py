@@ -1,0 +1,224 @@
+"""Balanced sampling: the Gram-Schmidt walk on representatives; beyond the paper, experimental."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import index
+from typing import ClassVar, NoReturn, final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
+
+from fedcohort.arguments import checked_choice, checked_rng
+from fedcohort.designs.base import Design, count_matrix
+from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
+from fedcohort.designs.tree_choice import chosen_tree
+from fedcohort.designs.walk import centred_points, walked
+from fedcohort.errors import DesignError
+from fedcohort.population import Population
+from fedcohort.similarity.measures import MEASURES, MeasureName
+from fedcohort.similarity.tree_kinds import TreeKind
+from fedcohort.similarity.trees import LINKAGES, GroupTree, Linkage
+from fedcohort.similarity.updates import checked_updates
+
+#: Of the walk, where the longest of the centred updates has length 1. Smaller ones gave no smaller
+#: V on generated federations; 0.01 kept ten equal clusters from being met exactly.
+RIDGE = 1e-4
+
+
+@final
+class BalancedDesign(Design):
+    r"""Round chances to a cohort such that the cohort's updates balance: experimental.
+
+    1. A client with :math:`m n_i \ge M` is drawn :math:`\lfloor m n_i / M \rfloor` times for
+       certain; its remaining :math:`u_i = m n_i \bmod M` units take part in the rest.
+    2. The similarity tree is cut into groups of at most M / ``representatives`` units; a client
+       with more is a group of its own. Every group sends one *live* client, drawn by its units,
+       whose chance is the group's units over M.
+    3. The Gram-Schmidt walk, held to a fixed sum, rounds these chances to 0 or 1. It looks at the
+       live clients' updates, so that the sum of those that are drawn stays close to its mean. The
+       live clients furthest from the mean are rounded first, with the most others to set against.
+
+    Unbiased, with exactly m draws, and every client's count is the floor or the ceiling of its
+    expectation: :math:`\operatorname{Var}[w_i] = f_i (1 - f_i) / m^2` with :math:`f_i = u_i / M`,
+    the smallest that integer counts have. On generated federations of noisy updates V was 30 to
+    45 % below :class:`TournamentDesign`'s with 10 draws from 100 clients, and a quarter of it with
+    100 from 10,000; on clusters without any noise, 10 from 100 clients of unequal sizes, it was a
+    fifth *above* it.
+
+    What it does not have: formulas for V and for the covariances (``exact_moments``; measure V
+    with :func:`~fedcohort.diagnostics.estimated_aggregate_variance`), and the tournament's promise
+    that V is never above multinomial sampling's. The chances are floats: means are exact up to
+    their rounding. One draw takes milliseconds, not microseconds.
+
+    Parameters
+    ----------
+    population, cohort_size
+        Whom to draw from, and how many draws.
+    updates
+        The clients' last updates, zero before the first; shape (n_clients, dimension).
+    representatives
+        Live clients for each draw, at least; one to two times as many where no client is large.
+    tree, measure, linkage
+        As in :class:`TournamentDesign`.
+    rng
+        Breaks ties.
+
+    Attributes
+    ----------
+    updates
+        What is balanced: a copy.
+    tree
+        The similarity tree and its cut.
+    leaves
+        The client of each of its leaves; clients that are groups of their own are not among them.
+
+    Examples
+    --------
+    >>> population, rng = Population([1, 1, 1, 1]), np.random.default_rng(0)
+    >>> updates = [[1, 0], [0, 1], [1, 0], [0, 1]]
+    >>> design = BalancedDesign(population, 2, updates, rng=rng)
+    >>> (design.draw_many(rng, 3) @ np.array([1, 0, 1, 0])).tolist()
+    [1, 1, 1]
+
+    References
+    ----------
+    N. Bansal, D. Dadush, S. Garg, S. Lovett, "The Gram-Schmidt walk", STOC 2018. C. Harshaw,
+    F. Sävje, D. Spielman, P. Zhang, "Balancing covariates in randomized experiments with the
+    Gram-Schmidt walk design", JASA 2024 (the ridge; they do not fix the sum).
+    """
+
+    unbiased = True
+    exact_moments = False
+
+    updates: NDArray[np.floating]
+    tree: GroupTree
+    leaves: NDArray[np.int64]
+
+    def __init__(
+        self,
+        population: Population,
+        cohort_size: int,
+        updates: ArrayLike,
+        *,
+        representatives: int = 4,
+        tree: TreeKind = "auto",
+        measure: MeasureName = "arccos",
+        linkage: Linkage = "ward",
+        rng: np.random.Generator,
+    ) -> None:
+        super().__init__(population, cohort_size)
+        checked_rng(self.name, rng)
+        checked_choice(self.name, "measure", measure, MEASURES)
+        checked_choice(self.name, "linkage", linkage, LINKAGES)
+        total = population.total
+        self._certain, self._units = np.divmod(self.cohort_size * population.sizes, total)
+        capacity = -(-total // _checked_representatives(self.name, representatives))
+        # A copy: what the caller records later does not change the law.
+        self.updates = checked_updates(self.name, updates, population.n_clients).copy()
+        self.updates.setflags(write=False)
+        is_alone = self._units > capacity
+        self.leaves, self.tree = chosen_tree(
+            self.name,
+            np.where(is_alone, 0, self._units),
+            capacity,
+            self.updates,
+            tree,
+            measure=measure,
+            linkage=linkage,
+            rng=rng,
+        )
+        by_group = np.argsort(self.tree.groups, kind="stable")
+        sizes = np.bincount(self.tree.groups)
+        self._members = np.concatenate([self.leaves[by_group], np.flatnonzero(is_alone)])
+        self._ends = np.cumsum(self._units[self._members])
+        last = np.cumsum(np.concatenate([sizes, np.ones(is_alone.sum(), dtype=np.int64)])) - 1
+        #: The units of every group.
+        self._held = np.diff(self._ends[last], prepend=0)
+
+    def weight_variance(self) -> NDArray[np.float64]:
+        """Return Var[w], shape (n_clients,): the smallest that any integer counts have."""
+        total = self.population.total
+        return self._units / total * ((total - self._units) / total) / self.cohort_size**2
+
+    def weight_covariance(self) -> NoReturn:
+        """Refuse: there is no formula."""
+        raise self._no_formula(
+            "weight_covariance", "weight_variance, or diagnostics.estimated_aggregate_variance"
+        )
+
+    def inclusion_probability(self) -> NDArray[np.float64]:
+        """Return the chance of each client to be in the cohort, shape (n_clients,)."""
+        return np.where(self._certain > 0, 1.0, self._units / self.population.total)
+
+    def max_count(self) -> NDArray[np.int64]:
+        """Return how often each client can be drawn at most: its expectation, rounded up."""
+        return self._certain + (self._units > 0)
+
+    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
+        certain = np.repeat(np.arange(self.population.n_clients), self._certain)
+        drawn = np.empty((rounds, self.cohort_size), dtype=np.int64)
+        drawn[:, : len(certain)] = certain
+        if len(self._held):
+            for line in drawn[:, len(certain) :]:
+                line[:] = self._selected(rng)
+        return count_matrix(drawn, self.population.n_clients)
+
+    def _selected(self, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Draw the groups' live clients, and round their chances."""
+        total, starts = self.population.total, np.cumsum(self._held) - self._held
+        lottery = starts + rng.integers(self._held)
+        live = self._members[np.searchsorted(self._ends, lottery, side="right")]
+        low, high = self._held / total, (total - self._held) / total
+        points = centred_points(self.updates, live, low)
+        is_drawn = walked(low, high, points, RIDGE, lambda chance: rng.random() < chance)
+        return np.asarray(live[is_drawn], dtype=np.int64)
+
+    def _aggregate_spread(self, updates: NDArray[np.floating]) -> NoReturn:
+        raise self._no_formula("aggregate_variance", "diagnostics.estimated_aggregate_variance")
+
+    def _no_formula(self, what: str, instead: str) -> DesignError:
+        return DesignError(
+            f"{self.name}: needs a formula for {what}, and the walk has none. Use {instead}."
+        )
+
+
+def _checked_representatives(owner: str, representatives: int) -> int:
+    """Let a whole number of at least 1 through."""
+    try:
+        number = index(representatives)
+    except TypeError:
+        number = 0
+    if isinstance(representatives, bool) or number < 1:
+        raise DesignError(
+            f"{owner}: representatives must be a whole number of at least 1; got "
+            f"{representatives!r}. Pass how many live clients there are for each draw."
+        )
+    return number
+
+
+@final
+@dataclass(frozen=True)
+class Balanced(Recipe):
+    """Recipe of :class:`BalancedDesign`; without a memory every update is zero."""
+
+    name: ClassVar[str] = "balanced"
+    learns: ClassVar[bool] = True
+
+    representatives: int = 4
+    measure: MeasureName = "arccos"
+    linkage: Linkage = "ward"
+    tree: TreeKind = "auto"
+
+    def _design(self, population: Population, known: Knowledge) -> BalancedDesign:
+        return BalancedDesign(
+            population,
+            self.cohort_size,
+            known_updates(population, known),
+            representatives=self.representatives,
+            tree=self.tree,
+            measure=self.measure,
+            linkage=self.linkage,
+            rng=known.rng,
+        )
