@@ -44,7 +44,7 @@ def test_numbers_of_uses_never_change() -> None:
         "SYNTHETIC",
     ]
 
-    assert {use.name: use.value for use in Stream} == dict(zip(names, range(9), strict=True))
+    assert {use.name: use.value for use in Stream} == dict(zip(names, range(10), strict=True))
 
 
 def test_addresses_never_change() -> None:
