@@ -24,6 +24,7 @@ from fedcohort import (
 from fedcohort.designs import duels
 from fedcohort.similarity import GroupTree, MergeTree
 from populations import CIFAR_SIZES, random_merges, rng
+from trees import partition
 
 #: Fewer than a thousand roundings of 2^-53 stand between any exact number below and its float.
 ROUNDING = 1000 * 2.0**-53
@@ -279,6 +280,17 @@ def test_the_algebra_of_the_proof() -> None:
         beta = 1 - alpha
         above = (beta * mx + alpha * my) ** 2 + 2 * phi * alpha * beta * (mx - my) ** 2
         assert lost == (0 if s <= 1 else above)
+
+
+def test_the_example_of_the_page() -> None:
+    """docs/explanation/tournament.md: sizes 3, 3, 2, 1, 1 on ((A, B), (C, (D, E)))."""
+    merges = np.array([[0, 1], [3, 4], [2, 6], [5, 7]])
+    design = on_tree((Population([3, 3, 2, 1, 1]), 2, merges))
+
+    assert partition(design.tree.groups) == {frozenset([0]), frozenset([1]), frozenset([2, 3, 4])}
+    assert design.inclusion_probability().tolist() == [0.6, 0.6, 0.4, 0.2, 0.2]
+    assert {counts[0] + counts[1] for counts in laws.law(design)} == {1, 2}
+    assert {counts[3] + counts[4] for counts in laws.law(design)} == {0, 1}
 
 
 def test_a_smaller_variance_of_the_weights_is_not_a_smaller_variance_of_the_aggregate() -> None:

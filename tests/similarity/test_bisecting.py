@@ -92,6 +92,17 @@ def test_kinds_that_fit_a_group_are_kept_together(scale: float) -> None:
     assert partition(tree.groups) == partition(kinds)
 
 
+@pytest.mark.parametrize("shift", [-20.0, 0.0, 20.0])
+def test_the_two_centres_part_the_points_halfway(shift: float) -> None:
+    """0 and 1 against 10, 11 and 12, wherever the origin lies."""
+    points = np.array([[0.0], [1.0], [10.0], [11.0], [12.0]], dtype=np.float32) + np.float32(shift)
+
+    for seed in range(20):
+        tree = bisected(points, np.ones(5, dtype=int), 3, rng(seed))
+
+        assert partition(tree.groups) == {frozenset([0, 1]), frozenset([2, 3, 4])}
+
+
 def test_heavy_points_decide_where_to_split() -> None:
     """On a line, 0 and 1 are heavy and 5 is light: the split by mass leaves 5 with 1."""
     points = np.array([[0.0], [1.0], [5.0]], dtype=np.float32)

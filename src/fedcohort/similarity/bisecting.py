@@ -68,6 +68,8 @@ def bisected(
     return GroupTree(groups, _merges(parts, own_group, n_groups))
 
 
+# BLAS raises this flag for finite products now and then, with finite results.
+@np.errstate(invalid="ignore")
 def _sides(
     cloud: NDArray[np.float32], units: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.bool_]:
