@@ -13,19 +13,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort import (
+    AutoDesign,
     BalancedDesign,
     Design,
     MultinomialDesign,
     PoissonDesign,
     Population,
     RowDesign,
+    TournamentDesign,
     UniformDesign,
 )
 from fedcohort.designs.balanced import RIDGE
 from fedcohort.designs.walk import centred_points, walked
+from fedcohort.similarity import GroupTree
 
 Counts = tuple[int, ...]
 Law = dict[Counts, Fraction]
+#: A group of clients, or two nodes that meet.
+Node = list[int] | tuple["Node", "Node"]
 
 
 @singledispatch
@@ -127,6 +132,82 @@ class Guide:
         self.step += 1
         self.probability *= Fraction(chance) if is_up else 1 - Fraction(chance)
         return is_up
+
+
+@law.register
+def _(design: AutoDesign) -> Law:
+    return law(design.design)
+
+
+@law.register
+def _(design: TournamentDesign) -> Law:
+    members = nodes_of(design.tree, design.leaves.tolist())
+    return tournament(members, design.population, design.cohort_size)
+
+
+def nodes_of(tree: GroupTree, clients: list[int]) -> Node:
+    """Write a tree as nested pairs of groups; ``clients`` stand at its leaves."""
+    nodes: list[Node] = [[] for _ in range(len(tree.merges) + 1)]
+    for client, group in zip(clients, tree.groups.tolist(), strict=True):
+        members = nodes[group]
+        assert isinstance(members, list)
+        members.append(client)
+    for left, right in tree.merges.tolist():
+        nodes.append((nodes[left], nodes[right]))
+    return nodes[-1]
+
+
+def tournament(root: Node, population: Population, cohort_size: int) -> Law:
+    """Play every outcome of the pivotal duels up to the root; masses are fractions of M."""
+    shares = [cohort_size * share for share in importance(population)]
+    certain = [share.numerator // share.denominator for share in shares]
+    mass, outcomes = _live(root, [s - c for s, c in zip(shares, certain, strict=True)])
+    assert mass == 0
+    law_: Law = defaultdict(Fraction)
+    for (_, selected), probability in outcomes.items():
+        counts = list(certain)
+        for client in selected:
+            counts[client] += 1
+        law_[tuple(counts)] += probability
+    return dict(law_)
+
+
+#: The live client, if there is one, and the clients that were selected: how likely they are.
+Outcomes = dict[tuple[int | None, tuple[int, ...]], Fraction]
+
+
+def _live(node: Node, units: list[Fraction]) -> tuple[Fraction, Outcomes]:
+    """Return the live mass of a node, and its outcomes."""
+    if isinstance(node, list):
+        mass = sum((units[i] for i in node), Fraction(0))
+        if mass == 0:
+            return mass, {(None, ()): Fraction(1)}
+        if mass == 1:
+            return Fraction(0), {(None, (i,)): units[i] for i in node if units[i]}
+        return mass, {(i, ()): units[i] / mass for i in node if units[i]}
+    (a, lefts), (b, rights) = (_live(child, units) for child in node)
+    s = a + b
+    outcomes: Outcomes = defaultdict(Fraction)
+    for (left, chosen), p in lefts.items():
+        for (right, others), q in rights.items():
+            before = tuple(sorted(chosen + others))
+            for live, new, chance in _met(left, right, a, b):
+                outcomes[live, tuple(sorted(before + new))] += p * q * chance
+    return (s if s < 1 else s - 1), dict(outcomes)
+
+
+def _met(
+    left: int | None, right: int | None, a: Fraction, b: Fraction
+) -> list[tuple[int | None, tuple[int, ...], Fraction]]:
+    """Return who goes on, who is selected, and how likely that is, when two live clients meet."""
+    s = a + b
+    if left is None or right is None:
+        return [(right if left is None else left, (), Fraction(1))]
+    if s < 1:
+        return [(left, (), a / s), (right, (), b / s)]
+    if s == 1:
+        return [(None, (left,), a), (None, (right,), b)]
+    return [(right, (left,), (1 - b) / (2 - s)), (left, (right,), (1 - a) / (2 - s))]
 
 
 def independent_rows(rows: list[list[int]], total: int) -> Law:

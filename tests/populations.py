@@ -33,3 +33,13 @@ def larger_populations() -> st.SearchStrategy[Population]:
 
 def cohort_sizes(max_size: int = 3) -> st.SearchStrategy[int]:
     return st.integers(1, max_size)
+
+
+def random_merges(n: int, generator: np.random.Generator) -> np.ndarray:
+    """Join n leaves two nodes at a time, any two alike; shape (n - 1, 2), children first."""
+    nodes, merges = list(range(n)), []
+    for new in range(n, 2 * n - 1):
+        left, right = generator.choice(len(nodes), size=2, replace=False)
+        merges.append((nodes[left], nodes[right]))
+        nodes = [node for i, node in enumerate(nodes) if i not in (left, right)] + [new]
+    return np.array(merges, dtype=int).reshape(-1, 2)

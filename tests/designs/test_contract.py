@@ -14,6 +14,7 @@ from scipy.stats import norm
 
 import laws
 from fedcohort import (
+    AutoDesign,
     BalancedDesign,
     Design,
     MultinomialDesign,
@@ -23,12 +24,14 @@ from fedcohort import (
     SimilarityClusteredDesign,
     SizeClusteredDesign,
     TargetDesign,
+    TournamentDesign,
     UniformDesign,
     diagnostics,
 )
 from fedcohort.errors import DesignError
+from fedcohort.similarity import MergeTree
 from frequencies import FALSE_ALARM, agree, follows_law
-from populations import CIFAR_SIZES, cohort_sizes, populations, rng
+from populations import CIFAR_SIZES, cohort_sizes, populations, random_merges, rng
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,11 @@ def some_groups(population: Population, generator: np.random.Generator) -> list[
     return groups
 
 
+def some_tree(population: Population, generator: np.random.Generator) -> MergeTree:
+    n = population.n_clients
+    return MergeTree(random_merges(n, generator), np.zeros(n - 1))
+
+
 DESIGNS = [
     Row("uniform", lambda p, m, g: UniformDesign(p, m), distinct=True),
     Row("uniform, unbiased", lambda p, m, g: UniformDesign(p, m, unbiased=True), distinct=True),
@@ -79,6 +87,7 @@ DESIGNS = [
         ),
     ),
     Row("target", lambda p, m, g: TargetDesign(p, m, some_groups(p, g), rng=g)),
+    Row("auto", lambda p, m, g: AutoDesign(p, m, some_updates(p, g), rng=g)),
     Row(
         "balanced",
         lambda p, m, g: BalancedDesign(p, m, some_updates(p, g), rng=g),
@@ -90,6 +99,26 @@ DESIGNS = [
         lambda p, m, g: BalancedDesign(p, m, some_updates(p, g), representatives=1, rng=g),
         in_floats=True,
         thinner=10,
+    ),
+    Row(
+        "tournament",
+        lambda p, m, g: TournamentDesign(p, m, some_updates(p, g), rng=g),
+    ),
+    Row(
+        "tournament, vector tree",
+        lambda p, m, g: TournamentDesign(p, m, some_updates(p, g), tree="vector", rng=g),
+    ),
+    Row(
+        "tournament, bisecting tree",
+        lambda p, m, g: TournamentDesign(p, m, some_updates(p, g), tree="bisecting", rng=g),
+    ),
+    Row(
+        "tournament, groups",
+        lambda p, m, g: TournamentDesign(p, m, groups=some_groups(p, g), rng=g),
+    ),
+    Row(
+        "tournament, given tree",
+        lambda p, m, g: TournamentDesign(p, m, tree=some_tree(p, g), rng=g),
     ),
 ]
 
@@ -437,3 +466,34 @@ def test_equal_clients_share_a_row_equally_often(
 
     deviation = np.full(15, np.sqrt(times * 0.4 * 0.6))
     assert agree(pairs, np.full(15, 0.4 * times), deviation)
+
+
+ZEROS = np.zeros((6, 3))
+TIED_TOURNAMENTS: list[tuple[str, Callable[[Population, np.random.Generator], Design]]] = [
+    ("exact", lambda p, g: TournamentDesign(p, 2, ZEROS, rng=g)),
+    ("vector", lambda p, g: TournamentDesign(p, 2, ZEROS, tree="vector", rng=g)),
+    ("bisecting", lambda p, g: TournamentDesign(p, 2, ZEROS, tree="bisecting", rng=g)),
+    ("groups", lambda p, g: TournamentDesign(p, 2, groups=[0] * 6, rng=g)),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "make"), TIED_TOURNAMENTS, ids=[name for name, _ in TIED_TOURNAMENTS]
+)
+def test_equal_clients_come_together_equally_often(
+    name: str, make: Callable[[Population, np.random.Generator], Design]
+) -> None:
+    """Six equal clients, two draws, a new tree each time: all 15 pairs alike.
+
+    False alarms: 1e-6; sees a pair whose chance, 1/15, is off by .02.
+    """
+    times = 5000
+    together = np.zeros((6, 6))
+    for seed in range(times):
+        generator = rng(seed)
+        cohort = make(Population([1] * 6), generator).draw(generator)
+        together[cohort.clients[0], cohort.clients[-1]] += 1
+    pairs = together[np.triu_indices(6, 1)]
+
+    assert pairs.sum() == times
+    assert agree(pairs, np.full(15, times / 15), np.full(15, np.sqrt(times * 14) / 15))

@@ -8,7 +8,7 @@ from scipy.cluster.hierarchy import linkage as scipy_linkage
 
 from fedcohort.similarity import LINKAGES, MergeTree, cut_tree, merge_tree
 from fedcohort.similarity.trees import Linkage
-from populations import rng
+from populations import random_merges, rng
 
 
 @pytest.mark.parametrize("linkage", LINKAGES)
@@ -28,15 +28,6 @@ def test_one_client_is_a_tree_without_merges() -> None:
 
     assert tree.merges.shape == (0, 2)
     assert cut_tree(tree, np.array([3]), 5).groups.tolist() == [0]
-
-
-def random_tree(n: int, generator: np.random.Generator) -> np.ndarray:
-    nodes, merges = list(range(n)), []
-    for new in range(n, 2 * n - 1):
-        left, right = generator.choice(len(nodes), size=2, replace=False)
-        merges.append((nodes[left], nodes[right]))
-        nodes = [node for i, node in enumerate(nodes) if i not in (left, right)] + [new]
-    return np.array(merges, dtype=int).reshape(-1, 2)
 
 
 def slow_cut(merges: np.ndarray, masses: list[int], capacity: int) -> set[frozenset[int]]:
@@ -62,7 +53,7 @@ def slow_cut(merges: np.ndarray, masses: list[int], capacity: int) -> set[frozen
 def test_the_cut_keeps_the_maximal_subtrees_that_fit(seed: int, n: int, capacity: int) -> None:
     generator = rng(seed)
     masses = generator.integers(0, min(capacity, 6) + 1, size=n)
-    merges = random_tree(n, generator)
+    merges = random_merges(n, generator)
 
     cut = cut_tree(MergeTree(merges, np.zeros(n - 1)), masses, capacity)
 

@@ -57,7 +57,7 @@ class Duels:
         by_group = np.argsort(tree.groups, kind="stable")
         self.clients, self.capacity = clients[by_group], capacity
         self._units, groups = units[by_group], tree.groups[by_group]
-        n_groups = len(tree.merges) + 1 if len(clients) else 0
+        n_groups = len(tree.merges) + 1
         self._sizes = np.bincount(groups, minlength=n_groups)
         self._ends = np.cumsum(self._units)
         held = np.zeros(n_groups, dtype=np.int64)
@@ -71,7 +71,8 @@ class Duels:
         a, b = _column(self._duels, "a"), _column(self._duels, "b")
         self._is_over = a + b > capacity
         self._selects = a + b >= capacity
-        self._highs = np.where(self._is_over, 2 * capacity - a - b, a + b)
+        # Both numbers are below 2^63 where they are used; twice the capacity need not be.
+        self._highs = np.where(self._is_over, (capacity - a) + (capacity - b), a + b)
         self._thresholds = np.where(self._is_over, capacity - b, a)
 
     def draw(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:

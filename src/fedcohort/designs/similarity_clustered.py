@@ -11,6 +11,7 @@ from fedcohort.arguments import checked_choice, checked_rng
 from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
 from fedcohort.designs.rows import RowDesign
 from fedcohort.designs.tree_choice import Tree, chosen_tree
+from fedcohort.errors import DesignError
 from fedcohort.plan import Plan
 from fedcohort.population import Population
 from fedcohort.similarity.measures import MEASURES, MeasureName
@@ -103,9 +104,15 @@ class SimilarityClusteredDesign(RowDesign):
         checked_choice(self.name, "reading", reading, READINGS)
         total = population.total
         alone, rest = whole_rows(self.cohort_size * population.sizes, total)
-        if reading == "distances" or updates is None:
+        if reading == "distances":
             self.leaves, self.tree = chosen_tree(
                 self.name, rest, total, updates, tree, measure=measure, linkage=linkage, rng=rng
+            )
+        elif updates is None or tree not in ("auto", "exact"):
+            raise DesignError(
+                f"{self.name}: reading rows-as-points builds an exact tree from updates; got "
+                f"{'no updates' if updates is None else 'another tree'}. Pass updates and "
+                f"tree='exact', or reading='distances'."
             )
         else:
             deltas = checked_updates(self.name, updates, population.n_clients)

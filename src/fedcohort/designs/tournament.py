@@ -14,7 +14,7 @@ from fedcohort.arguments import checked_choice, checked_rng, group_numbers
 from fedcohort.designs.base import Design, count_matrix
 from fedcohort.designs.duels import Duels
 from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
-from fedcohort.designs.tree_choice import Tree, chosen_tree
+from fedcohort.designs.tree_choice import Tree, check_tree, chosen_tree
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
 from fedcohort.similarity.group_order import tree_of_groups
@@ -107,6 +107,7 @@ class TournamentDesign(Design):
         checked_rng(self.name, rng)
         checked_choice(self.name, "measure", measure, MEASURES)
         checked_choice(self.name, "linkage", linkage, LINKAGES)
+        check_tree(self.name, tree)
         self._certain, units = np.divmod(self.cohort_size * population.sizes, population.total)
         if groups is not None:
             if updates is not None or not isinstance(tree, str):

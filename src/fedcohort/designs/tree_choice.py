@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -28,13 +30,13 @@ def chosen_tree(
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int64], GroupTree]:
     """Return the clients that have a mass, and the tree over them, cut by capacity."""
+    check_tree(owner, tree)
     if (updates is None) == isinstance(tree, str):
         raise DesignError(
             f"{owner}: needs either updates or a tree that is there; got "
             f"{'neither' if updates is None else 'both'}. Pass the clients' last updates."
         )
     if isinstance(tree, str):
-        checked_choice(owner, "tree", tree, TREE_KINDS)
         deltas = checked_updates(owner, updates, len(masses))  # type: ignore[arg-type]
         clients = rng.permutation(np.flatnonzero(masses))
         return clients, similarity_tree(
@@ -52,40 +54,70 @@ def chosen_tree(
     return clients, GroupTree(cut.groups[clients], cut.merges)
 
 
+def check_tree(owner: str, tree: Tree) -> None:
+    """Let the name of a kind of tree and a tree that is there through."""
+    if isinstance(tree, str):
+        checked_choice(owner, "tree", tree, TREE_KINDS)
+    elif not isinstance(tree, MergeTree | GroupTree):
+        raise DesignError(
+            f"{owner}: tree must be one of {', '.join(TREE_KINDS)}, or a MergeTree or GroupTree "
+            f"over all clients; got {type(tree).__name__}. Leave it out for 'auto'."
+        )
+
+
 def _checked_cut(
     owner: str, tree: MergeTree | GroupTree, masses: NDArray[np.int64], capacity: int
 ) -> GroupTree:
     """Cut a given tree; refuse what is no tree over all clients."""
     n = len(masses)
     if isinstance(tree, MergeTree):
-        _check_merges(owner, tree.merges, n)
-        return cut_tree(tree, masses, capacity)
-    groups = tree.groups
-    if groups.shape != (n,) or groups.dtype.kind not in "iu" or groups.min() < 0:
-        raise DesignError(
-            f"{owner}: the tree needs a group, numbered from 0, for each of {n} clients; got "
-            f"{groups.dtype} of shape {groups.shape}. Number the groups of all clients."
+        return cut_tree(
+            MergeTree(_checked_merges(owner, tree.merges, n), tree.heights), masses, capacity
         )
-    held = np.zeros(int(groups.max()) + 1, dtype=np.int64)
-    np.add.at(held, groups, masses)
+    # The merges say how many groups there are: the last ones may be empty.
+    n_groups = len(tree.merges) + 1
+    merges = _checked_merges(owner, tree.merges, n_groups)
+    groups = _array(tree.groups)
+    fits = groups.shape == (n,) and _is_whole(groups)
+    if not fits or not ((groups >= 0) & (groups < n_groups)).all():
+        raise DesignError(
+            f"{owner}: a tree of {n_groups} groups needs a number from 0 to {n_groups - 1} for "
+            f"each of {n} clients; got others, {groups.dtype} of shape {groups.shape}. Number the "
+            f"groups of all clients, and join all groups."
+        )
+    held = np.zeros(n_groups, dtype=np.int64)
+    np.add.at(held, groups.astype(np.int64), masses)
     if held.max() > capacity:
         raise DesignError(
             f"{owner}: no group of the tree may have more than {capacity} units; group "
             f"{int(held.argmax())} has {held.max()}. Split it."
         )
-    _check_merges(owner, tree.merges, len(held))
-    return tree
+    return GroupTree(groups.astype(np.int64), merges)
 
 
-def _check_merges(owner: str, merges: NDArray[np.int64], n_leaves: int) -> None:
+def _checked_merges(owner: str, merges: ArrayLike, n_leaves: int) -> NDArray[np.int64]:
     """Let merges through that join all leaves, children first."""
     wanted = (max(n_leaves - 1, 0), 2)
-    if merges.shape == wanted and (
-        np.array_equal(np.sort(merges, axis=None), np.arange(2 * wanted[0]))
-        and (merges.max(axis=1) < n_leaves + np.arange(wanted[0])).all()
+    pairs = _array(merges)
+    if pairs.shape == wanted and (
+        _is_whole(pairs)
+        and np.array_equal(np.sort(pairs, axis=None), np.arange(2 * wanted[0]))
+        and (pairs.max(axis=1) < n_leaves + np.arange(wanted[0])).all()
     ):
-        return
+        return pairs.astype(np.int64)
     raise DesignError(
-        f"{owner}: a tree of {n_leaves} leaves needs merges of shape {wanted}, children first, "
-        f"each node joined once; got other ones of shape {merges.shape}. Use merge_tree."
+        f"{owner}: a tree of {n_leaves} leaves needs integer merges of shape {wanted}, children "
+        f"first, each node joined once; got other ones, {pairs.dtype} of shape {pairs.shape}. "
+        f"Use merge_tree."
     )
+
+
+def _array(values: ArrayLike) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except ValueError:  # rows of different lengths
+        return np.empty(0, dtype=object)
+
+
+def _is_whole(array: NDArray[Any]) -> bool:
+    return array.dtype.kind in "iu" or array.size == 0

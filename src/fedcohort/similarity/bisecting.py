@@ -41,7 +41,9 @@ def bisected(
     (np.True_, np.True_, [[0, 1]])
     """
     order = np.arange(len(points))
-    cloud, units = points.copy(), masses.copy()
+    # In this unit of length no square overflows.
+    unit = max(points.max(initial=0.0), -points.min(initial=0.0)) or 1.0
+    cloud, units = points / np.float32(unit), masses.copy()
     groups = np.empty(len(points), dtype=np.int64)
     n_groups = 0
     #: Segments of the line of points, parents first, and the segments that each was split into.
@@ -66,6 +68,8 @@ def bisected(
     return GroupTree(groups, _merges(parts, own_group, n_groups))
 
 
+# BLAS raises this flag for finite products now and then, with finite results.
+@np.errstate(invalid="ignore")
 def _sides(
     cloud: NDArray[np.float32], units: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.bool_]:

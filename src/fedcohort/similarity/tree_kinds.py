@@ -29,6 +29,8 @@ AUTO_EXACT = 2_000
 AUTO_VECTOR = 5_000
 #: All pairs of more clients than this do not fit the memory of one machine.
 LARGEST_EXACT = 20_000
+#: Updates converted to float64 at a time.
+BLOCK_ROWS = 2**14
 
 
 def similarity_tree(
@@ -58,31 +60,37 @@ def similarity_tree(
     chosen = _chosen(n, measure, linkage) if kind == "auto" else kind
     log.info("%s: %s tree of %d clients", owner, chosen, n)
     if chosen == "exact":
-        _check_memory(owner, n)
+        _check_memory(owner, n, measure, linkage)
         return cut_tree(merge_tree(MEASURES[measure](updates), linkage), masses, capacity)
-    if measure == "l1" or linkage != "ward":
+    if not _has_vectors(measure, linkage):
         raise DesignError(
             f"{owner}: a {chosen} tree needs measure arccos or l2 and linkage ward; got "
             f"{measure} and {linkage}. Use tree='exact'."
         )
-    points = unit_vectors(updates) if measure == "arccos" else np.asarray(updates, np.float32)
+    points = unit_vectors(updates) if measure == "arccos" else centred_points(updates)
     if chosen == "vector":
         return cut_tree(_vector_tree(owner, points), masses, capacity)
     return bisected(points, masses, capacity, rng)
 
 
 def _chosen(n: int, measure: MeasureName, linkage: Linkage) -> TreeKind:
-    if n <= AUTO_EXACT or measure == "l1" or linkage != "ward":
+    if n <= AUTO_EXACT or not _has_vectors(measure, linkage):
         return "exact"
     return "vector" if n <= AUTO_VECTOR and find_spec("fastcluster") else "bisecting"
 
 
-def _check_memory(owner: str, n: int) -> None:
+def _check_memory(owner: str, n: int, measure: MeasureName, linkage: Linkage) -> None:
     if n > LARGEST_EXACT:
+        others = "" if _has_vectors(measure, linkage) else ", measure arccos or l2, linkage ward"
         raise DesignError(
             f"{owner}: an exact tree compares all pairs, at most {LARGEST_EXACT} clients; got "
-            f"{n}, whose distances take {4e-9 * n * n:.0f} GB. Use tree='bisecting'."
+            f"{n}, whose distances take {4e-9 * n * n:.0f} GB. Use tree='bisecting'{others}."
         )
+
+
+def _has_vectors(measure: MeasureName, linkage: Linkage) -> bool:
+    """Say whether Ward's method on points of a Euclidean space has this measure and linkage."""
+    return measure != "l1" and linkage == "ward"
 
 
 def _vector_tree(owner: str, points: NDArray[np.float32]) -> MergeTree:
@@ -102,7 +110,7 @@ def unit_vectors(updates: NDArray[np.floating]) -> NDArray[np.float32]:
 
     Examples
     --------
-    >>> unit_vectors(np.array([[3.0, 4.0], [0.0, 0.0]])).round(2).tolist()
+    >>> unit_vectors(np.array([[3.0, 4.0], [0.0, 0.0]])).astype(float).round(2).tolist()
     [[0.6, 0.8, 0.0], [0.0, 0.0, 1.0]]
     """
     largest = largest_entries(updates)
@@ -117,3 +125,25 @@ def unit_vectors(updates: NDArray[np.floating]) -> NDArray[np.float32]:
     if zero.any():
         units[zero, dimension] = 1.0
     return units
+
+
+def centred_points(updates: NDArray[np.floating]) -> NDArray[np.float32]:
+    """Return the updates about their mean, in the unit of their largest entry.
+
+    In float32 neither a common shift nor entries of 1e-200 or 1e150 then cost precision.
+
+    Examples
+    --------
+    >>> centred_points(np.array([[1e9 + 2.0, 0.0], [1e9, 0.0]])).tolist()
+    [[1.0, 0.0], [-1.0, 0.0]]
+    """
+    points = np.empty(updates.shape, dtype=np.float32)
+    if not len(updates):
+        return points
+    mean = updates.mean(axis=0, dtype=np.float64)
+    furthest = np.maximum(updates.max(axis=0) - mean, mean - updates.min(axis=0))
+    unit = float(furthest.max(initial=0.0)) or 1.0
+    for start in range(0, len(updates), BLOCK_ROWS):
+        block = slice(start, start + BLOCK_ROWS)
+        points[block] = (updates[block] - mean) / unit
+    return points
