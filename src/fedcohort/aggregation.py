@@ -21,7 +21,8 @@ def aggregate(
     .. math:: \theta' = \theta + \eta_s \sum_i w_i \Delta_i
 
     An empty cohort leaves the model as it is; so does the residual's share of it. With a
-    ``memory`` the sum is the difference estimator's (:class:`fedcohort.Difference`).
+    ``memory`` the sum is the difference estimator's (:class:`fedcohort.Difference`): an empty
+    cohort then moves the model by what is expected of all clients.
 
     Parameters
     ----------
@@ -62,7 +63,8 @@ def aggregate(
             f"aggregate: updates must be finite; client {client} sent other values. "
             f"Leave its weight on the model: drop the client from the cohort."
         )
-    flat = deltas.reshape(len(cohort), theta.size)
+    # One layout: with others the matrix product adds up in another order.
+    flat = np.ascontiguousarray(deltas.reshape(len(cohort), theta.size))
     if memory is None:
         moved = cohort.weights @ flat
     else:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from numbers import Real
+from operator import index
+from typing import Any, Literal, final, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedcohort.errors import AggregationError
 
@@ -47,19 +49,31 @@ class Difference:
     clusters: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.shrink, (int, float)) or not 0.0 <= self.shrink <= 1.0:
+        if not isinstance(self.shrink, Real) or not 0.0 <= self.shrink <= 1.0:
             raise AggregationError(
                 f"Difference: shrink must be from 0 to 1; got {self.shrink!r}. 1 trusts the "
                 f"memory, 0 ignores it."
             )
-        if self.clusters is not None and (type(self.clusters) is not int or self.clusters < 1):
+        object.__setattr__(self, "shrink", float(self.shrink))
+        if self.clusters is None:
+            return
+        try:
+            clusters = 0 if isinstance(self.clusters, (bool, np.bool_)) else index(self.clusters)
+        except TypeError:
+            clusters = 0
+        if clusters < 1:
             raise AggregationError(
                 f"Difference: clusters must be a whole number of at least 1, or None; got "
-                f"{self.clusters!r}."
+                f"{self.clusters!r}. None remembers every client."
             )
+        object.__setattr__(self, "clusters", clusters)
 
-    def memory(self, importance: NDArray[np.float64], zeros: Array) -> ControlVariates:
-        """Make the estimator's memory; ``zeros`` is a model's shape, flat, all 0."""
+    def memory(self, importance: ArrayLike, zeros: Array) -> ControlVariates:
+        """Make the estimator's memory, empty.
+
+        ``importance`` is the population's, shape (n_clients,); ``zeros`` is a flat model of zeros,
+        a numpy array or a torch tensor, of the type and on the device that updates have.
+        """
         if self.clusters is None:
             return LastUpdates(importance, zeros, shrink=self.shrink)
         return ClusterMeans(importance, zeros, shrink=self.shrink, clusters=self.clusters)
@@ -92,15 +106,26 @@ class ControlVariates(ABC):
         The part of what is remembered that is used.
     """
 
-    def __init__(self, importance: NDArray[np.float64], zeros: Array, *, shrink: float) -> None:
-        self._importance, self._zeros, self._shrink = importance, zeros, shrink
+    def __init__(self, importance: ArrayLike, zeros: Array, *, shrink: float) -> None:
+        self._importance: NDArray[np.float64] = np.array(importance, dtype=np.float64)
+        self._zeros, self._shrink = zeros, shrink
+        shape = tuple(getattr(zeros, "shape", ()))
+        if self._importance.ndim != 1 or len(shape) != 1 or "float" not in str(zeros.dtype):
+            raise AggregationError(
+                f"Difference: a memory needs the clients' importance and a flat model of floats, "
+                f"all 0; got shapes {self._importance.shape} and {shape}. Pass "
+                f"population.importance and numpy.zeros(model.size)."
+            )
 
     def aggregate(
         self, clients: NDArray[np.int64], weights: NDArray[np.float64], updates: Array
     ) -> Array:
         """Return v, shape (dimension,); ``updates`` has one row for each of ``clients``."""
-        differences = updates - self.of(clients)
-        return _like(weights, updates) @ differences + self.expected()
+        self._check(clients, updates)
+        weighed = _like(weights, updates)
+        if self._shrink == 0:
+            return weighed @ updates
+        return weighed @ (updates - self.of(clients)) + self.expected()
 
     def of(self, clients: NDArray[np.int64]) -> Array:
         """Return h of these clients, shape (len(clients), dimension)."""
@@ -110,17 +135,64 @@ class ControlVariates(ABC):
         """Return the sum of p h over all clients, shape (dimension,)."""
         return self._shrink * self._mean()
 
-    @abstractmethod
     def record(self, clients: NDArray[np.int64], updates: Array) -> None:
         """Remember the round's updates, one row for each of ``clients``."""
+        self._check(clients, updates)
+        with np.errstate(over="ignore"):
+            kept = _like(updates, self._zeros)
+        if not (np.isfinite(kept) if isinstance(kept, np.ndarray) else kept.isfinite()).all():
+            raise AggregationError(
+                f"Difference: updates must be finite as {self._zeros.dtype} to be remembered. "
+                f"Drop the client that sent others from the cohort."
+            )
+        self._record(clients, kept)
 
-    @abstractmethod
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Return everything that is to be kept, as numpy arrays."""
+        return {name: _numpy(array) for name, array in self._arrays().items()}
 
-    @abstractmethod
     def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
         """Take over what :meth:`state` gave."""
+        needed = {name: tuple(array.shape) for name, array in self._arrays().items()}
+        found = {name: np.shape(array) for name, array in state.items()}
+        if found != needed:
+            raise AggregationError(
+                f"Difference: the memory's state must have arrays of shapes {needed}; got {found}. "
+                f"Restore it with the clients, the model and the settings that it was made with."
+            )
+        self._take(state)
+
+    def _check(self, clients: NDArray[np.int64], updates: Array) -> None:
+        """Let updates of this memory's clients and model through."""
+        n, (dimension,) = len(self._importance), self._zeros.shape
+        shape = tuple(np.shape(updates))
+        if isinstance(updates, np.ndarray) != isinstance(self._zeros, np.ndarray):
+            raise AggregationError(
+                f"Difference: this memory is of {type(self._zeros).__name__}s; got updates as "
+                f"{type(updates).__name__}. Make the memory with zeros of the updates' kind."
+            )
+        if shape != (len(clients), dimension):
+            raise AggregationError(
+                f"Difference: this memory is for updates of shape ({len(clients)}, {dimension}), "
+                f"one row per client; got {shape}. Make a memory for each model."
+            )
+        if len(np.unique(clients)) < len(clients) or not all(0 <= each < n for each in clients):
+            raise AggregationError(
+                f"Difference: clients must be distinct and from 0 to {n - 1}; got "
+                f"{np.asarray(clients).tolist()}. Make a memory for each population."
+            )
+
+    @abstractmethod
+    def _record(self, clients: NDArray[np.int64], updates: Array) -> None:
+        """Remember updates that fit, in the memory's own type."""
+
+    @abstractmethod
+    def _arrays(self) -> dict[str, Array]:
+        """Return all that changes, by name."""
+
+    @abstractmethod
+    def _take(self, state: Mapping[str, NDArray[np.generic]]) -> None:
+        """Take over copies of arrays of the right shapes."""
 
     @abstractmethod
     def _remembered(self, clients: NDArray[np.int64]) -> Array:
@@ -131,6 +203,7 @@ class ControlVariates(ABC):
         """Return the importance-weighted mean of what is remembered."""
 
 
+@final
 class LastUpdates(ControlVariates):
     """Every client's last update, and their weighted sum, kept up in float64.
 
@@ -142,23 +215,20 @@ class LastUpdates(ControlVariates):
     [3.0]
     """
 
-    def __init__(self, importance: NDArray[np.float64], zeros: Array, *, shrink: float) -> None:
+    def __init__(self, importance: ArrayLike, zeros: Array, *, shrink: float) -> None:
         super().__init__(importance, zeros, shrink=shrink)
-        self._kept = _rows(zeros, len(importance))
+        self._kept = _rows(zeros, len(self._importance))
         self._sum = _double(zeros)
 
-    def record(self, clients: NDArray[np.int64], updates: Array) -> None:
-        """Remember the round's updates, one row for each of ``clients``."""
+    def _record(self, clients: NDArray[np.int64], updates: Array) -> None:
         change = _double(updates) - _double(self._kept[clients])
         self._sum = self._sum + _like(self._importance[clients], change) @ change
         self._kept[clients] = updates
 
-    def state(self) -> dict[str, NDArray[np.generic]]:
-        """Return everything that is to be kept, as numpy arrays."""
-        return {"kept": _numpy(self._kept), "sum": _numpy(self._sum)}
+    def _arrays(self) -> dict[str, Array]:
+        return {"kept": self._kept, "sum": self._sum}
 
-    def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
-        """Take over what :meth:`state` gave."""
+    def _take(self, state: Mapping[str, NDArray[np.generic]]) -> None:
         self._kept = _like(state["kept"], self._kept)
         self._sum = _like(state["sum"], self._sum)
 
@@ -169,49 +239,56 @@ class LastUpdates(ControlVariates):
         return _like(self._sum, self._zeros)
 
 
+@final
 class ClusterMeans(ControlVariates):
     """The mean update of each of K clusters, and the cluster of every client that was seen.
 
-    A client belongs to the cluster whose mean its last update was nearest to; a cluster's mean is
-    that of the members that the last cohort with any had. The first K clients open the clusters.
+    The first K clients open the clusters. From then on a client belongs to the cluster whose mean
+    its last update was nearest to, and a cluster's mean is that of its members in the last cohort
+    that had any.
+
+    Examples
+    --------
+    >>> memory = ClusterMeans(np.full(4, 0.25), np.zeros(1), shrink=1.0, clusters=2)
+    >>> memory.record(np.array([0, 1, 2]), np.array([[1.0], [9.0], [3.0]]))
+    >>> memory.of(np.arange(4)).ravel().tolist()
+    [2.0, 9.0, 2.0, 0.0]
     """
 
     def __init__(
-        self, importance: NDArray[np.float64], zeros: Array, *, shrink: float, clusters: int
+        self, importance: ArrayLike, zeros: Array, *, shrink: float, clusters: int
     ) -> None:
         super().__init__(importance, zeros, shrink=shrink)
         # The last row stays zero: the mean of the clients that were never seen.
         self._means = _rows(zeros, clusters + 1)
-        self._cluster = np.full(len(importance), clusters)
+        self._cluster = np.full(len(self._importance), clusters)
         self._n_open = 0
 
-    def record(self, clients: NDArray[np.int64], updates: Array) -> None:
-        """Remember the round's updates, one row for each of ``clients``."""
+    def _record(self, clients: NDArray[np.int64], updates: Array) -> None:
         most = len(self._means) - 1
-        n_new = min(most - self._n_open, len(clients))
-        opened = self._n_open + np.arange(n_new)
-        self._means[opened] = updates[:n_new]
-        self._n_open += n_new
-        self._cluster[clients[:n_new]] = opened
-        rest = updates[n_new:]
-        if len(rest):
-            means = self._means[: self._n_open]
-            distances = (means * means).sum(1) - 2 * (rest @ means.T)
-            self._cluster[clients[n_new:]] = _numpy(distances.argmin(1))
-        for cluster in np.unique(self._cluster[clients]):
-            members = np.flatnonzero(self._cluster[clients] == cluster)
-            self._means[int(cluster)] = updates[members].mean(0)
+        new = np.flatnonzero(self._cluster[clients] == most)[: most - self._n_open]
+        opened = self._n_open + np.arange(len(new))
+        self._means[opened] = updates[new]
+        self._n_open += len(new)
+        nearest = self._nearest(updates)
+        nearest[new] = opened
+        self._cluster[clients] = nearest
+        for cluster in np.unique(nearest):
+            self._means[int(cluster)] = updates[np.flatnonzero(nearest == cluster)].mean(0)
 
-    def state(self) -> dict[str, NDArray[np.generic]]:
-        """Return everything that is to be kept, as numpy arrays."""
-        return {
-            "means": _numpy(self._means),
-            "cluster": self._cluster.copy(),
-            "open": np.array(self._n_open),
-        }
+    def _nearest(self, updates: Array) -> NDArray[np.int64]:
+        """Return the open cluster whose mean is nearest to each update."""
+        if not len(updates):
+            return np.empty(0, dtype=np.int64)
+        # In float64: what the clusters have in common can be much larger than what differs.
+        means = _double(self._means[: self._n_open])
+        distances = (means * means).sum(1) - 2 * (_double(updates) @ means.T)
+        return _numpy(distances.argmin(1)).astype(np.int64)
 
-    def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
-        """Take over what :meth:`state` gave."""
+    def _arrays(self) -> dict[str, Array]:
+        return {"means": self._means, "cluster": self._cluster, "open": np.array(self._n_open)}
+
+    def _take(self, state: Mapping[str, NDArray[np.generic]]) -> None:
         self._means = _like(state["means"], self._means)
         self._cluster = state["cluster"].astype(np.int64)
         self._n_open = int(state["open"])
@@ -245,5 +322,6 @@ def _double(array: Array) -> Array:
 
 
 def _numpy(array: Array) -> NDArray[np.generic]:
-    copied: NDArray[np.generic] = np.array(array if isinstance(array, np.ndarray) else array.cpu())
-    return copied
+    """Return a copy."""
+    plain: NDArray[np.generic] = array if isinstance(array, np.ndarray) else array.cpu().numpy()
+    return plain.copy()

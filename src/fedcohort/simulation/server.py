@@ -39,7 +39,8 @@ class Run:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", index(self.seed))
-        estimator_of("Run", self.estimator)
+        # One name for each estimator: checkpoints are recognised by it.
+        object.__setattr__(self, "estimator", estimator_of("Run", self.estimator) or "plain")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,488 @@
+"""The difference estimator: unbiased for any h, as noisy as what h leaves, and plain without it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import laws
+from fedcohort import (
+    AutoDesign,
+    Cohort,
+    Design,
+    Difference,
+    MultinomialDesign,
+    PoissonDesign,
+    Population,
+    SimilarityClusteredDesign,
+    SizeClusteredDesign,
+    TournamentDesign,
+    UniformDesign,
+    aggregate,
+)
+from fedcohort.difference import ClusterMeans, ControlVariates, LastUpdates
+from fedcohort.errors import AggregationError
+from populations import cohort_sizes, populations, rng
+
+Build = Callable[[Population, int, np.ndarray], Design]
+DESIGNS: dict[str, Build] = {
+    "multinomial": lambda p, m, u: MultinomialDesign(p, m),
+    "size": lambda p, m, u: SizeClusteredDesign(p, m, rng=rng()),
+    "similarity": lambda p, m, u: SimilarityClusteredDesign(p, m, u, rng=rng()),
+    "tournament": lambda p, m, u: TournamentDesign(p, m, u, rng=rng()),
+    "auto": lambda p, m, u: AutoDesign(p, m, u, rng=rng()),
+    "poisson": lambda p, m, u: PoissonDesign(p, m),
+    "uniform, unbiased": lambda p, m, u: UniformDesign(p, m, unbiased=True),
+}
+every_design = pytest.mark.parametrize("name", DESIGNS)
+
+EPS = 2.0**-53
+#: Fewer than a thousand roundings stand between any exact number of an enumeration and its float.
+ROUNDING = 1000 * EPS
+EIGHTHS = np.array([1, 2, 1, 0, 1, 3]) / 8
+
+
+def build(name: str, population: Population, cohort_size: int, updates: np.ndarray) -> Design:
+    distinct = name in ("poisson", "uniform, unbiased")
+    assume(not distinct or cohort_size <= np.count_nonzero(population.sizes))
+    return DESIGNS[name](population, cohort_size, updates)
+
+
+def cohorts(design: Design) -> list[tuple[float, Cohort]]:
+    """Return every cohort that can be drawn, and how likely it is."""
+    found = []
+    for counts, probability in laws.law(design).items():
+        clients = np.flatnonzero(counts)
+        drawn = np.array(counts)[clients]
+        found.append((float(probability), design._cohort(clients, drawn)))
+    return found
+
+
+def remembering(
+    settings: Difference, population: Population, updates: np.ndarray
+) -> ControlVariates:
+    """Return a memory in which every client has sent an update."""
+    memory = settings.memory(population.importance, np.zeros(updates.shape[1]))
+    memory.record(np.arange(population.n_clients), updates)
+    return memory
+
+
+@every_design
+@given(
+    population=populations(),
+    cohort_size=cohort_sizes(),
+    seed=st.integers(0, 2**32 - 1),
+    settings=st.sampled_from([Difference(), Difference(0.5), Difference(clusters=2)]),
+)
+def test_the_estimator_is_unbiased_for_any_h_and_as_noisy_as_what_h_leaves(
+    name: str, population: Population, cohort_size: int, seed: int, settings: Difference
+) -> None:
+    """Outcome by outcome: E[v] is full participation, and V the design's on Delta - h."""
+    n = population.n_clients
+    updates, before = rng(seed).integers(-5, 6, size=(2, n, 2)).astype(float)
+    design = build(name, population, cohort_size, before)
+    memory = remembering(settings, population, before)
+    everyone = population.importance @ updates
+
+    outcomes = [
+        (p, aggregate(np.zeros(2), updates[cohort.clients], cohort, memory=memory))
+        for p, cohort in cohorts(design)
+    ]
+    mean = [math.fsum(p * v[axis] for p, v in outcomes) for axis in range(2)]
+    variance = math.fsum(p * float((v - everyone) @ (v - everyone)) for p, v in outcomes)
+
+    # Weights sum to n at most (unbiased uniform), Delta - h is 10 at most, and so h's own share.
+    assert np.abs(mean - everyone).max() <= ROUNDING * 20 * n
+    left = updates - memory.of(np.arange(n))
+    assert abs(variance - design.aggregate_variance(left)) <= ROUNDING * 2 * (20 * n) ** 2
+
+
+@every_design
+def test_memory_of_the_updates_themselves_gives_full_participation(name: str) -> None:
+    population = Population([7, 4, 4, 0, 1])
+    updates = rng(1).standard_normal((5, 3))
+    design = DESIGNS[name](population, 3, updates)
+    memory = remembering(Difference(), population, updates)
+
+    for _, cohort in cohorts(design):
+        moved = aggregate(np.zeros(3), updates[cohort.clients], cohort, memory=memory)
+
+        # The differences are exactly 0; a sum of five products is left, about 1 each.
+        np.testing.assert_allclose(moved, population.importance @ updates, rtol=0, atol=40 * EPS)
+
+
+def layouts(updates: np.ndarray) -> list[np.ndarray]:
+    """Return the same numbers, stored in several ways."""
+    wide = np.zeros((*updates.shape[:-1], 2 * updates.shape[-1]))
+    wide[..., ::2] = updates
+    return [updates, np.asfortranarray(updates), wide[..., ::2], updates[:, ::-1][:, ::-1]]
+
+
+@pytest.mark.parametrize("clusters", [None, 2])
+@pytest.mark.parametrize("shape", [(), (5,), (7, 3), (101,), (4, 0)])
+def test_without_h_the_aggregate_is_the_plain_one_bit_for_bit(
+    shape: tuple[int, ...], clusters: int | None
+) -> None:
+    """With nothing remembered, and with a shrink of 0 whatever is remembered."""
+    population = Population([5, 3, 2, 9, 1])
+    size = math.prod(shape)
+    empty = Difference(clusters=clusters).memory(population.importance, np.zeros(size))
+    unused = remembering(
+        Difference(0.0, clusters), population, 1e9 * rng(1).standard_normal((5, size))
+    )
+    for seed in range(10):
+        cohort = MultinomialDesign(population, 4).draw(rng(seed))
+        model = rng(seed).standard_normal(shape)
+        updates = rng(seed + 100).standard_normal((len(cohort), *shape))
+        for stored in layouts(updates) if len(shape) else [updates]:
+            plain = aggregate(model, stored, cohort)
+
+            for memory in (empty, unused):
+                moved = aggregate(model, stored, cohort, memory=memory)
+                assert moved.shape == shape
+                assert moved.tobytes() == plain.tobytes()
+
+
+@pytest.mark.parametrize("clusters", [None, 2])
+def test_without_h_a_torch_aggregate_is_the_plain_one_bit_for_bit(clusters: int | None) -> None:
+    """Of a cohort whose rows begin anywhere in a larger tensor, as several runs' rows do."""
+    torch = pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+    importance = np.full(6, 1 / 6)
+    empty = Difference(clusters=clusters).memory(importance, torch.zeros(333))
+    unused = Difference(0.0, clusters).memory(importance, torch.zeros(333))
+    draws = torch.Generator().manual_seed(0)
+    unused.record(np.arange(6), 1e9 * torch.randn(6, 333, generator=draws))
+    weights = np.array([0.25, 0.5, 0.125])
+    for first in range(5):
+        updates = torch.randn(9, 333, generator=draws)[first : first + 3]
+
+        plain = torch.from_numpy(weights).to(updates) @ updates
+
+        for memory in (empty, unused):
+            assert torch.equal(memory.aggregate(np.array([0, 3, 5]), weights, updates), plain)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_running_sum_does_not_drift(dtype: type[np.floating]) -> None:
+    """After 10,000 records, 18 orders of magnitude apart in float64, 9 in float32.
+
+    Each record rounds the change, its products with p, their sum and the running sum: (m + 3) EPS
+    of the terms' sizes and EPS of the sum's, to first order; 1 % covers the rest.
+    """
+    n, m, size = 20, 5, 6
+    importance = rng(0).dirichlet(np.ones(n))
+    memory = Difference().memory(importance, np.zeros(size, dtype=dtype))
+    kept, bound = np.zeros((n, size)), np.zeros(size)
+    generator = rng(1)
+    widest = 9.0 if dtype is np.float64 else 4.5
+    for _ in range(10_000):
+        clients = generator.choice(n, m, replace=False)
+        scales = 10.0 ** generator.uniform(-widest, widest, size=(m, 1))
+        updates = scales * generator.standard_normal((m, size))
+        memory.record(clients, updates)
+        rounded = updates.astype(dtype).astype(float)
+        sizes = importance[clients] @ np.abs(rounded - kept[clients])
+        kept[clients] = rounded
+        bound += (m + 3) * sizes + np.abs(memory.state()["sum"])
+
+    direct = [math.fsum(importance * kept[:, axis]) for axis in range(size)]
+    drift = np.abs(memory.state()["sum"] - np.array(direct))
+    assert (drift <= 1.01 * EPS * (bound + importance @ np.abs(kept))).all()
+    assert (memory.of(np.arange(n)) == kept).all()
+
+
+class PlainClusters:
+    """The slow twin of cluster means: client by client, one number after the other."""
+
+    def __init__(self, n: int, size: int, clusters: int) -> None:
+        self.size, self.most = size, clusters
+        self.means: list[np.ndarray] = []
+        self.of: list[int | None] = [None] * n
+
+    def record(self, clients: np.ndarray, updates: np.ndarray) -> None:
+        chosen: dict[int, list[np.ndarray]] = {}
+        opening = [k for k, client in enumerate(clients) if self.of[client] is None][
+            : self.most - len(self.means)
+        ]
+        for k in opening:
+            self.of[clients[k]] = len(self.means)
+            self.means.append(updates[k])
+        for k, client in enumerate(clients):
+            if k not in opening:
+                distances = [math.dist(updates[k], mean) for mean in self.means]
+                self.of[client] = distances.index(min(distances))
+            chosen.setdefault(self.of[client] or 0, []).append(updates[k])
+        for cluster, members in chosen.items():
+            self.means[cluster] = np.array(
+                [math.fsum(column) / len(members) for column in zip(*members, strict=True)]
+            )
+
+    def h(self) -> np.ndarray:
+        zero = np.zeros(self.size)
+        return np.array([zero if c is None else self.means[c] for c in self.of])
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("clusters", [1, 3, 50])
+def test_cluster_means_equal_their_slow_twin(clusters: int, kind: str) -> None:
+    n, size = 30, 4
+    zeros: Any = np.zeros(size)
+    if kind == "torch":
+        torch = pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+        zeros = torch.zeros(size, dtype=torch.float64)
+    importance = rng(0).dirichlet(np.ones(n))
+    memory = Difference(0.5, clusters).memory(importance, zeros)
+    twin = PlainClusters(n, size, clusters)
+    for seed in range(60):
+        clients = np.sort(rng(seed).choice(n - 5, int(rng(seed).integers(0, 7)), replace=False))
+        updates = rng(seed + 1000).standard_normal((len(clients), size))
+        memory.record(clients, updates if kind == "numpy" else torch.from_numpy(updates))
+        twin.record(clients, updates)
+
+        # Means of fewer than ten numbers, sums of at most 51 products, all below 10.
+        assert np.abs(np.asarray(memory.of(np.arange(n))) - 0.5 * twin.h()).max() < 100 * EPS
+        direct = importance @ (0.5 * twin.h())
+        assert np.abs(np.asarray(memory.expected()) - direct).max() < 1000 * EPS
+    assert (np.asarray(memory.of(np.arange(n - 5, n))) == 0).all()
+
+
+def test_cluster_means_take_k_times_d_numbers_whatever_the_clients() -> None:
+    shapes = [
+        {name: array.shape for name, array in memory.state().items()}
+        for memory in (
+            Difference(clusters=3).memory(np.full(n, 1 / n), np.zeros(7)) for n in (9, 99)
+        )
+    ]
+
+    assert shapes[0] == {"means": (4, 7), "cluster": (9,), "open": ()}
+    assert shapes[1] == {"means": (4, 7), "cluster": (99,), "open": ()}
+
+
+def test_a_client_that_comes_again_opens_no_second_cluster() -> None:
+    memory = Difference(clusters=2).memory(np.full(3, 1 / 3), np.zeros(1))
+
+    for update in (1.0, 1.5):
+        memory.record(np.array([0]), np.array([[update]]))
+    memory.record(np.array([1]), np.array([[9.0]]))
+    memory.record(np.array([2]), np.array([[8.0]]))
+
+    assert memory.of(np.arange(3)).ravel().tolist() == [1.5, 8.0, 8.0]
+
+
+def test_equal_updates_open_a_cluster_each_while_there_are_some() -> None:
+    memory = Difference(clusters=2).memory(np.full(3, 1 / 3), np.zeros(1))
+
+    memory.record(np.arange(3), np.ones((3, 1)))
+
+    assert memory.state()["cluster"].tolist() == [0, 1, 0]
+
+
+def test_with_a_shrink_of_zero_nothing_is_computed_but_the_plain_product() -> None:
+    """Also where the updates' layout in memory decides in which order it adds up."""
+    memory = remembering(Difference(0.0), Population([1] * 7), rng(0).standard_normal((7, 200)))
+    weights = rng(1).random(7)
+    for seed in range(20):
+        updates = np.asfortranarray(rng(seed).standard_normal((7, 200)))
+
+        moved = memory.aggregate(np.arange(7), weights, updates)
+
+        assert moved.tobytes() == (weights @ updates).tobytes()
+
+
+def test_the_nearest_cluster_is_found_under_a_large_common_part() -> None:
+    """In float32 the squares, 1e10, would hide a distance of 100."""
+    memory = Difference(clusters=2).memory(np.full(4, 0.25), np.zeros(100, dtype=np.float32))
+    low, high = np.full((1, 100), 1e4), np.full((1, 100), 1e4 + 1)
+    memory.record(np.array([0, 1]), np.concatenate([low, high]))
+
+    memory.record(np.array([2]), low + 0.25)
+    memory.record(np.array([3]), high - 0.25)
+
+    assert memory.state()["cluster"].tolist() == [0, 1, 0, 1]
+
+
+def a_history(kind: str, settings: Difference, rounds: int) -> ControlVariates:
+    """Return a memory after some rounds of small integers, exact in every type."""
+    zeros: Any = np.zeros(3)
+    if kind == "torch":
+        zeros = pytest.importorskip("torch").zeros(3)
+    memory = settings.memory(EIGHTHS, zeros)
+    going_on(memory, range(rounds))
+    return memory
+
+
+def going_on(memory: ControlVariates, rounds: range) -> None:
+    for round_ in rounds:
+        clients = np.sort(rng(round_).choice(6, 2, replace=False))
+        updates: Any = rng(round_).integers(-8, 9, size=(2, 3)).astype(float)
+        if not isinstance(memory.expected(), np.ndarray):
+            updates = pytest.importorskip("torch").tensor(updates, dtype=memory.expected().dtype)
+        memory.record(clients, updates)
+
+
+@pytest.mark.parametrize("settings", [Difference(), Difference(0.5)])
+def test_torch_and_numpy_remember_the_same(settings: Difference) -> None:
+    """Integers and eighths: float32 and float64 are both exact, so they are equal."""
+    one, other = (a_history(kind, settings, 40) for kind in ("numpy", "torch"))
+    clients, weights = np.array([1, 4]), np.array([0.25, 0.75])
+    updates = np.array([[1.0, 2.0, 3.0], [-4.0, 0.0, 7.0]])
+
+    tensor = pytest.importorskip("torch").tensor(updates).float()
+    assert (
+        one.aggregate(clients, weights, updates)
+        == other.aggregate(clients, weights, tensor).numpy()
+    ).all()
+    assert (one.of(np.arange(6)) == other.of(np.arange(6)).numpy()).all()
+    assert (
+        one.expected() == settings.shrink * EIGHTHS @ (one.of(np.arange(6)) / settings.shrink)
+    ).all()
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("settings", [Difference(), Difference(0.5, clusters=2)])
+def test_a_restored_memory_goes_on_bit_for_bit(settings: Difference, kind: str) -> None:
+    whole, before = a_history(kind, settings, 20), a_history(kind, settings, 12)
+    state = before.state()
+
+    restored = a_history(kind, settings, 3)
+    restored.restore(state)
+    going_on(before, range(50, 52))
+    going_on(restored, range(12, 20))
+
+    assert_same(restored.state(), whole.state())
+    fresh = a_history(kind, settings, 12)
+    assert_same(state, fresh.state())
+
+
+def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        assert one[name].dtype == other[name].dtype
+        assert one[name].tobytes() == other[name].tobytes()
+
+
+def test_recording_keeps_no_hold_of_the_callers_arrays() -> None:
+    importance, updates = np.full(2, 0.5), np.ones((1, 2))
+    memory = Difference().memory(importance, np.zeros(2))
+    memory.record(np.array([0]), updates)
+
+    updates[:], importance[:] = 7.0, 9.0
+    memory.state()["kept"][:] = 7.0
+    memory.record(np.array([1]), np.ones((1, 2)))
+
+    assert memory.of(np.arange(2)).tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    assert memory.expected().tolist() == [1.0, 1.0]
+
+
+def test_an_empty_cohort_moves_by_what_is_expected_of_all() -> None:
+    """Or else the coins' empty cohorts would bias the estimator."""
+    population = Population([1, 1, 2])
+    memory = remembering(Difference(), population, np.array([[4.0, 0.0], [0.0, 4.0], [2.0, 2.0]]))
+    empty = Cohort.of_weights(np.empty(0, dtype=int), np.empty(0, dtype=int), np.empty(0))
+
+    moved = aggregate([[1.0], [1.0]], [], empty, server_lr=0.5, memory=memory)
+    memory.record(empty.clients, np.empty((0, 2)))
+
+    assert moved.tolist() == [[2.0], [2.0]]
+    assert memory.expected().tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"shrink": 1.5}, "shrink must be from 0 to 1; got 1.5. 1 trusts the memory, 0 ignores it"),
+        ({"shrink": -0.1}, "shrink must be from 0 to 1; got -0.1"),
+        ({"shrink": math.nan}, "shrink must be from 0 to 1; got nan"),
+        ({"shrink": "1"}, "shrink must be from 0 to 1; got '1'"),
+        ({"clusters": 0}, "clusters must be a whole number of at least 1, or None; got 0"),
+        ({"clusters": 2.0}, "clusters must be a whole number of at least 1, or None; got 2.0"),
+        ({"clusters": True}, "clusters must be a whole number of at least 1, or None; got True"),
+    ],
+)
+def test_bad_settings_get_one_sentence(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(AggregationError, match=rf"^Difference: {message}.*\.$"):
+        Difference(**settings)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    settings = Difference(np.float32(0.5), np.int64(3))  # type: ignore[arg-type]
+
+    assert repr(settings) == "Difference(shrink=0.5, clusters=3)"
+    assert settings == Difference(0.5, 3)
+    assert repr(Difference(1)) == repr(Difference())
+
+
+@pytest.mark.parametrize(
+    ("importance", "zeros"),
+    [([0.5, 0.5], np.zeros((2, 2))), ([0.5, 0.5], np.zeros(2, dtype=int)), (0.5, np.zeros(2))],
+)
+def test_a_memory_of_another_kind_is_refused(importance: Any, zeros: Any) -> None:
+    with pytest.raises(AggregationError, match=r"a flat model of floats, all 0; got .*\.$"):
+        Difference().memory(importance, zeros)
+
+
+ONE = Cohort.of_shares(np.array([1]), np.array([1]), 1)
+FAR = Cohort.of_shares(np.array([4]), np.array([1]), 1)
+
+
+@pytest.mark.parametrize("clusters", [None, 2])
+def test_a_memory_of_another_size_is_refused(clusters: int | None) -> None:
+    """One number would else be added to every parameter."""
+    for size in (1, 3):
+        memory = Difference(clusters=clusters).memory(np.full(2, 0.5), np.zeros(size))
+        with pytest.raises(
+            AggregationError, match=rf"for updates of shape \(1, {size}\), .*; got \(1, 2\)\. Make"
+        ):
+            aggregate([1.0, 2.0], [[1.0, 1.0]], ONE, memory=memory)
+        with pytest.raises(
+            AggregationError, match=r"; got \(1, 2\)\. Make a memory for each model"
+        ):
+            memory.record(ONE.clients, np.ones((1, 2)))
+    memory = Difference(clusters=clusters).memory(np.full(4, 0.25), np.zeros(2))
+    with pytest.raises(AggregationError, match=r"distinct and from 0 to 3; got \[4\]\. Make a mem"):
+        aggregate([1.0, 2.0], [[1.0, 1.0]], FAR, memory=memory)
+    for clients in ([1, 1], [-1, 2]):
+        with pytest.raises(AggregationError, match=r"clients must be distinct and from 0 to 3"):
+            memory.record(np.array(clients), np.ones((2, 2)))
+
+
+def test_torch_and_numpy_do_not_mix() -> None:
+    torch = pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+    memory = Difference().memory(np.full(2, 0.5), torch.zeros(2))
+
+    with pytest.raises(AggregationError, match=r"memory is of Tensors; got updates as ndarray\."):
+        aggregate([1.0, 2.0], [[1.0, 1.0]], ONE, memory=memory)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_what_is_not_finite_is_not_remembered(value: float) -> None:
+    """A number that the sum could never lose again; 1e300 is none in float32."""
+    memory = Difference().memory(np.full(2, 0.5), np.zeros(2, dtype=np.float32))
+
+    with pytest.raises(AggregationError, match="must be finite as float32 to be remembered"):
+        memory.record(np.array([0]), np.array([[1.0, value]]))
+
+    assert memory.expected().tolist() == [0.0, 0.0]
+
+
+def test_the_state_of_another_memory_is_refused() -> None:
+    memories = [
+        kind.memory(np.full(n, 1 / n), np.zeros(size))
+        for kind in (Difference(), Difference(clusters=2), Difference(clusters=3))
+        for n, size in ((4, 2), (4, 3), (5, 2))
+    ]
+
+    assert {type(memory) for memory in memories} == {LastUpdates, ClusterMeans}
+    for one in memories:
+        for other in memories:
+            if one is other:
+                one.restore(other.state())
+                continue
+            with pytest.raises(AggregationError, match=r"state must have arrays of shapes"):
+                one.restore(other.state())
