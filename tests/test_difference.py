@@ -12,6 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import laws
+from difference_twin import PlainClusters
 from fedcohort import (
     AutoDesign,
     Cohort,
@@ -195,37 +196,6 @@ def test_the_running_sum_does_not_drift(dtype: type[np.floating]) -> None:
     drift = np.abs(memory.state()["sum"] - np.array(direct))
     assert (drift <= 1.01 * EPS * (bound + importance @ np.abs(kept))).all()
     assert (memory.of(np.arange(n)) == kept).all()
-
-
-class PlainClusters:
-    """The slow twin of cluster means: client by client, one number after the other."""
-
-    def __init__(self, n: int, size: int, clusters: int) -> None:
-        self.size, self.most = size, clusters
-        self.means: list[np.ndarray] = []
-        self.of: list[int | None] = [None] * n
-
-    def record(self, clients: np.ndarray, updates: np.ndarray) -> None:
-        chosen: dict[int, list[np.ndarray]] = {}
-        opening = [k for k, client in enumerate(clients) if self.of[client] is None][
-            : self.most - len(self.means)
-        ]
-        for k in opening:
-            self.of[clients[k]] = len(self.means)
-            self.means.append(updates[k])
-        for k, client in enumerate(clients):
-            if k not in opening:
-                distances = [math.dist(updates[k], mean) for mean in self.means]
-                self.of[client] = distances.index(min(distances))
-            chosen.setdefault(self.of[client] or 0, []).append(updates[k])
-        for cluster, members in chosen.items():
-            self.means[cluster] = np.array(
-                [math.fsum(column) / len(members) for column in zip(*members, strict=True)]
-            )
-
-    def h(self) -> np.ndarray:
-        zero = np.zeros(self.size)
-        return np.array([zero if c is None else self.means[c] for c in self.of])
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])

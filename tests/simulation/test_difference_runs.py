@@ -1,0 +1,373 @@
+"""Runs with the difference estimator: against the pseudo-code, resumed, and against plain ones."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+
+import torch
+from torch import nn
+
+from difference_twin import PlainClusters, PlainUpdates
+from fedcohort import (
+    Auto,
+    Difference,
+    Multinomial,
+    MultinomialDesign,
+    Poisson,
+    Recipe,
+    SimilarityClustered,
+    SizeClustered,
+    Stream,
+    Tournament,
+    Uniform,
+    stream,
+)
+from fedcohort.designs.recipe import Memory
+from fedcohort.errors import AggregationError, SimulationError
+from fedcohort.simulation import (
+    FederatedData,
+    History,
+    LocalTraining,
+    Options,
+    Run,
+    Simulation,
+    load_dataset,
+    mlp,
+    one_class_shards,
+)
+from fedcohort.simulation.batches import Lane
+from fedcohort.simulation.models import flat_parameters, make_model
+from populations import rng
+from simulation_twin import plain_update
+
+TRAINING = LocalTraining(steps=3, batch_size=6, lr=0.1)
+DIGITS = one_class_shards(
+    load_dataset("digits"), seed=0, clients_per_class=2, train_size=[10, 40], test_size=8
+).renumbered(rng())
+#: A client without samples among four of unequal sizes.
+UNEQUAL = FederatedData(
+    DIGITS.dataset,
+    tuple(np.arange(*ends) for ends in ((0, 40), (40, 50), (50, 53), (60, 60), (60, 160))),
+    tuple(np.arange(*ends) for ends in ((0, 9), (9, 11), (11, 12), (12, 12), (20, 40))),
+)
+Estimator = Any
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """Compute on one thread: the models are small, and threads only wait."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def small_mlp() -> nn.Module:
+    return mlp(64, 8)
+
+
+def made(*runs: Run, **options: Any) -> Simulation:
+    return Simulation(runs, small_mlp, TRAINING, Options(device="cpu", **options))
+
+
+def all_updates(
+    theta: torch.Tensor, data: FederatedData, round_: int, clients: Any = None
+) -> np.ndarray:
+    """Train all clients or these from a model, one after the other; shape (n_clients, size)."""
+    model = make_model(small_mlp, seed=0)
+    updates = np.zeros((data.n_clients, len(theta)))
+    for client, samples in enumerate(data.train):
+        if len(samples) and (clients is None or client in clients):
+            lane = Lane(0, 0, client, samples)
+            updates[client] = plain_update(
+                model, theta, lane, TRAINING, data.dataset, round_
+            ).numpy()
+    return updates
+
+
+class Known:
+    """What a learning recipe reads."""
+
+    def __init__(self, updates: np.ndarray) -> None:
+        self.updates = updates.astype(np.float32)
+
+
+def plain_rounds(
+    recipe: Recipe,
+    data: FederatedData,
+    settings: Difference,
+    rounds: int,
+    *,
+    server_lr: float = 1.0,
+    delay: int = 0,
+) -> tuple[list[torch.Tensor], np.ndarray]:
+    """Return the pseudo-code's model after every round, and h after the last but one.
+
+    v is written out over all clients; with ``delay`` designs know all but the last rounds' updates.
+    """
+    theta = flat_parameters(make_model(small_mlp, seed=0))
+    n, size, p = data.n_clients, len(theta), data.population.importance
+    twin = (
+        PlainUpdates(n, size)
+        if settings.clusters is None
+        else PlainClusters(n, size, settings.clusters)
+    )
+    known = [np.zeros((n, size))]
+    models, h = [], np.zeros((n, size))
+    for round_ in range(rounds):
+        address = round_ if recipe.learns else 0
+        memory: Memory = Known(known[max(0, round_ - delay)])
+        ties = stream(0, round_=address, use=Stream.TIES)
+        design = recipe.build(data.population, memory, None, round_, ties)
+        cohort = design.draw(stream(0, round_=round_, use=Stream.COHORT))
+        updates = all_updates(theta, data, round_, cohort.clients)
+        h = settings.shrink * twin.h()
+        v = np.zeros(size)
+        for client, weight in zip(cohort.clients, cohort.weights, strict=True):
+            v += weight * (updates[client] - h[client])
+        for client in range(n):
+            v += p[client] * h[client]
+        theta = (theta.double() + server_lr * torch.from_numpy(v)).float()
+        models.append(theta)
+        twin.record(cohort.clients, updates[cohort.clients])
+        latest = known[-1].copy()
+        latest[cohort.clients] = updates[cohort.clients]
+        known.append(latest)
+    return models, h
+
+
+def assert_near(simulation: Simulation, plain: torch.Tensor) -> None:
+    """As near as plain aggregation comes to its own twin."""
+    torch.testing.assert_close(torch.from_numpy(simulation.models[0]), plain, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [Difference(), Difference(0.5), Difference(clusters=2), Difference(0.7, clusters=30)],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "recipe",
+    [Multinomial(3), SizeClustered(4), Uniform(2, unbiased=True), Uniform(2), Poisson(2)],
+    ids=lambda recipe: recipe.name,
+)
+def test_rounds_equal_the_pseudo_code(recipe: Recipe, settings: Difference) -> None:
+    simulation = made(Run(recipe, UNEQUAL, estimator=settings), server_lr=0.8)
+    simulation.run(6)
+
+    models, _ = plain_rounds(recipe, UNEQUAL, settings, 6, server_lr=0.8)
+
+    assert_near(simulation, models[-1])
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("recipe", [Tournament(6), Auto(6)], ids=lambda recipe: recipe.name)
+def test_rounds_of_a_learning_design_equal_the_pseudo_code(recipe: Recipe, overlap: bool) -> None:
+    """With overlap designs know one round less, and h knows as much as ever."""
+    simulation = made(Run(recipe, DIGITS, estimator="difference"), overlap=overlap)
+    simulation.run(5)
+
+    models, _ = plain_rounds(recipe, DIGITS, Difference(), 5, delay=int(overlap))
+
+    assert_near(simulation, models[-1])
+
+
+def same_rounds(one: History, other: History) -> bool:
+    return one.as_dicts(times=False) == other.as_dicts(times=False)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("clusters", [None, 3])
+def test_a_shrink_of_zero_is_the_plain_run_bit_for_bit(clusters: int | None, overlap: bool) -> None:
+    recipes = [Multinomial(3), SimilarityClustered(3), Poisson(3), Uniform(20)]
+    options = {"overlap": overlap, "oracle_every": 4}
+    plain = made(*(Run(recipe, DIGITS) for recipe in recipes), **options)
+    shrunk = made(
+        *(Run(recipe, DIGITS, estimator=Difference(0.0, clusters)) for recipe in recipes), **options
+    )
+
+    for one, other in zip(plain.run(5), shrunk.run(5), strict=True):
+        assert same_rounds(one, other)
+    assert (plain.models == shrunk.models).all()
+
+
+def test_the_first_round_is_the_plain_one_bit_for_bit() -> None:
+    """Nothing is remembered yet; afterwards something is."""
+    runs = [Run(Multinomial(3), DIGITS), Run(Multinomial(3), DIGITS, estimator="difference")]
+    simulation = made(*runs)
+
+    simulation.run(1)
+    assert (simulation.models[0] == simulation.models[1]).all()
+
+    simulation.run(2)
+    assert (simulation.models[0] != simulation.models[1]).any()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"overlap": True}, {"sketch": 16, "oracle_every": 4}], ids=str
+)
+@pytest.mark.parametrize("stop", [1, 4])
+def test_a_resumed_run_ends_where_an_uninterrupted_one_ends(
+    options: dict[str, Any], stop: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "checkpoint.npz"
+    runs = [
+        Run(SimilarityClustered(4), DIGITS, estimator="difference"),
+        Run(Poisson(4), DIGITS, estimator=Difference(0.5, clusters=3)),
+        Run(Multinomial(4), DIGITS),
+    ]
+    whole = made(*runs, **options)
+    whole.run(7)
+    made(*runs, **options).run(stop, checkpoint=path)
+    resumed = made(*runs, **options)
+
+    assert resumed.resume(path) == stop
+    resumed.run(7)
+
+    assert (resumed.models == whole.models).all()
+    for one, other in zip(resumed.histories, whole.histories, strict=True):
+        assert same_rounds(one, other)
+
+
+def test_an_interrupted_round_can_be_played_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was remembered of it."""
+    runs = [Run(Multinomial(4), DIGITS, estimator=e) for e in ("difference", "plain")]
+    whole, broken = made(*runs), made(*runs)
+    whole.run(5)
+    broken.run(2)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broken._servers[1]._evaluator, "quality", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            broken.run(5)
+    broken.run(5)
+
+    assert (broken.models == whole.models).all()
+
+
+@pytest.mark.parametrize(
+    "settings", [Difference(), Difference(0.5), Difference(clusters=2)], ids=str
+)
+@pytest.mark.parametrize(
+    "recipe", [SizeClustered(4), Uniform(2)], ids=["unbiased", "with a squared bias"]
+)
+def test_the_yardstick_measures_what_is_not_remembered(
+    recipe: Recipe, settings: Difference
+) -> None:
+    """B is the design's on Delta - h; B_MD is multinomial's on Delta, as without the estimator."""
+    simulation = made(Run(recipe, UNEQUAL, estimator=settings), oracle_every=1)
+    (history,) = simulation.run(4)
+    models, h = plain_rounds(recipe, UNEQUAL, settings, 4)
+    updates = all_updates(models[2], UNEQUAL, 3)
+    population = UNEQUAL.population
+    design = recipe.build(population, None, None, 0, stream(0, use=Stream.TIES))
+
+    stick = history.rounds[3].yardstick
+
+    assert stick is not None
+    assert np.abs(h).max() > 0
+    multinomial = MultinomialDesign(population, recipe.cohort_size)
+    error = (models[3] - models[2]).double().numpy() - population.importance @ updates
+    # The engine's and the twin's models agree to 1e-4, and squares of what they lead to to 1e-2.
+    assert stick.design_variance == pytest.approx(design.aggregate_variance(updates - h), rel=1e-2)
+    assert stick.multinomial_variance == pytest.approx(
+        multinomial.aggregate_variance(updates), rel=1e-2
+    )
+    assert stick.squared_error == pytest.approx(float(error @ error), rel=1e-2)
+
+
+def test_what_was_measured_is_what_the_estimator_promises() -> None:
+    """Full participation remembered: the next round's error comes from what changed since."""
+    runs = [Run(Uniform(20), DIGITS), Run(Multinomial(5), DIGITS, estimator="difference")]
+    simulation = made(*runs, oracle_every=1)
+
+    (full, difference) = simulation.run(40)
+
+    last = [each.yardstick for each in difference.rounds[-20:]]
+    assert all(
+        each.yardstick is not None and each.yardstick.squared_error < 1e-9 for each in full.rounds
+    )
+    ratios = [s.design_variance / s.multinomial_variance for s in last if s is not None]
+    assert np.mean(ratios) < 0.5
+
+
+@pytest.mark.parametrize("estimator", ["plain", "difference", Difference(clusters=3)])
+def test_full_participation_is_uniform_sampling_of_all(estimator: Estimator) -> None:
+    """Whatever is remembered: the remembered is taken away and added again."""
+    simulation = made(Run(Uniform(4), UNEQUAL, estimator=estimator))
+    (history,) = simulation.run(4)
+    theta, p = flat_parameters(make_model(small_mlp, seed=0)), UNEQUAL.population.importance
+
+    for round_ in range(4):
+        theta = (theta.double() + torch.from_numpy(p @ all_updates(theta, UNEQUAL, round_))).float()
+
+    assert all(each.clients == [0, 1, 2, 4] for each in history.rounds)
+    assert_near(simulation, theta)
+
+
+def test_full_participation_with_fewer_than_all_is_told_from_it() -> None:
+    """The test before would see one client's absence."""
+    simulation = made(Run(Uniform(3), UNEQUAL))
+    simulation.run(1)
+    theta, p = flat_parameters(make_model(small_mlp, seed=0)), UNEQUAL.population.importance
+
+    with pytest.raises(AssertionError):
+        assert_near(
+            simulation, theta + torch.from_numpy(p @ all_updates(theta, UNEQUAL, 0)).float()
+        )
+
+
+@pytest.mark.parametrize("estimator", ["nonsense", None, 1.0, ["plain"]])
+def test_an_unknown_estimator_is_refused(estimator: Estimator) -> None:
+    with pytest.raises(
+        AggregationError, match=r"^Run: estimator must be one of plain, difference, or a Diff.*got "
+    ):
+        Run(Multinomial(3), DIGITS, estimator=estimator)
+
+
+@pytest.mark.parametrize(
+    "estimator", ["difference", Difference(0.5), Difference(clusters=2), Difference(0.0)], ids=str
+)
+def test_a_checkpoint_of_another_estimator_is_refused(estimator: Estimator, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.npz"
+    run = Run(Multinomial(4), DIGITS, estimator=Difference(clusters=7))
+    made(run).run(1, checkpoint=path)
+    plain = tmp_path / "plain.npz"
+    made(replace(run, estimator="plain")).run(1, checkpoint=plain)
+
+    for written in (path, plain):
+        with pytest.raises(SimulationError, match="another simulation; runs differ"):
+            made(replace(run, estimator=estimator)).resume(written)
+
+
+def test_an_estimator_by_name_goes_on_with_the_same_by_its_settings(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.npz"
+    made(Run(Multinomial(4), DIGITS, estimator="difference")).run(1, checkpoint=path)
+
+    assert made(Run(Multinomial(4), DIGITS, estimator=Difference(shrink=1))).resume(path) == 1
+
+
+def test_auto_learns_in_a_simulation() -> None:
+    """Ten classes of two clients: once all are known, nearly every class comes in every round."""
+    data = one_class_shards(
+        load_dataset("digits"), seed=0, clients_per_class=2, train_size=40, test_size=8
+    ).renumbered(rng())
+    training = LocalTraining(steps=20, batch_size=20, lr=0.1)
+    runs = [Run(Auto(10), data), Run(Multinomial(10), data)]
+    simulation = Simulation(runs, small_mlp, training, Options(device="cpu"))
+
+    histories = simulation.run(30)
+
+    late = [np.mean([r.distinct_classes for r in h.rounds[-10:]]) for h in histories]
+    (design, _) = simulation.next_designs()
+    assert late[0] > 9.5 > 8 > late[1]
+    assert design.predicted["tournament"] < 0.2 * design.predicted["multinomial"]  # type: ignore[attr-defined]
