@@ -1,5 +1,7 @@
 """Partitions: exact counts."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -50,6 +52,47 @@ def test_one_class_shards_have_one_class_and_exact_sizes_and_share_nothing() -> 
 def test_too_few_samples_of_a_class_are_refused() -> None:
     with pytest.raises(DataError, match=r"needs 204 samples of class 0 for 4 clients; got 200"):
         one_class_shards(DATA, seed=0, clients_per_class=4, train_size=51)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array])
+def test_one_class_shards_can_have_listed_sizes(kind: Any) -> None:
+    data = one_class_shards(
+        DATA, seed=0, clients_per_class=3, train_size=kind([7, 1, 90]), test_size=5
+    )
+
+    assert [len(part) for part in data.train] == [7, 1, 90] * 10
+    assert [len(part) for part in data.test] == [5] * 30
+    assert disjoint(data.train)
+    for client in range(30):
+        assert set(DATA.y[data.train[client]]) == {client // 3}
+
+
+def test_equal_sizes_can_be_listed_too() -> None:
+    """The same samples, whole numbers of numpy's included."""
+    chosen: list[Any] = [20, [20, 20], np.int64(20)]
+    found = [
+        one_class_shards(DATA, seed=3, clients_per_class=2, train_size=sizes, test_size=0)
+        for sizes in chosen
+    ]
+
+    for data in found[1:]:
+        for one, other in zip(found[0].train, data.train, strict=True):
+            assert one.tolist() == other.tolist()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ([7, 8], r"needs one for each of a class's 3 clients; got 2\. Add or drop some, or give"),
+        ([], r"needs one for each of a class's 3 clients; got 0\."),
+        ([7, 0, 8], r"one training sample for each; got 3 and \[7, 0, 8\]"),
+        ([7.0, 1.0, 8.0], r"one training sample for each; got 3 and \[7\.0, 1\.0, 8\.0\]"),
+        ([100, 100, 1], r"needs 201 samples of class 0 for 3 clients; got 200"),
+    ],
+)
+def test_other_listed_sizes_are_refused(sizes: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        one_class_shards(DATA, seed=0, clients_per_class=3, train_size=sizes, test_size=5)
 
 
 def test_the_papers_dirichlet_has_the_papers_sizes_and_shares() -> None:

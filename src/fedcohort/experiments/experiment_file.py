@@ -54,7 +54,8 @@ def read_experiment(
     seeds
         Instead of the file's, as ``0-4`` or ``0,3``.
     designs
-        Labels or recipe names of the designs to keep, separated by commas.
+        Labels of the designs to keep, separated by commas; a recipe's name that is nobody's label
+        keeps all of its designs.
     panels
         Labels of the panels to keep, separated by commas.
     changes
@@ -190,7 +191,9 @@ def _merged(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 def _only(setting: Setting, wanted: str, path: Path) -> Setting:
     names = [name for entry in setting.design for name in (entry.label, entry.recipe)]
     kept = _chosen(wanted, names, f"--designs: {path}")
-    design = [e for e in setting.design if e.label in kept or e.recipe in kept]
+    labels = {entry.label for entry in setting.design}
+    recipes = set(kept) - labels  # a recipe's name is also the label of its plainest design
+    design = [e for e in setting.design if e.label in kept or e.recipe in recipes]
     return setting.model_copy(update={"design": design})
 
 
@@ -240,6 +243,12 @@ def _sentence(error: ValidationError, content: dict[str, Any]) -> str:
         return (
             f"{key}.{name} must be one of {', '.join(known)}; got {got!r}."
             f"{did_you_mean(str(got), known)}"
+        )
+    if kind == "literal_error":
+        known = re.findall(r"'([^']*)'", first["ctx"]["expected"])
+        return (
+            f"{key} must be one of {', '.join(known)}; got {value!r}."
+            f"{did_you_mean(str(value), known)}"
         )
     if kind == "value_error":
         return f"{first['msg'].removeprefix('Value error, ').rstrip('.')}."

@@ -7,7 +7,7 @@ from functools import partial
 from math import prod
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedcohort.difference import Difference, EstimatorName
 from fedcohort.simulation import (
@@ -29,6 +29,7 @@ from fedcohort.streams import Stream, stream
 Count = Annotated[int, Field(ge=1)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Label = Annotated[str, Field(min_length=1)]
+NEEDS_DIFFERENCE = "shrink and clusters need estimator = 'difference'"
 
 
 class Table(BaseModel):
@@ -68,8 +69,28 @@ class OneClass(_Data):
 
     partition: Literal["one-class"]
     clients_per_class: Count = 10
-    train_size: Count | Annotated[list[Count], Field(min_length=1)] = 500
+    train_size: int | list[int] = 500
     test_size: Annotated[int, Field(ge=0)] = 80
+
+    @field_validator("train_size", mode="before")
+    @classmethod
+    def _is_one_or_a_list(cls, value: Any) -> Any:
+        sizes = value if isinstance(value, list) else [value]
+        if not sizes or any(type(size) is not int or size < 1 for size in sizes):
+            raise ValueError(
+                f"data.train_size must be a whole number of at least 1, or a list of such; got "
+                f"{value!r}"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _has_a_size_for_each(self) -> OneClass:
+        if isinstance(self.train_size, list) and len(self.train_size) != self.clients_per_class:
+            raise ValueError(
+                f"data.train_size must be one number, or one for each of a class's "
+                f"{self.clients_per_class} clients (clients_per_class); got {len(self.train_size)}"
+            )
+        return self
 
     def _divided(self, dataset: Dataset, seed: int) -> FederatedData:
         return one_class_shards(
@@ -220,6 +241,8 @@ class DesignEntry(BaseModel):
         if isinstance(values, dict) and isinstance(values.get("recipe"), str):
             given = {k: v for k, v in values.items() if k not in ("recipe", "label")}
             after = {k: given.pop(k) for k in ("shrink", "clusters") if k in given}
+            if after and "estimator" not in given:
+                raise ValueError(NEEDS_DIFFERENCE)
             if (estimator := given.pop("estimator", "plain")) != "plain":
                 after = {"+": "+", "estimator": estimator, **after}
             own = values["recipe"].rpartition(":")[2]
@@ -230,7 +253,7 @@ class DesignEntry(BaseModel):
     @model_validator(mode="after")
     def _has_an_estimator(self) -> DesignEntry:
         if self.estimator == "plain" and (self.shrink != 1.0 or self.clusters is not None):
-            raise ValueError("shrink and clusters need estimator = 'difference'")
+            raise ValueError(NEEDS_DIFFERENCE)
         return self
 
     def aggregation(self) -> EstimatorName | Difference:

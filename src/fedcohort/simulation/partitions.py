@@ -28,8 +28,14 @@ def one_class_shards(
     ``train_size`` is every client's, or lists those of a class's clients one by one. The paper
     speaks of 100 test samples, which digit 5 of MNIST does not have; 80 is what its code uses.
     """
-    sizes = [train_size] * clients_per_class if isinstance(train_size, int) else list(train_size)
-    if not sizes or len(sizes) != clients_per_class or min(sizes) < 1 or test_size < 0:
+    listed = np.ndim(train_size) > 0
+    sizes = np.asarray(train_size if listed else [train_size] * clients_per_class)
+    if listed and len(sizes) != clients_per_class:
+        raise DataError(
+            f"one_class_shards: a list of training sizes needs one for each of a class's "
+            f"{clients_per_class} clients; got {len(sizes)}. Add or drop some, or give one number."
+        )
+    if not sizes.size or sizes.dtype.kind not in "iu" or sizes.min() < 1 or test_size < 0:
         raise DataError(
             f"one_class_shards: needs at least one client per class, and one training sample for "
             f"each; got {clients_per_class} and {train_size} (and {test_size} test samples)."
@@ -40,7 +46,7 @@ def one_class_shards(
         shards: list[NDArray[np.int64]] = []
         for label in range(dataset.n_classes):
             members = np.flatnonzero(labels == label)
-            needed = sum(each)
+            needed = int(sum(each))
             if needed > len(members):
                 raise DataError(
                     f"one_class_shards: needs {needed} samples of class {label} for "
