@@ -156,3 +156,22 @@ def test_without_multinomial_the_first_design_is_the_judge(tmp_path: Path) -> No
 
     assert judged_design(first) == "size"
     assert judged_design(third) == "third"
+
+
+def test_a_plain_multinomial_is_the_judge_rather_than_another(tmp_path: Path) -> None:
+    """Plainly aggregated, and of the panel's own cohort size."""
+    others = """
+    [[design]]
+    recipe = "multinomial"
+    estimator = "difference"
+    [[design]]
+    recipe = "multinomial"
+    cohort_size = 9
+    """
+    before = SMALL.replace('[[design]]\nrecipe = "multinomial"', others)
+    first = read_experiment(write(tmp_path, before)).panels[0]
+    plain = f'{before}[[design]]\nrecipe = "multinomial"\n'
+    last = read_experiment(write(tmp_path, plain)).panels[0]
+
+    assert judged_design(first) == "multinomial + difference"
+    assert judged_design(last) == "multinomial"

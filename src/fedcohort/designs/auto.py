@@ -10,16 +10,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
+from fedcohort.arguments import checked_choice, checked_rng
 from fedcohort.designs.base import Design
 from fedcohort.designs.multinomial import MultinomialDesign
 from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
 from fedcohort.designs.similarity_clustered import SimilarityClusteredDesign
 from fedcohort.designs.size_clustered import SizeClusteredDesign
 from fedcohort.designs.tournament import TournamentDesign
+from fedcohort.designs.tree_choice import chosen_tree
 from fedcohort.population import Population
-from fedcohort.similarity.measures import MeasureName
-from fedcohort.similarity.tree_kinds import TreeKind
-from fedcohort.similarity.trees import GroupTree, Linkage
+from fedcohort.similarity.measures import MEASURES, MeasureName
+from fedcohort.similarity.tree_kinds import TREE_KINDS, TreeKind
+from fedcohort.similarity.trees import LINKAGES, GroupTree, Linkage
 from fedcohort.similarity.updates import checked_updates
 
 log = getLogger("fedcohort")
@@ -75,16 +77,28 @@ class AutoDesign(Design):
         rng: np.random.Generator,
     ) -> None:
         super().__init__(population, cohort_size)
+        checked_rng(self.name, rng)
+        checked_choice(self.name, "tree", _named(tree), TREE_KINDS)
+        checked_choice(self.name, "measure", measure, MEASURES)
+        checked_choice(self.name, "linkage", linkage, LINKAGES)
         deltas = checked_updates(self.name, updates, population.n_clients)
-        clustered = SimilarityClusteredDesign(
-            population, cohort_size, deltas, tree=tree, measure=measure, linkage=linkage, rng=rng
+        # Under its own name: errors and the log are to speak of what the caller asked for.
+        leaves, found = chosen_tree(
+            self.name,
+            self.cohort_size * population.sizes % population.total,
+            population.total,
+            deltas,
+            tree,
+            measure=measure,
+            linkage=linkage,
+            rng=rng,
         )
         groups = np.zeros(population.n_clients, dtype=np.int64)
-        groups[clustered.leaves] = clustered.tree.groups
-        shared = GroupTree(groups, clustered.tree.merges)
+        groups[leaves] = found.groups
+        shared = GroupTree(groups, found.merges)
         candidates: dict[str, Design] = {
             "tournament": TournamentDesign(population, cohort_size, tree=shared, rng=rng),
-            "similarity": clustered,
+            "similarity": SimilarityClusteredDesign(population, cohort_size, tree=shared, rng=rng),
             "size": SizeClusteredDesign(population, cohort_size, rng=rng),
             "multinomial": MultinomialDesign(population, cohort_size),
         }
@@ -116,6 +130,11 @@ class AutoDesign(Design):
 
     def _aggregate_spread(self, updates: NDArray[np.floating]) -> float:
         return self.design.aggregate_variance(updates)
+
+
+def _named(tree: object) -> str:
+    """Return the name of a kind of tree; of what is none, what it is."""
+    return tree if isinstance(tree, str) else type(tree).__name__
 
 
 @final

@@ -58,8 +58,9 @@ def plan_units(experiment: Experiment, device: str) -> list[Unit]:
     """Divide an experiment into units: first what chooses from grids, then the runs themselves.
 
     A grid is tried on the first design of the panel that is called multinomial (the paper's
-    choice), or else on its first one, with the first seed. All designs of one panel and seed are
-    in one unit, and as many more as train alike and fit the device.
+    choice), a plain one rather than another, or else on its first one, with the first seed. All
+    designs of one panel and seed are in one unit, and as many more as train alike and fit the
+    device.
     """
     found: list[tuple[tuple[Trial, ...], tuple[float, float] | None]] = []
     for panel in experiment.panels:
@@ -73,10 +74,13 @@ def plan_units(experiment: Experiment, device: str) -> list[Unit]:
 
 def judged_design(panel: Setting) -> str:
     """Return the label of the design that grids are tried on."""
-    for entry in panel.design:
-        if entry.recipe == "multinomial":
-            return entry.label
-    return panel.design[0].label
+    multinomial = [entry for entry in panel.design if entry.recipe == "multinomial"]
+    plain = [
+        entry
+        for entry in multinomial
+        if entry.estimator == "plain" and entry.draws(panel) == panel.cohort_size
+    ]
+    return (plain + multinomial + panel.design)[0].label
 
 
 def _point(training: Training) -> tuple[float, float]:
