@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import doctest
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,6 +45,7 @@ DESIGNS: dict[str, Build] = {
 }
 every_design = pytest.mark.parametrize("name", DESIGNS)
 
+PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "difference-estimator.md"
 EPS = 2.0**-53
 #: Fewer than a thousand roundings stand between any exact number of an enumeration and its float.
 ROUNDING = 1000 * EPS
@@ -456,3 +459,50 @@ def test_the_state_of_another_memory_is_refused() -> None:
                 continue
             with pytest.raises(AggregationError, match=r"state must have arrays of shapes"):
                 one.restore(other.state())
+
+
+def test_the_examples_of_the_documentation_run() -> None:
+    result = doctest.testfile(str(PAGE), module_relative=False)
+
+    assert result.failed == 0
+    assert result.attempted >= 14
+
+
+@every_design
+def test_shrinking_moves_the_variance_along_the_documented_parabola(name: str) -> None:
+    """V(Delta - lambda h) = V(Delta) - 2 lambda C(Delta, h) + lambda^2 V(h)."""
+    population = Population([7, 4, 4, 1])
+    updates, remembered = rng(5).standard_normal((2, 4, 3))
+    design = DESIGNS[name](population, 3, remembered)
+    covariance = design.weight_covariance()
+
+    def c(x: np.ndarray, y: np.ndarray) -> float:
+        return float(np.einsum("ij,ik,jk->", covariance, x, y))
+
+    for shrink in (0.0, 0.3, 1.0):
+        expected = (
+            c(updates, updates)
+            - 2 * shrink * c(updates, remembered)
+            + shrink**2 * c(remembered, remembered)
+        )
+        memory = remembering(Difference(shrink), population, remembered)
+        left = updates - memory.of(np.arange(4))
+        # Sums of 48 products of covariances below 1 and normal numbers, a few units each.
+        assert abs(design.aggregate_variance(left) - expected) <= 1000 * EPS * 50
+
+
+def test_recording_before_aggregating_is_biased_as_documented() -> None:
+    """h that knows the draw: of equal updates, never sent before, half is lost."""
+    population, updates = Population([1, 1]), np.ones((2, 1))
+    means = {}
+    for order in ("aggregate first", "record first"):
+        moves = []
+        for probability, cohort in cohorts(MultinomialDesign(population, 1)):
+            memory = Difference().memory(population.importance, np.zeros(1))
+            if order == "record first":
+                memory.record(cohort.clients, updates[cohort.clients])
+            moved = aggregate([0.0], updates[cohort.clients], cohort, memory=memory)
+            moves.append(probability * moved[0])
+        means[order] = sum(moves)
+
+    assert means == {"aggregate first": 1.0, "record first": 0.5}
