@@ -12,10 +12,11 @@ from scipy.sparse import csr_array
 
 from fedcohort.designs.base import Design
 from fedcohort.designs.multinomial import MultinomialDesign
-from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
+from fedcohort.designs.recipe import Knowledge, Recipe, known_products, known_updates
 from fedcohort.designs.similarity_clustered import SimilarityClusteredDesign
 from fedcohort.designs.size_clustered import SizeClusteredDesign
 from fedcohort.designs.tournament import TournamentDesign
+from fedcohort.designs.tree_choice import Products
 from fedcohort.population import Population
 from fedcohort.similarity.measures import MeasureName
 from fedcohort.similarity.tree_kinds import TreeKind
@@ -41,6 +42,9 @@ class AutoDesign(Design):
         The clients' last updates, zero before the first; shape (n_clients, dimension).
     tree, measure, linkage
         As in :class:`TournamentDesign`; Algorithm 2 works on the same tree.
+    products
+        Gives all inner products of the updates, shape (n_clients, n_clients), where something
+        keeps them (:meth:`fedcohort.similarity.UpdateMemory.products`).
     rng
         Breaks ties.
 
@@ -72,12 +76,20 @@ class AutoDesign(Design):
         tree: TreeKind = "auto",
         measure: MeasureName = "arccos",
         linkage: Linkage = "ward",
+        products: Products | None = None,
         rng: np.random.Generator,
     ) -> None:
         super().__init__(population, cohort_size)
         deltas = checked_updates(self.name, updates, population.n_clients)
         clustered = SimilarityClusteredDesign(
-            population, cohort_size, deltas, tree=tree, measure=measure, linkage=linkage, rng=rng
+            population,
+            cohort_size,
+            deltas,
+            tree=tree,
+            measure=measure,
+            linkage=linkage,
+            products=products,
+            rng=rng,
         )
         groups = np.zeros(population.n_clients, dtype=np.int64)
         groups[clustered.leaves] = clustered.tree.groups
@@ -138,5 +150,6 @@ class Auto(Recipe):
             tree=self.tree,
             measure=self.measure,
             linkage=self.linkage,
+            products=known_products(known),
             rng=known.rng,
         )

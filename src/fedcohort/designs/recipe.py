@@ -1,7 +1,7 @@
 """Recipes: a design's name and hyper-parameters, built into a design when something changed."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -13,7 +13,11 @@ from fedcohort.population import Population
 
 
 class Memory(Protocol):
-    """What a recipe reads of the server's memory."""
+    """What a recipe reads of the server's memory.
+
+    A memory that also has ``products()``, all inner products of its updates, saves designs the
+    work of computing them.
+    """
 
     @property
     def updates(self) -> NDArray[np.floating]:
@@ -78,3 +82,8 @@ def known_updates(population: Population, known: Knowledge) -> NDArray[np.floati
     if known.memory is None:
         return np.zeros((population.n_clients, 1))
     return known.memory.updates
+
+
+def known_products(known: Knowledge) -> Callable[[], NDArray[np.float64]] | None:
+    """Return what gives the updates' inner products, where the memory keeps them."""
+    return getattr(known.memory, "products", None)
