@@ -24,7 +24,7 @@ flower-demo: $(READY)  ## A Flower deployment on this machine, clients drawn by 
 	$(BIN)/python examples/flower-mnist/demo.py
 
 figures: $(READY)  ## Redraw all figures of results/ from its tables
-	for run in results/*/; do \
+	for run in $$(dirname results/*/run.json results/*/*/run.json); do \
 		for kind in png pdf; do $(BIN)/fedcohort report $$run --figures $$kind || exit; done; done
 
 test: $(READY)  ## Run the tests, doctests and the README's commands

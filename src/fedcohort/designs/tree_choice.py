@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedcohort.arguments import checked_choice
 from fedcohort.errors import DesignError
 from fedcohort.similarity.measures import MeasureName, angles
-from fedcohort.similarity.tree_kinds import TREE_KINDS, TreeKind, chosen_kind, similarity_tree
+from fedcohort.similarity.tree_kinds import TREE_KINDS, TreeKind, built_tree, chosen_kind
 from fedcohort.similarity.trees import GroupTree, Linkage, MergeTree, cut_tree, merge_tree
 from fedcohort.similarity.updates import checked_updates
 
@@ -50,16 +50,8 @@ def chosen_tree(
         if kind == "exact" and measure == "arccos" and products is not None:
             distances = angles(products()[np.ix_(clients, clients)])
             return clients, cut_tree(merge_tree(distances, linkage), masses[clients], capacity)
-        return clients, similarity_tree(
-            owner,
-            deltas[clients],
-            masses[clients],
-            capacity,
-            kind=kind,
-            measure=measure,
-            linkage=linkage,
-            rng=rng,
-        )
+        own = (deltas[clients], masses[clients])
+        return clients, built_tree(owner, *own, capacity, kind, measure, linkage, rng)
     clients = np.flatnonzero(masses)
     cut = _checked_cut(owner, tree, masses, capacity)
     return clients, GroupTree(cut.groups[clients], cut.merges)

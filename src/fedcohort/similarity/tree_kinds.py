@@ -57,10 +57,24 @@ def similarity_tree(
         linkage only.
     """
     chosen = chosen_kind(owner, kind, len(updates), measure, linkage)
-    if chosen == "exact":
+    return built_tree(owner, updates, masses, capacity, chosen, measure, linkage, rng)
+
+
+def built_tree(
+    owner: str,
+    updates: NDArray[np.floating],
+    masses: NDArray[np.int64],
+    capacity: int,
+    kind: TreeKind,
+    measure: MeasureName,
+    linkage: Linkage,
+    rng: np.random.Generator,
+) -> GroupTree:
+    """Build the tree that :func:`chosen_kind` named."""
+    if kind == "exact":
         return cut_tree(merge_tree(MEASURES[measure](updates), linkage), masses, capacity)
     points = unit_vectors(updates) if measure == "arccos" else centred_points(updates)
-    if chosen == "vector":
+    if kind == "vector":
         return cut_tree(_vector_tree(owner, points), masses, capacity)
     return bisected(points, masses, capacity, rng)
 
@@ -74,7 +88,7 @@ def chosen_kind(
             kind = "exact"
         else:
             kind = "vector" if n <= AUTO_VECTOR and find_spec("fastcluster") else "bisecting"
-        log.info("%s: %s tree of %d clients", owner, kind, n)
+    log.info("%s: %s tree of %d clients", owner, kind, n)
     if kind == "exact":
         _check_memory(owner, n, measure, linkage)
     elif not _has_vectors(measure, linkage):
