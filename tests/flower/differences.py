@@ -16,7 +16,7 @@ from flower.in_process import InProcessGrid
 
 #: A reply is theta + W (Delta - h) + H: with theta = 0.25, |Delta| <= 0.3 and W <= 2 it is below 2,
 #: where float32 rounds by 2^-24. So much comes from the reply itself, once more from the products
-#: with weights that sum to 1, four times from the sum of at most 5 clients; Delta, h and H come from
+#: with weights that sum to 1, four times from the sum of at most 5 clients; Delta, h and H are of
 #: numbers below 1 and add 2^-25 times W, W and 2. Together 9 x 2^-24 < 5.5e-7.
 TOLERANCE = 1e-6
 THETA = 0.25

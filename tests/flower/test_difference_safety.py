@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import strategy as flwr
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fedcohort import Difference, Multinomial, Poisson, SimilarityClustered, SizeClustered
 from fedcohort.errors import AggregationError, FlowerError
 from fedcohort.flower import CohortStrategy, register_size_query
+from fedcohort.flower.sent_model import Around, SentModel
 from flower.differences import THETA, TOLERANCE, Federation, update_in
 from flower.federation import (
     DIMENSION,
@@ -30,7 +31,7 @@ from flower.federation import (
     one_round,
     update_of,
 )
-from flower.test_restart import INNERS, trained
+from flower.test_restart import INNERS
 
 DIFFERENCES = [Difference(), Difference(0.5), Difference(clusters=2)]
 
@@ -129,25 +130,67 @@ def test_a_round_whose_aggregate_is_dropped_is_not_remembered() -> None:
     assert all((after[key] == before[key]).all() for key in before)
 
 
+def test_an_update_beyond_float32_is_a_failure() -> None:
+    """A float64 model can hold it; what is remembered is float32."""
+    app, numbers = spoiled(1e100, np.float64)
+    start = ArrayRecord(layers(np.ones(DIMENSION)))
+    strategy = CohortStrategy(flwr.FedAvg(), Multinomial(8), seed=0, estimator="difference")
+    in_its_own_loop(strategy)
+    numbers[0] = 2
+
+    moved = one_round(strategy, grid_of(app=app), 1, start)
+
+    assert strategy.selections.failed == {"3": 1}
+    assert moved is not None
+    assert not remembered(strategy)["3"].any()
+
+
+def test_a_reply_around_which_nothing_is_put_goes_on_as_it_came() -> None:
+    """1e30 + (0.1 - 1e30) is not 0.1."""
+    sent = SentModel(ArrayRecord([np.full(3, 1e30)]))
+    nothing = Around(np.zeros(3, np.float32), np.zeros(3, np.float32))
+
+    assert (sent.stretched("0", Array(np.full(3, 0.1)), 1.0, nothing) == 0.1).all()
+
+
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=repr)
 @pytest.mark.parametrize("inner", INNERS)
-def test_a_restarted_server_ends_with_the_same_model(
+def test_a_restarted_server_ends_with_the_same_model_and_memory(
     inner: Any, difference: Difference, tmp_path: Path
 ) -> None:
-    def strategy() -> CohortStrategy:
-        return CohortStrategy(
+    """Bit for bit: H is not summed again."""
+
+    def train(strategy: CohortStrategy, arrays: ArrayRecord, rounds: int) -> ArrayRecord:
+        def update(client: int) -> NDArray[Any]:
+            assert strategy._round is not None
+            return update_in(strategy._round.number, client)
+
+        grid = grid_of(app=client_app(update=update))
+        end = strategy.start(grid, arrays, num_rounds=rounds).arrays
+        assert end is not None
+        return end
+
+    uninterrupted, first, second = (
+        CohortStrategy(
             inner(fraction_evaluate=0.0), SimilarityClustered(3), seed=1, estimator=difference
         )
-
-    uninterrupted, first, second = strategy(), strategy(), strategy()
-    whole = trained(uninterrupted, model(), 8)
-    middle = trained(first, model(), 4)
+        for _ in range(3)
+    )
+    whole = train(uninterrupted, model(), 16)
+    middle = train(first, model(), 8)
     first.save(tmp_path / "state")
     second.load(tmp_path / "state")
 
-    end = trained(second, middle, 4)
+    end = train(second, middle, 8)
 
     assert (flat(end) == flat(whole)).all()
+    assert second._variates is not None
+    assert uninterrupted._variates is not None
+    clients, kept = second._variates.state()
+    expected_clients, expected = uninterrupted._variates.state()
+    assert clients == expected_clients
+    assert kept.keys() == expected.keys()
+    assert all((kept[name] == expected[name]).all() for name in expected)
 
 
 def test_a_state_of_another_estimator_is_refused(tmp_path: Path) -> None:
