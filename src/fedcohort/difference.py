@@ -80,7 +80,7 @@ def estimator_of(owner: str, estimator: EstimatorName | Difference) -> Differenc
 class ControlVariates(ABC):
     """What is remembered of the clients, h, and the aggregate that it makes steadier.
 
-    Nothing changes but by ``record``: in a round h is what it was before the draw.
+    Nothing changes but by ``record`` and ``reweigh``: in a round h is what it was before the draw.
 
     Parameters
     ----------
@@ -113,6 +113,10 @@ class ControlVariates(ABC):
     @abstractmethod
     def record(self, clients: NDArray[np.int64], updates: Array) -> None:
         """Remember the round's updates, one row for each of ``clients``."""
+
+    @abstractmethod
+    def reweigh(self, importance: NDArray[np.float64]) -> None:
+        """Take another p; clients beyond those that there were are new, one with p = 0 is away."""
 
     @abstractmethod
     def state(self) -> dict[str, NDArray[np.generic]]:
@@ -152,6 +156,16 @@ class LastUpdates(ControlVariates):
         change = _double(updates) - _double(self._kept[clients])
         self._sum = self._sum + _like(self._importance[clients], change) @ change
         self._kept[clients] = updates
+
+    def reweigh(self, importance: NDArray[np.float64]) -> None:
+        """Take another p; clients beyond those that there were are new, one with p = 0 is away."""
+        n_known = len(self._kept)
+        if len(importance) > n_known:
+            known, self._kept = self._kept, _rows(self._zeros, len(importance))
+            self._kept[:n_known] = known
+        self._importance, self._sum = importance, _double(self._zeros)
+        for client in np.flatnonzero(importance[:n_known]):  # a copy of all in float64 is too much
+            self._sum += float(importance[client]) * _double(self._kept[client])
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Return everything that is to be kept, as numpy arrays."""
@@ -201,6 +215,12 @@ class ClusterMeans(ControlVariates):
         for cluster in np.unique(self._cluster[clients]):
             members = np.flatnonzero(self._cluster[clients] == cluster)
             self._means[int(cluster)] = updates[members].mean(0)
+
+    def reweigh(self, importance: NDArray[np.float64]) -> None:
+        """Take another p; clients beyond those that there were are new, one with p = 0 is away."""
+        unseen = np.full(len(importance) - len(self._cluster), len(self._means) - 1)
+        self._cluster = np.concatenate([self._cluster, unseen])
+        self._importance = importance
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Return everything that is to be kept, as numpy arrays."""
