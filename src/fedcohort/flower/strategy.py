@@ -74,7 +74,6 @@ class CohortStrategy(Strategy):
         it over those that answered (as Flower does; biased).
     tries
         How often ``"redraw"`` draws again.
-        With a wrapper for privacy around this strategy, replies that come so are not clipped.
     extra
         Over-selection: so many more draws, of which the first ``cohort_size`` that are answered
         count. That favours fast clients, so it is biased; only with ``start`` of this strategy.
