@@ -1,6 +1,6 @@
 """Selection among a thousand to a million clients: record updates, rebuild the tree, draw.
 
-Run ``python benchmarks/scale.py [--json] [--largest N]``: 4 minutes on 2 cores. Every cell runs
+Run ``python benchmarks/scale.py [--json] [--largest N]``: 3 to 5 minutes. Every cell runs
 alone, on one thread, in a process of its own. The server keeps sketches of 64 numbers; a round's m
 updates of a million parameters come one at a time, and none is kept. The tree is the whole of
 ``TournamentDesign(tree="auto")``. A peak is the most memory that the process held during the step;
