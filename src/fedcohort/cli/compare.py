@@ -45,8 +45,9 @@ def compare(
 ) -> None:
     """Compare designs on a list of client sizes: bias, variance, inclusion and time.
 
-    With --updates: also how far a cohort's aggregate is from everyone's, and the designs that
-    learn. With --plot: the chance to be drawn against the client's size, for each design.
+    With --updates: also V, how far a cohort's aggregate is from everyone's.
+
+    With --plot: the chance to be drawn against the client's size, for each design.
     """
     if plot is not None:
         check_figure_path(plot, "compare")
