@@ -43,6 +43,7 @@ format: $(READY)  ## Format the code and mend what can be mended
 bench: $(READY)  ## Measure speed and memory
 	$(BIN)/python benchmarks/imports.py
 	$(BIN)/python benchmarks/designs.py
+	$(BIN)/python benchmarks/scale.py
 
 clean:  ## Remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis build dist
