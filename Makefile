@@ -24,7 +24,7 @@ flower-demo: $(READY)  ## A Flower deployment on this machine, clients drawn by 
 	$(BIN)/python examples/flower-mnist/demo.py
 
 figures: $(READY)  ## Redraw all figures of results/ from its tables
-	for run in results/*/; do \
+	for run in $$(dirname results/*/run.json results/*/*/run.json); do \
 		for kind in png pdf; do $(BIN)/fedcohort report $$run --figures $$kind || exit; done; done
 
 test: $(READY)  ## Run the tests, doctests and the README's commands
@@ -43,6 +43,7 @@ format: $(READY)  ## Format the code and mend what can be mended
 bench: $(READY)  ## Measure speed and memory
 	$(BIN)/python benchmarks/imports.py
 	$(BIN)/python benchmarks/designs.py
+	$(BIN)/python benchmarks/scale.py
 
 clean:  ## Remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis build dist

@@ -8,12 +8,13 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 #: Single-threaded linear algebra: what is measured is the algorithm.
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-def in_own_process(script: str, *arguments: object) -> dict[str, float]:
+def in_own_process(script: str, *arguments: object) -> dict[str, Any]:
     """Run ``script cell ARGUMENTS`` with one thread and read the numbers that it prints as JSON."""
     command = [sys.executable, script, "cell", *map(str, arguments)]
     result = subprocess.run(
@@ -21,13 +22,20 @@ def in_own_process(script: str, *arguments: object) -> dict[str, float]:
     )
     if result.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{result.stderr}")
-    numbers: dict[str, float] = json.loads(result.stdout)
+    numbers: dict[str, Any] = json.loads(result.stdout)
     return numbers
 
 
 def peak_megabytes() -> float:
-    """Return the most memory that this process has held so far."""
+    """Return the most memory that this process has held so far, or since a new peak began."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def start_new_peak() -> float:
+    """Return the peak so far, and begin anew at what the process holds now (Linux)."""
+    peak = peak_megabytes()
+    Path("/proc/self/clear_refs").write_text("5")
+    return peak
 
 
 def machine() -> dict[str, str | int]:

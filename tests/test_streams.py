@@ -42,9 +42,11 @@ def test_numbers_of_uses_never_change() -> None:
         "NUMBERING",
         "REDRAW",
         "SYNTHETIC",
+        "CANDIDATES",
+        "DEVICES",
     ]
 
-    assert {use.name: use.value for use in Stream} == dict(zip(names, range(10), strict=True))
+    assert {use.name: use.value for use in Stream} == dict(zip(names, range(12), strict=True))
 
 
 def test_addresses_never_change() -> None:

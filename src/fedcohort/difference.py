@@ -94,7 +94,7 @@ def estimator_of(owner: str, estimator: EstimatorName | Difference) -> Differenc
 class ControlVariates(ABC):
     """What is remembered of the clients, h, and the aggregate that it makes steadier.
 
-    Nothing changes but by ``record``: in a round h is what it was before the draw.
+    Nothing changes but by ``record`` and ``reweigh``: in a round h is what it was before the draw.
 
     Parameters
     ----------
@@ -147,6 +147,18 @@ class ControlVariates(ABC):
             )
         self._record(clients, kept)
 
+    def reweigh(self, importance: ArrayLike) -> None:
+        """Take another p; clients beyond those that there were are new, one with p = 0 is away."""
+        shares = np.array(importance, dtype=np.float64)
+        n_known = len(self._importance)
+        if shares.ndim != 1 or len(shares) < n_known:
+            raise AggregationError(
+                f"Difference: another importance needs an entry for each of the {n_known} clients "
+                f"that there were; got shape {shares.shape}. Give 0 to those that are away."
+            )
+        self._importance = shares
+        self._reweigh(n_known)
+
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Return everything that is to be kept, as numpy arrays."""
         return {name: _numpy(array) for name, array in self._arrays().items()}
@@ -155,7 +167,7 @@ class ControlVariates(ABC):
         """Take over what :meth:`state` gave."""
         needed = {name: tuple(array.shape) for name, array in self._arrays().items()}
         found = {name: np.shape(array) for name, array in state.items()}
-        if found != needed:
+        if any(found.get(name) != shape for name, shape in needed.items()):
             raise AggregationError(
                 f"Difference: the memory's state must have arrays of shapes {needed}; got {found}. "
                 f"Restore it with the clients, the model and the settings that it was made with."
@@ -185,6 +197,10 @@ class ControlVariates(ABC):
     @abstractmethod
     def _record(self, clients: NDArray[np.int64], updates: Array) -> None:
         """Remember updates that fit, in the memory's own type."""
+
+    @abstractmethod
+    def _reweigh(self, n_known: int) -> None:
+        """Go on with another importance; ``n_known`` clients were there before."""
 
     @abstractmethod
     def _arrays(self) -> dict[str, Array]:
@@ -224,6 +240,16 @@ class LastUpdates(ControlVariates):
         change = _double(updates) - _double(self._kept[clients])
         self._sum = self._sum + _like(self._importance[clients], change) @ change
         self._kept[clients] = updates
+
+    def _reweigh(self, n_known: int) -> None:
+        if len(self._importance) > n_known:
+            known, self._kept = self._kept, _rows(self._zeros, len(self._importance))
+            self._kept[:n_known] = known
+        self._sum = _double(self._zeros)
+        # A copy of all in float64 would be too much.
+        for client in np.flatnonzero(self._importance[:n_known]):
+            share = float(self._importance[client])
+            self._sum = self._sum + share * _double(self._kept[client])
 
     def _arrays(self) -> dict[str, Array]:
         return {"kept": self._kept, "sum": self._sum}
@@ -284,6 +310,10 @@ class ClusterMeans(ControlVariates):
         means = _double(self._means[: self._n_open])
         distances = (means * means).sum(1) - 2 * (_double(updates) @ means.T)
         return _numpy(distances.argmin(1)).astype(np.int64)
+
+    def _reweigh(self, n_known: int) -> None:
+        unseen = np.full(len(self._importance) - n_known, len(self._means) - 1)
+        self._cluster = np.concatenate([self._cluster, unseen])
 
     def _arrays(self) -> dict[str, Array]:
         return {"means": self._means, "cluster": self._cluster, "open": np.array(self._n_open)}

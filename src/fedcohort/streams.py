@@ -21,6 +21,8 @@ class Stream(IntEnum):
     NUMBERING = 7
     REDRAW = 8
     SYNTHETIC = 9
+    CANDIDATES = 10
+    DEVICES = 11
 
 
 def stream(

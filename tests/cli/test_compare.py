@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from command_line import SIZES, refused, run
-from fedcohort.cli.compare import _seconds, _short
+from fedcohort.cli.comparison_table import in_seconds, short
 
 DEFAULT = [
     "uniform",
@@ -74,7 +74,7 @@ def test_no_number_is_cut_off_the_table(
 def test_short_numbers_and_times() -> None:
     numbers = [0, 0.12345, 1.0, 409999990.055, 1.23e-5, 9.9721, 1e-3, 1.26e-12, None]
 
-    assert [_short(number) for number in numbers] == [
+    assert [short(number) for number in numbers] == [
         "0",
         "0.123",
         "1",
@@ -85,7 +85,7 @@ def test_short_numbers_and_times() -> None:
         "1e-12",
         "-",
     ]
-    assert [_seconds(s) for s in (2.0, 1.0, 5e-3, 0.181, 5e-6, 9.9996e-4, 123.4)] == [
+    assert [in_seconds(s) for s in (2.0, 1.0, 5e-3, 0.181, 5e-6, 9.9996e-4, 123.4)] == [
         "2 s",
         "1 s",
         "5 ms",

@@ -71,6 +71,18 @@ def test_a_design_without_rows_shows_the_chances_alone(
     ]
 
 
+@pytest.mark.parametrize("name", ["tournament", "auto", "balanced"])
+def test_designs_along_a_tree_say_that_they_have_no_distributions(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = run(capsys, "plan", "-", "-m", 2, "-d", name, stdin="[8, 1, 1]")
+
+    assert (result.code, result.err) == (0, "")
+    assert f"{name} has no distributions; each client's chance:" in result.out
+    # m p = 1.6: once for certain, and once more with chance 0.6.
+    assert ["0", "8", "1.6", "1", "2"] in [line.split() for line in result.out.splitlines()]
+
+
 def test_the_csv_names_clients_of_size_zero_and_true_chances(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -200,6 +212,9 @@ def test_the_line_of_clients_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixt
     ("options", "parts"),
     [
         (("-m", 3, "-d", "poisson", "--plot", "x.png"), ("design 'poisson' has none",)),
+        (("-m", 3, "-d", "tournament", "--plot", "x.png"), ("design 'tournament' has none",)),
+        (("-m", 3, "-d", "auto", "--plot", "x.png"), ("design 'auto' has none",)),
+        (("-m", 3, "-d", "balanced", "--plot", "x.png"), ("design 'balanced' has none",)),
         (
             ("-m", 200, "--plot", "x.png"),
             ("draws at most 100 distributions of 10000 pieces together; got 200",),

@@ -57,3 +57,19 @@ def test_a_million_clients_are_a_normal_case() -> None:
     assert diagnostics.aggregate_variance(design, updates) < diagnostics.aggregate_variance(
         MultinomialDesign(population, 1000), updates
     )
+
+
+@pytest.mark.parametrize("power", [450, -450])
+def test_an_estimate_keeps_its_standard_error_at_every_scale(power: int) -> None:
+    """Scaled by a power of two, every number is that one's square times what it was."""
+    design, updates = MultinomialDesign(Population([6, 2, 1]), 3), np.array([[1.0], [5.0], [2.0]])
+
+    def estimate(scale: float) -> diagnostics.Estimate:
+        return diagnostics.estimated_aggregate_variance(
+            design, scale * updates, rng=rng(), rounds=50
+        )
+
+    plain, scaled = estimate(1.0), estimate(2.0**power)
+
+    assert scaled.standard_error == 4.0**power * plain.standard_error > 0
+    assert scaled.value == 4.0**power * plain.value

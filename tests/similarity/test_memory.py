@@ -5,10 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedcohort import Population, Tournament, TournamentDesign
 from fedcohort.errors import MemoryOfUpdatesError
+from fedcohort.similarity import memory as memory_module
+from fedcohort.similarity.measures import inner_products
 from fedcohort.similarity.memory import UpdateMemory
 from fedcohort.similarity.sketch import CountSketch
-from populations import rng
+from populations import CIFAR_SIZES, rng
 
 
 def test_it_is_zero_before_the_first_update_and_keeps_the_last() -> None:
@@ -161,3 +164,58 @@ def test_a_foreign_archive_is_refused(tmp_path: Path) -> None:
 def test_sizes_must_be_positive(arguments: tuple[int, ...]) -> None:
     with pytest.raises(MemoryOfUpdatesError, match="at least"):
         UpdateMemory(*arguments)
+
+
+def test_only_what_changed_is_multiplied_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small integers: products are exact, so that kept and new ones must be equal."""
+    generator = rng(3)
+    asked: list[int] = []
+
+    def noted(updates: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
+        asked.append(len(updates) if rows is None else len(rows))
+        return inner_products(updates, rows)
+
+    monkeypatch.setattr(memory_module, "inner_products", noted)
+    memory = UpdateMemory(n_clients=20, dimension=30)
+    for round_ in range(5):
+        clients = generator.choice(20, size=4, replace=False)
+        memory.record(clients, generator.integers(-9, 10, size=(4, 30)), round_=round_)
+        updates = memory.updates.astype(np.float64)
+
+        assert (memory.products() == updates @ updates.T).all()
+        assert (memory.products() == memory.products().T).all()
+
+    assert asked == [20, 4, 4, 4, 4]
+    memory.record(np.arange(11), generator.integers(-9, 10, size=(11, 30)), round_=5)
+    memory.products()
+    assert asked[-1] == 20  # more than half: all at once is less work
+
+
+def test_kept_products_survive_a_restart_bit_for_bit(tmp_path: Path) -> None:
+    generator = rng(4)
+    memory = UpdateMemory(n_clients=9, dimension=50)
+    memory.record(np.arange(9), generator.standard_normal((9, 50)), round_=0)
+    memory.products()
+    memory.record([3, 7], generator.standard_normal((2, 50)), round_=1)
+    memory.save(tmp_path / "memory")
+
+    again = UpdateMemory.load(tmp_path / "memory")
+
+    assert (again.products() == memory.products()).all()
+    with pytest.raises(ValueError, match="read-only"):
+        again.products()[0, 0] = 1.0
+
+
+def test_designs_are_the_same_with_products_that_were_kept() -> None:
+    generator, population = rng(5), Population(CIFAR_SIZES)
+    memory = UpdateMemory(n_clients=100, dimension=40)
+    memory.record(np.arange(60), generator.standard_normal((60, 40)), round_=0)
+    memory.products()
+    memory.record([5, 80], generator.standard_normal((2, 40)), round_=1)
+
+    kept = Tournament(10).build(population, memory, None, 2, rng(6))
+    plain = TournamentDesign(population, 10, memory.updates, rng=rng(6))
+
+    assert isinstance(kept, TournamentDesign)
+    assert (kept.tree.groups == plain.tree.groups).all()
+    assert (kept.tree.merges == plain.tree.merges).all()

@@ -2,58 +2,20 @@
 
 import json
 import sys
-import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
-from rich import box
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
-from fedcohort.cli.design_names import HELP, build_design
+from fedcohort.cli.comparison import Baseline, Line, Task, baseline, compared
+from fedcohort.cli.comparison_table import print_table, ratio
+from fedcohort.cli.design_names import HELP
 from fedcohort.cli.figure_file import check_figure_path, save_figure
 from fedcohort.cli.options import CohortSize, Plot, Seed, Sizes
-from fedcohort.cli.plain_console import plain_console
-from fedcohort.cli.sizes_file import Federation, read_federation
-from fedcohort.designs import Design, MultinomialDesign
-from fedcohort.diagnostics import Summary, summary
-from fedcohort.errors import DesignError
-from fedcohort.streams import Stream, stream
-
-#: Compared where nothing else is asked for: all that need nothing but sizes.
-EVERYONE = "uniform,uniform:unbiased,multinomial,poisson,size,size:whole_rows_first"
-HEADINGS = (
-    "\nbias",
-    "weight\nvar.",
-    "vs\nMD",
-    "min.\nincl.",
-    "mean\nincl.",
-    "distinct\nclients",
-    "max\ndraws",
-    "\nbuild",
-    "\ndraw",
-)
-EXPLANATION = """
-bias         sum over clients of |E[w] - p|: w aggregation weight, p importance
-weight var.  sum over clients of Var[w]; vs MD: divided by multinomial's
-incl.        chance to be in the cohort: smallest, and importance-weighted mean
-max draws    how often one client can be drawn in one round"""
-#: Draws that the time of one draw is the median of.
-TIMED_DRAWS = 15
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Line:
-    """One design of the comparison."""
-
-    spec: str
-    design: Design
-    summary: Summary
-    build_seconds: float
-    draw_seconds: float
+from fedcohort.cli.sizes_file import read_federation
+from fedcohort.cli.updates_file import read_updates
+from fedcohort.designs import AutoDesign
 
 
 def compare(
@@ -65,7 +27,16 @@ def compare(
             "--designs",
             "-d",
             show_default=False,
-            help=f"Designs, separated by commas: {HELP}. Default: all that need only sizes.",
+            help=f"Designs, separated by commas: {HELP}. Default: all that need only sizes, and "
+            f"with --updates those that learn.",
+        ),
+    ] = None,
+    updates: Annotated[
+        Path | None,
+        typer.Option(
+            show_default=False,
+            help="The clients' last updates: a .npy file with a row per client, in the order of "
+            "SIZES. Adds V, the variance of the aggregate.",
         ),
     ] = None,
     seed: Seed = 0,
@@ -74,132 +45,49 @@ def compare(
 ) -> None:
     """Compare designs on a list of client sizes: bias, variance, inclusion and time.
 
+    With --updates: also V, how far a cohort's aggregate is from everyone's.
+
     With --plot: the chance to be drawn against the client's size, for each design.
     """
     if plot is not None:
         check_figure_path(plot, "compare")
     federation = read_federation(sizes)
-    multinomial = summary(MultinomialDesign(federation.population, cohort_size))
-    lines, notes = _lines(federation, cohort_size, designs, seed)
+    given = None if updates is None else read_updates(updates, federation)
+    task = Task(federation, cohort_size, seed, given)
+    multinomial = baseline(task)
+    lines, notes = compared(task, designs)
     if plot is not None:
         from fedcohort.report.inclusion import inclusion_figure
 
         save_figure(inclusion_figure({line.spec: line.design for line in lines}), plot)
     if as_json:
-        _print_json(federation, cohort_size, lines, multinomial)
+        print(json.dumps(_content(task, lines, multinomial), indent=2))
     else:
-        _print_table(federation, cohort_size, lines, multinomial)
+        print_table(task, lines, multinomial)
     for note in notes:
         print(f"left out: {note}", file=sys.stderr)
 
 
-def _lines(
-    federation: Federation, cohort_size: int, designs: str | None, seed: int
-) -> tuple[list[Line], list[str]]:
-    """Build, judge and time the designs; of those not asked for by name, note what cannot be."""
-    lines, notes = [], []
-    specs = (EVERYONE if designs is None else designs).split(",")
-    errors = Console(stderr=True)
-    bar = track(specs, "designs", console=errors, transient=True, disable=not errors.is_terminal)
-    for spec in bar:
-        try:
-            lines.append(_line(spec.strip(), federation, cohort_size, seed))
-        except DesignError as error:
-            if designs is not None:
-                raise
-            notes.append(str(error))
-    return lines, notes
-
-
-def _line(spec: str, federation: Federation, cohort_size: int, seed: int) -> Line:
-    start = time.perf_counter()
-    design = build_design(spec, federation, cohort_size, seed)
-    built = time.perf_counter()
-    draws = []
-    for round_ in range(TIMED_DRAWS):
-        rng = stream(seed, round_=round_, use=Stream.COHORT)
-        before = time.perf_counter()
-        design.draw(rng)
-        draws.append(time.perf_counter() - before)
-    return Line(spec, design, summary(design), built - start, float(np.median(draws)))
-
-
-def _print_json(
-    federation: Federation, cohort_size: int, lines: list[Line], multinomial: Summary
-) -> None:
-    rows = [
-        {
-            "design": line.spec,
-            **asdict(line.summary),
-            "weight_variance_ratio": _ratio(line.summary, multinomial),
-            "build_seconds": line.build_seconds,
-            "draw_seconds": line.draw_seconds,
-        }
-        for line in lines
-    ]
-    population = federation.population
+def _content(task: Task, lines: list[Line], multinomial: Baseline) -> dict[str, object]:
+    population = task.federation.population
     head = {"n_clients": population.n_clients, "total": population.total}
-    print(json.dumps({**head, "cohort_size": cohort_size, "designs": rows}, indent=2))
+    if task.given is not None:
+        head["dimension"] = task.given.updates.shape[1]
+    rows = [_row(line, multinomial) for line in lines]
+    return {**head, "cohort_size": task.cohort_size, "designs": rows}
 
 
-def _print_table(
-    federation: Federation, cohort_size: int, lines: list[Line], multinomial: Summary
-) -> None:
-    population = federation.population
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
-    table.add_column("\ndesign", overflow="fold", min_width=16)
-    for name in HEADINGS:
-        table.add_column(name, justify="right", no_wrap=True)
-    for line in lines:
-        numbers = line.summary
-        table.add_row(
-            line.spec.replace(":", ":\n"),
-            "none" if numbers.unbiased else f"{numbers.bias:.3f}",
-            _short(numbers.weight_variance),
-            _short(_ratio(numbers, multinomial)),
-            _short(numbers.smallest_inclusion),
-            _short(numbers.mean_inclusion),
-            _short(numbers.expected_distinct, digits=4),
-            _short(numbers.max_count, digits=4),
-            _seconds(line.build_seconds),
-            _seconds(line.draw_seconds),
-        )
-    console = plain_console()
-    console.print(
-        f"{cohort_size} draws from {population.n_clients} clients, {population.total} samples\n"
-    )
-    console.print(table)
-    console.print(EXPLANATION)
-
-
-def _ratio(numbers: Summary, multinomial: Summary) -> float | None:
-    """Return the summed weight variance over multinomial's; None where multinomial has none."""
-    if multinomial.weight_variance == 0:
-        return None
-    return numbers.weight_variance / multinomial.weight_variance
-
-
-def _short(value: float | None, digits: int = 3) -> str:
-    """Write a number in at most six characters."""
-    if value is None:
-        return "-"
-    if value == 0 or 1e-2 <= abs(value) < 10 ** (digits + 1):
-        return f"{value:.{digits}g}"
-    for places in (1, 0):
-        mantissa, _, exponent = f"{value:.{places}e}".partition("e")
-        text = f"{mantissa.removesuffix('.0')}e{int(exponent)}"
-        if len(text) <= 6:
-            break
-    return text
-
-
-def _seconds(seconds: float) -> str:
-    """Write a time in at most six characters."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= 0.9995 * size:
-            return (
-                f"{seconds / size:.3g} {unit}"
-                if seconds < 100 * size
-                else f"{seconds / size:.0f} {unit}"
-            )
-    return f"{seconds / 1e-6:.0f} us"
+def _row(line: Line, multinomial: Baseline) -> dict[str, object]:
+    row = {
+        "design": line.spec,
+        **asdict(line.summary),
+        "weight_variance_ratio": ratio(line.summary.weight_variance, multinomial.weight_variance),
+    }
+    if line.variance is not None:
+        row["aggregate_variance"] = line.variance.value
+        row["aggregate_variance_exact"] = line.design.exact_moments
+        row["aggregate_variance_standard_error"] = line.variance.standard_error
+        row["aggregate_variance_ratio"] = ratio(line.variance.value, multinomial.aggregate_variance)
+        if isinstance(line.design, AutoDesign):
+            row["choice"], row["predicted"] = line.design.choice, line.design.predicted
+    return {**row, "build_seconds": line.build_seconds, "draw_seconds": line.draw_seconds}

@@ -4,14 +4,22 @@ from dataclasses import fields
 
 from fedcohort.cli.sizes_file import Federation
 from fedcohort.designs import RECIPES, Design, make_recipe
+from fedcohort.designs.recipe import Memory
 from fedcohort.errors import InputError
 from fedcohort.streams import Stream, stream
 
 HELP = f"one of {', '.join(RECIPES)}; hyper-parameters follow as in size:whole_rows_first"
 
 
-def build_design(spec: str, federation: Federation, cohort_size: int, seed: int) -> Design:
-    """Build the design that ``name[:key[=value]]...`` asks for."""
+def build_design(
+    spec: str,
+    federation: Federation,
+    cohort_size: int,
+    seed: int,
+    *,
+    memory: Memory | None = None,
+) -> Design:
+    """Build the design that ``name[:key[=value]]...`` asks for; learners read ``memory``."""
     name, *pairs = spec.strip().split(":")
     options: dict[str, object] = {}
     for pair in pairs:
@@ -30,7 +38,7 @@ def build_design(spec: str, federation: Federation, cohort_size: int, seed: int)
         options["groups"] = federation.groups
     recipe = make_recipe(name, cohort_size, options)
     rng = stream(seed, use=Stream.TIES)
-    return recipe.build(federation.population, memory=None, signals=None, round_=0, rng=rng)
+    return recipe.build(federation.population, memory=memory, signals=None, round_=0, rng=rng)
 
 
 def _value(text: str) -> object:

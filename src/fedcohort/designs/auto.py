@@ -13,11 +13,11 @@ from scipy.sparse import csr_array
 from fedcohort.arguments import checked_choice, checked_rng
 from fedcohort.designs.base import Design
 from fedcohort.designs.multinomial import MultinomialDesign
-from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
+from fedcohort.designs.recipe import Knowledge, Recipe, known_products, known_updates
 from fedcohort.designs.similarity_clustered import SimilarityClusteredDesign
 from fedcohort.designs.size_clustered import SizeClusteredDesign
 from fedcohort.designs.tournament import TournamentDesign
-from fedcohort.designs.tree_choice import chosen_tree
+from fedcohort.designs.tree_choice import Products, chosen_tree
 from fedcohort.population import Population
 from fedcohort.similarity.measures import MEASURES, MeasureName
 from fedcohort.similarity.tree_kinds import TREE_KINDS, TreeKind
@@ -43,6 +43,9 @@ class AutoDesign(Design):
         The clients' last updates, zero before the first; shape (n_clients, dimension).
     tree, measure, linkage
         As in :class:`TournamentDesign`; Algorithm 2 works on the same tree.
+    products
+        Gives all inner products of the updates, shape (n_clients, n_clients), where something
+        keeps them (:meth:`fedcohort.similarity.UpdateMemory.products`).
     rng
         Breaks ties.
 
@@ -74,6 +77,7 @@ class AutoDesign(Design):
         tree: TreeKind = "auto",
         measure: MeasureName = "arccos",
         linkage: Linkage = "ward",
+        products: Products | None = None,
         rng: np.random.Generator,
     ) -> None:
         super().__init__(population, cohort_size)
@@ -91,6 +95,7 @@ class AutoDesign(Design):
             tree,
             measure=measure,
             linkage=linkage,
+            products=products,
             rng=rng,
         )
         groups = np.zeros(population.n_clients, dtype=np.int64)
@@ -157,5 +162,6 @@ class Auto(Recipe):
             tree=self.tree,
             measure=self.measure,
             linkage=self.linkage,
+            products=known_products(known),
             rng=known.rng,
         )

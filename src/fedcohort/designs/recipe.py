@@ -1,7 +1,7 @@
 """Recipes: a design's name and hyper-parameters, built into a design when something changed."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -9,11 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.designs.base import Design
+from fedcohort.designs.signals import ASKED, Request, SignalName, Signals
 from fedcohort.population import Population
 
 
 class Memory(Protocol):
-    """What a recipe reads of the server's memory."""
+    """What a recipe reads of the server's memory.
+
+    A memory that also has ``products()``, all inner products of its updates, saves designs the
+    work of computing them.
+    """
 
     @property
     def updates(self) -> NDArray[np.floating]:
@@ -29,7 +34,7 @@ class Knowledge:
     memory
         The clients' last updates; None where there are none yet.
     signals
-        What else was asked of the clients this round, by name; None where nothing was.
+        What else is known of the clients, by name; None where nothing is.
     round_
         The round, from 0.
     rng
@@ -37,7 +42,7 @@ class Knowledge:
     """
 
     memory: Memory | None
-    signals: Mapping[str, NDArray[np.floating]] | None
+    signals: Signals | None
     round_: int
     rng: np.random.Generator
 
@@ -54,14 +59,34 @@ class Recipe(ABC):
     name: ClassVar[str]
     #: Whether the design depends on the memory: it is then built anew in every round.
     learns: ClassVar[bool] = False
+    #: What the design needs to know of the clients, beyond the memory; it is then built anew in
+    #: every round.
+    signals: ClassVar[tuple[SignalName, ...]] = ()
+    #: Whether the design differs from round to round without knowing anything.
+    cycles: ClassVar[bool] = False
 
     cohort_size: int
+
+    @property
+    def changes(self) -> bool:
+        """Whether the design is built anew in every round."""
+        return self.learns or self.cycles or bool(self.signals)
+
+    def ask(self, population: Population, round_: int, rng: np.random.Generator) -> Request | None:
+        """Say who is asked for what before the round's design is built; None asks nobody.
+
+        By default all clients with samples are asked for the signal that the recipe declares.
+        """
+        asked = [name for name in self.signals if name in ASKED]
+        if not asked:
+            return None
+        return Request(asked[0], np.flatnonzero(population.sizes))
 
     def build(
         self,
         population: Population,
         memory: Memory | None,
-        signals: Mapping[str, NDArray[np.floating]] | None,
+        signals: Signals | None,
         round_: int,
         rng: np.random.Generator,
     ) -> Design:
@@ -78,3 +103,8 @@ def known_updates(population: Population, known: Knowledge) -> NDArray[np.floati
     if known.memory is None:
         return np.zeros((population.n_clients, 1))
     return known.memory.updates
+
+
+def known_products(known: Knowledge) -> Callable[[], NDArray[np.float64]] | None:
+    """Return what gives the updates' inner products, where the memory keeps them."""
+    return getattr(known.memory, "products", None)

@@ -8,9 +8,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort.allocation import fill_groups, whole_rows
 from fedcohort.arguments import checked_choice, checked_rng
-from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
+from fedcohort.designs.recipe import Knowledge, Recipe, known_products, known_updates
 from fedcohort.designs.rows import RowDesign
-from fedcohort.designs.tree_choice import Tree, chosen_tree
+from fedcohort.designs.tree_choice import Products, Tree, chosen_tree
 from fedcohort.errors import DesignError
 from fedcohort.plan import Plan
 from fedcohort.population import Population
@@ -58,6 +58,9 @@ class SimilarityClusteredDesign(RowDesign):
         ``"rows-as-points"`` from the Euclidean distances between the rows of their matrix, which
         is what the published code computes (with squared L2 distances, and zero updates at angle
         0 to all others); O(n^3), with an exact tree.
+    products
+        Gives all inner products of the updates, shape (n_clients, n_clients), where something
+        keeps them (:meth:`fedcohort.similarity.UpdateMemory.products`).
     rng
         Breaks ties.
 
@@ -95,6 +98,7 @@ class SimilarityClusteredDesign(RowDesign):
         measure: MeasureName = "arccos",
         linkage: Linkage = "ward",
         reading: Reading = "distances",
+        products: Products | None = None,
         rng: np.random.Generator,
     ) -> None:
         super().__init__(population, cohort_size)
@@ -106,7 +110,15 @@ class SimilarityClusteredDesign(RowDesign):
         alone, rest = whole_rows(self.cohort_size * population.sizes, total)
         if reading == "distances":
             self.leaves, self.tree = chosen_tree(
-                self.name, rest, total, updates, tree, measure=measure, linkage=linkage, rng=rng
+                self.name,
+                rest,
+                total,
+                updates,
+                tree,
+                measure=measure,
+                linkage=linkage,
+                products=products,
+                rng=rng,
             )
         elif updates is None or tree not in ("auto", "exact"):
             raise DesignError(
@@ -165,5 +177,6 @@ class SimilarityClustered(Recipe):
             measure=self.measure,
             linkage=self.linkage,
             reading=self.reading,
+            products=known_products(known),
             rng=known.rng,
         )

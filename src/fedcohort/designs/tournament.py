@@ -13,8 +13,8 @@ from scipy.sparse import csr_array
 from fedcohort.arguments import checked_choice, checked_rng, group_numbers
 from fedcohort.designs.base import Design, count_matrix
 from fedcohort.designs.duels import Duels
-from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
-from fedcohort.designs.tree_choice import Tree, check_tree, chosen_tree
+from fedcohort.designs.recipe import Knowledge, Recipe, known_products, known_updates
+from fedcohort.designs.tree_choice import Products, Tree, check_tree, chosen_tree
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
 from fedcohort.similarity.group_order import tree_of_groups
@@ -61,6 +61,9 @@ class TournamentDesign(Design):
         Instead of updates: the group of every client, n_clients labels of any kind.
     measure, linkage
         As in :class:`SimilarityClusteredDesign`.
+    products
+        Gives all inner products of the updates, shape (n_clients, n_clients), where something
+        keeps them (:meth:`fedcohort.similarity.UpdateMemory.products`).
     rng
         Breaks ties.
 
@@ -101,6 +104,7 @@ class TournamentDesign(Design):
         groups: Sequence[Hashable] | None = None,
         measure: MeasureName = "arccos",
         linkage: Linkage = "ward",
+        products: Products | None = None,
         rng: np.random.Generator,
     ) -> None:
         super().__init__(population, cohort_size)
@@ -129,6 +133,7 @@ class TournamentDesign(Design):
                 tree,
                 measure=measure,
                 linkage=linkage,
+                products=products,
                 rng=rng,
             )
         self._units = units
@@ -186,5 +191,6 @@ class Tournament(Recipe):
             tree=self.tree,
             measure=self.measure,
             linkage=self.linkage,
+            products=known_products(known),
             rng=known.rng,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort.arguments import checked_choice
 from fedcohort.errors import DesignError
-from fedcohort.similarity.measures import MeasureName
-from fedcohort.similarity.tree_kinds import TREE_KINDS, TreeKind, similarity_tree
-from fedcohort.similarity.trees import GroupTree, Linkage, MergeTree, cut_tree
+from fedcohort.similarity.measures import MeasureName, angles
+from fedcohort.similarity.tree_kinds import TREE_KINDS, TreeKind, built_tree, chosen_kind
+from fedcohort.similarity.trees import GroupTree, Linkage, MergeTree, cut_tree, merge_tree
 from fedcohort.similarity.updates import checked_updates
 
 #: A kind of tree to build from updates, or a tree whose leaves are all clients.
 Tree = TreeKind | MergeTree | GroupTree
+#: Gives all inner products of the updates.
+Products = Callable[[], NDArray[np.float64]]
 
 
 def chosen_tree(
@@ -28,8 +31,12 @@ def chosen_tree(
     measure: MeasureName,
     linkage: Linkage,
     rng: np.random.Generator,
+    products: Products | None = None,
 ) -> tuple[NDArray[np.int64], GroupTree]:
-    """Return the clients that have a mass, and the tree over them, cut by capacity."""
+    """Return the clients that have a mass, and the tree over them, cut by capacity.
+
+    ``products`` gives all inner products of the updates, where something keeps them.
+    """
     check_tree(owner, tree)
     if (updates is None) == isinstance(tree, str):
         raise DesignError(
@@ -39,16 +46,12 @@ def chosen_tree(
     if isinstance(tree, str):
         deltas = checked_updates(owner, updates, len(masses))  # type: ignore[arg-type]
         clients = rng.permutation(np.flatnonzero(masses))
-        return clients, similarity_tree(
-            owner,
-            deltas[clients],
-            masses[clients],
-            capacity,
-            kind=tree,
-            measure=measure,
-            linkage=linkage,
-            rng=rng,
-        )
+        kind = chosen_kind(owner, tree, len(clients), measure, linkage)
+        if kind == "exact" and measure == "arccos" and products is not None:
+            distances = angles(products()[np.ix_(clients, clients)])
+            return clients, cut_tree(merge_tree(distances, linkage), masses[clients], capacity)
+        own = (deltas[clients], masses[clients])
+        return clients, built_tree(owner, *own, capacity, kind, measure, linkage, rng)
     clients = np.flatnonzero(masses)
     cut = _checked_cut(owner, tree, masses, capacity)
     return clients, GroupTree(cut.groups[clients], cut.merges)

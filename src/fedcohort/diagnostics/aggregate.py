@@ -78,4 +78,8 @@ def estimated_aggregate_variance(
         counts = design.draw_many(rng, min(step, rounds - start))
         off = counts @ moves - mean
         squares[start : start + step] = np.einsum("ij,ij->i", off, off)
-    return Estimate(float(squares.mean()), float(squares.std(ddof=1)) / math.sqrt(rounds))
+    # In this unit the squares of squares neither overflow nor vanish.
+    unit = float(squares.max()) or 1.0
+    scaled = squares / unit
+    error = float(scaled.std(ddof=1)) / math.sqrt(rounds)
+    return Estimate(unit * float(scaled.mean()), unit * error)

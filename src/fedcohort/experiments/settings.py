@@ -64,12 +64,14 @@ class _Data(Table, ABC):
 class OneClass(_Data):
     """``one-class``: every client has samples of one class only.
 
-    ``train_size`` is every client's, or a list: those of each class's clients.
+    ``train_size`` is every client's, or a list: those of each class's clients, with
+    ``deal_sizes`` dealt out at random to the clients of all classes.
     """
 
     partition: Literal["one-class"]
     clients_per_class: Count = 10
     train_size: int | list[int] = 500
+    deal_sizes: bool = False
     test_size: Annotated[int, Field(ge=0)] = 80
 
     @field_validator("train_size", mode="before")
@@ -98,6 +100,7 @@ class OneClass(_Data):
             seed=seed,
             clients_per_class=self.clients_per_class,
             train_size=self.train_size,
+            deal_sizes=self.deal_sizes,
             test_size=self.test_size,
         )
 

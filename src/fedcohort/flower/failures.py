@@ -37,8 +37,14 @@ def check_draws(design: Design, most: int) -> None:
         )
 
 
-def refuse_other_loops() -> None:
-    """Say why only our own loop can draw again, and take the first answers."""
+def refuse_other_loops(*, is_difference: bool) -> None:
+    """Say why only our own loop can draw again, take the first answers, or remember updates."""
+    if is_difference:
+        raise FlowerError(
+            "CohortStrategy: the difference estimator needs its own start: under a wrapper for "
+            "privacy around it a client's last update would move the model in every later round, "
+            "which no noise accounts for. Call CohortStrategy's start, or use estimator='plain'."
+        )
     raise FlowerError(
         "CohortStrategy: on_failure='redraw' and extra need its own start; a wrapper around it "
         "runs another loop, sees nothing of redrawn clients and would not clip their updates. Put "

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     Bulyan,
@@ -79,6 +79,19 @@ def messages_to(
     return messages
 
 
+def shown_the_model(
+    inner: FedAvg, number: int, sent: tuple[ArrayRecord, ConfigRecord], grid: Grid
+) -> None:
+    """Let the strategy see the round's model, from which FedAdam steps, and write to nobody."""
+    with _writing_to_all(inner, 0):
+        list(inner.configure_train(number, *sent, GridView(grid, [])))
+
+
+def without_metrics(inner: FedAvg) -> AbstractContextManager[None]:
+    """Let the strategy aggregate what has no metrics."""
+    return _with(inner, train_metrics_aggr_fn=lambda contents, weight_key: MetricRecord())
+
+
 def _writing_to_all(inner: FedAvg, n_nodes: int) -> AbstractContextManager[None]:
     """Let the strategy choose all of ``n_nodes`` nodes; evaluation stays as it is."""
     return _with(inner, fraction_train=1.0, min_train_nodes=n_nodes, min_available_nodes=n_nodes)
@@ -91,7 +104,7 @@ def waiting_for_no_more_than(inner: FedAvg, n_nodes: int) -> AbstractContextMana
 
 
 @contextmanager
-def _with(inner: FedAvg, **values: float) -> Iterator[None]:
+def _with(inner: FedAvg, **values: Any) -> Iterator[None]:
     before = {name: getattr(inner, name) for name in values}
     for name, value in values.items():
         setattr(inner, name, value)
@@ -102,8 +115,22 @@ def _with(inner: FedAvg, **values: float) -> Iterator[None]:
             setattr(inner, name, value)
 
 
-def refuse_secure_aggregation(recipe: Recipe) -> None:
-    """Say why secure aggregation does not go with the recipe, or with Flower."""
+def refuse_wrapper(wrapper: Strategy) -> None:
+    """Say why the difference estimator does not go with a wrapper for privacy."""
+    raise FlowerError(
+        f"CohortStrategy: with the difference estimator {type(wrapper).__name__} would clip "
+        f"differences in the place of updates, and a client's last update would move the model in "
+        f"every later round, which no noise accounts for. Use estimator='plain'."
+    )
+
+
+def refuse_secure_aggregation(recipe: Recipe, *, is_difference: bool) -> None:
+    """Say why secure aggregation does not go with the recipe, the estimator, or Flower."""
+    if is_difference:
+        raise FlowerError(
+            "CohortStrategy: the difference estimator remembers the clients' single updates, which "
+            "secure aggregation hides from the server. Use estimator='plain'."
+        )
     if recipe.learns:
         raise FlowerError(
             f"CohortStrategy: {recipe.name} compares the clients' single updates, which secure "

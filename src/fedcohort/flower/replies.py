@@ -24,10 +24,13 @@ class Reply:
         What came, decoded. ``SentModel.flat_update`` gives its whole update.
     kept
         What the memory keeps of its update; None where nothing is remembered.
+    update
+        Its whole update; None where only the difference estimator would need it.
     """
 
     message: Message
     kept: NDArray[np.float32] | None = None
+    update: NDArray[np.float32] | None = None
 
     @property
     def arrays(self) -> ArrayRecord:
@@ -49,8 +52,12 @@ def checked_reply(
     max_norm: float | None,
     decode: Decode | None = None,
     keep: Keep | None = None,
+    whole: bool = False,
 ) -> Reply | str:
-    """Return the reply with what is kept of its update, or what is wrong with it."""
+    """Return the reply with what is kept of its update, or what is wrong with it.
+
+    With ``whole`` it has its whole update as well.
+    """
     if message.has_error():
         return f"error {message.error.code}: {message.error.reason}"
     if decode is not None:
@@ -70,11 +77,14 @@ def checked_reply(
         return norm
     if max_norm is not None and norm > max_norm:
         return f"its update has norm {norm:g}, more than {max_norm:g}"
-    if keep is None:
+    if keep is None and not whole:
         return reply
     with np.errstate(all="ignore"):
-        kept = keep(sent.flat_update(reply.arrays))
-    return Reply(message, kept) if np.isfinite(kept).all() else "is too large for float32"
+        update = sent.flat_update(reply.arrays)
+        kept = None if keep is None else keep(update)
+    reply = Reply(message, kept, update if whole else None)
+    known = [values for values in (reply.kept, reply.update) if values is not None]
+    return reply if all(np.isfinite(each).all() for each in known) else "is too large for float32"
 
 
 def _norm(arrays: ArrayRecord, sent: SentModel) -> float | str:

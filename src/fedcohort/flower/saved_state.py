@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from fedcohort.errors import FlowerError
 from fedcohort.whole_file import read_sealed, write_sealed
 
-FORMAT = "fedcohort flower state 2"
-HEAD, UPDATE, INNER = "head", "update.", "inner."
+FORMAT = "fedcohort flower state 3"
+HEAD, UPDATE, INNER, VARIATE = "head", "update.", "inner.", "variate."
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class Origin:
     sketch: int | None
     strategy: str
     names: str
+    estimator: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +46,8 @@ class SavedState:
         What is remembered of the clients' updates, by client.
     inner
         The inner strategy's own state, as arrays.
+    known, variates
+        The clients that the difference estimator remembers, and its arrays.
     """
 
     rounds: int
@@ -52,6 +55,8 @@ class SavedState:
     selections: Mapping[str, Mapping[str, float]]
     updates: Mapping[str, NDArray[np.float32]]
     inner: Mapping[str, NDArray[Any]]
+    known: Sequence[str]
+    variates: Mapping[str, NDArray[Any]]
 
 
 def write_state(path: Path, state: SavedState, origin: Origin) -> None:
@@ -64,10 +69,13 @@ def write_state(path: Path, state: SavedState, origin: Origin) -> None:
         # Names of clients and arrays can be any text: entries of the file are numbered.
         "updates": list(state.updates),
         "inner": list(state.inner),
+        "known": list(state.known),
+        "variates": list(state.variates),
     }
     arrays: dict[str, NDArray[Any]] = {HEAD: np.frombuffer(json.dumps(head).encode(), np.uint8)}
     arrays |= {f"{UPDATE}{k}": update for k, update in enumerate(state.updates.values())}
     arrays |= {f"{INNER}{k}": array for k, array in enumerate(state.inner.values())}
+    arrays |= {f"{VARIATE}{k}": array for k, array in enumerate(state.variates.values())}
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]
     write_sealed(path, FORMAT, buffer.getvalue())
@@ -96,4 +104,6 @@ def read_state(path: Path, origin: Origin) -> SavedState:
         head["selections"],
         {key: arrays[f"{UPDATE}{k}"] for k, key in enumerate(head["updates"])},
         {name: arrays[f"{INNER}{k}"] for k, name in enumerate(head["inner"])},
+        head["known"],
+        {name: arrays[f"{VARIATE}{k}"] for k, name in enumerate(head["variates"])},
     )

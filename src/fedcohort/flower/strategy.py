@@ -11,32 +11,29 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedcohort.arguments import checked_choice
 from fedcohort.designs import Design, Recipe
+from fedcohort.difference import Difference, EstimatorName, estimator_of
 from fedcohort.errors import FlowerError
 from fedcohort.flower.aggregate import aggregated, within_range
 from fedcohort.flower.directory import Directory, Names
-from fedcohort.flower.failures import (
-    ON_FAILURE,
-    OnFailure,
-    redrawn,
-    refuse_other_loops,
-    renormalised,
-)
+from fedcohort.flower.failures import OnFailure, refuse_other_loops
 from fedcohort.flower.grid_view import FirstAnswers, wait_for_nodes
 from fedcohort.flower.inner_state import packed, put_back, state_of, unpacked
 from fedcohort.flower.inner_strategy import (
     messages_to,
     refuse_secure_aggregation,
+    refuse_wrapper,
     waiting_for_no_more_than,
     weighing_strategy,
 )
 from fedcohort.flower.keyed_memory import KeyedMemory
+from fedcohort.flower.keyed_variates import KeyedVariates
 from fedcohort.flower.planner import Planner
 from fedcohort.flower.replies import Decode, Reply, checked_reply
 from fedcohort.flower.saved_state import Origin, SavedState, read_state, write_state
 from fedcohort.flower.selection_log import SelectionLog
 from fedcohort.flower.sent_model import SentModel
+from fedcohort.flower.settling import FailureRule
 from fedcohort.flower.training_round import TrainingRound
 from fedcohort.streams import Stream, stream
 
@@ -60,6 +57,11 @@ class CohortStrategy(Strategy):
         Which design to draw from.
     seed
         Of draws and of the order of equals: one seed, one sequence of cohorts.
+    estimator
+        ``"plain"``; or ``"difference"``, or a :class:`fedcohort.Difference`, which remembers the
+        clients' last updates to take their variance out of the aggregate. That needs memory for n
+        models (or ``clusters`` of them) and this strategy's own ``start``; wrappers for privacy
+        are refused with it.
     sizes
         Samples by client name or node id; None asks the nodes (``register_size_query``).
     names
@@ -72,7 +74,6 @@ class CohortStrategy(Strategy):
         it over those that answered (as Flower does; biased).
     tries
         How often ``"redraw"`` draws again.
-        With a wrapper for privacy around this strategy, replies that come so are not clipped.
     extra
         Over-selection: so many more draws, of which the first ``cohort_size`` that are answered
         count. That favours fast clients, so it is biased; only with ``start`` of this strategy.
@@ -104,6 +105,7 @@ class CohortStrategy(Strategy):
         recipe: Recipe,
         *,
         seed: int,
+        estimator: EstimatorName | Difference = "plain",
         sizes: Mapping[str | int, int] | None = None,
         names: Names = "client",
         on_failure: OnFailure = "keep",
@@ -120,24 +122,21 @@ class CohortStrategy(Strategy):
         decode: Decode | None = None,
         secure_aggregation: bool = False,
     ) -> None:
-        checked_choice("CohortStrategy", "on_failure", on_failure, ON_FAILURE)
+        difference = estimator_of("CohortStrategy", estimator)
         if secure_aggregation:
-            refuse_secure_aggregation(recipe)
+            refuse_secure_aggregation(recipe, is_difference=difference is not None)
         self.strategy, self.recipe, self.seed = strategy, recipe, seed
         self._inner = weighing_strategy(strategy)
-        if extra < 0 or (extra and on_failure == "redraw"):
-            raise FlowerError(
-                f"CohortStrategy: extra must be 0 or more, and 0 with on_failure='redraw', which "
-                f"replaces what is lost; got {extra}. Choose one of the two."
-            )
-        self._on_failure, self._tries, self._extra = on_failure, tries, extra
+        self._rule = FailureRule(on_failure, tries, extra, recipe.cohort_size, seed)
         self._deadline, self._max_norm, self._decode = deadline, max_norm, decode
         self._is_wrapper_within = strategy is not self._inner
+        if self._is_wrapper_within and difference is not None:
+            refuse_wrapper(strategy)
         self._planner = Planner(
             recipe,
             seed=seed,
             extra=extra,
-            needs_equal_draws=on_failure == "redraw" or extra > 0 or self._is_wrapper_within,
+            needs_equal_draws=self._rule.needs_own_loop or self._is_wrapper_within,
             max_draws=max_draws,
         )
         self.directory = Directory(
@@ -149,7 +148,10 @@ class CohortStrategy(Strategy):
         )
         self.selections = SelectionLog(log_file)
         self._memory = KeyedMemory(sketch, seed=seed) if recipe.learns else None
-        self._origin = Origin(seed, sketch, type(self._inner).__name__, names)
+        self._variates = None if difference is None else KeyedVariates(difference)
+        self._origin = Origin(
+            seed, sketch, type(self._inner).__name__, names, repr(difference or "plain")
+        )
         self._design: Design | None = None
         self._round: TrainingRound | None = None
         self._rounds_before = self._number = 0
@@ -164,8 +166,9 @@ class CohortStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Draw the round's clients, and let the inner strategy write to exactly these."""
-        if not self._is_started and (self._on_failure == "redraw" or self._extra):
-            refuse_other_loops()
+        is_difference = self._variates is not None
+        if not self._is_started and (is_difference or self._rule.needs_own_loop):
+            refuse_other_loops(is_difference=is_difference)
         self._close_dropped_round()
         number = self._rounds_before + server_round
         # Only before the first round: afterwards training goes on with whoever is left.
@@ -197,6 +200,10 @@ class CohortStrategy(Strategy):
             return None, None
         now.take(replies, self._keys_by_node(now.counts))
         settled = self._settled(now, now.design)
+        if self._variates is not None:
+            now.recalled = self._variates.recall(
+                now.design.population, list(settled), now.sent.dimension
+            )
         if not self._is_wrapper_within:
             settled = within_range(now, settled)
         # In the population's order: neither node ids nor arrival change a sum of floats.
@@ -206,11 +213,13 @@ class CohortStrategy(Strategy):
         self.selections.write(now.number, now.design, now.counts, moved, now.failed, self.seed)
         if self._memory is not None:
             self._memory.record(now.kept())
+        if self._variates is not None and model is not None:
+            self._variates.record(now.updates())
         return model, metrics
 
     def start(self, grid: Grid, *args: Any, **kwargs: Any) -> Result:
         """Train, as every strategy does; with ``extra`` a round ends with the first answers."""
-        around = FirstAnswers(grid, self._is_enough) if self._extra else grid
+        around = FirstAnswers(grid, self._is_enough) if self._rule.extra else grid
         self._rounds_before = self._number  # a second start goes on in the stream
         self._is_started = True
         try:
@@ -223,13 +232,16 @@ class CohortStrategy(Strategy):
     def save(self, path: Path) -> None:
         """Write what a restarted server needs.
 
-        That is how many rounds were drawn, the clients, who was drawn, the memory, and the moments
-        or the momentum of the inner strategy; the model is the caller's to keep.
+        That is how many rounds were drawn, the clients, who was drawn, the memory (the difference
+        estimator's as well), and the moments or the momentum of the inner strategy; the model is
+        the caller's to keep.
         """
         kept = {} if self._memory is None else self._memory.state()
         inner = packed(state_of(self._inner))
         clients, drawn = self.directory.state(), self.selections.state()
-        write_state(path, SavedState(self._number, clients, drawn, kept, inner), self._origin)
+        variates = ((), {}) if self._variates is None else self._variates.state()
+        state = SavedState(self._number, clients, drawn, kept, inner, *variates)
+        write_state(path, state, self._origin)
 
     def load(self, path: Path) -> None:
         """Go on where :meth:`save` was called, in the same stream of cohorts."""
@@ -240,6 +252,8 @@ class CohortStrategy(Strategy):
         put_back(self._inner, unpacked(state.inner))
         if self._memory is not None:
             self._memory.restore(state.updates)
+        if self._variates is not None:
+            self._variates.restore(state.known, state.variates)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -279,6 +293,7 @@ class CohortStrategy(Strategy):
             max_norm=self._max_norm,
             decode=self._decode,
             keep=None if self._memory is None else self._memory.shortened,
+            whole=self._variates is not None,
         )
 
     def _messages(self, now: TrainingRound, keys: list[str]) -> list[Message]:
@@ -298,17 +313,6 @@ class CohortStrategy(Strategy):
 
     def _settled(self, now: TrainingRound, design: Design) -> dict[str, float]:
         """Return the weights of those that answered, by the rule for failures."""
-        weights = {key: w for key, w in now.weights.items() if key in now.answered}
-        if self._extra:
-            counts = {key: now.counts[key] for key in now.answered}
-            shares = sum(counts.values())
-            if self._on_failure == "keep":
-                shares = max(self.recipe.cohort_size, shares)
-            return {key: count / shares for key, count in counts.items()}
-        if self._on_failure == "renormalise":
-            return renormalised(weights)
-        if self._on_failure == "keep" or len(weights) == len(now.weights):
-            return weights
 
         def ask(keys: list[str]) -> set[str]:
             if keys:
@@ -317,11 +321,4 @@ class CohortStrategy(Strategy):
                 now.take(replies, self._keys_by_node(keys))
             return set(now.answered)
 
-        counts = redrawn(
-            now.counts,
-            design.population,
-            ask,
-            tries=self._tries,
-            rng=stream(self.seed, round_=now.number, use=Stream.REDRAW),
-        )
-        return {key: count / design.cohort_size for key, count in counts.items()}
+        return self._rule.settled(now, design, ask)

@@ -13,8 +13,9 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedcohort.designs import Design
+from fedcohort.flower.keyed_variates import Recalled
 from fedcohort.flower.replies import Reply
-from fedcohort.flower.sent_model import SentModel
+from fedcohort.flower.sent_model import Around, SentModel
 
 log = getLogger("flwr.fedcohort")
 
@@ -40,6 +41,8 @@ class TrainingRound:
         The metadata of the messages that were written: Flower gives them ids when it sends them.
     answered, failed
         The usable replies, and why others cannot be used.
+    recalled
+        What the difference estimator remembers of the clients; None: a plain aggregate.
     """
 
     server_round: int
@@ -54,6 +57,7 @@ class TrainingRound:
     asked: list[Any] = field(default_factory=list)
     answered: dict[str, Reply] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    recalled: Recalled | None = None
 
     def draw(self, design: Design, rng: np.random.Generator) -> None:
         """Draw the clients."""
@@ -66,6 +70,14 @@ class TrainingRound:
     def kept(self) -> dict[str, NDArray[np.float32]]:
         """Return what is to be remembered of those that answered."""
         return {k: reply.kept for k, reply in self.answered.items() if reply.kept is not None}
+
+    def updates(self) -> dict[str, NDArray[np.float32]]:
+        """Return the whole updates of those that answered."""
+        return {k: reply.update for k, reply in self.answered.items() if reply.update is not None}
+
+    def around(self, key: str) -> Around | None:
+        """Return what the difference estimator puts around a client's update."""
+        return None if self.recalled is None else self.recalled.around(key)
 
     @property
     def draws_answered(self) -> int:

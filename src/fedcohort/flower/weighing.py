@@ -7,20 +7,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedcohort.flower.replies import Reply, is_finite_number, with_content
-from fedcohort.flower.sent_model import SentModel
+from fedcohort.flower.sent_model import Around, SentModel
+from fedcohort.flower.training_round import TrainingRound
 
 
 def weighed_replies(
-    replies: Mapping[str, Reply],
-    weights: Mapping[str, float],
-    sent: SentModel,
-    *,
-    weight_key: str,
-    is_wrapped: bool,
+    now: TrainingRound, weights: Mapping[str, float], *, weight_key: str, is_wrapped: bool
 ) -> list[Message]:
     """Return the replies of the clients in ``weights``, in that order.
 
@@ -28,20 +24,21 @@ def weighed_replies(
     client that did not move.
     """
     total = sum_of(weights)
-    metrics = shared_metrics([replies[key] for key in weights], weight_key)
+    metrics = shared_metrics([now.answered[key] for key in weights], weight_key)
     messages = [
         weighed(
-            replies[key],
-            sent,
+            now.answered[key],
+            now.sent,
             weight=weight,
             total=1.0 if is_wrapped else total,
             weight_key=weight_key,
             metrics=metrics,
+            around=now.around(key),
         )
         for key, weight in weights.items()
     ]
     if is_wrapped and total < 1.0:
-        messages.append(resting(messages, sent, weight_key))
+        messages.append(resting(messages, now.sent, weight_key))
     return messages
 
 
@@ -70,18 +67,21 @@ def weighed(
     total: float,
     weight_key: str,
     metrics: Collection[str] = (),
+    around: Around | None = None,
 ) -> Message:
     """Return the reply as the inner strategy must see it.
 
     It divides by the sum W of all weights; with theta + W (theta_i - theta) in the place of
-    theta_i it then computes theta + sum w_i (theta_i - theta), for any W. Records get the same
-    names in every reply, and only the ``metrics`` that all share go along.
+    theta_i it then computes theta + sum w_i (theta_i - theta), for any W. The difference
+    estimator's theta + W (theta_i - theta - h_i) + H gives theta + sum w_i (theta_i - theta - h_i)
+    + H. Records get the same names in every reply, and only the ``metrics`` that all share go
+    along.
     """
     arrays = reply.arrays
     found = next(iter(reply.message.content.metric_records.values()))
-    if total != 1.0:
+    if total != 1.0 or around is not None:
         arrays = ArrayRecord(
-            {name: Array(sent.stretched(name, arrays[name], total)) for name in sent.arrays}
+            {name: Array(sent.stretched(name, arrays[name], total, around)) for name in sent.arrays}
         )
     shared = {name: found[name] for name in metrics}
     changed = RecordDict(
@@ -90,11 +90,21 @@ def weighed(
     return with_content(reply.message, changed)
 
 
-def leaves_the_range(reply: Reply, sent: SentModel, total: float) -> bool:
+def leaves_the_range(
+    reply: Reply, sent: SentModel, total: float, around: Around | None = None
+) -> bool:
     """Whether the stretched reply has entries that the model's types cannot hold."""
     return any(
-        not _is_finite(sent.stretched(name, array, total)) for name, array in reply.arrays.items()
+        not _is_finite(sent.stretched(name, array, total, around))
+        for name, array in reply.arrays.items()
     )
+
+
+def memory_alone(sent: SentModel, mean: NDArray[np.floating], weight_key: str) -> Message:
+    """Return the only reply of a round without clients: the model moved by what is remembered."""
+    metrics = MetricRecord({weight_key: 1.0})
+    content = RecordDict({"arrays": sent.displaced(mean), "metrics": metrics})
+    return Message(content, dst_node_id=0, message_type=MessageType.TRAIN)
 
 
 def resting(messages: Sequence[Message], sent: SentModel, weight_key: str) -> Message:

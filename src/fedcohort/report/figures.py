@@ -44,6 +44,8 @@ MOST_COLUMNS = 3
 #: In inches, of an entry of the legend: its line, and a letter; and letters of its title.
 LINE_WIDTH, LETTER_WIDTH = 0.6, 0.075
 LETTERS_PER_INCH = 15
+#: Rows of the legend that the axes leave room for, and what each further one takes, in inches.
+ROWS_WITH_ROOM, ROW_HEIGHT = 2, 0.17
 LONGEST_LABEL = 40
 Grid = list[list[Axes]]
 
@@ -169,11 +171,14 @@ def _explain(figure: Figure, pen: Pen, panels: list[Setting], *, rolling: bool) 
     names = [_entry(str(label)) for label in handles]
     width = figure.get_figwidth()
     entry_width = LINE_WIDTH + LETTER_WIDTH * max(map(len, names), default=0)
+    n_columns = max(1, min(len(names), int(width / entry_width)))
+    more = max(0, math.ceil(len(names) / n_columns) - ROWS_WITH_ROOM)
+    figure.set_figheight(figure.get_figheight() + ROW_HEIGHT * more)
     figure.legend(
         handles.values(),
         names,
         loc="outside lower center",
-        ncols=max(1, min(len(names), int(width / entry_width))),
+        ncols=n_columns,
         title=textwrap.fill("; ".join(parts), int(LETTERS_PER_INCH * width)),
         title_fontsize="small",
     )

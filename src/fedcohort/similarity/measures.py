@@ -35,14 +35,44 @@ def arccos(updates: NDArray[np.floating]) -> NDArray[np.float64]:
     largest = largest_entries(updates)
     zero = largest == 0
     scale = np.where(zero, 1.0, largest)[:, None]
-    cosine = _gram(len(updates), (block / scale for block in _blocks(updates)))
-    norm = np.sqrt(np.where(zero, 1.0, cosine.diagonal()))
-    cosine /= norm[:, None]
-    cosine /= norm[None, :]
-    cosine[np.ix_(zero, zero)] = 1.0
-    angles = _condensed(cosine)
-    np.clip(angles, -1.0, 1.0, out=angles)
-    return np.arccos(angles, out=angles)
+    return angles(_gram(len(updates), (block / scale for block in _blocks(updates))))
+
+
+def angles(products: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the angles of vectors with these inner products, shape (n, n); overwrites them.
+
+    Examples
+    --------
+    >>> angles(np.array([[4.0, 2.0], [2.0, 1.0]])).tolist()
+    [0.0]
+    """
+    squares = products.diagonal()
+    zero = squares == 0
+    norm = np.sqrt(np.where(zero, 1.0, squares))
+    products /= norm[:, None]
+    products /= norm[None, :]
+    products[np.ix_(zero, zero)] = 1.0
+    found = _condensed(products)
+    np.clip(found, -1.0, 1.0, out=found)
+    return np.arccos(found, out=found)
+
+
+def inner_products(
+    updates: NDArray[np.floating], rows: NDArray[np.int64] | None = None
+) -> NDArray[np.float64]:
+    """Return the inner products of these rows (all of them by default) with all updates.
+
+    Examples
+    --------
+    >>> inner_products(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1])).tolist()
+    [[11.0, 25.0]]
+    """
+    if rows is None:
+        return _gram(len(updates), _blocks(updates))
+    products = np.zeros((len(rows), len(updates)))
+    for block in _blocks(updates):
+        products += block[rows] @ block.T
+    return products
 
 
 def l2(updates: NDArray[np.floating]) -> NDArray[np.float64]:

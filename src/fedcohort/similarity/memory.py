@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort.errors import MemoryOfUpdatesError
+from fedcohort.similarity.measures import inner_products
 from fedcohort.similarity.sketch import CountSketch
 from fedcohort.whole_file import read_sealed, write_sealed
 
@@ -57,6 +58,8 @@ class UpdateMemory:
             )
         self._sketch = None if sketch is None else CountSketch(dimension, sketch, seed=seed)
         self._updates = np.zeros((n_clients, sketch or dimension), dtype=np.float32)
+        self._products: NDArray[np.float64] | None = None
+        self._changed = np.zeros(n_clients, dtype=bool)
         self._last_seen = np.full(n_clients, NEVER, dtype=np.int64)
 
     @property
@@ -102,7 +105,26 @@ class UpdateMemory:
                 f"Leave the client out, and keep what it sent before."
             )
         self._updates[positions] = vectors
+        self._changed[positions] = True
         self._last_seen[positions] = round_
+
+    def products(self) -> NDArray[np.float64]:
+        """Return all inner products of what is remembered, shape (n_clients, n_clients).
+
+        They are kept: only the rows of clients that sent an update since are computed again, m of
+        n in a round.
+        """
+        changed = np.flatnonzero(self._changed)
+        if self._products is None or 2 * len(changed) > self.n_clients:
+            self._products = inner_products(self._updates)
+        elif len(changed):
+            rows = inner_products(self._updates, changed)
+            self._products[changed] = rows
+            self._products[:, changed] = rows.T
+        self._changed[:] = False
+        view = self._products.view()
+        view.setflags(write=False)
+        return view
 
     def _positions(self, clients: object) -> NDArray[np.int64]:
         """Let distinct positions of clients through."""
@@ -160,11 +182,16 @@ class UpdateMemory:
             "sketch": self.sketch,
             "seed": self.seed,
         }
-        return {
+        arrays: dict[str, NDArray[np.generic]] = {
             "head": np.array(json.dumps(head)),
             "updates": self._updates,
             "last_seen": self._last_seen,
         }
+        if (
+            self._products is not None
+        ):  # not computed again: a row's last bits depend on its company
+            arrays |= {"products": self._products, "changed": self._changed}
+        return arrays
 
     @classmethod
     def of_state(cls, state: dict[str, NDArray[np.generic]]) -> Self:
@@ -172,6 +199,9 @@ class UpdateMemory:
         memory = cls(len(state["last_seen"]), **json.loads(str(state["head"])))
         memory._updates[...] = state["updates"]
         memory._last_seen[...] = state["last_seen"]
+        if "products" in state:
+            memory._products = state["products"].astype(np.float64)
+            memory._changed[...] = state["changed"]
         return memory
 
 

@@ -56,27 +56,47 @@ def similarity_tree(
         ``"vector"`` and ``"bisecting"`` know the measures ``"arccos"`` and ``"l2"`` and Ward's
         linkage only.
     """
-    n = len(updates)
-    chosen = _chosen(n, measure, linkage) if kind == "auto" else kind
-    log.info("%s: %s tree of %d clients", owner, chosen, n)
-    if chosen == "exact":
-        _check_memory(owner, n, measure, linkage)
+    chosen = chosen_kind(owner, kind, len(updates), measure, linkage)
+    return built_tree(owner, updates, masses, capacity, chosen, measure, linkage, rng)
+
+
+def built_tree(
+    owner: str,
+    updates: NDArray[np.floating],
+    masses: NDArray[np.int64],
+    capacity: int,
+    kind: TreeKind,
+    measure: MeasureName,
+    linkage: Linkage,
+    rng: np.random.Generator,
+) -> GroupTree:
+    """Build the tree that :func:`chosen_kind` named."""
+    if kind == "exact":
         return cut_tree(merge_tree(MEASURES[measure](updates), linkage), masses, capacity)
-    if not _has_vectors(measure, linkage):
-        raise DesignError(
-            f"{owner}: a {chosen} tree needs measure arccos or l2 and linkage ward; got "
-            f"{measure} and {linkage}. Use tree='exact'."
-        )
     points = unit_vectors(updates) if measure == "arccos" else centred_points(updates)
-    if chosen == "vector":
+    if kind == "vector":
         return cut_tree(_vector_tree(owner, points), masses, capacity)
     return bisected(points, masses, capacity, rng)
 
 
-def _chosen(n: int, measure: MeasureName, linkage: Linkage) -> TreeKind:
-    if n <= AUTO_EXACT or not _has_vectors(measure, linkage):
-        return "exact"
-    return "vector" if n <= AUTO_VECTOR and find_spec("fastcluster") else "bisecting"
+def chosen_kind(
+    owner: str, kind: TreeKind, n: int, measure: MeasureName, linkage: Linkage
+) -> TreeKind:
+    """Say which tree ``"auto"`` builds of n clients, and refuse what cannot be built."""
+    if kind == "auto":
+        if n <= AUTO_EXACT or not _has_vectors(measure, linkage):
+            kind = "exact"
+        else:
+            kind = "vector" if n <= AUTO_VECTOR and find_spec("fastcluster") else "bisecting"
+    log.info("%s: %s tree of %d clients", owner, kind, n)
+    if kind == "exact":
+        _check_memory(owner, n, measure, linkage)
+    elif not _has_vectors(measure, linkage):
+        raise DesignError(
+            f"{owner}: a {kind} tree needs measure arccos or l2 and linkage ward; got "
+            f"{measure} and {linkage}. Use tree='exact'."
+        )
+    return kind
 
 
 def _check_memory(owner: str, n: int, measure: MeasureName, linkage: Linkage) -> None:

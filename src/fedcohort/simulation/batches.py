@@ -16,6 +16,9 @@ from fedcohort.simulation.local_training import LocalTraining
 from fedcohort.streams import Stream, stream
 from fedcohort.subsets import draw_subsets
 
+#: The positions of every batch, padded with 0, and the batches' lengths.
+Batches = tuple[NDArray[np.int64], NDArray[np.int64]]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lane:
@@ -55,7 +58,14 @@ def make_schedule(
     lanes: Sequence[Lane], training: LocalTraining, *, round_: int, n_keys: int
 ) -> Schedule:
     """Lay out the round: as many steps as the busiest lane takes."""
-    batches = [_lane_batches(lane, training, round_) for lane in lanes]
+    # Runs with one seed share every client's randomness: a client is laid out once.
+    known: dict[tuple[int, int, int], Batches] = {}
+    batches = []
+    for lane in lanes:
+        whose = (lane.seed, lane.client, len(lane.samples))
+        if whose not in known:
+            known[whose] = _lane_batches(lane, training, round_)
+        batches.append(known[whose])
     steps = max(len(lengths) for _, lengths in batches)
     shape = (steps, len(lanes), training.batch_size)
     positions = np.zeros(shape, dtype=np.int64)
@@ -76,9 +86,7 @@ def make_schedule(
     return Schedule(positions, weights, active, keys)
 
 
-def _lane_batches(
-    lane: Lane, training: LocalTraining, round_: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _lane_batches(lane: Lane, training: LocalTraining, round_: int) -> Batches:
     """Return the positions of every batch, padded with 0, and the batches' lengths."""
     rng = stream(lane.seed, round_=round_, use=Stream.BATCHES, client=lane.client)
     n, most = len(lane.samples), training.batch_size

@@ -20,12 +20,14 @@ def one_class_shards(
     seed: int,
     clients_per_class: int = 10,
     train_size: int | Sequence[int] = 500,
+    deal_sizes: bool = False,
     test_size: int = 80,
 ) -> FederatedData:
     """Give every client samples of one class only: the paper's figure 1.
 
     Clients are numbered by class, ``clients_per_class`` each; no sample is used twice.
-    ``train_size`` is every client's, or lists those of a class's clients one by one. The paper
+    ``train_size`` is every client's, or lists those of a class's clients one by one; with
+    ``deal_sizes`` the sizes of all classes are dealt out to all clients at random. The paper
     speaks of 100 test samples, which digit 5 of MNIST does not have; 80 is what its code uses.
     """
     listed = np.ndim(train_size) > 0
@@ -41,12 +43,15 @@ def one_class_shards(
             f"each; got {clients_per_class} and {train_size} (and {test_size} test samples)."
         )
     rng = stream(seed, use=Stream.PARTITION)
+    shape = (dataset.n_classes, clients_per_class)
+    train = np.tile(sizes, dataset.n_classes)
+    train = (rng.permutation(train) if deal_sizes else train).reshape(shape)
     parts = []
-    for labels, each in ((dataset.y, sizes), (dataset.test_y, [test_size] * clients_per_class)):
+    for labels, each in ((dataset.y, train), (dataset.test_y, np.full(shape, test_size))):
         shards: list[NDArray[np.int64]] = []
         for label in range(dataset.n_classes):
             members = np.flatnonzero(labels == label)
-            needed = int(sum(each))
+            needed = int(each[label].sum())
             if needed > len(members):
                 raise DataError(
                     f"one_class_shards: needs {needed} samples of class {label} for "
@@ -54,7 +59,7 @@ def one_class_shards(
                     f"clients per class."
                 )
             chosen = rng.choice(members, needed, replace=False)
-            shards.extend(np.split(chosen, np.cumsum(each)[:-1]))
+            shards.extend(np.split(chosen, np.cumsum(each[label])[:-1]))
         parts.append(tuple(shards))
     return FederatedData(dataset, *parts)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
@@ -37,6 +37,9 @@ from fedcohort.simulation.options import Options
 from fedcohort.simulation.oracle import Yardstick, yardstick
 from fedcohort.simulation.resident_data import ResidentData
 from fedcohort.simulation.server import Drawn, Run, Server
+
+#: Clients whose models fill so many bytes train together for the yardstick.
+YARDSTICK_BYTES = 2**30
 
 
 @final
@@ -241,28 +244,49 @@ class Simulation:
         if every is None or round_ % every:
             return [None] * len(self.runs)
         found = []
-        for k, (each, step) in enumerate(zip(drawn, steps, strict=True)):
-            variates = self._servers[k].variates
-            everyone = np.arange(self.runs[k].data.n_clients)
-            remembered = None if variates is None else variates.of(everyone).cpu().numpy()
-            gradients = self._full_gradients[k](self._models[k]).cpu().numpy()
-            updates = self._everyones_updates(k, round_)
-            facts = (each.design, step.cpu().numpy(), updates, gradients, remembered)
-            found.append(self._pool.submit(yardstick, *facts))
+        for some in self._fitting(YARDSTICK_BYTES):
+            trained = self._everyones_updates(some, round_)
+            for k, updates in zip(some, trained, strict=True):
+                variates = self._servers[k].variates
+                everyone = np.arange(self.runs[k].data.n_clients)
+                remembered = None if variates is None else variates.of(everyone).cpu().numpy()
+                gradients = self._full_gradients[k](self._models[k]).cpu().numpy()
+                step = steps[k].cpu().numpy()
+                facts = (drawn[k].design, step, updates, gradients, remembered)
+                found.append(self._pool.submit(yardstick, *facts))
         return [each.result() for each in found]
 
-    def _everyones_updates(self, k: int, round_: int) -> NDArray[np.float32]:
-        """Let all clients train from a run's model; return shape (n_clients, size)."""
-        run, model = self.runs[k], self._models[k]
+    def _fitting(self, n_bytes: int) -> Iterator[list[int]]:
+        """Divide the runs, in order, into groups whose clients' models fit so many bytes."""
+        some: list[int] = []
+        for k, run in enumerate(self.runs):
+            held = sum(self.runs[each].data.n_clients for each in some) + run.data.n_clients
+            if some and 4 * held * self._models.shape[1] > n_bytes:
+                yield some
+                some = []
+            some.append(k)
+        yield some
+
+    def _everyones_updates(self, some: list[int], round_: int) -> list[NDArray[np.float32]]:
+        """Let all clients train from these runs' models; shape (n_clients, size) each."""
         lanes = [
-            Lane(0, run.seed, client, samples)
-            for client, samples in enumerate(run.data.train)
-            if len(samples)
+            [
+                Lane(k, self.runs[k].seed, client, samples)
+                for client, samples in enumerate(self.runs[k].data.train)
+                if len(samples)
+            ]
+            for k in some
         ]
-        updates = np.zeros((run.data.n_clients, len(model)), dtype=np.float32)
-        trained = self._trainer.updates(model[None], lanes, round_)
-        updates[[lane.client for lane in lanes]] = trained.cpu().numpy()
-        return updates
+        together = [lane for own in lanes for lane in own]
+        trained = self._trainer.updates(self._models, together, round_).cpu().numpy()
+        found, start = [], 0
+        for k, own in zip(some, lanes, strict=True):
+            size = self._models.shape[1]
+            updates = np.zeros((self.runs[k].data.n_clients, size), dtype=np.float32)
+            updates[[lane.client for lane in own]] = trained[start : start + len(own)]
+            start += len(own)
+            found.append(updates)
+        return found
 
     def _checkpoint(self) -> Checkpoint:
         return Checkpoint(

@@ -1,0 +1,67 @@
+"""Signals: what a design asks of clients in a round, beyond training the drawn ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.errors import DesignError
+
+#: Asked before the draw, of the clients of a :class:`Request`: the norm of the update that the
+#: client would send (it must train for that), the mean loss of the current model on its samples,
+#: and the seconds that it will take.
+AskedSignal = Literal["update_norm", "loss", "duration"]
+#: Known from earlier rounds, without asking: the root of the mean squared loss of the samples
+#: that a client trained on when it was last drawn, the seconds that it took, and that round.
+PastSignal = Literal["past_loss", "past_duration", "past_round"]
+SignalName = AskedSignal | PastSignal
+ASKED: tuple[AskedSignal, ...] = get_args(AskedSignal)
+PAST: tuple[PastSignal, ...] = get_args(PastSignal)
+
+#: One number per client, NaN where it was not asked, did not answer, or was never drawn.
+Signals = Mapping[str, NDArray[np.floating]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """Which clients are asked for a signal before the draw.
+
+    Attributes
+    ----------
+    signal
+        What they are asked for.
+    clients
+        Their positions in the population, sorted and distinct.
+    """
+
+    signal: AskedSignal
+    clients: NDArray[np.int64]
+
+
+def checked_signal(
+    owner: str, signals: Signals | None, name: SignalName, n_clients: int
+) -> NDArray[np.float64]:
+    """Let a signal of one number per client through: NaN, or finite and at least 0."""
+    if signals is None or name not in signals:
+        raise DesignError(
+            f"{owner}: needs the signal {name!r}, which nobody collected. Let the simulator or "
+            f"the Flower strategy build it, or pass signals={{{name!r}: one number per client}}."
+        )
+    values = np.asarray(signals[name], dtype=np.float64)
+    if values.shape != (n_clients,):
+        raise DesignError(
+            f"{owner}: the signal {name!r} must be one number per client, shape ({n_clients},); "
+            f"got {values.shape}. Use NaN for clients that were not asked."
+        )
+    bad = (values < 0) | np.isinf(values)
+    if bad.any():
+        client = int(np.argmax(bad))
+        raise DesignError(
+            f"{owner}: the signal {name!r} must be finite and at least 0; client {client} has "
+            f"{values[client]}. Use NaN for a client without one."
+        )
+    return values
