@@ -28,22 +28,33 @@ class PlainClusters:
         self.of: list[int | None] = [None] * n
 
     def record(self, clients: np.ndarray, updates: np.ndarray) -> None:
-        chosen: dict[int, list[np.ndarray]] = {}
-        opening = [k for k, client in enumerate(clients) if self.of[client] is None][
-            : self.most - len(self.means)
-        ]
-        for k in opening:
-            self.of[clients[k]] = len(self.means)
-            self.means.append(updates[k])
-        for k, client in enumerate(clients):
-            if k not in opening:
-                distances = [math.dist(updates[k], mean) for mean in self.means]
-                self.of[client] = distances.index(min(distances))
-            chosen.setdefault(self.of[client] or 0, []).append(updates[k])
-        for cluster, members in chosen.items():
-            self.means[cluster] = np.array(
+        for client, update in zip(clients, updates, strict=True):
+            if self.of[client] is None and len(self.means) < self.most:
+                self.of[client] = len(self.means)
+                self.means.append(update)
+            else:
+                self.of[client] = self.place_of(update)
+        for cluster in {self.of[client] for client in clients}:
+            members = [u for c, u in zip(clients, updates, strict=True) if self.of[c] == cluster]
+            self.means[cluster or 0] = np.array(
                 [math.fsum(column) / len(members) for column in zip(*members, strict=True)]
             )
+
+    def place_of(self, update: np.ndarray) -> int:
+        distances = [math.dist(update, mean) for mean in self.means]
+        nearest = distances.index(min(distances))
+        pairs = {
+            (a, b): math.dist(self.means[a], self.means[b])
+            for a in range(len(self.means))
+            for b in range(a + 1, len(self.means))
+        }
+        if not pairs or distances[nearest] <= min(pairs.values()):
+            return nearest
+        kept, freed = min(pairs, key=lambda pair: pairs[pair])
+        self.means[kept] = (self.means[kept] + self.means[freed]) / 2
+        self.of = [kept if cluster == freed else cluster for cluster in self.of]
+        self.means[freed] = update
+        return freed
 
     def h(self) -> np.ndarray:
         zero = np.zeros(self.size)
