@@ -396,3 +396,11 @@ def test_executing_a_complete_run_changes_nothing(tmp_path: Path) -> None:
     execute(RunFolder.open(path))
 
     assert contents(path) == before
+
+
+def test_what_designs_say_of_themselves_is_logged_once(tmp_path: Path) -> None:
+    path = small_run(tmp_path)
+
+    text = (path / "log.txt").read_text()
+
+    assert text.count("SimilarityClusteredDesign: exact tree of 10 clients") == 1

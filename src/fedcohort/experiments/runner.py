@@ -267,11 +267,27 @@ class _QuietFile(logging.FileHandler):
         """Drop the line."""
 
 
+class _NothingTwice(logging.Filter):
+    """Designs are built in every round: what they say of themselves is written once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let a message through that was not there before."""
+        message = record.getMessage()
+        is_new = message not in self._said
+        self._said.add(message)
+        return is_new
+
+
 @contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
     package = logging.getLogger("fedcohort")
     handler = _QuietFile(path, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    handler.addFilter(_NothingTwice())
     level = package.level
     package.addHandler(handler)
     package.setLevel(logging.INFO)
