@@ -8,6 +8,7 @@ from logging import getLogger
 from typing import final
 
 from fedcohort.designs import Design, Recipe, RowDesign, Target
+from fedcohort.designs.signals import Signals
 from fedcohort.flower.failures import check_draws, check_redraw
 from fedcohort.flower.keyed_memory import KeyedMemory
 from fedcohort.population import Population
@@ -49,7 +50,13 @@ class Planner:
         self._last: Design | None = None
         self._group_of: dict[str, Hashable] = {}
 
-    def design(self, population: Population, memory: KeyedMemory | None, number: int) -> Design:
+    def design(
+        self,
+        population: Population,
+        memory: KeyedMemory | None,
+        signals: Signals | None,
+        number: int,
+    ) -> Design:
         """Build the design of a round over the clients that are there."""
         keys = [str(key) for key in population.ids]
         recipe = replace(self._recipe, cohort_size=self._draws(population, number))
@@ -58,7 +65,7 @@ class Planner:
         design = recipe.build(
             population,
             None if memory is None else memory.of(keys),
-            None,
+            signals,
             number,
             stream(self._seed, round_=number, use=Stream.TIES),
         )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedcohort.errors import FlowerError
 from fedcohort.whole_file import read_sealed, write_sealed
 
-FORMAT = "fedcohort flower state 3"
+FORMAT = "fedcohort flower state 4"
 HEAD, UPDATE, INNER, VARIATE = "head", "update.", "inner.", "variate."
 
 
@@ -48,6 +48,8 @@ class SavedState:
         The inner strategy's own state, as arrays.
     known, variates
         The clients that the difference estimator remembers, and its arrays.
+    reports
+        What clients reported beside their updates, by :class:`SignalBook`.
     """
 
     rounds: int
@@ -57,6 +59,7 @@ class SavedState:
     inner: Mapping[str, NDArray[Any]]
     known: Sequence[str]
     variates: Mapping[str, NDArray[Any]]
+    reports: Mapping[str, Mapping[str, float]]
 
 
 def write_state(path: Path, state: SavedState, origin: Origin) -> None:
@@ -71,6 +74,7 @@ def write_state(path: Path, state: SavedState, origin: Origin) -> None:
         "inner": list(state.inner),
         "known": list(state.known),
         "variates": list(state.variates),
+        "reports": state.reports,
     }
     arrays: dict[str, NDArray[Any]] = {HEAD: np.frombuffer(json.dumps(head).encode(), np.uint8)}
     arrays |= {f"{UPDATE}{k}": update for k, update in enumerate(state.updates.values())}
@@ -106,4 +110,5 @@ def read_state(path: Path, origin: Origin) -> SavedState:
         {name: arrays[f"{INNER}{k}"] for k, name in enumerate(head["inner"])},
         head["known"],
         {name: arrays[f"{VARIATE}{k}"] for k, name in enumerate(head["variates"])},
+        head["reports"],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from logging import getLogger
 from pathlib import Path
 from typing import Any, final
@@ -12,6 +13,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedcohort.designs import Design, Recipe
+from fedcohort.designs.signals import Request
 from fedcohort.difference import Difference, EstimatorName, estimator_of
 from fedcohort.errors import FlowerError
 from fedcohort.flower.aggregate import aggregated, within_range
@@ -34,6 +36,8 @@ from fedcohort.flower.saved_state import Origin, SavedState, read_state, write_s
 from fedcohort.flower.selection_log import SelectionLog
 from fedcohort.flower.sent_model import SentModel
 from fedcohort.flower.settling import FailureRule
+from fedcohort.flower.signal_book import SignalBook
+from fedcohort.flower.signal_query import ask_signal
 from fedcohort.flower.training_round import TrainingRound
 from fedcohort.streams import Stream, stream
 
@@ -89,7 +93,8 @@ class CohortStrategy(Strategy):
         Refuse a design that can draw one client more often in a round: with differential privacy
         a client that is drawn k times moves the aggregate by k shares.
     query_timeout
-        Seconds that a new node has to say its size.
+        Seconds that a new node has to say its size, and a client to answer what the recipe asks
+        before the draw (``register_signal_queries``).
     log_file
         Where to write a JSON line for every round; None writes none.
     decode
@@ -129,6 +134,7 @@ class CohortStrategy(Strategy):
         self._inner = weighing_strategy(strategy)
         self._rule = FailureRule(on_failure, tries, extra, recipe.cohort_size, seed)
         self._deadline, self._max_norm, self._decode = deadline, max_norm, decode
+        self._query_timeout = query_timeout
         self._is_wrapper_within = strategy is not self._inner
         if self._is_wrapper_within and difference is not None:
             refuse_wrapper(strategy)
@@ -148,6 +154,7 @@ class CohortStrategy(Strategy):
         )
         self.selections = SelectionLog(log_file)
         self._memory = KeyedMemory(sketch, seed=seed) if recipe.learns else None
+        self._signals = SignalBook(recipe, seed=seed)
         self._variates = None if difference is None else KeyedVariates(difference)
         self._origin = Origin(
             seed, sketch, type(self._inner).__name__, names, repr(difference or "plain")
@@ -180,8 +187,10 @@ class CohortStrategy(Strategy):
         if self._design is not None and not self.directory.has_samples:
             log.warning("round %d: no client with samples is there; the model stays", number)
             return []
-        if changed or self.recipe.learns or self._design is None:
-            self._design = self._planner.design(self.directory.population, self._memory, number)
+        if changed or self.recipe.changes or self._design is None:
+            population = self.directory.population
+            signals = self._signals.collect(population, number, partial(self._asked, now))
+            self._design = self._planner.design(population, self._memory, signals, number)
         now.draw(self._design, stream(self.seed, round_=number, use=Stream.COHORT))
         return self._messages(now, list(now.counts))
 
@@ -211,6 +220,7 @@ class CohortStrategy(Strategy):
         model, metrics = aggregated(self.strategy, self._inner, now, weights)
         moved = {} if model is None else weights
         self.selections.write(now.number, now.design, now.counts, moved, now.failed, self.seed)
+        self._signals.report(now)
         if self._memory is not None:
             self._memory.record(now.kept())
         if self._variates is not None and model is not None:
@@ -239,8 +249,9 @@ class CohortStrategy(Strategy):
         kept = {} if self._memory is None else self._memory.state()
         inner = packed(state_of(self._inner))
         clients, drawn = self.directory.state(), self.selections.state()
-        variates = ((), {}) if self._variates is None else self._variates.state()
-        state = SavedState(self._number, clients, drawn, kept, inner, *variates)
+        known, variates = ((), {}) if self._variates is None else self._variates.state()
+        reports = self._signals.state()
+        state = SavedState(self._number, clients, drawn, kept, inner, known, variates, reports)
         write_state(path, state, self._origin)
 
     def load(self, path: Path) -> None:
@@ -250,6 +261,7 @@ class CohortStrategy(Strategy):
         self.directory.restore(state.population)
         self.selections.restore(state.selections)
         put_back(self._inner, unpacked(state.inner))
+        self._signals.restore(state.reports)
         if self._memory is not None:
             self._memory.restore(state.updates)
         if self._variates is not None:
@@ -284,6 +296,14 @@ class CohortStrategy(Strategy):
             return False
         self._round.accept(replies, self._keys_by_node(self._round.counts))
         return self._round.draws_answered >= self.recipe.cohort_size
+
+    def _asked(self, now: TrainingRound, request: Request) -> dict[str, float]:
+        """Ask clients for a signal before the draw."""
+        keys = [self.directory.keys[client] for client in request.clients]
+        nodes = self._keys_by_node(keys)
+        return ask_signal(
+            now.grid, request.signal, nodes, now.sent.record, timeout=self._query_timeout
+        )
 
     def _check(self, message: Message, sent: SentModel) -> Reply | str:
         return checked_reply(
