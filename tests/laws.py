@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import singledispatch
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +15,21 @@ from numpy.typing import NDArray
 from fedcohort import (
     AutoDesign,
     BalancedDesign,
+    ChosenDesign,
     Design,
     MultinomialDesign,
+    NormOptimalDesign,
+    OortDesign,
     PoissonDesign,
     Population,
     RowDesign,
+    StratifiedDesign,
     TournamentDesign,
     UniformDesign,
 )
 from fedcohort.designs.balanced import RIDGE
+from fedcohort.designs.norm_optimal import APPROXIMATE_PASSES
+from fedcohort.designs.systematic import SystematicDraw
 from fedcohort.designs.walk import centred_points, walked
 from fedcohort.similarity import GroupTree
 
@@ -63,7 +69,20 @@ def _(design: UniformDesign) -> Law:
 
 @law.register
 def _(design: PoissonDesign) -> Law:
-    chances = capped_chances(design.population.sizes.tolist(), design.cohort_size)
+    return coins(capped_chances(design.population.sizes.tolist(), design.cohort_size))
+
+
+@law.register
+def _(design: NormOptimalDesign) -> Law:
+    """The chances in fractions, from the norms as they are."""
+    norms = [Fraction(norm) for norm in np.nan_to_num(design.norms).tolist()]
+    lengths = [s * norm for s, norm in zip(design.population.sizes.tolist(), norms, strict=True)]
+    chances = iterated_chances if design.approximate else capped_chances
+    return coins(chances(lengths, min(design.cohort_size, sum(length > 0 for length in lengths))))
+
+
+def coins(chances: list[Fraction]) -> Law:
+    """Toss independent coins."""
     outcomes: Law = {}
     for counts in product((0, 1), repeat=len(chances)):
         probability = Fraction(1)
@@ -72,6 +91,54 @@ def _(design: PoissonDesign) -> Law:
         if probability:
             outcomes[counts] = probability
     return outcomes
+
+
+@law.register
+def _(design: ChosenDesign) -> Law:
+    return {tuple(int(i in design.chosen) for i in range(design.population.n_clients)): Fraction(1)}
+
+
+@law.register
+def _(design: StratifiedDesign) -> Law:
+    """One row for every draw, over the clients of its stratum."""
+    sizes, strata = design.population.sizes.tolist(), design.strata.tolist()
+    outcomes: Law = {(0,) * len(sizes): Fraction(1)}
+    for stratum, draws in enumerate(design.draws.tolist()):
+        row = [size if h == stratum else 0 for size, h in zip(sizes, strata, strict=True)]
+        if draws:
+            outcomes = together(outcomes, independent_rows([row] * draws, sum(row)))
+    return outcomes
+
+
+@law.register
+def _(design: OortDesign) -> Law:
+    n = design.population.n_clients
+    return together(comb(design.exploit, n), comb(design.explore, n))
+
+
+def comb(lottery: SystematicDraw, n_clients: int) -> Law:
+    """Let the comb fall between any two places where something changes."""
+    ends, end = [], Fraction(0)
+    for length in lottery.lengths.tolist():
+        end += Fraction(length, lottery.step)
+        ends.append(end)
+    changes = sorted({Fraction(0), Fraction(1), *(end % 1 for end in ends)})
+    outcomes: Law = defaultdict(Fraction)
+    for start, stop in pairwise(changes):
+        counts = [0] * n_clients
+        for tooth in range(lottery.draws):
+            place = (start + stop) / 2 + tooth
+            counts[lottery.clients[sum(end <= place for end in ends)]] += 1
+        outcomes[tuple(counts)] += stop - start
+    return dict(outcomes)
+
+
+def together(first: Law, second: Law) -> Law:
+    """Draw from both, independently."""
+    outcomes: Law = defaultdict(Fraction)
+    for (a, p), (b, q) in product(first.items(), second.items()):
+        outcomes[tuple(x + y for x, y in zip(a, b, strict=True))] += p * q
+    return dict(outcomes)
 
 
 @law.register
@@ -224,16 +291,33 @@ def independent_rows(rows: list[list[int]], total: int) -> Law:
     return outcomes
 
 
-def capped_chances(sizes: list[int], cohort_size: int) -> list[Fraction]:
+def capped_chances(sizes: Sequence[int | Fraction], cohort_size: int) -> list[Fraction]:
     """Return q_i = min(1, lambda n_i) with sum m: cap the largest, one after the other."""
     certain: set[int] = set()
     while True:
-        rest = sum(size for i, size in enumerate(sizes) if i not in certain)
-        scale = Fraction(cohort_size - len(certain), rest) if rest else Fraction(0)
+        rest = sum(
+            (Fraction(size) for i, size in enumerate(sizes) if i not in certain), Fraction(0)
+        )
+        scale = (cohort_size - len(certain)) / rest if rest else Fraction(0)
         over = [i for i, size in enumerate(sizes) if i not in certain and scale * size > 1]
         if not over:
             return [Fraction(1) if i in certain else scale * size for i, size in enumerate(sizes)]
         certain.add(max(over, key=lambda i: sizes[i]))
+
+
+def iterated_chances(lengths: Sequence[Fraction], draws: int) -> list[Fraction]:
+    """Return what the approximate iteration arrives at."""
+    total = sum(lengths, Fraction(0))
+    chances = [min(Fraction(1), draws * length / total) for length in lengths]
+    for _ in range(APPROXIMATE_PASSES):
+        below = [chance for chance in chances if chance < 1]
+        if not any(below):
+            return chances
+        scale = (draws - len(chances) + len(below)) / sum(below, Fraction(0))
+        chances = [min(Fraction(1), scale * c) if c < 1 else c for c in chances]
+        if scale <= 1:
+            return chances
+    return chances
 
 
 @dataclass(frozen=True)
@@ -252,10 +336,16 @@ def importance(population: Population) -> list[Fraction]:
 
 
 def weights_of(counts: Counts, design: Design, expected: list[Fraction]) -> list[Fraction]:
-    """Return w = p c / E[c], or p for FedAvg's own sampling: the one formula."""
+    """Return w = p c / E[c], or p for FedAvg's own sampling: the one formula.
+
+    A biased design says itself what a draw weighs; its own tests hold it to its definition.
+    """
     shares = importance(design.population)
     if isinstance(design, UniformDesign) and not design.unbiased:
         return [share * count for share, count in zip(shares, counts, strict=True)]
+    if not design.unbiased:
+        own = design.weight_per_draw.tolist()
+        return [Fraction(weight) * count for weight, count in zip(own, counts, strict=True)]
     return [
         share * count / mean if mean else Fraction(0)
         for share, count, mean in zip(shares, counts, expected, strict=True)

@@ -11,13 +11,20 @@ from populations import rng
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_builds_the_design_of_its_name(name: str) -> None:
-    options = {"groups": ("a", "b", "a", "b")} if name == "target" else {}
+    options = {"groups": ("a", "b", "a", "b")} if name in ("target", "stratified") else {}
     recipe = make_recipe(name, 2, options)
+    signals = {str(signal): np.arange(4.0) for signal in recipe.signals}
 
-    design = recipe.build(Population([4, 3, 2, 1]), None, None, 0, rng())
+    design = recipe.build(Population([4, 3, 2, 1]), None, signals, 0, rng())
 
     assert design.cohort_size == 2
     assert type(design).__name__ == f"{type(recipe).__name__}Design"
+
+
+@pytest.mark.parametrize("name", [name for name, kind in RECIPES.items() if kind.signals])
+def test_a_recipe_that_needs_signals_says_so_where_there_are_none(name: str) -> None:
+    with pytest.raises(DesignError, match=r"Design: needs the signal '.*', which nobody collected"):
+        make_recipe(name, 2, {}).build(Population([4, 3, 2, 1]), None, None, 0, rng())
 
 
 class FixedMemory:

@@ -68,6 +68,6 @@ def test_many_rounds_are_tossed_in_blocks_as_one_by_one(monkeypatch: pytest.Monk
     design = PoissonDesign(Population(CIFAR_SIZES), 10)
     whole = design.draw_many(rng(), 25)
 
-    monkeypatch.setattr("fedcohort.designs.poisson.BLOCK_COINS", 700)
+    monkeypatch.setattr("fedcohort.designs.coins.BLOCK_COINS", 700)
 
     assert (design.draw_many(rng(), 25).toarray() == whole.toarray()).all()

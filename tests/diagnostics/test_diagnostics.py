@@ -3,8 +3,17 @@
 import numpy as np
 import pytest
 
-from fedcohort import MultinomialDesign, Population, SizeClusteredDesign, UniformDesign, diagnostics
+from fedcohort import (
+    MultinomialDesign,
+    Population,
+    PowerOfChoice,
+    SizeClusteredDesign,
+    Uniform,
+    UniformDesign,
+    diagnostics,
+)
 from fedcohort.errors import DesignError
+from frequencies import agree
 from populations import CIFAR_SIZES, rng
 
 
@@ -73,3 +82,44 @@ def test_an_estimate_keeps_its_standard_error_at_every_scale(power: int) -> None
 
     assert scaled.standard_error == 4.0**power * plain.standard_error > 0
     assert scaled.value == 4.0**power * plain.value
+
+
+def test_the_estimated_bias_of_a_design_that_stays_is_its_own() -> None:
+    """False alarms: 1e-6 over the clients; sees a bias that is .01 off."""
+    population = Population([5, 3, 2])
+
+    found = diagnostics.estimated_bias(Uniform(1), population, rng=rng(), rounds=40_000)
+
+    exact = diagnostics.bias(UniformDesign(population, 1))
+    assert agree(found.values, exact, found.standard_errors)
+    assert found.standard_errors.max() < 0.01 / 5.1
+
+
+def test_its_standard_error_is_that_of_a_mean() -> None:
+    """One of two equal clients, weight 1/2 or 0: the deviation is 1/4, over the root of 10,000."""
+    found = diagnostics.estimated_bias(Uniform(1), Population([1, 1]), rng=rng(), rounds=10_000)
+
+    # The variance of a coin is known to (1 - 2 q)^2 / rounds: here nearly exactly.
+    np.testing.assert_allclose(found.standard_errors, 0.25 / 100, rtol=1e-3)
+
+
+def test_only_asked_clients_answer_in_the_estimate() -> None:
+    """All clients as candidates: the largest loss is certain. One candidate: anyone, by size."""
+    population, losses = Population([1, 1, 2]), {"loss": np.array([1.0, 9.0, 3.0])}
+
+    all_asked = diagnostics.estimated_bias(
+        PowerOfChoice(1), population, signals=losses, rng=rng(), rounds=10
+    )
+    one_asked = diagnostics.estimated_bias(
+        PowerOfChoice(1, candidates=1), population, signals=losses, rng=rng(), rounds=10_000
+    )
+
+    assert all_asked.values.tolist() == [-0.25, 0.75, -0.5]
+    assert all_asked.standard_errors.tolist() == [0.0] * 3
+    # False alarms: 1e-6 over the clients.
+    assert agree(one_asked.values, np.zeros(3), one_asked.standard_errors)
+
+
+def test_an_estimate_of_a_single_round_is_refused() -> None:
+    with pytest.raises(DesignError, match=r"estimated_bias: rounds must be at least 2"):
+        diagnostics.estimated_bias(Uniform(1), Population([1, 1]), rng=rng(), rounds=1)

@@ -6,11 +6,19 @@ from dataclasses import MISSING, fields
 from fedcohort.arguments import did_you_mean
 from fedcohort.designs.auto import Auto
 from fedcohort.designs.balanced import Balanced
+from fedcohort.designs.deadline import Deadline
+from fedcohort.designs.divfl import DivFL
+from fedcohort.designs.first_responders import FirstResponders
 from fedcohort.designs.multinomial import Multinomial
+from fedcohort.designs.norm_optimal import NormOptimal
+from fedcohort.designs.oort import Oort
 from fedcohort.designs.poisson import Poisson
+from fedcohort.designs.power_of_choice import PowerOfChoice
 from fedcohort.designs.recipe import Recipe
+from fedcohort.designs.round_robin import RoundRobin
 from fedcohort.designs.similarity_clustered import SimilarityClustered
 from fedcohort.designs.size_clustered import SizeClustered
+from fedcohort.designs.stratified import Stratified
 from fedcohort.designs.target import Target
 from fedcohort.designs.tournament import Tournament
 from fedcohort.designs.uniform import Uniform
@@ -29,6 +37,14 @@ RECIPES: dict[str, type[Recipe]] = {
         Tournament,
         Auto,
         Balanced,
+        Stratified,
+        RoundRobin,
+        NormOptimal,
+        FirstResponders,
+        Deadline,
+        PowerOfChoice,
+        Oort,
+        DivFL,
     )
 }
 

@@ -1,0 +1,95 @@
+"""Designs that leave nothing to chance: this cohort, with these weights."""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from fedcohort.cohort import Cohort
+from fedcohort.designs.base import Design, count_matrix
+
+
+class ChosenDesign(Design):
+    r"""Draw the same clients every time: what chance there is lies in how they were chosen.
+
+    The weights do not vary, so that the bias is :math:`w - p` and V is its square,
+    :math:`\|\sum_i (w_i - p_i) \Delta_i\|^2`. How a *scheme* that chooses anew in every round is
+    biased, :func:`~fedcohort.diagnostics.estimated_bias` measures.
+
+    A final class calls ``_choose`` at the end of its ``__init__``. Nobody may be chosen: the
+    cohort is then empty, and the model stays as it is.
+    """
+
+    unbiased = False
+
+    #: The chosen clients, sorted.
+    chosen: NDArray[np.int64]
+
+    def _choose(
+        self, clients: NDArray[np.int64], weights: NDArray[np.float64] | None = None
+    ) -> None:
+        """Keep distinct clients and their weights; without weights, they are averaged."""
+        order = np.argsort(clients)
+        self.chosen = clients[order]
+        self.chosen.setflags(write=False)
+        self._is_mean = weights is None
+        self._weights = np.zeros(self.population.n_clients)
+        self._weights[self.chosen] = 1 / max(len(clients), 1) if weights is None else weights[order]
+        self._weights.setflags(write=False)
+
+    @property
+    def expected_counts(self) -> NDArray[np.float64]:
+        """Return 1 for the chosen clients, shape (n_clients,)."""
+        return self.max_count().astype(np.float64)
+
+    @property
+    def weight_per_draw(self) -> NDArray[np.float64]:
+        """What each client weighs; 0 for those not chosen."""
+        return self._weights
+
+    def weight_variance(self) -> NDArray[np.float64]:
+        """Return zeros, shape (n_clients,)."""
+        return np.zeros(self.population.n_clients)
+
+    def weight_covariance(self) -> NDArray[np.float64]:
+        """Return zeros, shape (n_clients, n_clients)."""
+        return np.zeros((self.population.n_clients,) * 2)
+
+    def inclusion_probability(self) -> NDArray[np.float64]:
+        """Return 1 for the chosen clients, shape (n_clients,)."""
+        return self.expected_counts
+
+    def max_count(self) -> NDArray[np.int64]:
+        """Return 1 for the chosen clients, shape (n_clients,)."""
+        counts = np.zeros(self.population.n_clients, dtype=np.int64)
+        counts[self.chosen] = 1
+        return counts
+
+    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
+        every_round = np.broadcast_to(self.chosen, (rounds, len(self.chosen)))
+        return count_matrix(every_round, self.population.n_clients)
+
+    def _aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+        return 0.0
+
+    def _cohort(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
+        if self._is_mean and len(clients):
+            return Cohort.of_shares(clients, counts, len(clients))
+        return Cohort.of_weights(clients, counts, self._weights[clients])
+
+
+def smallest(
+    values: NDArray[np.float64],
+    clients: NDArray[np.int64],
+    number: int,
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    """Return up to ``number`` of the clients, by ascending value, equals at random; NaN is none.
+
+    Examples
+    --------
+    >>> values = np.array([3.0, np.nan, 1.0, 2.0])
+    >>> smallest(values, np.array([0, 1, 2, 3]), 2, np.random.default_rng(0)).tolist()
+    [2, 3]
+    """
+    known = rng.permutation(clients[~np.isnan(values[clients])])
+    return known[np.argsort(values[known], kind="stable")][:number]

@@ -1,0 +1,105 @@
+"""Independent coins: every client is drawn, or not, whatever becomes of the others."""
+
+from abc import abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, vstack
+
+from fedcohort.cohort import Cohort
+from fedcohort.designs.base import Design
+from fedcohort.designs.spread import second_moment
+
+#: Coins tossed at a time.
+BLOCK_COINS = 2**22
+
+
+class CoinDesign(Design):
+    r"""Toss a coin for every client: in the cohort with chance :math:`q_i`, weight p_i / q_i.
+
+    .. math::
+
+        \operatorname{Var}[w_i] = p_i^2 (1/q_i - 1), \qquad
+        V = \sum_i p_i^2 (1/q_i - 1) \|\Delta_i\|^2 .
+
+    The residual is random and may be negative; an empty cohort has residual 1 and is never drawn
+    again, since that would bias. A final class gives the chances and the coins.
+    """
+
+    @property
+    @abstractmethod
+    def expected_counts(self) -> NDArray[np.float64]:
+        """The chance of each client, q, shape (n_clients,)."""
+
+    @property
+    @abstractmethod
+    def _missing_chance(self) -> NDArray[np.float64]:
+        """1 - q, shape (n_clients,), with the digits that a difference from 1 would lose."""
+
+    @abstractmethod
+    def _heads(self, rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.bool_]:
+        """Toss every client's coin in every round; ``shape`` is (rounds, n_clients)."""
+
+    @property
+    def weight_per_draw(self) -> NDArray[np.float64]:
+        """What each client weighs if drawn, p / q; 0 where the chance is 0."""
+        chance, importance = self.expected_counts, self.population.importance
+        return np.divide(importance, chance, out=np.zeros_like(chance), where=chance > 0)
+
+    def weight_variance(self) -> NDArray[np.float64]:
+        """Return Var[w], shape (n_clients,)."""
+        return self.weight_per_draw * self.population.importance * self._missing_chance
+
+    def weight_covariance(self) -> NDArray[np.float64]:
+        """Return Cov[w], diagonal, shape (n_clients, n_clients)."""
+        return np.diag(self.weight_variance())
+
+    def inclusion_probability(self) -> NDArray[np.float64]:
+        """Return q, shape (n_clients,)."""
+        return self.expected_counts
+
+    def max_count(self) -> NDArray[np.int64]:
+        """Return 1 where the chance is positive, shape (n_clients,)."""
+        return (self.expected_counts > 0).astype(np.int64)
+
+    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
+        step = max(1, BLOCK_COINS // self.population.n_clients)
+        starts = range(0, max(rounds, 1), step)
+        tossed = [self._toss(rng, min(step, rounds - start)) for start in starts]
+        return tossed[0] if len(tossed) == 1 else csr_array(vstack(tossed))
+
+    def _toss(self, rng: np.random.Generator, rounds: int) -> csr_array:
+        shape = (rounds, self.population.n_clients)
+        row, client = np.nonzero(self._heads(rng, shape))
+        return csr_array((np.ones(len(row), dtype=np.int64), (row, client)), shape=shape)
+
+    def _aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+        return second_moment(self.weight_variance(), updates)
+
+    def _cohort(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
+        return Cohort.of_weights(clients, counts, self.weight_per_draw[clients])
+
+
+def capped_coins(masses: NDArray[np.int64], draws: int) -> tuple[NDArray[np.int64], int]:
+    """Return heads and sides with sum(heads) = draws * sides: chances proportional to mass, capped.
+
+    In integers: client i is drawn when randint(sides) < heads[i]. There are at least ``draws``
+    positive masses.
+
+    Examples
+    --------
+    >>> heads, sides = capped_coins(np.array([8, 1, 1]), draws=2)
+    >>> heads.tolist(), sides
+    ([2, 1, 1], 2)
+    """
+    order = np.argsort(-masses, kind="stable")[:draws]
+    largest = masses[order]
+    left = int(masses.sum()) - (np.cumsum(largest) - largest)
+    # Having capped the c largest, the next is capped if its share of the other m - c draws is 1
+    # or more. Once one is not, no smaller one is.
+    capped = (draws - np.arange(draws)) * largest >= left
+    n_certain = int(np.argmin(capped)) if not capped.all() else draws
+    sides = int(left[n_certain]) if n_certain < draws else 1
+    heads = (draws - n_certain) * masses
+    heads[order[:n_certain]] = sides
+    return heads, sides

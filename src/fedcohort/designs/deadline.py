@@ -1,0 +1,115 @@
+"""A deadline: ask some clients how long they would take, and take as many as are in time."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedcohort.arguments import checked_rng
+from fedcohort.designs.base import drawable_clients
+from fedcohort.designs.candidates import equal_candidates, n_candidates
+from fedcohort.designs.chosen import ChosenDesign, smallest
+from fedcohort.designs.recipe import Knowledge, Recipe
+from fedcohort.designs.signals import Request, SignalName, checked_signal
+from fedcohort.errors import DesignError
+from fedcohort.population import Population
+
+
+@final
+class DeadlineDesign(ChosenDesign):
+    """Average the candidates that end within ``deadline`` seconds, the fastest ``cohort_size``.
+
+    FedCS asks random candidates for their resources, and adds to the cohort, one by one, the
+    client that delays the round least, while the round stays within the deadline. Here a client's
+    duration is one number and does not depend on who else takes part, so that the greedy choice is
+    the fastest first. Left out is FedCS's schedule of one shared radio channel, where uploads
+    follow each other and a client trains while others upload. FedCS takes everyone who fits; here
+    m is the most, and without a deadline the m fastest candidates are taken.
+
+    Biased toward fast clients; but only those among the candidates compete, so that slow ones
+    are drawn when the others are slower. Clients are averaged with equal weight. Where fewer than
+    m are in time, the cohort is those; where nobody is, it is empty and the model stays.
+
+    Needs the signal ``duration`` of the candidates.
+
+    Parameters
+    ----------
+    population, cohort_size
+        Whom to choose from, and how many at most.
+    durations
+        The seconds that each candidate takes, shape (n_clients,); NaN for all others.
+    deadline
+        In seconds, positive.
+    rng
+        Breaks ties.
+
+    Examples
+    --------
+    >>> population, rng = Population([5, 3, 2, 2]), np.random.default_rng(0)
+    >>> durations = [9.0, 1.0, 4.0, np.nan]
+    >>> DeadlineDesign(population, 3, durations, deadline=5.0, rng=rng).chosen.tolist()
+    [1, 2]
+
+    References
+    ----------
+    T. Nishio, R. Yonetani, "Client selection for federated learning with heterogeneous resources
+    in mobile edge", ICC 2019.
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        cohort_size: int,
+        durations: ArrayLike,
+        *,
+        deadline: float = math.inf,
+        rng: np.random.Generator,
+    ) -> None:
+        super().__init__(population, cohort_size)
+        checked_rng(self.name, rng)
+        if not deadline > 0:
+            raise DesignError(
+                f"{self.name}: deadline must be a positive number of seconds; got {deadline!r}. "
+                f"Raise it, or leave it out for none."
+            )
+        given = {"duration": np.asarray(durations, dtype=np.float64)}
+        seconds = checked_signal(self.name, given, "duration", population.n_clients)
+        in_time = np.where(seconds <= deadline, seconds, np.nan)
+        self._choose(smallest(in_time, drawable_clients(self), self.cohort_size, rng))
+
+
+@final
+@dataclass(frozen=True)
+class Deadline(Recipe):
+    """Recipe of :class:`DeadlineDesign`; asks random candidates for their duration.
+
+    Attributes
+    ----------
+    candidates
+        How many clients are asked, all equally likely; 0 for three times the cohort's size.
+    deadline
+        In seconds.
+    """
+
+    name: ClassVar[str] = "deadline"
+    signals: ClassVar[tuple[SignalName, ...]] = ("duration",)
+
+    candidates: int = 0
+    deadline: float = math.inf
+
+    def ask(self, population: Population, round_: int, rng: np.random.Generator) -> Request:
+        """Ask candidates for their duration."""
+        number = n_candidates(
+            DeadlineDesign.__name__, self.candidates, self.cohort_size, population
+        )
+        return Request("duration", equal_candidates(population, number, rng))
+
+    def _design(self, population: Population, known: Knowledge) -> DeadlineDesign:
+        durations = checked_signal(
+            DeadlineDesign.__name__, known.signals, "duration", population.n_clients
+        )
+        return DeadlineDesign(
+            population, self.cohort_size, durations, deadline=self.deadline, rng=known.rng
+        )

@@ -1,0 +1,81 @@
+"""First responders: the model goes to all clients, and the first to answer are averaged."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedcohort.arguments import checked_rng
+from fedcohort.designs.base import drawable_clients
+from fedcohort.designs.chosen import ChosenDesign, smallest
+from fedcohort.designs.recipe import Knowledge, Recipe
+from fedcohort.designs.signals import SignalName, checked_signal
+from fedcohort.population import Population
+
+
+@final
+class FirstRespondersDesign(ChosenDesign):
+    """Send the model to all clients, and average the first ``cohort_size`` that answer.
+
+    The cohort is there as soon as it can be: at the duration of its slowest member. Biased toward
+    fast clients, as badly as can be: where durations do not change from round to round, the slow
+    ones never count, and all clients work in vain but m. Clients are averaged with equal weight,
+    whatever their size. Production systems ask somewhat more clients than they need, to the same
+    effect in proportion.
+
+    A client whose duration is NaN does not answer. Where fewer than m answer, the cohort is
+    those; where nobody does, it is empty and the model stays as it is.
+
+    Needs the signal ``duration`` of all clients.
+
+    Parameters
+    ----------
+    population, cohort_size
+        Whom to send the model to, and how many answers to wait for.
+    durations
+        The seconds after which each client answers, shape (n_clients,); NaN where it does not.
+    rng
+        Breaks ties.
+
+    Examples
+    --------
+    >>> population, rng = Population([5, 3, 2]), np.random.default_rng(0)
+    >>> design = FirstRespondersDesign(population, 2, durations=[9.0, 1.0, 4.0], rng=rng)
+    >>> design.chosen.tolist(), design.bias().tolist()
+    ([1, 2], [-0.5, 0.2, 0.3])
+
+    References
+    ----------
+    K. Bonawitz et al., "Towards federated learning at scale: system design", MLSys 2019 (which
+    asks more devices than it needs and goes on with the first to report).
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        cohort_size: int,
+        durations: ArrayLike,
+        *,
+        rng: np.random.Generator,
+    ) -> None:
+        super().__init__(population, cohort_size)
+        checked_rng(self.name, rng)
+        given = {"duration": np.asarray(durations, dtype=np.float64)}
+        seconds = checked_signal(self.name, given, "duration", population.n_clients)
+        self._choose(smallest(seconds, drawable_clients(self), self.cohort_size, rng))
+
+
+@final
+@dataclass(frozen=True)
+class FirstResponders(Recipe):
+    """Recipe of :class:`FirstRespondersDesign`; asks all clients for their duration."""
+
+    name: ClassVar[str] = "first"
+    signals: ClassVar[tuple[SignalName, ...]] = ("duration",)
+
+    def _design(self, population: Population, known: Knowledge) -> FirstRespondersDesign:
+        durations = checked_signal(
+            FirstRespondersDesign.__name__, known.signals, "duration", population.n_clients
+        )
+        return FirstRespondersDesign(population, self.cohort_size, durations, rng=known.rng)

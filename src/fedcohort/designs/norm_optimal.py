@@ -1,0 +1,168 @@
+"""Norm-optimal sampling: independent coins, likelier for clients with large updates."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedcohort.designs.base import drawable_clients
+from fedcohort.designs.coins import CoinDesign
+from fedcohort.designs.recipe import Knowledge, Recipe
+from fedcohort.designs.signals import SignalName, checked_signal
+from fedcohort.population import Population
+
+#: Passes of the approximate iteration, at most.
+APPROXIMATE_PASSES = 4
+
+
+@final
+class NormOptimalDesign(CoinDesign):
+    r"""Toss a coin for every client, with the chances that make V smallest among all coins.
+
+    Every client trains, and tells the norm of its update; only the drawn ones send it. With
+    :math:`u_i = p_i \|\Delta_i\|` in ascending order, and *l* the largest number such that
+    :math:`0 < m + l - n \le \sum_{j \le l} u_j / u_l`,
+
+    .. math::
+
+        q_i = (m + l - n)\,u_i \Big/ \sum_{j \le l} u_j \quad (i \le l), \qquad
+        q_i = 1 \quad (i > l),
+
+        V = \sum_i (1/q_i - 1)\,u_i^2 .
+
+    No independent coins with the same expected cohort size m have a smaller V. Dependent draws may:
+    for four equal clients with equal updates of norm 1, and m = 2, V is 1/4 here, and 0 with
+    :class:`MultinomialDesign`.
+
+    ``approximate=True`` finds the chances without a sort, from sums that secure aggregation can
+    give: :math:`q_i = \min(1, m u_i / \sum_j u_j)`, then, at most four times, all chances below 1
+    times :math:`C = (m - n + I) / P`, where I counts them and P is their sum, capped at 1; it ends
+    when C is 1 or less. The expected cohort size may then stay below m.
+
+    Unbiased. A client of norm 0 has nothing to send: its chance and its weight are 0, which
+    changes no aggregate of these updates. A client without a norm (NaN: it did not answer) is left
+    out in the same way, and that is a bias. In both cases ``unbiased`` is False and ``bias`` shows
+    whose weight is missing. Where nobody has a positive norm, the cohort is empty.
+
+    Needs the signal ``update_norm`` of all clients, so that all of them train in every round: it
+    saves upload, not work.
+
+    Parameters
+    ----------
+    population, cohort_size
+        Whom to draw from, and how many clients are expected.
+    norms
+        The norm of every client's update, shape (n_clients,), NaN where there is none.
+    approximate
+        Whether to use the iteration instead of the sort.
+
+    Attributes
+    ----------
+    norms
+        As given: a copy.
+    approximate
+        As given.
+
+    Examples
+    --------
+    >>> design = NormOptimalDesign(Population([1, 1, 1, 1]), 2, norms=[6.0, 1.0, 1.0, 0.0])
+    >>> design.expected_counts.tolist()
+    [1.0, 0.5, 0.5, 0.0]
+
+    References
+    ----------
+    W. Chen, S. Horváth, P. Richtárik, "Optimal client sampling for federated learning", TMLR 2022.
+    """
+
+    norms: NDArray[np.float64]
+    approximate: bool
+
+    def __init__(
+        self,
+        population: Population,
+        cohort_size: int,
+        norms: ArrayLike,
+        *,
+        approximate: bool = False,
+    ) -> None:
+        super().__init__(population, cohort_size)
+        drawable_clients(self)
+        given = {"update_norm": np.asarray(norms, dtype=np.float64)}
+        self.norms = checked_signal(self.name, given, "update_norm", population.n_clients).copy()
+        self.norms.setflags(write=False)
+        # Sizes instead of importances: the chances depend on ratios only. By the largest first,
+        # so that no product overflows or vanishes.
+        known = np.nan_to_num(self.norms)
+        lengths = np.asarray(population.sizes * (known / (known.max() or 1.0)), dtype=np.float64)
+        self.approximate = approximate
+        chances = _approximate_chances if approximate else _exact_chances
+        self._chance = np.zeros(population.n_clients)
+        takes_part = np.flatnonzero(lengths)
+        if len(takes_part):
+            draws = min(self.cohort_size, len(takes_part))
+            self._chance[takes_part] = chances(lengths[takes_part], draws)
+        self._chance.setflags(write=False)
+        self.unbiased = bool((self._chance[population.sizes > 0] > 0).all())
+
+    @property
+    def expected_counts(self) -> NDArray[np.float64]:
+        """The chance of each client, q, shape (n_clients,)."""
+        return self._chance
+
+    @property
+    def _missing_chance(self) -> NDArray[np.float64]:
+        return 1.0 - self._chance
+
+    def bias(self) -> NDArray[np.float64]:
+        """Return E[w] - p, shape (n_clients,): minus the importance of those without a chance."""
+        return np.where(self._chance > 0, 0.0, -self.population.importance)
+
+    def _heads(self, rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.bool_]:
+        return np.asarray(rng.random(shape) < self._chance)
+
+
+def _exact_chances(lengths: NDArray[np.float64], draws: int) -> NDArray[np.float64]:
+    """Return the optimal chances of clients with positive lengths, at least ``draws`` of them."""
+    order = np.argsort(-lengths, kind="stable")
+    largest = lengths[order]
+    left = np.cumsum(largest[::-1])[::-1]
+    # With the c largest at chance 1, the next is at most 1 if its share of the other draws is.
+    # This holds for c = draws - 1 at the latest.
+    certain = int(np.argmax((draws - np.arange(draws)) * largest[:draws] <= left[:draws]))
+    chances = np.empty_like(lengths)
+    chances[order] = np.minimum(1.0, (draws - certain) * largest / left[certain])
+    chances[order[:certain]] = 1.0
+    return chances
+
+
+def _approximate_chances(lengths: NDArray[np.float64], draws: int) -> NDArray[np.float64]:
+    """Return the chances that the iteration arrives at."""
+    chances = np.minimum(1.0, draws * lengths / lengths.sum())
+    for _ in range(APPROXIMATE_PASSES):
+        below = chances < 1
+        if not below.any():
+            break
+        scale = (draws - np.count_nonzero(~below)) / chances[below].sum()
+        # Never below 1 but by rounding, which must not take a client's last chance.
+        if scale <= 1:
+            break
+        chances[below] = np.minimum(1.0, scale * chances[below])
+    return np.asarray(chances)
+
+
+@final
+@dataclass(frozen=True)
+class NormOptimal(Recipe):
+    """Recipe of :class:`NormOptimalDesign`; asks all clients for the norm of their update."""
+
+    name: ClassVar[str] = "norm-optimal"
+    signals: ClassVar[tuple[SignalName, ...]] = ("update_norm",)
+
+    approximate: bool = False
+
+    def _design(self, population: Population, known: Knowledge) -> NormOptimalDesign:
+        norms = checked_signal(
+            NormOptimalDesign.__name__, known.signals, "update_norm", population.n_clients
+        )
+        return NormOptimalDesign(population, self.cohort_size, norms, approximate=self.approximate)

@@ -1,0 +1,265 @@
+"""Oort: clients that were useful and fast when they were last drawn, and some that are new."""
+
+from dataclasses import dataclass, fields
+from typing import ClassVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from fedcohort.arguments import checked_rng
+from fedcohort.designs.base import Design, count_matrix, drawable_clients
+from fedcohort.designs.recipe import Knowledge, Recipe
+from fedcohort.designs.signals import PAST, SignalName, Signals, checked_signal
+from fedcohort.designs.systematic import SystematicDraw
+from fedcohort.errors import DesignError
+from fedcohort.population import Population
+
+#: The largest utility is so many units: what a lottery in integers draws by.
+UTILITY_UNITS = 2**24
+
+
+@dataclass(frozen=True)
+class OortOptions:
+    """Hyper-parameters of :class:`OortDesign`.
+
+    The defaults are those of the published program, but for ``cutoff`` (0.7 there) and ``pace``
+    (which its pacer moves).
+
+    Attributes
+    ----------
+    exploration, exploration_decay, exploration_least
+        The share of the cohort that is new in round 0, what it is multiplied by in every round,
+        and where it ends.
+    clip
+        Utilities are cut at this quantile.
+    cutoff
+        Clients whose utility is at least this share of that of the last one that would be taken
+        by rank are in the lottery.
+    pace
+        The preferred duration is this quantile of the known ones.
+    penalty
+        The exponent with which slower clients lose utility.
+    """
+
+    exploration: float = 0.9
+    exploration_decay: float = 0.98
+    exploration_least: float = 0.2
+    clip: float = 0.95
+    cutoff: float = 0.95
+    pace: float = 0.5
+    penalty: float = 2.0
+
+    def __post_init__(self) -> None:
+        for field in fields(OortOptions):
+            value = getattr(self, field.name)
+            if not 0 <= value <= (np.inf if field.name == "penalty" else 1):
+                raise DesignError(
+                    f"OortDesign: {field.name} must be "
+                    f"{'0 or more' if field.name == 'penalty' else 'from 0 to 1'}; got {value!r}. "
+                    f"Leave it out for {field.default}."
+                )
+
+
+@final
+class OortDesign(Design):
+    r"""Average clients that are likely to be useful, and a share of clients that are new.
+
+    A client that was drawn before, last in round :math:`L_i` of *t* (counted from 1 here), with
+    the root mean square :math:`\ell_i` of its samples' losses, and in :math:`d_i` seconds, has
+
+    .. math::
+
+        U_i = n_i \ell_i \text{ (clipped, scaled to 0 ... 1)}, \qquad
+        u_i = \Bigl(U_i + \sqrt{0.1 \ln t / L_i}\Bigr) \cdot
+              \begin{cases} (T / d_i)^\alpha & d_i > T \\ 1 & \text{else.} \end{cases}
+
+    Of the m clients, :math:`\lfloor (1 - \varepsilon) m \rfloor` are drawn from those whose
+    utility is at least a share c of the last one's by rank, in proportion to utility; the
+    rest from clients never drawn, all equally likely. :math:`\varepsilon = \max(\varepsilon_0
+    \gamma^{t-1}, \varepsilon_{\min})`. Where there are too few of one kind, the other fills up.
+
+    Biased, to useful and fast clients: with :math:`q_i` the chance to be drawn, the bias is
+    :math:`q_i / m - p_i`. The chances are proportional to utility, capped at 1, and exact:
+    clients are drawn by :class:`SystematicDraw` in a random order, where the published program
+    draws one after the other, for which there is no formula.
+
+    What needs a state is left out: the pacer, which moves the preferred duration T (here a fixed
+    quantile of the known durations), and the blacklist of clients that were drawn often. So are
+    the noise on utilities and the mixing with fairness. New clients are not drawn by speed, since
+    a client that never trained has told none.
+
+    Needs the signals ``past_loss``, ``past_duration`` and ``past_round``: nobody is asked. A
+    client without a past loss is new; one without a past duration is not slow.
+
+    Parameters
+    ----------
+    population, cohort_size
+        Whom to draw from, and how many.
+    signals
+        The three arrays by name, each of shape (n_clients,), NaN for clients never drawn.
+    round_
+        From 0.
+    options
+        Hyper-parameters.
+    rng
+        Breaks ties and orders the lotteries.
+
+    Attributes
+    ----------
+    exploit, explore
+        The lotteries of known and of new clients.
+
+    Examples
+    --------
+    >>> population, rng = Population([5, 5, 5, 5]), np.random.default_rng(0)
+    >>> signals = {
+    ...     "past_loss": np.array([2.0, 1.0, 0.1, np.nan]),
+    ...     "past_duration": np.array([1.0, 1.0, 1.0, np.nan]),
+    ...     "past_round": np.array([0.0, 0.0, 0.0, np.nan]),
+    ... }
+    >>> design = OortDesign(population, 2, signals, round_=40, rng=rng)
+    >>> design.expected_counts.tolist()
+    [1.0, 0.0, 0.0, 1.0]
+
+    References
+    ----------
+    F. Lai, X. Zhu, H. Madhyastha, M. Chowdhury, "Oort: efficient federated learning via guided
+    participant selection", OSDI 2021.
+    """
+
+    unbiased = False
+
+    exploit: SystematicDraw
+    explore: SystematicDraw
+
+    def __init__(
+        self,
+        population: Population,
+        cohort_size: int,
+        signals: Signals | None,
+        *,
+        round_: int,
+        options: OortOptions | None = None,
+        rng: np.random.Generator,
+    ) -> None:
+        super().__init__(population, cohort_size)
+        checked_rng(self.name, rng)
+        options = options or OortOptions()
+        past = {
+            name: checked_signal(self.name, signals, name, population.n_clients) for name in PAST
+        }
+        clients = rng.permutation(drawable_clients(self))
+        is_known = ~np.isnan(past["past_loss"][clients])
+        known, new = clients[is_known], clients[~is_known]
+        share = max(
+            options.exploration * options.exploration_decay**round_, options.exploration_least
+        )
+        # In floats 1 - 0.9 is less than a tenth.
+        by_share = int((1 - share) * self.cohort_size + 1e-9)
+        n_exploit = max(by_share, self.cohort_size - len(new))
+        n_exploit = min(n_exploit, len(known))
+        utility = _utility(
+            population.sizes[known], {k: v[known] for k, v in past.items()}, round_, options
+        )
+        admitted = _admitted(utility, n_exploit, options.cutoff)
+        self.exploit = SystematicDraw(known[admitted], _units(utility[admitted]), n_exploit)
+        equal = np.ones(len(new), dtype=np.int64)
+        self.explore = SystematicDraw(new, equal, self.cohort_size - n_exploit)
+
+    @property
+    def expected_counts(self) -> NDArray[np.float64]:
+        """The chance of each client, shape (n_clients,)."""
+        chances = np.zeros(self.population.n_clients)
+        for lottery in (self.exploit, self.explore):
+            chances[lottery.clients] = lottery.chances
+        return chances
+
+    def weight_variance(self) -> NDArray[np.float64]:
+        """Return Var[w], shape (n_clients,)."""
+        variances = np.zeros(self.population.n_clients)
+        for lottery in (self.exploit, self.explore):
+            variances[lottery.clients] = lottery.variances
+        return variances / self.cohort_size**2
+
+    def weight_covariance(self) -> NDArray[np.float64]:
+        """Return Cov[w], shape (n_clients, n_clients)."""
+        covariance = np.zeros((self.population.n_clients,) * 2)
+        for lottery in (self.exploit, self.explore):
+            covariance[np.ix_(lottery.clients, lottery.clients)] = lottery.covariance()
+        return covariance / self.cohort_size**2
+
+    def inclusion_probability(self) -> NDArray[np.float64]:
+        """Return the chance of each client, shape (n_clients,)."""
+        return self.expected_counts
+
+    def max_count(self) -> NDArray[np.int64]:
+        """Return 1 where the chance is positive, shape (n_clients,)."""
+        return (self.expected_counts > 0).astype(np.int64)
+
+    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
+        lotteries = (self.exploit, self.explore)
+        places = rng.integers([lottery.step for lottery in lotteries], size=(rounds, 2))
+        drawn = [lottery.drawn_at(places[:, k]) for k, lottery in enumerate(lotteries)]
+        return count_matrix(np.concatenate(drawn, axis=1), self.population.n_clients)
+
+    def _aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+        spreads = [lottery.total_spread(updates) for lottery in (self.exploit, self.explore)]
+        return sum(spreads) / self.cohort_size**2
+
+
+def _utility(
+    sizes: NDArray[np.int64],
+    past: dict[SignalName, NDArray[np.float64]],
+    round_: int,
+    options: OortOptions,
+) -> NDArray[np.float64]:
+    """Return the utility of clients that were drawn before."""
+    if len(sizes) == 0:
+        return np.zeros(0)
+    raw = sizes * past["past_loss"]
+    raw = np.minimum(raw, np.quantile(raw, options.clip))
+    width = float(np.ptp(raw))
+    useful = (raw - raw.min()) / width if width else np.ones(len(raw))
+    # A client that was drawn has a round; one whose round nobody kept was drawn just now.
+    last = np.nan_to_num(past["past_round"], nan=round_) + 1
+    useful = useful + np.sqrt(0.1 * np.log(round_ + 1) / last)
+    seconds = past["past_duration"]
+    if not np.isnan(seconds).all():
+        preferred = np.nanquantile(seconds, options.pace)
+        is_slow = seconds > preferred
+        useful[is_slow] *= (preferred / seconds[is_slow]) ** options.penalty
+    return np.asarray(useful)
+
+
+def _admitted(utility: NDArray[np.float64], number: int, cutoff: float) -> NDArray[np.bool_]:
+    """Say who is in the lottery for ``number`` places."""
+    if number == 0:
+        return np.zeros(len(utility), dtype=bool)
+    last = np.sort(utility)[::-1][number - 1]
+    return np.asarray(utility >= cutoff * last)
+
+
+def _units(utility: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return integers in proportion to utility, at least 1: who is admitted can be drawn."""
+    largest = utility.max(initial=0.0) or 1.0
+    return np.asarray(np.maximum(np.rint(utility / largest * UTILITY_UNITS), 1), dtype=np.int64)
+
+
+@final
+@dataclass(frozen=True)
+class Oort(OortOptions, Recipe):
+    """Recipe of :class:`OortDesign`; its hyper-parameters are :class:`OortOptions`."""
+
+    name: ClassVar[str] = "oort"
+    signals: ClassVar[tuple[SignalName, ...]] = PAST
+
+    def _design(self, population: Population, known: Knowledge) -> OortDesign:
+        return OortDesign(
+            population,
+            self.cohort_size,
+            known.signals,
+            round_=known.round_,
+            options=self,
+            rng=known.rng,
+        )

@@ -1,0 +1,96 @@
+"""Power of choice: of some candidates, those on whom the model does worst."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedcohort.arguments import checked_rng
+from fedcohort.designs.base import drawable_clients
+from fedcohort.designs.candidates import candidates_by_importance, n_candidates
+from fedcohort.designs.chosen import ChosenDesign, smallest
+from fedcohort.designs.recipe import Knowledge, Recipe
+from fedcohort.designs.signals import Request, SignalName, checked_signal
+from fedcohort.population import Population
+
+
+@final
+class PowerOfChoiceDesign(ChosenDesign):
+    """Average the ``cohort_size`` candidates with the largest loss of the current model.
+
+    Candidates are drawn by importance without replacement, and evaluate the model on their own
+    samples. Biased toward clients with large losses, the more so the more candidates there are;
+    with m candidates nothing is left of the choice, and of the bias only that of drawing without
+    replacement and averaging with equal weight. The published variants that estimate the loss from
+    a batch, or remember it, differ in what the signal holds, not here.
+
+    Where fewer than m candidates answered, the cohort is those; where nobody did, it is empty and
+    the model stays as it is.
+
+    Needs the signal ``loss`` of the candidates: they receive the model and evaluate it.
+
+    Parameters
+    ----------
+    population, cohort_size
+        Whom to choose from, and how many.
+    losses
+        The mean loss of every candidate, shape (n_clients,); NaN for all others.
+    rng
+        Breaks ties.
+
+    Examples
+    --------
+    >>> population, rng = Population([5, 3, 2, 2]), np.random.default_rng(0)
+    >>> losses = [0.1, np.nan, 0.7, 0.4]
+    >>> PowerOfChoiceDesign(population, 2, losses, rng=rng).chosen.tolist()
+    [2, 3]
+
+    References
+    ----------
+    Y. J. Cho, J. Wang, G. Joshi, "Towards understanding biased client selection in federated
+    learning", AISTATS 2022 (the strategy that they call pow-d).
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        cohort_size: int,
+        losses: ArrayLike,
+        *,
+        rng: np.random.Generator,
+    ) -> None:
+        super().__init__(population, cohort_size)
+        checked_rng(self.name, rng)
+        given = {"loss": np.asarray(losses, dtype=np.float64)}
+        known = checked_signal(self.name, given, "loss", population.n_clients)
+        self._choose(smallest(-known, drawable_clients(self), self.cohort_size, rng))
+
+
+@final
+@dataclass(frozen=True)
+class PowerOfChoice(Recipe):
+    """Recipe of :class:`PowerOfChoiceDesign`; asks candidates, drawn by importance, for their loss.
+
+    Attributes
+    ----------
+    candidates
+        How many clients are asked; 0 for three times the cohort's size.
+    """
+
+    name: ClassVar[str] = "power-of-choice"
+    signals: ClassVar[tuple[SignalName, ...]] = ("loss",)
+
+    candidates: int = 0
+
+    def ask(self, population: Population, round_: int, rng: np.random.Generator) -> Request:
+        """Ask candidates for the loss of the current model."""
+        owner = PowerOfChoiceDesign.__name__
+        number = n_candidates(owner, self.candidates, self.cohort_size, population)
+        return Request("loss", candidates_by_importance(population, number, rng))
+
+    def _design(self, population: Population, known: Knowledge) -> PowerOfChoiceDesign:
+        losses = checked_signal(
+            PowerOfChoiceDesign.__name__, known.signals, "loss", population.n_clients
+        )
+        return PowerOfChoiceDesign(population, self.cohort_size, losses, rng=known.rng)

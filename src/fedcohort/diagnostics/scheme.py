@@ -1,0 +1,103 @@
+"""What a scheme does that chooses anew in every round: measured, not computed."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.arguments import checked_rng, checked_rounds
+from fedcohort.designs.base import Design
+from fedcohort.designs.recipe import Memory, Recipe
+from fedcohort.designs.signals import Request, Signals
+from fedcohort.errors import DesignError
+from fedcohort.population import Population
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Estimates:
+    """A number for every client that was measured on draws.
+
+    Attributes
+    ----------
+    values
+        The mean over the draws, shape (n_clients,).
+    standard_errors
+        How far each typically lies from what it estimates, shape (n_clients,).
+    """
+
+    values: NDArray[np.float64]
+    standard_errors: NDArray[np.float64]
+
+
+def estimated_bias(
+    recipe: Recipe,
+    population: Population,
+    *,
+    signals: Signals | None = None,
+    memory: Memory | None = None,
+    rng: np.random.Generator,
+    rounds: int,
+) -> Estimates:
+    """Measure E[w] - p of a scheme: its candidates, its ties and its draws.
+
+    A built design knows its own bias (:func:`bias`); but many schemes choose at random *before*
+    they build one, and the design of power-of-choice, say, is certain of its cohort. Here the
+    recipe asks, builds and draws in rounds 0, 1, ... of a federation that stands still: signals
+    and memory do not change, and only asked clients answer. ``rounds`` is at least 2. The standard
+    errors take rounds for independent.
+
+    Parameters
+    ----------
+    recipe
+        What is measured.
+    population
+        Whom it draws from.
+    signals
+        What every client would answer, by name, shape (n_clients,) each; and the past signals.
+    memory
+        The clients' last updates, for recipes that learn.
+    rng
+        For everything that is random.
+    rounds
+        How many cohorts to draw.
+
+    Examples
+    --------
+    >>> from fedcohort import Population, PowerOfChoice
+    >>> losses, rng = np.array([1.0, 3.0, 2.0]), np.random.default_rng(0)
+    >>> population, recipe = Population([1, 1, 1]), PowerOfChoice(1, candidates=2)
+    >>> found = estimated_bias(recipe, population, signals={"loss": losses}, rng=rng, rounds=1000)
+    >>> exact = np.array([0, 2 / 3, 1 / 3]) - 1 / 3
+    >>> bool((abs(found.values - exact) <= 4 * found.standard_errors).all())
+    True
+    """
+    owner = "estimated_bias"
+    checked_rng(owner, rng)
+    if checked_rounds(owner, rounds) < 2:
+        raise DesignError(
+            f"{owner}: rounds must be at least 2, for a standard error; got {rounds}. Draw more."
+        )
+    mean, squares = np.zeros(population.n_clients), np.zeros(population.n_clients)
+    design: Design | None = None
+    for round_ in range(rounds):
+        if design is None or recipe.changes:
+            answers = _answers(signals, recipe.ask(population, round_, rng))
+            design = recipe.build(population, memory, answers, round_, rng)
+        cohort = design.draw(rng)
+        off = -population.importance
+        off[cohort.clients] += cohort.weights
+        # Welford's running moments: no difference of large sums.
+        step = off - mean
+        mean += step / (round_ + 1)
+        squares += step * (off - mean)
+    return Estimates(mean, np.sqrt(squares / (rounds - 1)) / math.sqrt(rounds))
+
+
+def _answers(signals: Signals | None, request: Request | None) -> Signals | None:
+    """Return what the server learns: of the requested signal, only what was asked for."""
+    if signals is None or request is None or request.signal not in signals:
+        return signals
+    heard = np.full(np.shape(signals[request.signal]), np.nan)
+    heard[request.clients] = np.asarray(signals[request.signal])[request.clients]
+    return {**signals, request.signal: heard}
