@@ -265,5 +265,8 @@ def _double(array: Array) -> Array:
 
 
 def _numpy(array: Array) -> NDArray[np.generic]:
-    copied: NDArray[np.generic] = np.array(array if isinstance(array, np.ndarray) else array.cpu())
+    # numpy's own copy of a tensor asks for a keyword that torch does not have, and warns.
+    copied: NDArray[np.generic] = (
+        array if isinstance(array, np.ndarray) else array.cpu().numpy()
+    ).copy()
     return copied

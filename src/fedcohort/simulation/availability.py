@@ -80,7 +80,7 @@ class Availability:
         starts = self.start[whom[self.client]]
         ahead = starts - self._moment(now)
         if self.day is not None:
-            ahead = ahead % self.day
+            ahead = np.where(ahead > 0, ahead, ahead + self.day)  # tomorrow
         return float(ahead[ahead > 0].min(initial=np.inf))
 
     def _moment(self, now: float) -> float:
