@@ -228,14 +228,14 @@ def test_durations_are_the_same_for_all_designs() -> None:
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_resumed_run_knows_the_past_bit_for_bit(overlap: bool, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.npz"
-    devices = Devices.generated(5, 7, jitter=0.3, awake=0.6, day=0.5, speed=300.0)
+    devices = Devices.generated(5, 7, jitter=0.3, awake=0.25, day=5.0, speed=50.0)
 
     def fresh() -> tuple[Simulation, list[Asking]]:
         recipes = [Asking(1, draws=((0,),)), Candidates(1)]
         runs = [
             Run(recipe, DATA, devices=replace(devices, availability=None)) for recipe in recipes
         ]
-        runs += [Run(SimilarityClustered(3), DATA, devices=devices), Run(Uniform(4), DATA)]
+        runs += [Run(r, DATA, devices=devices) for r in (SimilarityClustered(3), Uniform(2))]
         runs += [Run(Multinomial(3), DATA, estimator="difference", devices=devices)]
         options = Options(device="cpu", overlap=overlap, oracle_every=2)
         return Simulation(runs, small_mlp, TRAINING, options), recipes  # type: ignore[return-value]
