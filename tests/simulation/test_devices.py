@@ -74,7 +74,9 @@ def test_phases_are_spread_over_the_day() -> None:
 
     for moment in range(10):
         n = devices.available(10.0 * moment).sum()
-        low, high = binom.ppf([FALSE_ALARM / 20, 1 - FALSE_ALARM / 20], 1000, 0.3)
+        low, high = (
+            binom.ppf(tail, 1000, 0.3) for tail in (FALSE_ALARM / 20, 1 - FALSE_ALARM / 20)
+        )
         assert low <= n <= high
 
 
@@ -145,7 +147,7 @@ def test_what_is_no_device_is_refused(arguments: tuple[object, ...], message: st
 )
 def test_what_cannot_be_generated_is_refused(options: dict[str, float]) -> None:
     with pytest.raises(SimulationError, match=r"Devices: .* must be .*; got"):
-        Devices.generated(3, 0, **options)  # type: ignore[arg-type]
+        Devices.generated(3, 0, **options)
 
 
 @pytest.mark.parametrize(

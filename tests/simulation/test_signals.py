@@ -213,7 +213,7 @@ def test_candidates_come_from_a_stream_of_their_own() -> None:
 
 def test_durations_are_the_same_for_all_designs() -> None:
     """Whoever is drawn how: a client's duration has the address (seed, round, client)."""
-    everyone = (("duration", (0, 1, 2, 4)),)
+    everyone: tuple[tuple[AskedSignal, tuple[int, ...]], ...] = (("duration", (0, 1, 2, 4)),)
     recipes = [Asking(1, asks=everyone), Asking(3, draws=((1, 2, 4), (0,)), asks=everyone)]
     simulation_of(*recipes).run(3)
 
