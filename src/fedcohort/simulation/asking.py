@@ -50,8 +50,9 @@ class Answers:
         before = np.isin(cohort.clients, self.trained)
         rows = fresh.new_empty((len(cohort), fresh.shape[1]))
         own = np.searchsorted(self.trained, cohort.clients[before])
-        rows[torch.from_numpy(before)] = self.updates[torch.from_numpy(own)]
-        rows[torch.from_numpy(~before)] = fresh
+        known = torch.from_numpy(before).to(rows.device)
+        rows[known] = self.updates[torch.from_numpy(own).to(rows.device)]
+        rows[~known] = fresh
         return rows
 
 
