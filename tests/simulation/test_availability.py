@@ -1,9 +1,9 @@
 """Rounds over the clients that are there: never another one, and never a hang."""
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from fedcohort import (
     Difference,
     Multinomial,
     Poisson,
+    Population,
     Recipe,
     SimilarityClustered,
     SizeClustered,
@@ -22,8 +23,10 @@ from fedcohort import (
     Target,
     Tournament,
     Uniform,
+    UniformDesign,
     stream,
 )
+from fedcohort.designs import Knowledge
 from fedcohort.designs.signals import Request
 from fedcohort.errors import DesignError, SimulationError
 from fedcohort.simulation import (
@@ -196,6 +199,46 @@ def test_the_yardstick_is_full_participation_of_those_who_are_there() -> None:
     # Squares of float32 roundings of updates of order 1.
     assert stick.squared_error < 610 * 2.0**-48
     assert stick.multinomial_variance > 1e-6
+
+
+@pytest.mark.parametrize("estimator", ["difference", Difference(0.5), Difference(clusters=2)])
+def test_what_is_remembered_of_absent_clients_is_left_out(estimator: Any) -> None:
+    """All are drawn, then all of the three who are left: again the aggregate of full participation.
+
+    What is remembered of the others would move the model otherwise.
+    """
+    intervals = [(client, 0.0, 99.0 if client in (1, 2, 7) else 1.0) for client in range(N)]
+    recipe = Uniform(N, unbiased=True)
+
+    (history,) = simulation_of(
+        recipe, devices=devices_of(*intervals), estimator=estimator, oracle_every=1
+    ).run(3)
+
+    assert [each.distinct_clients for each in history.rounds] == [N, 3, 3]
+    for each in history.rounds:
+        assert each.yardstick is not None
+        # Squares of float32 roundings of updates of order 1, a few for each of 10 clients.
+        assert each.yardstick.squared_error < 100 * 610 * 2.0**-48
+        assert each.yardstick.multinomial_variance > 1e-6
+
+
+@dataclass(frozen=True)
+class Picky(Uniform):  # type: ignore[misc]
+    """Refuses cohorts of fewer than three."""
+
+    name: ClassVar[str] = "picky"
+
+    def _design(self, population: Population, known: Knowledge) -> UniformDesign:
+        if self.cohort_size < 3:
+            raise DesignError("too few draws for its taste")
+        return UniformDesign(population, self.cohort_size)
+
+
+def test_a_cohort_that_is_refused_for_another_reason_is_not_changed() -> None:
+    devices = devices_of(*((client, 0.0, 99.0) for client in range(5)))
+
+    with pytest.raises(DesignError, match="too few draws for its taste"):
+        simulation_of(Picky(2), devices=devices).run(1)
 
 
 def test_nobody_with_samples_ever_there_is_refused() -> None:

@@ -13,7 +13,15 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedcohort import Multinomial, Population, Recipe, SimilarityClustered, Uniform
+from fedcohort import (
+    Multinomial,
+    Population,
+    Recipe,
+    SimilarityClustered,
+    Stream,
+    Uniform,
+    stream,
+)
 from fedcohort.designs.signals import AskedSignal, Request, SignalName
 from fedcohort.errors import SimulationError
 from fedcohort.simulation import (
@@ -207,8 +215,14 @@ def test_candidates_come_from_a_stream_of_their_own() -> None:
         [np.flatnonzero(~np.isnan(told["loss"])).tolist() for told in recipe.told if told]
         for recipe in recipes
     ]
-    assert asked[0] == asked[1]
-    assert len({tuple(each) for each in asked[0]}) > 1
+    twins = [
+        np.sort(
+            stream(0, round_=round_, use=Stream.CANDIDATES).choice([0, 1, 2, 4], 2, replace=False)
+        ).tolist()
+        for round_ in range(6)
+    ]
+    assert asked[0] == asked[1] == twins
+    assert len({tuple(each) for each in twins}) > 1
 
 
 def test_durations_are_the_same_for_all_designs() -> None:
@@ -328,6 +342,18 @@ def test_a_checkpoint_of_other_devices_is_refused(tmp_path: Path) -> None:
     for devices in (None, Devices.generated(5, 8, jitter=0.3), replace(DEVICES, jitter=0.2)):
         with pytest.raises(SimulationError, match="another simulation; runs differ"):
             simulation_of(Multinomial(2), devices=devices).resume(path)
+
+
+def test_a_checkpoint_of_other_hours_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.npz"
+    there = Devices.generated(5, 7, awake=0.5)
+    simulation_of(Multinomial(2), devices=there).run(1, checkpoint=path)
+    simulation_of(Multinomial(2), devices=there).resume(path)
+
+    for changes in ({"awake": 0.6}, {"awake": 0.5, "day": 80_000.0}, {}):
+        other = Devices.generated(5, 7, **changes)
+        with pytest.raises(SimulationError, match="another simulation; runs differ"):
+            simulation_of(Multinomial(2), devices=other).resume(path)
 
 
 def test_devices_must_fit_the_clients() -> None:
