@@ -1,5 +1,6 @@
 """Experiments with devices: what is drawn is kept, and older run folders are still read."""
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -248,3 +249,19 @@ def test_what_is_said_of_devices_is_kept(tmp_path: Path) -> None:
     assert again == experiment
     with pytest.raises(ExperimentError, match=r"devices\.day: .* greater than 0; got 0\.0"):
         read_experiment(write(tmp_path, SMALL + GENERATED), changes=["devices.day=0.0"])
+
+
+def test_the_tables_of_the_how_to_page_are_read(tmp_path: Path) -> None:
+    page = (RESULTS.parent / "docs" / "how-to" / "devices.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```(\w+)\n(.*?)```", page, flags=re.DOTALL)
+    (sheet,) = [text for kind, text in blocks if kind == "csv"]
+    (tmp_path / "devices.csv").write_text(sheet, encoding="utf-8")
+
+    made = []
+    for table in (text for kind, text in blocks if kind == "toml"):
+        (panel,) = read_experiment(write(tmp_path, f"{SMALL}\n{table}")).panels
+        made.append(panel.devices.devices(2, 0, tmp_path))
+
+    assert [None if each is None else each.availability is not None for each in made] == [True] * 2
+    assert made[1] is not None
+    assert made[1].available(700.0).tolist() == [False, True]

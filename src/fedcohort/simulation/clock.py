@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import final
 
 import numpy as np
@@ -72,8 +73,17 @@ class Clock:
 
     def times(self, round_: int) -> Times:
         """Return how long everything takes in a round."""
+        if self._devices.jitter == 0:
+            return self._steady
+        return self._paced(self._devices.delays(self._seed, round_))
+
+    @cached_property
+    def _steady(self) -> Times:
+        return self._paced(np.ones(self._population.n_clients))
+
+    def _paced(self, delays: NDArray[np.float64]) -> Times:
         devices = self._devices
-        pace = devices.delays(self._seed, round_) / devices.speed
+        pace = delays / devices.speed
         return Times(
             get_model=self.model_bytes / devices.down,
             train=self._samples * pace,
