@@ -5,13 +5,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedcohort import Population
 from fedcohort.errors import PopulationError
 from fedcohort.population import IMPORTANCE_UNITS
-from populations import rng
+from populations import populations, rng
 
 
 @pytest.mark.parametrize(
@@ -176,3 +176,35 @@ def test_ids_name_the_clients() -> None:
 def test_ids_that_do_not_tell_clients_apart_are_refused(ids: object, message: str) -> None:
     with pytest.raises(PopulationError, match=message):
         Population([1, 2], ids=ids)  # type: ignore[arg-type]
+
+
+@given(populations(max_clients=6), st.lists(st.booleans(), min_size=6, max_size=6))
+def test_a_restricted_population_has_the_importance_of_the_available_exactly(
+    population: Population, flags: list[bool]
+) -> None:
+    """p_i / p(A) in fractions; positions and ids stay."""
+    available = np.array(flags[: population.n_clients])
+    sizes = population.sizes.tolist()
+    there = sum(size for size, here in zip(sizes, flags, strict=False) if here)
+    assume(there > 0)
+
+    now = population.restricted(available)
+
+    for client, size in enumerate(sizes):
+        share = Fraction(size, there) if flags[client] else Fraction(0)
+        assert Fraction(int(now.sizes[client]), now.total) == share
+    assert list(now.ids) == list(population.ids)
+
+
+@pytest.mark.parametrize(
+    ("available", "message"),
+    [
+        ([True], r"available must be one boolean per client, shape \(3,\); got bool of shape"),
+        ([1, 0, 1], r"available must be one boolean per client, shape \(3,\); got int64"),
+        ([False, False, False], r"at least one client with samples must be available; got 0"),
+        ([False, True, False], r"got 1 available, none of them with samples. Wait for one"),
+    ],
+)
+def test_who_is_available_must_be_clear_and_somebody(available: list[bool], message: str) -> None:
+    with pytest.raises(PopulationError, match=message):
+        Population([5, 0, 2]).restricted(available)

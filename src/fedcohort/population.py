@@ -92,6 +92,41 @@ class Population:
         """The clients' names, in order."""
         return self._ids
 
+    def restricted(self, available: ArrayLike) -> "Population":
+        r"""Return the same clients, where those that are not available now have size 0.
+
+        Positions and ids stay, so that memories and signals keep their rows. With A the available
+        clients, client :math:`i \in A` gets importance :math:`p_i / p(A)`, exactly (its size over
+        A's total), and the others are never drawn. A design that is unbiased is then unbiased
+        *over A*: its aggregate has the mean :math:`\sum_{i \in A} p_i \Delta_i / p(A)`, the update
+        of the available clients' objective. That is not the objective of all clients unless who
+        is available has nothing to do with what clients hold: clients that are seldom available
+        count for less in the long run, and one that never is does not count at all.
+
+        Parameters
+        ----------
+        available
+            Whether each client is available, shape (n_clients,), boolean.
+
+        Examples
+        --------
+        >>> tonight = Population([5, 3, 2]).restricted([False, True, True])
+        >>> tonight.sizes.tolist(), tonight.importance.tolist()
+        ([0, 3, 2], [0.0, 0.6, 0.4])
+        """
+        mask = np.asarray(available)
+        if mask.shape != self._sizes.shape or mask.dtype != np.bool_:
+            raise PopulationError(
+                f"Population: available must be one boolean per client, shape "
+                f"({self.n_clients},); got {mask.dtype} of shape {mask.shape}."
+            )
+        if not (mask & (self._sizes > 0)).any():
+            raise PopulationError(
+                f"Population: at least one client with samples must be available; got {mask.sum()} "
+                f"available, none of them with samples. Wait for one."
+            )
+        return Population(np.where(mask, self._sizes, 0), ids=self._ids)
+
     def __repr__(self) -> str:
         return f"Population(n_clients={self.n_clients}, total={self.total})"
 

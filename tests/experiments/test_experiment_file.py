@@ -13,6 +13,7 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.errors import FedcohortError
 from fedcohort.experiments import Experiment, Setting, read_experiment
+from fedcohort.experiments.device_settings import EqualDevices
 from fedcohort.experiments.experiment_file import parsed_seeds
 from fedcohort.experiments.settings import (
     Cnn,
@@ -33,7 +34,10 @@ TABLES: dict[str, type[BaseModel]] = {
     "training": Training,
     "server": Server,
     "model": Mlp,
+    "devices": EqualDevices,
 }
+#: Tables that SMALL does not have.
+KINDS = '\n[model]\nname = "mlp"\n[devices]\nkind = "equal"\n'
 #: As people type them; the names of partitions and models among them.
 WORDS = st.text(ascii_lowercase + "_", min_size=1, max_size=12) | st.sampled_from(
     ["iid", "mlp", "cnn", "dirichlet", "float", "panels", "designs", "learning_rate"]
@@ -130,7 +134,7 @@ def test_any_unknown_key_in_a_table_is_refused(
     word: str, table: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     assume(word not in TABLES[table].model_fields)
-    path = write(tmp_path_factory.getbasetemp(), SMALL + '\n[model]\nname = "mlp"\n')
+    path = write(tmp_path_factory.getbasetemp(), SMALL + KINDS)
 
     text = complaint(path, changes=[f"{table}.{word}=3"])
 
@@ -166,6 +170,32 @@ def test_any_unknown_key_in_a_panel_is_refused(
         ('"one-class"', '"one_class"', ("data.partition must be one of one-class, dirichlet,",)),
         ('"one-class"', '"one-clas"', ("got 'one-clas'. Did you mean 'one-class'?",)),
         ("[training]", '[model]\nname = "mpl"\n[training]', ("model.name must be", "'mlp'?")),
+        ("[training]", '[devices]\nkind = "equals"\n[training]', ("devices.kind must", "'equal'?")),
+        (
+            "[training]",
+            "[devices]\nspeed = 1.0\n[training]",
+            ("devices.kind must be one of equal,",),
+        ),
+        (
+            "[training]",
+            '[devices]\nkind = "equal"\nspeed = -1.0\n[training]',
+            ("devices.speed: ", "greater than 0; got -1.0."),
+        ),
+        (
+            "[training]",
+            '[devices]\nkind = "generated"\nawake = 0.0\n[training]',
+            ("devices.awake: ", "greater than 0; got 0.0."),
+        ),
+        (
+            "[training]",
+            '[devices]\nkind = "generated"\nawke = 0.5\n[training]',
+            ("unknown key 'devices.awke'; known are kind, speed", "Did you mean 'awake'?"),
+        ),
+        (
+            "[training]",
+            '[devices]\nkind = "file"\n[training]',
+            ("key 'devices.file' is missing. Add it.",),
+        ),
         ("rounds = 6", "", ("key 'rounds' is missing. Add it.",)),
         ('dataset = "digits"', "", ("key 'data.dataset' is missing. Add it.",)),
         ('recipe = "similarity"', 'label = "x"', ("key 'design.1.recipe' is missing",)),

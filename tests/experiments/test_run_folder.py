@@ -172,6 +172,7 @@ def test_the_tables_have_the_documented_columns(results: Results) -> None:
             *("distinct_clients", "distinct_classes", "residual", "squared_error"),
             *("design_variance", "multinomial_variance", "beta_squared", "kappa_squared"),
             *("draw_seconds", "train_seconds", "measure_seconds"),
+            *("bytes_down", "bytes_up", "client_seconds", "contacted", "simulated_seconds"),
         ],
         "cohorts": [*trial, "round", "client", "count", "weight"],
         "rows": [*trial, "round", "client", "row"],

@@ -17,6 +17,7 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 from command_line import refused, run
 from fedcohort.errors import FedcohortError, MissingExtraError
 from fedcohort.experiments import Observer, Results, RunFolder, execute, read_results
+from fedcohort.experiments.tables import COST
 from fedcohort.experiments.trackers import make_tracker, scalars
 from fedcohort.experiments.units import Trial
 from fedcohort.simulation import Quality, Round
@@ -84,7 +85,7 @@ def follow(path: Path, tracker: str, observer: Observer | None = None) -> None:
 def expected(results: Results, trial: Trial) -> Told:
     """Return what the tables say of a run, by name and round."""
     told: Told = {}
-    names = ("distinct_clients", "distinct_classes", "loss", "accuracy", "squared_error")
+    names = ("distinct_clients", "distinct_classes", "loss", "accuracy", "squared_error", *COST)
     for line in results.of("rounds", trial).to_pylist():
         for name in names:
             if line[name] is not None:
@@ -167,7 +168,7 @@ def test_a_tracker_is_told_what_the_tables_say(tracker: str, tmp_path: Path) -> 
     results = read_results(path)
     for trial in TRIALS:
         wanted = expected(results, trial)
-        assert len(wanted) == 5
+        assert len(wanted) == 5 + len(COST)
         assert equal(READERS[tracker](path, trial), wanted)
 
 

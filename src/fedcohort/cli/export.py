@@ -36,7 +36,10 @@ def export(
         raise InputError(
             f"export: {target} cannot be written ({reason}). Choose another folder with --out."
         ) from error
-    for name, table in {**results.tables, "federations": results.federations}.items():
+    tables = {**results.tables, "federations": results.federations}
+    if results.devices.num_rows:
+        tables["devices"] = results.devices
+    for name, table in tables.items():
         path = target / f"{name}.{'csv' if as_csv else 'parquet'}"
         (write_csv if as_csv else write_table)(path, table)
         print(f"{path}: {table.num_rows} lines")

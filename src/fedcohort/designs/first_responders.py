@@ -73,6 +73,7 @@ class FirstResponders(Recipe):
 
     name: ClassVar[str] = "first"
     signals: ClassVar[tuple[SignalName, ...]] = ("duration",)
+    overselects: ClassVar[bool] = True
 
     def _design(self, population: Population, known: Knowledge) -> FirstRespondersDesign:
         durations = checked_signal(

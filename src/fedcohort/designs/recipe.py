@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design
 from fedcohort.designs.signals import ASKED, Request, SignalName, Signals
 from fedcohort.population import Population
@@ -64,6 +65,9 @@ class Recipe(ABC):
     signals: ClassVar[tuple[SignalName, ...]] = ()
     #: Whether the design differs from round to round without knowing anything.
     cycles: ClassVar[bool] = False
+    #: Whether every asked client gets the model and trains, and the answers of those that are not
+    #: drawn come too late to be used (over-selection).
+    overselects: ClassVar[bool] = False
 
     cohort_size: int
 
@@ -92,6 +96,15 @@ class Recipe(ABC):
     ) -> Design:
         """Build the design of this round over ``population``; see :class:`Knowledge`."""
         return self._design(population, Knowledge(memory, signals, round_, rng))
+
+    def waits(self, durations: NDArray[np.float64], cohort: Cohort) -> float:
+        """Say how many seconds the server waits for answers after the draw.
+
+        ``durations`` are the seconds after which each client would have answered, shape
+        (n_clients,). By default the server waits for the slowest drawn client; where the drawn
+        ones are those that answer first, that is the last of these.
+        """
+        return float(durations[cohort.clients].max(initial=0.0))
 
     @abstractmethod
     def _design(self, population: Population, known: Knowledge) -> Design:

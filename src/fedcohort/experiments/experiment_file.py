@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from fedcohort.arguments import did_you_mean
 from fedcohort.errors import ExperimentError, SimulationError
+from fedcohort.experiments.device_settings import DeviceFile, EqualDevices, GeneratedDevices
 from fedcohort.experiments.settings import (
     Cnn,
     Dirichlet,
@@ -237,8 +238,8 @@ def _sentence(error: ValidationError, content: dict[str, Any]) -> str:
     if kind == "missing":
         return f"key {key!r} is missing. Add it."
     if kind in ("union_tag_not_found", "union_tag_invalid"):
-        name = "partition" if place[0] == "data" else "name"
-        known = list(PARTITIONS if place[0] == "data" else MODELS)
+        name, kinds = KINDS[place[0]]
+        known = list(kinds)
         got = value.get(name) if isinstance(value, dict) else value
         return (
             f"{key}.{name} must be one of {', '.join(known)}; got {got!r}."
@@ -256,27 +257,32 @@ def _sentence(error: ValidationError, content: dict[str, Any]) -> str:
     return f"{key}: {need}; got {value!r}."
 
 
-PARTITIONS = {
-    get_args(kind.model_fields["partition"].annotation)[0]: kind
-    for kind in (OneClass, Dirichlet, DirichletDisjoint, Iid)
+def _by_tag(name: str, kinds: tuple[type[BaseModel], ...]) -> dict[str, type[BaseModel]]:
+    """Return the kinds of a table by what its key ``name`` says."""
+    return {get_args(kind.model_fields[name].annotation)[0]: kind for kind in kinds}
+
+
+#: Tables of several kinds: the key that says which, and the kinds.
+KINDS = {
+    "data": ("partition", _by_tag("partition", (OneClass, Dirichlet, DirichletDisjoint, Iid))),
+    "model": ("name", _by_tag("name", (Mlp, Cnn))),
+    "devices": ("kind", _by_tag("kind", (EqualDevices, GeneratedDevices, DeviceFile))),
 }
-MODELS = {get_args(kind.model_fields["name"].annotation)[0]: kind for kind in (Mlp, Cnn)}
 
 
 def _place(parts: Iterable[object]) -> list[str]:
     """Return where in the file an error is: pydantic also names the members of unions."""
     place = [str(part) for part in parts]
-    if len(place) > 2 and place[0] in ("data", "model"):
+    if len(place) > 2 and place[0] in KINDS:
         return [place[0], *place[2:]]
     return place[:2] if place[0:1] == ["training"] else place
 
 
 def _known_keys(place: list[str], content: Mapping[str, Any]) -> list[str]:
     table = place[0] if place else ""
-    if table == "data":
-        return list(PARTITIONS[content["data"]["partition"]].model_fields)
-    if table == "model":
-        return list(MODELS[content["model"]["name"]].model_fields)
+    if table in KINDS:
+        name, known = KINDS[table]
+        return list(known[content[table][name]].model_fields)
     kinds: dict[str, type[BaseModel]] = {"training": Training, "server": Server}
     if table in kinds:
         return list(kinds[table].model_fields)

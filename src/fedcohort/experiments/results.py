@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.run_folder import RunFolder
-from fedcohort.experiments.tables import FEDERATIONS, SCHEMAS, read_table
+from fedcohort.experiments.tables import DEVICES, FEDERATIONS, SCHEMAS, read_table
 from fedcohort.experiments.units import Trial
 
 
@@ -28,11 +28,14 @@ class Results:
         ``rounds``, ``cohorts``, ``rows``, ``laws``, ``trees``: see ``tables.SCHEMAS``.
     federations
         Who holds what: see ``tables.FEDERATIONS``.
+    devices
+        What clients train on: see ``tables.DEVICES``; empty where all are equal.
     """
 
     folder: RunFolder
     tables: dict[str, pa.Table]
     federations: pa.Table
+    devices: pa.Table = field(default_factory=DEVICES.empty_table)
 
     @cached_property
     def _slices(self) -> dict[str, dict[Trial, pa.Table]]:
@@ -83,7 +86,10 @@ def read_results(path: Path) -> Results:
     if not federations.exists():
         raise ExperimentError(f"{path}: has no results yet. Run: {folder.resume_command}")
     whole = read_table(federations, FEDERATIONS, way_out=folder.resume_command)
-    return Results(folder, tables, whole)
+    devices = DEVICES.empty_table()
+    if folder.devices.exists():
+        devices = read_table(folder.devices, DEVICES, way_out=folder.resume_command)
+    return Results(folder, tables, whole, devices)
 
 
 def _by_trial(table: pa.Table) -> dict[Trial, pa.Table]:

@@ -5,6 +5,7 @@
     run.json            configuration, units, versions, machine, command, date
     experiment.toml     the file as it was given; code/ the user's own designs
     federations.parquet who holds what
+    devices.parquet     what clients train on, where the experiment says; devices/ its files
     units/000/          rounds, cohorts, rows, laws, trees (.parquet) and checkpoint.npz
     log.txt             what was said; lock is held by the process that runs
 """
@@ -23,6 +24,7 @@ from typing import Any, final
 import pyarrow.parquet as pq
 
 from fedcohort.errors import ExperimentError, WriteError
+from fedcohort.experiments.device_settings import KEPT, EqualDevices, device_file, device_files
 from fedcohort.experiments.lock import is_locked
 from fedcohort.experiments.machine import machine, versions
 from fedcohort.experiments.own_code import own_file, own_files
@@ -78,15 +80,17 @@ class RunFolder:
             "experiment": experiment.model_dump(),
             "units": [unit.as_dict() for unit in plan_units(experiment, device)],
         }
-        files = own_files([entry for panel in experiment.panels for entry in panel.design])
+        own = own_files([entry for panel in experiment.panels for entry in panel.design])
+        files = [(own_file(source.parent, file), Path("code") / file) for file in own]
+        own = device_files([panel.devices for panel in experiment.panels])
+        files += [(device_file(source.parent, file), Path(KEPT) / file) for file in own]
         try:
             _check_new(path)
             (path / "units").mkdir(parents=True)
             shutil.copyfile(source, path / "experiment.toml")
-            for file in files:
-                copied = path / "code" / file
-                copied.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(own_file(source.parent, file), copied)
+            for file, place in files:
+                (path / place).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, path / place)
             write_whole(path / HEAD, json.dumps(head, indent=1).encode())
         except (OSError, WriteError) as error:
             with suppress(OSError):
@@ -137,6 +141,17 @@ class RunFolder:
         """Where the table of who holds what lies."""
         return self.path / "federations.parquet"
 
+    @property
+    def devices(self) -> Path:
+        """Where the table of what clients train on lies, if there is one."""
+        return self.path / "devices.parquet"
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether clients differ, so that there is such a table."""
+        panels = self.experiment.panels
+        return any(not isinstance(panel.devices, EqualDevices) for panel in panels)
+
     def unit_folder(self, unit: Unit) -> Path:
         """Return where a unit's tables and checkpoint lie."""
         return self.path / "units" / f"{unit.number:03d}"
@@ -180,13 +195,14 @@ class RunFolder:
     def progress(self) -> Progress:
         """Return how far the run is, from what is in the folder."""
         done = sum(self.lines_of(u) for u in self.units if not self.diverged(u).exists())
-        tables = [*self.path.glob("units/*/*.parquet"), self.federations]
+        shared = [self.federations, *([self.devices] if self.has_devices else [])]
+        tables = [*self.path.glob("units/*/*.parquet"), *shared]
         damaged = any(path.exists() and not is_whole(path) for path in tables)
         if is_locked(self.path / "lock"):
             state = "running"
         elif damaged:
             state = "damaged"
-        elif self.federations.exists() and all(self.is_done(unit) for unit in self.units):
+        elif all(path.exists() for path in shared) and all(map(self.is_done, self.units)):
             state = "complete"
         else:
             state = "interrupted"

@@ -15,7 +15,10 @@ from fedcohort.errors import DesignError, ExperimentError, SimulationError, Writ
 from fedcohort.experiments.lock import locked
 from fedcohort.experiments.own_code import make_own_recipe
 from fedcohort.experiments.run_folder import RunFolder, is_whole
+from fedcohort.experiments.settings import Setting
 from fedcohort.experiments.tables import (
+    DEVICES,
+    device_table,
     federation_table,
     history_tables,
     law_tables,
@@ -24,8 +27,16 @@ from fedcohort.experiments.tables import (
 from fedcohort.experiments.trackers import Tracker
 from fedcohort.experiments.tuning import chosen_training
 from fedcohort.experiments.units import Unit
-from fedcohort.simulation import Dataset, FederatedData, History, Run, Simulation, load_dataset
-from fedcohort.streams import Stream, stream
+from fedcohort.simulation import (
+    Dataset,
+    Devices,
+    FederatedData,
+    History,
+    Run,
+    Simulation,
+    load_dataset,
+)
+from fedcohort.simulation.rehearsal import rehearse
 from fedcohort.whole_file import write_whole
 
 log = logging.getLogger(__name__)
@@ -81,6 +92,7 @@ class _Execution:
         """Write who holds what, then run the units."""
         folder = self._folder
         self._write_federations()
+        self._write_devices()
         work = {unit.number: self._work(unit) for unit in folder.units}
         total = sum(work[u.number] * folder.rounds_of(u) for u in folder.units)
         finished = [unit for unit in folder.units if folder.is_done(unit)]
@@ -162,27 +174,31 @@ class _Execution:
 
     def _runs(self, unit: Unit) -> list[Run]:
         """Divide the data and make the recipes of a unit."""
-        federations: dict[tuple[str, int], FederatedData] = {}
+        cells: dict[tuple[str, int], tuple[FederatedData, Devices | None]] = {}
         runs = []
         for trial in unit.trials:
             panel = self._folder.experiment.panel(trial.panel)
             key = (trial.panel, trial.seed)
-            if key not in federations:
-                dataset = self._dataset(panel.data.dataset)
-                federations[key] = panel.data.federation(dataset, trial.seed)
+            if key not in cells:
+                cells[key] = self._cell(panel, trial.seed)
+            data, devices = cells[key]
             entry = panel.entry(trial.design)
             code = self._folder.path / "code"
-            recipe = make_own_recipe(entry, entry.draws(panel), federations[key], code)
-            runs.append(Run(recipe, federations[key], trial.seed, entry.aggregation()))
+            recipe = make_own_recipe(entry, entry.draws(panel), data, code)
+            runs.append(Run(recipe, data, trial.seed, entry.aggregation(), devices))
         return runs
+
+    def _cell(self, panel: Setting, seed: int) -> tuple[FederatedData, Devices | None]:
+        """Return who holds what in a panel's runs with a seed, and what they train on."""
+        data = panel.data.federation(self._dataset(panel.data.dataset), seed)
+        return data, panel.devices.devices(data.n_clients, seed, self._folder.path)
 
     def _rehearse(self) -> None:
         """Build every run's first design: what cannot be drawn from is refused at the start."""
         for unit in self._folder.units:
             for trial, run in zip(unit.trials, self._runs(unit), strict=True):
-                rng = stream(run.seed, use=Stream.TIES)
                 try:
-                    run.recipe.build(run.data.population, None, None, 0, rng)
+                    rehearse(run)
                 except DesignError as error:
                     raise ExperimentError(
                         f"{self._folder.head.get('file')}: design {trial.design!r}: {error}"
@@ -192,6 +208,18 @@ class _Execution:
         if name not in self._datasets:
             self._datasets[name] = load_dataset(name)
         return self._datasets[name]
+
+    def _write_devices(self) -> None:
+        folder = self._folder
+        if not folder.has_devices or is_whole(folder.devices):
+            return
+        tables = [DEVICES.empty_table()]
+        for panel in folder.experiment.panels:
+            for seed in panel.seeds:
+                _, devices = self._cell(panel, seed)
+                if devices is not None:
+                    tables.append(device_table(panel.label, seed, devices))
+        write_table(folder.devices, pa.concat_tables(tables))
 
     def _write_federations(self) -> None:
         path = self._folder.federations

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedcohort.difference import Difference, EstimatorName
+from fedcohort.experiments.device_settings import DeviceTable, EqualDevices
+from fedcohort.experiments.settings_table import Count, Label, Number, Table
 from fedcohort.simulation import (
     Dataset,
     FederatedData,
@@ -26,16 +28,7 @@ from fedcohort.simulation.models import ModelSource
 from fedcohort.simulation.partitions import PAPER_SIZES
 from fedcohort.streams import Stream, stream
 
-Count = Annotated[int, Field(ge=1)]
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Label = Annotated[str, Field(min_length=1)]
 NEEDS_DIFFERENCE = "shrink and clusters need estimator = 'difference'"
-
-
-class Table(BaseModel):
-    """One table of the file: unknown keys are refused, types are not converted."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class _Data(Table, ABC):
@@ -110,9 +103,9 @@ class Dirichlet(_Data):
 
     partition: Literal["dirichlet"]
     alpha: Number
-    sizes: list[Annotated[list[int], Field(min_length=2, max_length=2)]] = [
-        list(pair) for pair in PAPER_SIZES
-    ]
+    sizes: list[Annotated[list[int], Field(min_length=2, max_length=2)]] = Field(
+        default=[list(pair) for pair in PAPER_SIZES]
+    )
     test_share: Annotated[float, Field(ge=0, le=10)] = 0.2
 
     def _divided(self, dataset: Dataset, seed: int) -> FederatedData:
@@ -285,14 +278,15 @@ class Setting(Table):
     """One panel of an experiment: all that its runs share, and their seeds."""
 
     label: Label
-    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0]
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = Field(default=[0])
     rounds: Annotated[int, Field(ge=0)]
     cohort_size: Count = 10
     data: Data
     model: Model = Mlp()
     training: Training = Training(steps=50)
     server: Server = Server()
-    design: list[DesignEntry] = []
+    devices: DeviceTable = EqualDevices()
+    design: list[DesignEntry] = Field(default=[])
 
     @model_validator(mode="after")
     def _labels_differ(self) -> Setting:

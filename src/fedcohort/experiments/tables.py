@@ -20,7 +20,7 @@ from fedcohort.designs import (
 )
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.units import Trial
-from fedcohort.simulation import FederatedData, History
+from fedcohort.simulation import Devices, FederatedData, History
 from fedcohort.whole_file import replace_whole
 
 TRIAL = [("panel", pa.string()), ("design", pa.string()), ("seed", pa.int64())]
@@ -47,6 +47,12 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("draw_seconds", pa.float64()),
             ("train_seconds", pa.float64()),
             ("measure_seconds", pa.float64()),
+            # What the round cost; null in runs of older versions.
+            ("bytes_down", pa.int64()),
+            ("bytes_up", pa.int64()),
+            ("client_seconds", pa.float64()),
+            ("contacted", pa.int64()),
+            ("simulated_seconds", pa.float64()),
         ]
     ),
     # Who was drawn, how often, with what weight.
@@ -93,6 +99,22 @@ FEDERATIONS = pa.schema(
     ]
 )
 
+#: What clients train on: one line per panel, seed, client and interval in which it is there.
+DEVICES = pa.schema(
+    [
+        ("panel", pa.string()),
+        ("seed", pa.int64()),
+        ("client", pa.int64()),
+        ("speed", pa.float64()),
+        ("down", pa.float64()),
+        ("up", pa.float64()),
+        # In simulated seconds, again after every day where there is one; null: always there.
+        ("start", pa.float64()),
+        ("end", pa.float64()),
+        ("day", pa.float64()),
+    ]
+)
+
 QUALITY = ("loss", "accuracy", "accuracy_spread")
 YARDSTICK = (
     "squared_error",
@@ -101,6 +123,7 @@ YARDSTICK = (
     "beta_squared",
     "kappa_squared",
 )
+COST = ("bytes_down", "bytes_up", "client_seconds", "contacted", "simulated_seconds")
 PLAIN = (
     "distinct_clients",
     "distinct_classes",
@@ -122,6 +145,8 @@ def history_tables(trials: Sequence[Trial], histories: Sequence[History]) -> dic
             columns[name] = [each.quality and getattr(each.quality, name) for each in rounds]
         for name in YARDSTICK:
             columns[name] = [each.yardstick and getattr(each.yardstick, name) for each in rounds]
+        for name in COST:
+            columns[name] = [each.cost and getattr(each.cost, name) for each in rounds]
         columns["design_variance"] = [
             None if value is None or math.isnan(value) else value
             for value in columns["design_variance"]
@@ -188,6 +213,26 @@ def federation_table(panel: str, seed: int, data: FederatedData) -> pa.Table:
         "samples": counts[clients, classes],
     }
     return pa.table(columns, schema=FEDERATIONS)
+
+
+def device_table(panel: str, seed: int, devices: Devices) -> pa.Table:
+    """Return what every client trains on, and when it is there."""
+    times = devices.availability
+    client = np.arange(devices.n_clients)
+    when: dict[str, Any] = dict.fromkeys(("start", "end", "day"), [None] * len(client))
+    if times is not None:
+        order = np.lexsort((times.start, times.client))
+        client = times.client[order]
+        days = [times.day] * len(client)
+        when = {"start": times.start[order], "end": times.end[order], "day": days}
+    columns = {
+        "panel": [panel] * len(client),
+        "seed": np.full(len(client), seed),
+        "client": client,
+        **{name: getattr(devices, name)[client] for name in ("speed", "down", "up")},
+        **when,
+    }
+    return pa.table(columns, schema=DEVICES)
 
 
 def write_table(path: Path, table: pa.Table) -> None:

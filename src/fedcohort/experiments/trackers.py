@@ -14,6 +14,7 @@ from typing import Any, final
 
 from fedcohort.arguments import did_you_mean
 from fedcohort.errors import ExperimentError, MissingExtraError
+from fedcohort.experiments.tables import COST
 from fedcohort.experiments.units import Trial
 from fedcohort.extras import import_extra
 from fedcohort.simulation import Round
@@ -61,6 +62,8 @@ def scalars(round_: Round) -> dict[str, float]:
         values |= {"loss": round_.quality.loss, "accuracy": round_.quality.accuracy}
     if round_.yardstick is not None:
         values["squared_error"] = round_.yardstick.squared_error
+    if round_.cost is not None:
+        values |= {name: float(getattr(round_.cost, name)) for name in COST}
     return values
 
 

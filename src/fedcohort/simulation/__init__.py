@@ -4,7 +4,11 @@ from fedcohort.extras import import_extra
 
 import_extra("torch", extra="sim", owner="fedcohort.simulation")
 
+from fedcohort.simulation.availability import Availability  # noqa: E402
+from fedcohort.simulation.cost import Cost  # noqa: E402
 from fedcohort.simulation.datasets import DATASETS, Dataset, load_dataset  # noqa: E402
+from fedcohort.simulation.device_file import read_devices  # noqa: E402
+from fedcohort.simulation.devices import Devices  # noqa: E402
 from fedcohort.simulation.evaluation import Quality  # noqa: E402
 from fedcohort.simulation.federated_data import FederatedData  # noqa: E402
 from fedcohort.simulation.history import History, Round  # noqa: E402
@@ -20,11 +24,14 @@ from fedcohort.simulation.partitions import (  # noqa: E402
     one_class_shards,
 )
 from fedcohort.simulation.round_loop import Simulation  # noqa: E402
-from fedcohort.simulation.server import Run  # noqa: E402
+from fedcohort.simulation.runs import Run  # noqa: E402
 
 __all__ = [
     "DATASETS",
+    "Availability",
+    "Cost",
     "Dataset",
+    "Devices",
     "FederatedData",
     "History",
     "LocalTraining",
@@ -42,4 +49,5 @@ __all__ = [
     "mlp",
     "natural",
     "one_class_shards",
+    "read_devices",
 ]

@@ -50,6 +50,7 @@ class Evaluator:
         fits = StackedLinearGradients.fits(model)
         self._chain = StackedLinearGradients(model) if fits else None  # type: ignore[arg-type]
         self._importance = federation.population.importance
+        self._parts = federation.train
         self._train = _Samples(federation.train)
         self._test = _Samples(federation.test)
 
@@ -70,6 +71,17 @@ class Evaluator:
         """Return every client's mean training loss, shape (n_clients,)."""
         losses = self._over(flat, self._data.x, self._data.y, self._train, _losses)
         return self._train.means(losses)
+
+    def losses_of(
+        self, flat: Tensor, clients: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the mean and the root mean square of these clients' training losses.
+
+        Both have shape (len(clients),); a client without samples has 0.
+        """
+        samples = _Samples(tuple(self._parts[client] for client in clients))
+        losses = self._over(flat, self._data.x, self._data.y, samples, _losses)
+        return samples.means(losses), np.sqrt(samples.means(losses**2))
 
     def _correct(self, flat: Tensor) -> NDArray[np.float64]:
         return self._over(flat, self._data.test_x, self._data.test_y, self._test, _hits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from fedcohort.simulation.cost import Cost
 from fedcohort.simulation.evaluation import Quality
 from fedcohort.simulation.oracle import Yardstick
 
@@ -31,6 +32,8 @@ class Round:
     rows
         For every client the distribution that holds most of it (-1: none), where it was asked for
         and the design has distributions.
+    cost
+        Bytes, client work and simulated time; None in rounds that an older version recorded.
     """
 
     round_: int
@@ -45,6 +48,7 @@ class Round:
     quality: Quality | None = None
     yardstick: Yardstick | None = None
     rows: list[int] | None = None
+    cost: Cost | None = None
 
     @property
     def distinct_clients(self) -> int:
@@ -81,9 +85,10 @@ class History:
 
 
 def _round(row: dict[str, Any]) -> Round:
-    quality, yardstick = row.pop("quality"), row.pop("yardstick")
+    quality, yardstick, cost = row.pop("quality"), row.pop("yardstick"), row.pop("cost", None)
     return Round(
         **row,
         quality=None if quality is None else Quality(**quality),
         yardstick=None if yardstick is None else Yardstick(**yardstick),
+        cost=None if cost is None else Cost(**cost),
     )

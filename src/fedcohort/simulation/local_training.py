@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedcohort.errors import SimulationError
 
 
@@ -65,6 +68,12 @@ class LocalTraining:
     def is_plain(self) -> bool:
         """Whether a step is the gradient times the learning rate, and nothing else."""
         return self.momentum == 0 and self.weight_decay == 0 and self.mu == 0
+
+    def samples_processed(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many samples clients of these sizes go through in a round, repeats counted."""
+        if self.epochs is not None:
+            return self.epochs * sizes
+        return np.asarray((self.steps or 0) * np.minimum(self.batch_size, sizes))
 
     def lr_at(self, round_: int) -> float:
         """Return the learning rate of a round."""

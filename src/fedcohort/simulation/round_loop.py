@@ -18,10 +18,12 @@ from torch import Tensor
 
 from fedcohort.designs import Design
 from fedcohort.errors import SimulationError
+from fedcohort.simulation.asking import Answers, ask_all
 from fedcohort.simulation.batches import Lane
 from fedcohort.simulation.checkpoints import Checkpoint, fingerprint
 from fedcohort.simulation.evaluation import Evaluator
 from fedcohort.simulation.full_gradients import FullGradients
+from fedcohort.simulation.full_participation import Aggregated, FullParticipation
 from fedcohort.simulation.history import History
 from fedcohort.simulation.local_trainer import LocalTrainer
 from fedcohort.simulation.local_training import LocalTraining
@@ -33,13 +35,12 @@ from fedcohort.simulation.models import (
     flat_parameters,
     make_model,
 )
+from fedcohort.simulation.openings import Opening
 from fedcohort.simulation.options import Options
-from fedcohort.simulation.oracle import Yardstick, yardstick
+from fedcohort.simulation.oracle import Yardstick
 from fedcohort.simulation.resident_data import ResidentData
-from fedcohort.simulation.server import Drawn, Run, Server
-
-#: Clients whose models fill so many bytes train together for the yardstick.
-YARDSTICK_BYTES = 2**30
+from fedcohort.simulation.runs import Drawn, Run
+from fedcohort.simulation.server import Server
 
 
 @final
@@ -97,14 +98,16 @@ class Simulation:
         check_outputs(shape, data, runs[0].data.dataset.n_classes)
         slots = sum(min(run.recipe.cohort_size, run.data.n_clients) for run in runs)
         self._trainer = LocalTrainer(shape, training, data, slots=slots)
+        self._evaluators = [Evaluator(shape, data, run.data) for run in runs]
         self._servers = [
-            Server(run, Evaluator(shape, data, run.data), self.options, model)
-            for run, model in zip(runs, self._models, strict=True)
+            Server(run, evaluator, self.options, training, model)
+            for run, evaluator, model in zip(runs, self._evaluators, self._models, strict=True)
         ]
-        self._full_gradients = [FullGradients(shape, data, run.data) for run in runs]
         # Runs are independent of each other; their matrix products leave the interpreter free.
         self._learners = sum(run.recipe.learns for run in runs)
         self._pool = ThreadPoolExecutor(min(len(runs), os.cpu_count() or 1))
+        gradients = [FullGradients(shape, data, run.data) for run in runs]
+        self._everyone = FullParticipation(self.runs, self._trainer, gradients, self._pool)
         self._architecture = architecture(shape)
         self._next_round = 0
 
@@ -119,8 +122,16 @@ class Simulation:
         return [server.history for server in self._servers]
 
     def next_designs(self) -> list[Design]:
-        """Build the design that every run would draw from next, from what it knows now."""
-        return [server.next_design() for server in self._servers]
+        """Build the design that every run would draw from next, from what it knows now.
+
+        Where clients come and go: as if all were there. Where a recipe asks them, they are asked.
+        """
+        openings = [server.open(self._next_round, everyone=True) for server in self._servers]
+        answers = self._ask(openings)
+        return [
+            server.next_design(opening, answer.signals)
+            for server, opening, answer in zip(self._servers, openings, answers, strict=True)
+        ]
 
     def run(
         self,
@@ -177,17 +188,26 @@ class Simulation:
     def _round(self, round_: int, *, last: bool) -> None:
         together = self._learners > 1 and not self.options.overlap
         each = self._pool.map if together else map
+        openings = [server.open(round_) for server in self._servers]
         start = time.perf_counter()
-        drawn = list(each(lambda server: server.draw(round_), self._servers))
+        answers = self._ask(openings)
+        asking = time.perf_counter() - start
+        start = time.perf_counter()
+        signals = [answer.signals for answer in answers]
+        drawn = list(each(Server.draw, self._servers, openings, signals))
         drawn = _sharing_time(drawn, time.perf_counter() - start)
         if self.options.overlap and not last:
             for server in self._servers:
                 server.prepare(round_ + 1, self._pool)
         start = time.perf_counter()
-        updates = self._train(drawn, round_)
+        updates = self._train(drawn, answers, round_)
         steps = self._steps(drawn, updates)
         moved = self._moved(steps)
-        seconds = time.perf_counter() - start
+        losses = [
+            server.reported_losses(model, one)
+            for server, model, one in zip(self._servers, self._models, drawn, strict=True)
+        ]
+        seconds = asking + time.perf_counter() - start
         start = time.perf_counter()
         sticks = self._yardsticks(drawn, steps, round_)
         shared = (time.perf_counter() - start) / len(self.runs)
@@ -199,23 +219,40 @@ class Simulation:
         # Nothing has changed so far: an interrupted round can be played again.
         self._models, self._next_round = moved, round_ + 1
         for k, server in enumerate(self._servers):
-            server.commit(drawn[k], updates[k], judged[k], train_seconds=seconds)
+            server.commit(drawn[k], updates[k], judged[k], losses=losses[k], train_seconds=seconds)
 
-    def _train(self, drawn: list[Drawn], round_: int) -> list[Tensor]:
-        """Train all runs' cohorts at once; return each run's updates, shape (clients, size)."""
-        lanes = [
-            Lane(k, run.seed, int(client), run.data.train[client])
-            for k, (run, each) in enumerate(zip(self.runs, drawn, strict=True))
-            for client in each.cohort.clients
+    def _ask(self, openings: list[Opening]) -> list[Answers]:
+        """Let the asked clients of all runs answer, from the round's models."""
+        round_ = openings[0].round_
+        return ask_all(
+            openings, self._evaluators, self._models, lambda who: self._trained(who, round_)
+        )
+
+    def _train(self, drawn: list[Drawn], answers: list[Answers], round_: int) -> list[Tensor]:
+        """Train all runs' cohorts at once; return each run's updates, shape (clients, size).
+
+        Clients that have trained before the draw do not train again.
+        """
+        left = [a.untrained(each.cohort) for a, each in zip(answers, drawn, strict=True)]
+        who = [(k, int(client)) for k, clients in enumerate(left) for client in clients]
+        fresh = self._trained(who, round_).split([len(clients) for clients in left])
+        return [
+            a.with_updates_of(each.cohort, own)
+            for a, each, own in zip(answers, drawn, fresh, strict=True)
         ]
-        updates = self._trainer.updates(self._models, lanes, round_)
-        return list(updates.split([len(each.cohort) for each in drawn]))
+
+    def _trained(self, who: list[tuple[int, int]], round_: int) -> Tensor:
+        """Train these clients of these runs; one update each."""
+        lanes = [
+            Lane(k, self.runs[k].seed, client, self.runs[k].data.train[client]) for k, client in who
+        ]
+        return self._trainer.updates(self._models, lanes, round_)
 
     def _steps(self, drawn: list[Drawn], updates: list[Tensor]) -> list[Tensor]:
         """Aggregate every run's updates by its cohort's weights."""
         steps = []
         for server, each, update in zip(self._servers, drawn, updates, strict=True):
-            if server.variates is None:
+            if server.variates is None or each.design is None:
                 steps.append(torch.from_numpy(each.cohort.weights).to(update) @ update)
             else:
                 cohort = each.cohort
@@ -243,50 +280,11 @@ class Simulation:
         every = self.options.oracle_every
         if every is None or round_ % every:
             return [None] * len(self.runs)
-        found = []
-        for some in self._fitting(YARDSTICK_BYTES):
-            trained = self._everyones_updates(some, round_)
-            for k, updates in zip(some, trained, strict=True):
-                variates = self._servers[k].variates
-                everyone = np.arange(self.runs[k].data.n_clients)
-                remembered = None if variates is None else variates.of(everyone).cpu().numpy()
-                gradients = self._full_gradients[k](self._models[k]).cpu().numpy()
-                step = steps[k].cpu().numpy()
-                facts = (drawn[k].design, step, updates, gradients, remembered)
-                found.append(self._pool.submit(yardstick, *facts))
-        return [each.result() for each in found]
-
-    def _fitting(self, n_bytes: int) -> Iterator[list[int]]:
-        """Divide the runs, in order, into groups whose clients' models fit so many bytes."""
-        some: list[int] = []
-        for k, run in enumerate(self.runs):
-            held = sum(self.runs[each].data.n_clients for each in some) + run.data.n_clients
-            if some and 4 * held * self._models.shape[1] > n_bytes:
-                yield some
-                some = []
-            some.append(k)
-        yield some
-
-    def _everyones_updates(self, some: list[int], round_: int) -> list[NDArray[np.float32]]:
-        """Let all clients train from these runs' models; shape (n_clients, size) each."""
-        lanes = [
-            [
-                Lane(k, self.runs[k].seed, client, samples)
-                for client, samples in enumerate(self.runs[k].data.train)
-                if len(samples)
-            ]
-            for k in some
+        facts = [
+            None if each.design is None else Aggregated(each.design, step, server.variates)
+            for each, step, server in zip(drawn, steps, self._servers, strict=True)
         ]
-        together = [lane for own in lanes for lane in own]
-        trained = self._trainer.updates(self._models, together, round_).cpu().numpy()
-        found, start = [], 0
-        for k, own in zip(some, lanes, strict=True):
-            size = self._models.shape[1]
-            updates = np.zeros((self.runs[k].data.n_clients, size), dtype=np.float32)
-            updates[[lane.client for lane in own]] = trained[start : start + len(own)]
-            start += len(own)
-            found.append(updates)
-        return found
+        return self._everyone.yardsticks(self._models, facts, round_)
 
     def _checkpoint(self) -> Checkpoint:
         return Checkpoint(
@@ -303,7 +301,10 @@ class Simulation:
         dataset = self.runs[0].data.dataset
         return fingerprint(
             {
-                "runs": [(run.recipe, run.seed, run.estimator) for run in self.runs],
+                "runs": [
+                    *((run.recipe, run.seed, run.estimator) for run in self.runs),
+                    *self._device_parts(),
+                ],
                 "training": self.training,
                 "options": replace(self.options, device="auto"),
                 "model": self._architecture,
@@ -314,6 +315,12 @@ class Simulation:
                 ],
             }
         )
+
+    def _device_parts(self) -> Iterator[object]:
+        """Name the runs that have devices, and all of these; nothing where no run has any."""
+        for k, run in enumerate(self.runs):
+            if run.devices is not None:
+                yield from (f"devices of {k}", *run.devices.parts())
 
 
 def _sharing_time(drawn: list[Drawn], seconds: float) -> list[Drawn]:

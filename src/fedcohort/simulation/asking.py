@@ -1,0 +1,98 @@
+"""Asking clients before the draw, and using again what they trained for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedcohort.cohort import Cohort
+from fedcohort.errors import SimulationError
+from fedcohort.simulation.evaluation import Evaluator
+from fedcohort.simulation.openings import Opening
+
+#: Trains clients of some runs, each from its run's model: (run, client) pairs in, one update each.
+Train = Callable[[list[tuple[int, int]]], Tensor]
+
+NOBODY = np.empty(0, dtype=np.int64)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Answers:
+    """What the asked clients of a run answered.
+
+    Attributes
+    ----------
+    signals
+        The signal that was asked for, one number per client, NaN for those who were not asked.
+    trained, updates
+        The clients that had to train for it, sorted, and their updates, one row each.
+    """
+
+    signals: dict[str, NDArray[np.float64]]
+    trained: NDArray[np.int64]
+    updates: Tensor | None = None
+
+    def untrained(self, cohort: Cohort) -> NDArray[np.int64]:
+        """Return the drawn clients that have not trained yet."""
+        return np.setdiff1d(cohort.clients, self.trained, assume_unique=True)
+
+    def with_updates_of(self, cohort: Cohort, fresh: Tensor) -> Tensor:
+        """Return all drawn clients' updates; ``fresh`` are those of the untrained ones."""
+        if self.updates is None:
+            return fresh
+        before = np.isin(cohort.clients, self.trained)
+        rows = fresh.new_empty((len(cohort), fresh.shape[1]))
+        own = np.searchsorted(self.trained, cohort.clients[before])
+        known = torch.from_numpy(before).to(rows.device)
+        rows[known] = self.updates[torch.from_numpy(own).to(rows.device)]
+        rows[~known] = fresh
+        return rows
+
+
+def ask_all(
+    openings: Sequence[Opening], evaluators: Sequence[Evaluator], models: Tensor, train: Train
+) -> list[Answers]:
+    """Let the asked clients of all runs answer; those that must train do so at once."""
+    who = [
+        (k, int(client))
+        for k, opening in enumerate(openings)
+        if opening.request is not None and opening.request.signal == "update_norm"
+        for client in opening.request.clients
+    ]
+    # All of them are kept until the round is over: n_clients x size numbers, as a yardstick needs.
+    updates = train(who) if who else None
+    found, start = [], 0
+    for opening, evaluator, model in zip(openings, evaluators, models, strict=True):
+        if opening.request is None:
+            found.append(Answers({}, NOBODY))
+            continue
+        signal, clients = opening.request.signal, opening.request.clients
+        own = None
+        if signal == "update_norm" and updates is not None:
+            own, start = updates[start : start + len(clients)], start + len(clients)
+            values = own.double().norm(dim=1).cpu().numpy()
+        elif signal == "loss":
+            values, _ = evaluator.losses_of(model, clients)
+        else:
+            values = opening.times.duration[clients]
+        everyone = np.full(len(opening.times.duration), np.nan)
+        everyone[clients] = _finite(signal, values)
+        found.append(Answers({signal: everyone}, NOBODY if own is None else clients, own))
+    return found
+
+
+def _finite(signal: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Refuse what a diverging training answers: NaN would read as a client that was not asked."""
+    if not np.isfinite(values).all():
+        raise SimulationError(
+            f"Simulation: asked for {signal}, a client answered with a number that is not finite; "
+            f"training diverges. Lower lr or server_lr, or leave the run out."
+        )
+    return values

@@ -1,0 +1,180 @@
+"""What a round costs. All of the accounting is here.
+
+**Bytes.** The model and an update are 4 bytes for each trained parameter. A number is 8 bytes. A
+client that trains for the cohort gets the model once and sends one update. On top of that
+
+- ``update_norm``: every asked client gets the model, trains, and sends a number; the drawn ones
+  then send their updates, and need neither the model nor the training again;
+- ``loss``: every asked client gets the model, goes once over all its samples (forward only, a
+  third of the time that training on them takes), and sends a number; the drawn ones need not get
+  the model again;
+- ``duration``: every asked client gets a message of one number, and sends one back. With a recipe
+  that *overselects* the asked clients get the model instead and all train; their duration is seen,
+  not told. Those who are not drawn answer too late, and what they would send is not received;
+- ``past_loss``: every drawn client sends one number more with its update;
+- ``past_duration`` and ``past_round``: nothing; the server knows them.
+
+**Client seconds.** Computing, of all clients that trained or went over their samples, whether
+their work was used or not.
+
+**Contacted.** Clients that were sent anything.
+
+**Simulated seconds.** What the server waits for: first for the slowest asked client's number, then
+for the answers of the drawn (:meth:`fedcohort.Recipe.waits`; by default the slowest one's). The
+server's own computing, and measuring, take no simulated time. Nor do numbers that travel together
+with an update. A round in which nobody is available takes until somebody comes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.cohort import Cohort
+from fedcohort.designs.recipe import Recipe
+from fedcohort.designs.signals import AskedSignal, Request
+from fedcohort.errors import SimulationError
+
+PARAMETER_BYTES = 4
+NUMBER_BYTES = 8
+#: Of the time that training on a sample takes, what its forward pass takes.
+FORWARD = 1 / 3
+#: Nobody is available: the round takes at least so long, and so long where nobody ever comes.
+SHORTEST_WAIT = 1.0
+WAIT_IN_VAIN = 60.0
+
+Seconds = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a round cost.
+
+    Attributes
+    ----------
+    bytes_down, bytes_up
+        From the server to clients, and back.
+    client_seconds
+        Simulated seconds that clients computed, together.
+    contacted
+        Clients that were sent anything.
+    simulated_seconds
+        How long the round took.
+    """
+
+    bytes_down: int
+    bytes_up: int
+    client_seconds: float
+    contacted: int
+    simulated_seconds: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Times:
+    """How long everything takes in a round, one number per client each, in simulated seconds.
+
+    Attributes
+    ----------
+    get_model, train, send_update
+        The three parts of a client's duration.
+    look
+        Going once over its samples, forward only.
+    get_number, send_number
+        Messages of one number.
+    """
+
+    get_model: Seconds
+    train: Seconds
+    send_update: Seconds
+    look: Seconds
+    get_number: Seconds
+    send_number: Seconds
+
+    @property
+    def duration(self) -> Seconds:
+        """From getting the model to the update's arrival."""
+        return self.get_model + self.train + self.send_update
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """What asking for a signal makes a client do."""
+
+    gets_model: bool
+    trains: bool = False
+    looks: bool = False
+    answers: bool = True
+
+
+ASKING: dict[AskedSignal, _Ask] = {
+    "update_norm": _Ask(gets_model=True, trains=True),
+    "loss": _Ask(gets_model=True, looks=True),
+    "duration": _Ask(gets_model=False),
+}
+OVERSELECTING = _Ask(gets_model=True, trains=True, answers=False)
+NOTHING = _Ask(gets_model=False, answers=False)
+
+
+def round_cost(
+    recipe: Recipe, request: Request | None, cohort: Cohort, times: Times, *, model_bytes: int
+) -> Cost:
+    """Count what a round cost in which ``request`` was asked and ``cohort`` was drawn."""
+    asked = np.empty(0, dtype=np.int64) if request is None else request.clients
+    ask = NOTHING
+    if request is not None:
+        late = recipe.overselects and request.signal == "duration"
+        ask = OVERSELECTING if late else ASKING[request.signal]
+    drawn = cohort.clients
+    fresh = np.setdiff1d(drawn, asked, assume_unique=True)
+    sent = fresh if ask.gets_model else drawn
+    trained = fresh if ask.trains else drawn
+    down = model_bytes * (len(sent) + ask.gets_model * len(asked))
+    if ask.answers and not ask.gets_model:
+        down += NUMBER_BYTES * len(asked)
+    riding = int("past_loss" in recipe.signals)
+    up = (model_bytes + NUMBER_BYTES * riding) * len(drawn)
+    up += NUMBER_BYTES * ask.answers * len(asked)
+    computed = [*times.train[trained]]
+    computed += [*times.train[asked]] if ask.trains else []
+    computed += [*times.look[asked]] if ask.looks else []
+    return Cost(
+        bytes_down=down,
+        bytes_up=up,
+        client_seconds=math.fsum(computed),
+        contacted=len(np.union1d(asked, drawn)),
+        simulated_seconds=_asking_seconds(ask, asked, times)
+        + _waiting_seconds(recipe, ask, asked, cohort, times),
+    )
+
+
+def idle_cost(until_somebody: float) -> Cost:
+    """Return what a round costs in which nobody is available: time."""
+    wait = max(until_somebody, SHORTEST_WAIT) if until_somebody < math.inf else WAIT_IN_VAIN
+    return Cost(0, 0, 0.0, 0, wait)
+
+
+def _asking_seconds(ask: _Ask, asked: NDArray[np.int64], times: Times) -> float:
+    """Return how long the slowest asked client's number takes."""
+    if not ask.answers:
+        return 0.0
+    seconds = times.send_number + (times.get_model if ask.gets_model else times.get_number)
+    seconds = seconds + times.train * ask.trains + times.look * ask.looks
+    return float(seconds[asked].max(initial=0.0))
+
+
+def _waiting_seconds(
+    recipe: Recipe, ask: _Ask, asked: NDArray[np.int64], cohort: Cohort, times: Times
+) -> float:
+    """Return how long the drawn clients' answers take from the draw on."""
+    left = times.duration
+    if ask.answers:  # what was done before the draw is not done again
+        left[asked] -= times.get_model[asked] * ask.gets_model + times.train[asked] * ask.trains
+    seconds = recipe.waits(left, cohort)
+    if not 0 <= seconds < math.inf:
+        raise SimulationError(
+            f"{recipe.name}: waits must return seconds, at least 0 and finite; got {seconds!r}."
+        )
+    return float(seconds)

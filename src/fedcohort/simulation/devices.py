@@ -1,0 +1,166 @@
+"""The clients' devices: how fast they compute and communicate, and when they are there."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.errors import SimulationError
+from fedcohort.simulation.availability import Availability
+from fedcohort.streams import Stream, stream
+
+#: Of every client where nothing else is said: samples a second that it trains on, and bytes a
+#: second of its line.
+SPEED = 1_000.0
+LINE = 1_000_000.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Devices:
+    """What the clients train on.
+
+    A client that gets the model, trains and answers takes
+
+        bytes down / ``down`` + samples processed / ``speed`` + bytes up / ``up``
+
+    simulated seconds; see :mod:`fedcohort.simulation.cost` for the bytes.
+
+    Attributes
+    ----------
+    speed
+        Samples that each client processes in a second of training, shape (n_clients,).
+    down, up
+        Bytes a second to and from each client, shape (n_clients,).
+    availability
+        When clients are there; None: always.
+    jitter
+        In every round each client's computing takes exp(jitter * z) times as long, z standard
+        normal, from the address (seed, round, client): the same for all designs. 0: none.
+    """
+
+    speed: NDArray[np.float64]
+    down: NDArray[np.float64]
+    up: NDArray[np.float64]
+    availability: Availability | None = None
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("speed", "down", "up"):
+            values = np.array(getattr(self, name), dtype=np.float64)
+            if values.ndim != 1 or values.shape != np.shape(self.speed) or not len(values):
+                raise SimulationError(
+                    f"Devices: {name} must be one number per client, as many as speed has; got "
+                    f"shape {values.shape}."
+                )
+            good = (values > 0) & (values < np.inf)  # NaN is not
+            if not good.all():
+                client = int(np.argmin(good))
+                raise SimulationError(
+                    f"Devices: {name} must be above 0 and finite; client {client} has "
+                    f"{values[client]}."
+                )
+            values.setflags(write=False)
+            object.__setattr__(self, name, values)
+        if not isinstance(self.jitter, (int, float)) or not 0 <= self.jitter <= 10:
+            raise SimulationError(f"Devices: jitter must be from 0 to 10; got {self.jitter!r}.")
+        if self.availability is not None:
+            known = self.availability.client
+            if len(known) and not 0 <= known.min() <= known.max() < self.n_clients:
+                raise SimulationError(
+                    f"Devices: available clients must be 0 to {self.n_clients - 1}; got "
+                    f"{known.min()} to {known.max()}."
+                )
+
+    @classmethod
+    def equal(
+        cls,
+        n_clients: int,
+        *,
+        speed: float = SPEED,
+        down: float = LINE,
+        up: float = LINE,
+        jitter: float = 0.0,
+    ) -> Devices:
+        """Give every client the same device, always there."""
+        speeds, downs, ups = (np.full(n_clients, value) for value in (speed, down, up))
+        return cls(speeds, downs, ups, jitter=jitter)
+
+    @classmethod
+    def generated(
+        cls,
+        n_clients: int,
+        seed: int,
+        *,
+        speed: float = SPEED,
+        speed_spread: float = 1.0,
+        down: float = LINE,
+        up: float = LINE,
+        line_spread: float = 1.0,
+        awake: float = 1.0,
+        day: float = 86_400.0,
+        jitter: float = 0.0,
+    ) -> Devices:
+        """Draw devices from a seed.
+
+        Parameters
+        ----------
+        n_clients, seed
+            How many clients; the address of the draw is (seed, ``Stream.DEVICES``).
+        speed, down, up
+            Medians over clients.
+        speed_spread, line_spread
+            Standard deviations of the logarithms, normal; ``down`` and ``up`` of a client have
+            one deviation in common, its line's.
+        awake, day
+            Every client is there for this share of each day of so many simulated seconds, from a
+            moment of its own, uniform in the day; 1: always.
+        jitter
+            As in the class.
+        """
+        for name, value in (("speed_spread", speed_spread), ("line_spread", line_spread)):
+            if not 0 <= value <= 10:
+                raise SimulationError(f"Devices: {name} must be from 0 to 10; got {value!r}.")
+        if not 0 < awake <= 1 or not 0 < day < math.inf:
+            raise SimulationError(
+                f"Devices: awake must be above 0 and at most 1, day above 0 and finite; got "
+                f"awake={awake!r} and day={day!r}."
+            )
+        rng = stream(seed, use=Stream.DEVICES)
+        # Always all three, in this order: who is there does not change who is fast.
+        computing, line = rng.standard_normal(n_clients), rng.standard_normal(n_clients)
+        phase = rng.random(n_clients)
+        return cls(
+            speed * np.exp(speed_spread * computing),
+            down * np.exp(line_spread * line),
+            up * np.exp(line_spread * line),
+            None if awake == 1 else Availability.diurnal(phase, awake=awake, day=day),
+            jitter,
+        )
+
+    @property
+    def n_clients(self) -> int:
+        """How many clients there are."""
+        return len(self.speed)
+
+    def delays(self, seed: int, round_: int) -> NDArray[np.float64]:
+        """Return by which factor each client's computing takes longer in a round."""
+        if self.jitter == 0:
+            return np.ones(self.n_clients)
+        # One stream a round, a number for each client; round 0's address made the devices.
+        rng = stream(seed, round_=round_ + 1, use=Stream.DEVICES)
+        return np.asarray(np.exp(self.jitter * rng.standard_normal(self.n_clients)))
+
+    def available(self, now: float) -> NDArray[np.bool_]:
+        """Return who is there at a moment, shape (n_clients,)."""
+        if self.availability is None:
+            return np.ones(self.n_clients, dtype=bool)
+        return self.availability.at(now, n_clients=self.n_clients)
+
+    def parts(self) -> list[object]:
+        """Return all that there is, as arrays and plain values."""
+        kept: list[object] = [self.speed, self.down, self.up, self.jitter]
+        times = self.availability
+        return kept if times is None else [*kept, times.client, times.start, times.end, times.day]
