@@ -41,6 +41,9 @@ ALL_PLOTS = {
     "seconds",
     "shares",
     "samples",
+    "bytes",
+    "client_seconds",
+    "simulated_seconds",
 }
 #: Every shown plot with what its picture holds: paths of lines, points and bars, or images.
 DRAWN = """() => Object.fromEntries([...document.querySelectorAll("figure[data-plot]")]

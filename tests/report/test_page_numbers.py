@@ -199,6 +199,20 @@ def test_a_panel_is_plain_json_with_all_its_parts(two_panels: Results) -> None:
     assert rolling["mean"][-1] == pytest.approx(np.mean(raw["mean"][-3:]), rel=1e-4)
 
 
+def test_the_loss_stands_against_what_was_spent_until_then(two_panels: Results) -> None:
+    panel = two_panels.folder.experiment.panels[0]
+
+    found = panel_data(two_panels, panel, most_points=500)["designs"][1]
+
+    rolling = found["curves"]["loss"]["rolling"]
+    assert set(found["costs"]) == {"bytes", "client_seconds", "simulated_seconds"}
+    for name, unit in (("client_seconds", 3600), ("simulated_seconds", 3600)):
+        each = [two_panels.column("rounds", Trial(panel.label, "size", s), name) for s in (0, 1)]
+        spent = np.cumsum(np.mean(each, axis=0)) / unit
+        assert found["costs"][name]["mean"] == rolling["mean"]
+        assert found["costs"][name]["x"] == pytest.approx(spent.tolist(), rel=1e-4)
+
+
 def test_training_time_is_shared_by_the_runs_that_train_together(two_panels: Results) -> None:
     content = panel_data(two_panels, two_panels.folder.experiment.panels[0], most_points=500)
 

@@ -47,9 +47,9 @@ def test_figures_lie_beside_the_page(folder: Path, tmp_path: Path, capsys: Captu
 
     result = run(capsys, "report", folder, "--out", page, "--figures", "svg")
 
-    names = ["loss", "curves", "cohorts", "partition"]
+    names = ["loss", "curves", "costs", "cohorts", "partition"]
     figures = [tmp_path / "figures" / f"{name}.svg" for name in names]
-    assert result.out.splitlines()[-5:] == [str(path) for path in [page, *figures]]
+    assert result.out.splitlines()[-6:] == [str(path) for path in [page, *figures]]
     assert all(path.read_text().startswith("<?xml") for path in figures)
 
 
@@ -66,7 +66,7 @@ def test_several_runs_share_one_page_in_the_current_folder(
 
     drawn = sorted(str(path) for path in Path("figures").rglob("*.png"))
     assert result.code == 0
-    assert sorted(result.out.splitlines()[-6:]) == sorted(["report.html", *drawn])
+    assert sorted(result.out.splitlines()[-7:]) == sorted(["report.html", *drawn])
     assert "figures/partition/partition.png" in drawn
     assert "<title>2 runs</title>" in Path("report.html").read_text(encoding="utf-8")
 

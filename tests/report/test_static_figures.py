@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 pytest.importorskip("matplotlib", reason="the extra 'report' is not installed")
 
+import pyarrow as pa
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
@@ -39,8 +41,8 @@ def luminance(colour: str) -> float:
 def test_only_figures_that_apply_are_drawn(
     two_panels: Results, one_seed: Results, partition: Results
 ) -> None:
-    assert list(static_figures(two_panels)) == ["loss", "curves", "cohorts", "partition"]
-    assert list(static_figures(one_seed)) == ["loss", "curves", "overview", "partition"]
+    assert list(static_figures(two_panels)) == ["loss", "curves", "costs", "cohorts", "partition"]
+    assert list(static_figures(one_seed)) == ["loss", "curves", "costs", "overview", "partition"]
     assert list(static_figures(partition)) == ["partition"]
 
 
@@ -66,6 +68,38 @@ def test_raw_curves_have_a_row_per_panel(two_panels: Results) -> None:
     assert drawn.tolist() == pytest.approx(((loss + other) / 2).tolist())
 
 
+def test_costs_are_loss_against_what_was_spent(two_panels: Results) -> None:
+    axes = static_figures(two_panels)["costs"].axes
+
+    assert [each.get_xlabel() for each in axes[:4]] == [
+        "rounds",
+        "megabytes down and up",
+        "client work (hours)",
+        "simulated time (hours)",
+    ]
+    assert len(axes) == 8
+    losses = [np.asarray(each.lines[1].get_ydata()).tolist() for each in axes[:4]]
+    assert losses == [losses[0]] * 4
+    runs = [Trial("alpha = 0.01", "size", seed) for seed in (0, 1)]
+    down, up = (
+        np.mean([two_panels.column("rounds", run, name) for run in runs], axis=0)
+        for name in ("bytes_down", "bytes_up")
+    )
+    drawn = np.asarray(axes[1].lines[1].get_xdata())
+    np.testing.assert_allclose(drawn, np.cumsum(down + up) / 1e6, rtol=1e-12)
+
+
+def test_older_runs_have_no_costs(two_panels: Results) -> None:
+    table = two_panels.tables["rounds"]
+    place = table.schema.get_field_index("bytes_up")
+    nothing = pa.nulls(table.num_rows, table.schema.field(place).type)
+    older = table.set_column(place, "bytes_up", nothing)
+
+    figures = static_figures(replace(two_panels, tables={**two_panels.tables, "rounds": older}))
+
+    assert "costs" not in figures
+
+
 def test_one_seed_has_no_band_and_a_hostile_label_is_in_the_legend(one_seed: Results) -> None:
     figure = static_figures(one_seed)["overview"]
 
@@ -81,7 +115,7 @@ def test_drawing_again_gives_the_same_bytes(kind: str, one_seed: Results, tmp_pa
     again = save_figures(one_seed, tmp_path / "again", kind)
 
     assert [path.name for path in first] == [
-        f"{name}.{kind}" for name in ("loss", "curves", "overview", "partition")
+        f"{name}.{kind}" for name in ("loss", "curves", "costs", "overview", "partition")
     ]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
 

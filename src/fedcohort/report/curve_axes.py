@@ -11,6 +11,7 @@ from fedcohort.experiments.settings import Setting
 from fedcohort.experiments.summary import common_rounds, curve, window_of
 from fedcohort.report.bands import band
 from fedcohort.report.colours import design_colours, design_dashes, design_labels
+from fedcohort.report.cost_curves import COSTS, spent
 
 #: What the axes of a column are called.
 NAMES = {
@@ -36,14 +37,33 @@ class Pen:
         labels = design_labels([results])
         return cls(results, design_colours(labels), design_dashes(labels))
 
-    def draw(self, axes: Axes, panel: Setting, column: str, *, rolling: bool) -> None:
-        """Draw a column against the rounds; ``rolling`` draws its rolling mean."""
+    def counted(self, panels: list[Setting]) -> bool:
+        """Whether every cost of every design was counted."""
+        return all(
+            spent(self.results, panel, entry.label, cost) is not None
+            for panel in panels
+            for entry in panel.design
+            for cost in COSTS
+        )
+
+    def draw(
+        self,
+        axes: Axes,
+        panel: Setting,
+        column: str,
+        *,
+        rolling: bool,
+        against: str | None = None,
+    ) -> None:
+        """Draw a column against the rounds, or a cost; ``rolling`` draws its rolling mean."""
         window = window_of(common_rounds(self.results, panel)[1]) if rolling else 1
         for entry in panel.design:
             over = band(curve(self.results, panel, entry.label, column).rolling(window))
             colour = self.colours[entry.label]
+            cost = None if against is None else spent(self.results, panel, entry.label, against)
+            places = over.rounds if cost is None else cost[over.rounds - 1]
             axes.plot(
-                over.rounds,
+                places,
                 over.mean,
                 LINE_STYLES[self.dashes[entry.label]],
                 linewidth=1.4 if rolling else 0.8,
@@ -52,8 +72,8 @@ class Pen:
             )
             if over.n_seeds > 1:
                 axes.fill_between(
-                    over.rounds, over.low, over.high, color=colour, alpha=0.18, linewidth=0
+                    places, over.low, over.high, color=colour, alpha=0.18, linewidth=0
                 )
-        axes.set(xlabel="rounds", ylabel=NAMES[column])
+        axes.set(xlabel="rounds" if against is None else COSTS[against][1], ylabel=NAMES[column])
         axes.margins(x=0.01)
         axes.grid(alpha=0.25)

@@ -19,6 +19,7 @@ from fedcohort.experiments.settings import Setting
 from fedcohort.experiments.summary import common_rounds, window_of
 from fedcohort.report import FIGURE_KINDS
 from fedcohort.report.class_shares import draw_class_samples, draw_class_shares
+from fedcohort.report.cost_curves import COSTS
 from fedcohort.report.curve_axes import Pen
 from fedcohort.report.main_class import main_class_order
 from fedcohort.whole_file import replace_whole
@@ -57,6 +58,7 @@ def static_figures(results: Results) -> dict[str, Figure]:
     -------
     dict
         ``loss`` (rolling mean, one axes per panel), ``curves`` (raw loss and accuracy, one row per
+        panel), ``costs`` (loss against rounds, bytes, client work and simulated time, one row per
         panel), ``overview`` (one panel: classes, clients, loss, accuracy) or ``cohorts`` (several:
         classes and clients, one row per panel), and ``partition`` (who holds what); without rounds
         ``partition`` only.
@@ -69,6 +71,8 @@ def static_figures(results: Results) -> dict[str, Figure]:
             pen = Pen.of(results)
             figures["loss"] = _loss(pen, begun)
             figures["curves"] = _rows(pen, begun, ("loss", "accuracy"), rolling=False)
+            if pen.counted(begun):
+                figures["costs"] = _costs(pen, begun)
             if len(panels) == 1:
                 figures["overview"] = _overview(pen, begun[0])
             else:
@@ -126,6 +130,17 @@ def _rows(pen: Pen, panels: list[Setting], columns: tuple[str, ...], *, rolling:
             pen.draw(axes, panel, column, rolling=rolling)
             axes.set_title(panel.label)
     _explain(figure, pen, panels, rolling=rolling)
+    return figure
+
+
+def _costs(pen: Pen, panels: list[Setting]) -> Figure:
+    figure, grid = _grid(2 * len(panels), 2)
+    for number, panel in enumerate(panels):
+        axes = [*grid[2 * number], *grid[2 * number + 1]]
+        for each, cost in zip(axes, (None, *COSTS), strict=True):
+            pen.draw(each, panel, "loss", rolling=True, against=cost)
+            each.set_title(panel.label)
+    _explain(figure, pen, panels, rolling=True)
     return figure
 
 

@@ -12,6 +12,7 @@ from fedcohort.experiments.summary import Curve, common_rounds, curve, window_of
 from fedcohort.experiments.units import Trial
 from fedcohort.report.bands import Band, band
 from fedcohort.report.cluster_map import MOST_CLIENTS, cluster_map
+from fedcohort.report.cost_curves import COSTS, spent
 from fedcohort.report.dendrogram import dendrogram
 from fedcohort.report.law_points import law_points
 from fedcohort.report.main_class import main_class_order
@@ -46,6 +47,7 @@ def panel_data(results: Results, panel: Setting, *, most_points: int) -> dict[st
                 "needed": _needed(curve(results, panel, entry.label, "loss"), window, levels),
                 "error": _error(results, panel, entry.label, most_points),
                 "seconds": _seconds(results, panel, entry.label, seeds),
+                "costs": _costs(results, panel, entry.label, window, most_points),
             }
         )
     content["laws"] = law_points(results, panel)
@@ -118,6 +120,19 @@ def _seconds(results: Results, panel: Setting, design: str, seeds: list[int]) ->
             runs = sharing[trial] if part == "train_seconds" else 1
             totals[part] += float(results.column("rounds", trial, part).mean()) / runs
     return {part: short(total / len(seeds)) for part, total in totals.items()}
+
+
+def _costs(
+    results: Results, panel: Setting, design: str, window: int, most: int
+) -> dict[str, dict[str, Any]]:
+    """Return the rolling loss against each cost that was counted."""
+    over = band(curve(results, panel, design, "loss").rolling(window)).thinned(most)
+    found = {}
+    for cost in COSTS:
+        total = spent(results, panel, design, cost)
+        if total is not None:
+            found[cost] = {**_plain_band(over), "x": plain(total[over.rounds - 1])}
+    return found
 
 
 def _clusters(results: Results, panel: Setting, seed: int) -> list[dict[str, Any]]:

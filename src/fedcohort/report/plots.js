@@ -54,6 +54,24 @@ function curvePlot(column, title) {
   };
 }
 
+// The rolling loss against what was spent until then.
+function costPlot(cost, title) {
+  return (panel, view) => {
+    if (!panel.designs.some((design) => design.costs[cost])) return null;
+    const designs = shown(panel, view).filter((design) => design.costs[cost]);
+    const traces = designs.flatMap((design) => bandTraces(design.label, design.costs[cost]));
+    for (const trace of traces) if (trace.name) trace.hovertemplate += " after %{x:.4g}";
+    return {
+      traces,
+      layout: {
+        hovermode: "closest",
+        xaxis: { title: { text: title }, rangemode: "tozero" },
+        yaxis: { title: { text: "training loss" }, type: view.log ? "log" : "linear" },
+      },
+    };
+  };
+}
+
 function neededPlot(panel, view) {
   if (!panel.designs.some((design) => design.needed.x.length)) return null;
   const traces = shown(panel, view).flatMap((design) => bandTraces(design.label, design.needed));
@@ -251,6 +269,9 @@ const PLOTS = {
   distinct_classes: curvePlot("distinct_classes", "classes"),
   distinct_clients: curvePlot("distinct_clients", "clients"),
   needed: neededPlot,
+  bytes: costPlot("bytes", "megabytes down and up"),
+  client_seconds: costPlot("client_seconds", "client work (hours)"),
+  simulated_seconds: costPlot("simulated_seconds", "simulated time (hours)"),
   inclusion: lawPlot("inclusion", "chance"),
   weight_variance: lawPlot("weight_variance", "variance"),
   clusters: clustersPlot,
