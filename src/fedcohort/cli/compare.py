@@ -12,15 +12,30 @@ from fedcohort.cli.comparison import Baseline, Line, Task, baseline, compared
 from fedcohort.cli.comparison_table import print_table, ratio
 from fedcohort.cli.design_names import HELP
 from fedcohort.cli.figure_file import check_figure_path, save_figure
-from fedcohort.cli.options import CohortSize, Plot, Seed, Sizes
+from fedcohort.cli.options import Plot, Seed
+from fedcohort.cli.run_costs import compare_run
 from fedcohort.cli.sizes_file import read_federation
 from fedcohort.cli.updates_file import read_updates
 from fedcohort.designs import AutoDesign
+from fedcohort.errors import InputError
 
 
 def compare(
-    sizes: Sizes,
-    cohort_size: CohortSize,
+    sizes: Annotated[
+        str,
+        typer.Argument(
+            metavar="SIZES",
+            show_default=False,
+            help="CSV or JSON file of client sizes, optional ids and groups; - is standard input. "
+            "Or a run folder.",
+        ),
+    ],
+    cohort_size: Annotated[
+        int | None,
+        typer.Option(
+            "--cohort-size", "-m", show_default=False, help="Draws in a round; needed for sizes."
+        ),
+    ] = None,
     designs: Annotated[
         str | None,
         typer.Option(
@@ -48,9 +63,20 @@ def compare(
     With --updates: also V, how far a cohort's aggregate is from everyone's.
 
     With --plot: the chance to be drawn against the client's size, for each design.
+
+    With a run folder: the rounds, bytes, client work and simulated time that each of its designs
+    took to the baseline's final loss; --plot draws the loss against each.
     """
     if plot is not None:
         check_figure_path(plot, "compare")
+    if Path(sizes).is_dir():
+        compare_run(Path(sizes), as_json=as_json, plot=plot)
+        return
+    if cohort_size is None:
+        raise InputError(
+            "compare: needs --cohort-size, the number of draws in a round; got none. Add "
+            "--cohort-size 10."
+        )
     federation = read_federation(sizes)
     given = None if updates is None else read_updates(updates, federation)
     task = Task(federation, cohort_size, seed, given)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
+from fedcohort.experiments.costs import COSTS, spent
 from fedcohort.experiments.results import Results
 from fedcohort.experiments.settings import Setting
 from fedcohort.experiments.summary import common_rounds, curve, window_of
 from fedcohort.report.bands import band
 from fedcohort.report.colours import design_colours, design_dashes, design_labels
-from fedcohort.report.cost_curves import COSTS, spent
 
 #: What the axes of a column are called.
 NAMES = {
@@ -61,7 +61,7 @@ class Pen:
             over = band(curve(self.results, panel, entry.label, column).rolling(window))
             colour = self.colours[entry.label]
             cost = None if against is None else spent(self.results, panel, entry.label, against)
-            places = over.rounds if cost is None else cost[over.rounds - 1]
+            places = over.rounds if cost is None else cost.mean(axis=0)[over.rounds - 1]
             axes.plot(
                 places,
                 over.mean,

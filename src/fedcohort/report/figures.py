@@ -14,12 +14,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedcohort.errors import InputError
+from fedcohort.experiments.costs import COSTS
 from fedcohort.experiments.results import Results
 from fedcohort.experiments.settings import Setting
 from fedcohort.experiments.summary import common_rounds, window_of
 from fedcohort.report import FIGURE_KINDS
 from fedcohort.report.class_shares import draw_class_samples, draw_class_shares
-from fedcohort.report.cost_curves import COSTS
 from fedcohort.report.curve_axes import Pen
 from fedcohort.report.main_class import main_class_order
 from fedcohort.whole_file import replace_whole

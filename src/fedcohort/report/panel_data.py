@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from fedcohort.experiments.costs import COSTS, spent
 from fedcohort.experiments.results import Results
 from fedcohort.experiments.settings import Setting
 from fedcohort.experiments.summary import Curve, common_rounds, curve, window_of
 from fedcohort.experiments.units import Trial
 from fedcohort.report.bands import Band, band
 from fedcohort.report.cluster_map import MOST_CLIENTS, cluster_map
-from fedcohort.report.cost_curves import COSTS, spent
 from fedcohort.report.dendrogram import dendrogram
 from fedcohort.report.law_points import law_points
 from fedcohort.report.main_class import main_class_order
@@ -131,7 +131,7 @@ def _costs(
     for cost in COSTS:
         total = spent(results, panel, design, cost)
         if total is not None:
-            found[cost] = {**_plain_band(over), "x": plain(total[over.rounds - 1])}
+            found[cost] = {**_plain_band(over), "x": plain(total.mean(axis=0)[over.rounds - 1])}
     return found
 
 

@@ -1,0 +1,109 @@
+"""``fedcohort compare`` on a run folder: what designs paid for a loss."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+pytest.importorskip("pyarrow", reason="the extra 'sim' is not installed")
+
+from command_line import run
+from fedcohort.experiments import read_results
+from fedcohort.experiments.units import Trial
+from small_runs import SMALL, make_folder, small_run
+
+Capture = pytest.CaptureFixture[str]
+
+POWER = f"""{SMALL}
+[[design]]
+recipe = "power-of-choice"
+candidates = 6
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_run(tmp_path_factory.mktemp("run"), POWER)
+
+
+def test_the_price_is_what_was_spent_until_the_level_was_reached(
+    folder: Path, capsys: Capture
+) -> None:
+    result = run(capsys, "compare", folder, "--json")
+
+    (panel,) = json.loads(result.out)
+    results = read_results(folder)
+    assert [price["design"] for price in panel["designs"]] == [
+        "multinomial",
+        "similarity",
+        "power-of-choice candidates=6",
+    ]
+    for price in panel["designs"]:
+        spent = []
+        for seed in (0, 1):
+            trial = Trial("small", price["design"], seed)
+            loss = results.column("rounds", trial, "loss")  # six rounds: the window is one round
+            reached = np.flatnonzero(loss <= panel["level"])
+            if len(reached):
+                columns = (results.column("rounds", trial, c) for c in ("bytes_down", "bytes_up"))
+                spent.append(sum(c[: reached[0] + 1].sum() for c in columns) / 1e6)
+        assert price["n_reached"] == len(spent)
+        assert price["n_seeds"] == 2
+        expected = float(np.mean(spent)) if spent else None
+        assert price["costs"]["bytes"] == (None if expected is None else pytest.approx(expected))
+
+
+def test_the_table_has_a_line_per_design_and_says_what_it_means(
+    folder: Path, capsys: Capture
+) -> None:
+    result = run(capsys, "compare", folder)
+
+    assert result.code == 0
+    assert "until the rolling loss is at most" in result.out
+    for name in ("multinomial", "similarity", "power-of-choice"):
+        assert sum(line.startswith(name) for line in result.out.splitlines()) == 1
+
+
+def test_asking_candidates_costs_bytes(folder: Path) -> None:
+    """Those that train get the model; with candidates all six get it, and train on it if drawn."""
+    results = read_results(folder)
+    plain, asking = (Trial("small", n, 0) for n in ("similarity", "power-of-choice candidates=6"))
+    model = results.column("rounds", plain, "bytes_down") / results.column(
+        "rounds", plain, "distinct_clients"
+    )
+
+    assert (model == model[0]).all()
+    assert (results.column("rounds", asking, "bytes_down") == 6 * model[0]).all()
+
+
+def test_the_figure_is_loss_against_costs(folder: Path, tmp_path: Path, capsys: Capture) -> None:
+    pytest.importorskip("matplotlib", reason="the extra 'report' is not installed")
+
+    result = run(capsys, "compare", folder, "--plot", tmp_path / "costs.svg")
+
+    assert result.code == 0
+    assert "simulated time" in (tmp_path / "costs.svg").read_text()
+
+
+def test_a_folder_that_is_no_run_and_a_run_without_rounds_are_refused(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    nothing = run(capsys, "compare", tmp_path)
+    begun = run(capsys, "compare", make_folder(tmp_path))
+
+    assert nothing.code == begun.code == 2
+    assert "is no run folder" in nothing.err
+    assert "no r" in begun.err  # no results, or no rounds
+
+
+def test_sizes_need_the_number_of_draws(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "sizes.csv").write_text("size\n5\n3\n")
+
+    result = run(capsys, "compare", tmp_path / "sizes.csv")
+
+    assert result.code == 2
+    assert "compare: needs --cohort-size" in result.err
