@@ -10,18 +10,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from fedcohort.arguments import checked_choice, checked_rng
+from fedcohort.arguments import checked_choice
 from fedcohort.designs.base import Design
 from fedcohort.designs.multinomial import MultinomialDesign
-from fedcohort.designs.recipe import Knowledge, Recipe, known_products, known_updates
+from fedcohort.designs.recipe import Knowledge, known_updates
 from fedcohort.designs.similarity_clustered import SimilarityClusteredDesign
 from fedcohort.designs.size_clustered import SizeClusteredDesign
 from fedcohort.designs.tournament import TournamentDesign
-from fedcohort.designs.tree_choice import Products, chosen_tree
+from fedcohort.designs.tree_choice import Products, check_options, chosen_tree
+from fedcohort.designs.tree_recipe import TreeRecipe
 from fedcohort.population import Population
-from fedcohort.similarity.measures import MEASURES, MeasureName
+from fedcohort.similarity.measures import MeasureName
 from fedcohort.similarity.tree_kinds import TREE_KINDS, TreeKind
-from fedcohort.similarity.trees import LINKAGES, GroupTree, Linkage
+from fedcohort.similarity.trees import GroupTree, Linkage
 from fedcohort.similarity.updates import checked_updates
 
 log = getLogger("fedcohort")
@@ -81,10 +82,8 @@ class AutoDesign(Design):
         rng: np.random.Generator,
     ) -> None:
         super().__init__(population, cohort_size)
-        checked_rng(self.name, rng)
+        check_options(self.name, measure, linkage, rng)
         checked_choice(self.name, "tree", _named(tree), TREE_KINDS)
-        checked_choice(self.name, "measure", measure, MEASURES)
-        checked_choice(self.name, "linkage", linkage, LINKAGES)
         deltas = checked_updates(self.name, updates, population.n_clients)
         # Under its own name: errors and the log are to speak of what the caller asked for.
         leaves, found = chosen_tree(
@@ -144,24 +143,15 @@ def _named(tree: object) -> str:
 
 @final
 @dataclass(frozen=True)
-class Auto(Recipe):
+class Auto(TreeRecipe):
     """Recipe of :class:`AutoDesign`; without a memory every update is zero."""
 
     name: ClassVar[str] = "auto"
-    learns: ClassVar[bool] = True
-
-    measure: MeasureName = "arccos"
-    linkage: Linkage = "ward"
-    tree: TreeKind = "auto"
 
     def _design(self, population: Population, known: Knowledge) -> AutoDesign:
         return AutoDesign(
             population,
             self.cohort_size,
             known_updates(population, known),
-            tree=self.tree,
-            measure=self.measure,
-            linkage=self.linkage,
-            products=known_products(known),
-            rng=known.rng,
+            **self._tree_options(known),
         )

@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from fedcohort.arguments import checked_choice, checked_rng
 from fedcohort.designs.base import Design, count_matrix
-from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
-from fedcohort.designs.tree_choice import chosen_tree
+from fedcohort.designs.recipe import Knowledge, known_updates
+from fedcohort.designs.tree_choice import Products, check_options, chosen_tree
+from fedcohort.designs.tree_recipe import TreeRecipe
 from fedcohort.designs.walk import centred_points, walked
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
-from fedcohort.similarity.measures import MEASURES, MeasureName
+from fedcohort.similarity.measures import MeasureName
 from fedcohort.similarity.tree_kinds import TreeKind
-from fedcohort.similarity.trees import LINKAGES, GroupTree, Linkage
+from fedcohort.similarity.trees import GroupTree, Linkage
 from fedcohort.similarity.updates import checked_updates
 
 #: Of the walk, where the longest of the centred updates has length 1. Smaller ones gave no smaller
@@ -60,7 +60,7 @@ class BalancedDesign(Design):
         The clients' last updates, zero before the first; shape (n_clients, dimension).
     representatives
         Live clients for each draw, at least; one to two times as many where no client is large.
-    tree, measure, linkage
+    tree, measure, linkage, products
         As in :class:`TournamentDesign`.
     rng
         Breaks ties.
@@ -106,12 +106,11 @@ class BalancedDesign(Design):
         tree: TreeKind = "auto",
         measure: MeasureName = "arccos",
         linkage: Linkage = "ward",
+        products: Products | None = None,
         rng: np.random.Generator,
     ) -> None:
         super().__init__(population, cohort_size)
-        checked_rng(self.name, rng)
-        checked_choice(self.name, "measure", measure, MEASURES)
-        checked_choice(self.name, "linkage", linkage, LINKAGES)
+        check_options(self.name, measure, linkage, rng)
         total = population.total
         self._certain, self._units = np.divmod(self.cohort_size * population.sizes, total)
         capacity = -(-total // _checked_representatives(self.name, representatives))
@@ -127,6 +126,7 @@ class BalancedDesign(Design):
             tree,
             measure=measure,
             linkage=linkage,
+            products=products,
             rng=rng,
         )
         by_group = np.argsort(self.tree.groups, kind="stable")
@@ -200,16 +200,12 @@ def _checked_representatives(owner: str, representatives: int) -> int:
 
 @final
 @dataclass(frozen=True)
-class Balanced(Recipe):
+class Balanced(TreeRecipe):
     """Recipe of :class:`BalancedDesign`; without a memory every update is zero."""
 
     name: ClassVar[str] = "balanced"
-    learns: ClassVar[bool] = True
 
     representatives: int = 4
-    measure: MeasureName = "arccos"
-    linkage: Linkage = "ward"
-    tree: TreeKind = "auto"
 
     def _design(self, population: Population, known: Knowledge) -> BalancedDesign:
         return BalancedDesign(
@@ -217,8 +213,5 @@ class Balanced(Recipe):
             self.cohort_size,
             known_updates(population, known),
             representatives=self.representatives,
-            tree=self.tree,
-            measure=self.measure,
-            linkage=self.linkage,
-            rng=known.rng,
+            **self._tree_options(known),
         )

@@ -7,16 +7,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort.allocation import fill_groups, whole_rows
-from fedcohort.arguments import checked_choice, checked_rng
-from fedcohort.designs.recipe import Knowledge, Recipe, known_products, known_updates
+from fedcohort.arguments import checked_choice
+from fedcohort.designs.recipe import Knowledge, known_updates
 from fedcohort.designs.rows import RowDesign
-from fedcohort.designs.tree_choice import Products, Tree, chosen_tree
+from fedcohort.designs.tree_choice import Products, Tree, check_options, chosen_tree
+from fedcohort.designs.tree_recipe import TreeRecipe
 from fedcohort.errors import DesignError
 from fedcohort.plan import Plan
 from fedcohort.population import Population
 from fedcohort.similarity.measures import MEASURES, MeasureName
-from fedcohort.similarity.tree_kinds import TreeKind
-from fedcohort.similarity.trees import LINKAGES, GroupTree, Linkage, cut_tree, merge_tree
+from fedcohort.similarity.trees import GroupTree, Linkage, cut_tree, merge_tree
 from fedcohort.similarity.updates import checked_updates
 
 Reading = Literal["distances", "rows-as-points"]
@@ -102,9 +102,7 @@ class SimilarityClusteredDesign(RowDesign):
         rng: np.random.Generator,
     ) -> None:
         super().__init__(population, cohort_size)
-        checked_rng(self.name, rng)
-        checked_choice(self.name, "measure", measure, MEASURES)
-        checked_choice(self.name, "linkage", linkage, LINKAGES)
+        check_options(self.name, measure, linkage, rng)
         checked_choice(self.name, "reading", reading, READINGS)
         total = population.total
         alone, rest = whole_rows(self.cohort_size * population.sizes, total)
@@ -157,26 +155,18 @@ def _between_rows(updates: NDArray[np.floating], measure: MeasureName) -> NDArra
 
 @final
 @dataclass(frozen=True)
-class SimilarityClustered(Recipe):
+class SimilarityClustered(TreeRecipe):
     """Recipe of :class:`SimilarityClusteredDesign`; without a memory every update is zero."""
 
     name: ClassVar[str] = "similarity"
-    learns: ClassVar[bool] = True
 
-    measure: MeasureName = "arccos"
-    linkage: Linkage = "ward"
     reading: Reading = "distances"
-    tree: TreeKind = "auto"
 
     def _design(self, population: Population, known: Knowledge) -> SimilarityClusteredDesign:
         return SimilarityClusteredDesign(
             population,
             self.cohort_size,
             known_updates(population, known),
-            tree=self.tree,
-            measure=self.measure,
-            linkage=self.linkage,
             reading=self.reading,
-            products=known_products(known),
-            rng=known.rng,
+            **self._tree_options(known),
         )

@@ -10,17 +10,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from fedcohort.arguments import checked_choice, checked_rng, group_numbers
+from fedcohort.arguments import group_numbers
 from fedcohort.designs.base import Design, count_matrix
 from fedcohort.designs.duels import Duels
-from fedcohort.designs.recipe import Knowledge, Recipe, known_products, known_updates
-from fedcohort.designs.tree_choice import Products, Tree, check_tree, chosen_tree
+from fedcohort.designs.recipe import Knowledge, known_updates
+from fedcohort.designs.tree_choice import Products, Tree, check_options, check_tree, chosen_tree
+from fedcohort.designs.tree_recipe import TreeRecipe
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
 from fedcohort.similarity.group_order import tree_of_groups
-from fedcohort.similarity.measures import MEASURES, MeasureName
-from fedcohort.similarity.tree_kinds import TreeKind
-from fedcohort.similarity.trees import LINKAGES, GroupTree, Linkage
+from fedcohort.similarity.measures import MeasureName
+from fedcohort.similarity.trees import GroupTree, Linkage
 
 
 @final
@@ -108,9 +108,7 @@ class TournamentDesign(Design):
         rng: np.random.Generator,
     ) -> None:
         super().__init__(population, cohort_size)
-        checked_rng(self.name, rng)
-        checked_choice(self.name, "measure", measure, MEASURES)
-        checked_choice(self.name, "linkage", linkage, LINKAGES)
+        check_options(self.name, measure, linkage, rng)
         check_tree(self.name, tree)
         self._certain, units = np.divmod(self.cohort_size * population.sizes, population.total)
         if groups is not None:
@@ -173,24 +171,15 @@ class TournamentDesign(Design):
 
 @final
 @dataclass(frozen=True)
-class Tournament(Recipe):
+class Tournament(TreeRecipe):
     """Recipe of :class:`TournamentDesign`; without a memory every update is zero."""
 
     name: ClassVar[str] = "tournament"
-    learns: ClassVar[bool] = True
-
-    measure: MeasureName = "arccos"
-    linkage: Linkage = "ward"
-    tree: TreeKind = "auto"
 
     def _design(self, population: Population, known: Knowledge) -> TournamentDesign:
         return TournamentDesign(
             population,
             self.cohort_size,
             known_updates(population, known),
-            tree=self.tree,
-            measure=self.measure,
-            linkage=self.linkage,
-            products=known_products(known),
-            rng=known.rng,
+            **self._tree_options(known),
         )

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort.arguments import checked_choice
+from fedcohort.arguments import checked_choice, checked_rng
 from fedcohort.errors import DesignError
-from fedcohort.similarity.measures import MeasureName, angles
+from fedcohort.similarity.measures import MEASURES, MeasureName, angles
 from fedcohort.similarity.tree_kinds import TREE_KINDS, TreeKind, built_tree, chosen_kind
-from fedcohort.similarity.trees import GroupTree, Linkage, MergeTree, cut_tree, merge_tree
+from fedcohort.similarity.trees import LINKAGES, GroupTree, Linkage, MergeTree, cut_tree, merge_tree
 from fedcohort.similarity.updates import checked_updates
 
 #: A kind of tree to build from updates, or a tree whose leaves are all clients.
@@ -55,6 +55,15 @@ def chosen_tree(
     clients = np.flatnonzero(masses)
     cut = _checked_cut(owner, tree, masses, capacity)
     return clients, GroupTree(cut.groups[clients], cut.merges)
+
+
+def check_options(
+    owner: str, measure: MeasureName, linkage: Linkage, rng: np.random.Generator
+) -> None:
+    """Let what every design on a tree is told through."""
+    checked_rng(owner, rng)
+    checked_choice(owner, "measure", measure, MEASURES)
+    checked_choice(owner, "linkage", linkage, LINKAGES)
 
 
 def check_tree(owner: str, tree: Tree) -> None:
