@@ -44,7 +44,7 @@ def print_summary(results: Results) -> None:
 
 def _table(summary: PanelSummary) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("\ndesign", overflow="fold", min_width=15)
+    table.add_column("\ndesign", overflow="fold", min_width=12)
     for heading in HEADINGS:
         table.add_column(heading, justify="right", no_wrap=True)
     for design in summary.designs:
