@@ -107,3 +107,22 @@ def test_sizes_need_the_number_of_draws(tmp_path: Path, capsys: Capture) -> None
 
     assert result.code == 2
     assert "compare: needs --cohort-size" in result.err
+
+
+def test_options_for_sizes_are_not_ignored_in_silence(folder: Path, capsys: Capture) -> None:
+    result = run(capsys, "compare", folder, "--cohort-size", 3)
+
+    assert result.code == 2
+    assert "a run folder needs no --cohort-size" in result.err
+
+
+def test_norms_follow_from_given_updates(tmp_path: Path, capsys: Capture) -> None:
+    """Norms 3 and 1, equal sizes, one draw: chances 3/4 and 1/4, V = (1/3 9 + 3 1) / 4."""
+    (tmp_path / "sizes.csv").write_text("size\n1\n1\n")
+    np.save(tmp_path / "updates.npy", np.array([[3.0], [-1.0]]))
+    files = (tmp_path / "sizes.csv", "--updates", tmp_path / "updates.npy")
+
+    result = run(capsys, "compare", *files, "-m", 1, "-d", "norm-optimal", "--json")
+
+    (row,) = json.loads(result.out)["designs"]
+    assert row["aggregate_variance"] == pytest.approx((9 / 3 + 3) / 4)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedcohort import Population
+from fedcohort import Deadline, Population
 from fedcohort.designs import RECIPES, Recipe, make_recipe
 from fedcohort.errors import DesignError
 from populations import rng
@@ -62,3 +62,7 @@ def test_unknown_names_and_keys_are_refused_with_a_suggestion(
 ) -> None:
     with pytest.raises(DesignError, match=message):
         make_recipe(name, 2, options)
+
+
+def test_a_whole_number_is_a_number_of_seconds() -> None:
+    assert make_recipe("deadline", 2, {"deadline": 4}) == Deadline(2, deadline=4)

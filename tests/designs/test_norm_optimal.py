@@ -164,3 +164,13 @@ def test_the_recipe_asks_all_clients_with_samples() -> None:
     assert isinstance(design, NormOptimalDesign)
     assert design.approximate
     assert recipe.changes
+
+
+def test_a_norm_that_is_nothing_beside_the_largest_counts_as_zero() -> None:
+    """One over its chance would be infinite, and the variance not a number."""
+    design = NormOptimalDesign(Population([1, 1]), 1, norms=[1.0, 1e-310])
+
+    assert design.expected_counts.tolist() == [1.0, 0.0]
+    assert not design.unbiased
+    assert np.isfinite(design.weight_per_draw).all()
+    assert design.aggregate_variance([[1.0], [1e-310]]) == 0.0

@@ -189,3 +189,15 @@ def test_a_comb_picks_distinct_clients_with_capped_chances(
     drawn = comb.drawn_at(rng(seed).integers(comb.step, size=5))
     known = {tuple(np.flatnonzero(outcome)) for outcome in outcomes}
     assert {tuple(sorted(line)) for line in drawn.tolist()} <= known
+
+
+def test_losses_near_the_end_of_floats_keep_the_chances() -> None:
+    signals = {
+        "past_loss": np.array([1e308, 1e308, 1e300]),
+        "past_duration": np.ones(3),
+        "past_round": np.zeros(3),
+    }
+
+    design = OortDesign(Population([5, 5, 5]), 1, signals, round_=3, rng=rng())
+
+    assert design.expected_counts.sum() == pytest.approx(1.0, abs=1e-12)

@@ -88,7 +88,7 @@ def test_the_recipe_takes_the_next_in_every_round_and_no_generator_matters() -> 
     assert sorted(np.concatenate(turns).tolist()) == list(range(6))
 
 
-@pytest.mark.parametrize(("round_", "seed"), [(-1, 0), (0, -1)])
-def test_negative_rounds_and_seeds_are_refused(round_: int, seed: int) -> None:
-    with pytest.raises(DesignError, match="RoundRobinDesign: round_ and seed must be 0 or more"):
-        RoundRobinDesign(Population([1, 2]), 1, round_, seed=seed)
+@pytest.mark.parametrize(("round_", "seed"), [(1.5, 0), (0, "x"), (-1, 0), (0, -1)])
+def test_rounds_and_seeds_are_whole_numbers(round_: object, seed: object) -> None:
+    with pytest.raises(DesignError, match=r"RoundRobinDesign: round_ and seed must be whole"):
+        RoundRobinDesign(Population([1, 2]), 1, round_, seed=seed)  # type: ignore[arg-type]

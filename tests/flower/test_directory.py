@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAvg
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcohort import RowDesign, SimilarityClustered, SizeClustered, Target
+from fedcohort import RowDesign, SimilarityClustered, SizeClustered, Stratified, Target
 from fedcohort.errors import DesignError, FlowerError
 from fedcohort.flower import CohortStrategy, register_size_query
 from fedcohort.flower.claims import cut_to_share
@@ -325,6 +325,20 @@ def test_groups_follow_their_clients(caplog: pytest.LogCaptureFixture) -> None:
     assert sorted(map(sorted, second)) == [["1", "4"], ["3", "5"]]
     assert "clients that came later are one group: ['6']" in caplog.text
     assert any({"1", "4"} <= row for row in grouped(strategy))
+
+
+def test_strata_follow_their_clients_too() -> None:
+    """Client 0 of stratum x leaves: the strata of the others stay; one draw in each remains."""
+    grid = grid_of(app=client_app([1] * 6))
+    strategy = CohortStrategy(FedAvg(), Stratified(3, groups=tuple("xxyyzz")), seed=0)
+    one_round(strategy, grid, 1)
+    grid.partitions = {node: client for node, client in grid.partitions.items() if client != 0}
+
+    for number in range(2, 12):
+        before = dict(strategy.selections.drawn)
+        one_round(strategy, grid, number)
+        drawn = {int(k) for k, n in strategy.selections.drawn.items() if n > before.get(k, 0)}
+        assert len(drawn & {1}) == len(drawn & {2, 3}) == len(drawn & {4, 5}) == 1
 
 
 def test_groups_must_fit_the_clients_of_the_first_round() -> None:

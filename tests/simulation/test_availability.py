@@ -41,6 +41,7 @@ from fedcohort.simulation import (
     mlp,
     one_class_shards,
 )
+from fedcohort.simulation.cost import idle_cost
 from scripted_recipes import Asking
 
 DATA = one_class_shards(
@@ -260,3 +261,9 @@ def test_always_there_is_as_without_availability_but_for_the_object() -> None:
     assert (first.models == second.models).all()
     for one, other in zip(first.histories, second.histories, strict=True):
         assert one.as_dicts(times=False) == other.as_dicts(times=False)
+
+
+def test_somebody_who_comes_for_half_a_second_is_met() -> None:
+    """An idle round takes until somebody comes, not longer."""
+    assert idle_cost(0.5).simulated_seconds == 0.5
+    assert idle_cost(0.0).simulated_seconds > 0

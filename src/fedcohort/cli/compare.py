@@ -70,6 +70,11 @@ def compare(
     if plot is not None:
         check_figure_path(plot, "compare")
     if Path(sizes).is_dir():
+        if designs or updates or cohort_size is not None:
+            raise InputError(
+                "compare: a run folder needs no --cohort-size, --designs or --updates; got some. "
+                "Drop them."
+            )
         compare_run(Path(sizes), as_json=as_json, plot=plot)
         return
     if cohort_size is None:

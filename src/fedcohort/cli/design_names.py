@@ -2,6 +2,8 @@
 
 from dataclasses import fields
 
+import numpy as np
+
 from fedcohort.cli.sizes_file import Federation
 from fedcohort.designs import RECIPES, Design, make_recipe
 from fedcohort.designs.recipe import Memory
@@ -38,7 +40,10 @@ def build_design(
         options["groups"] = federation.groups
     recipe = make_recipe(name, cohort_size, options)
     rng = stream(seed, use=Stream.TIES)
-    return recipe.build(federation.population, memory=memory, signals=None, round_=0, rng=rng)
+    signals = None
+    if memory is not None and "update_norm" in recipe.signals:
+        signals = {"update_norm": np.linalg.norm(memory.updates.astype(np.float64), axis=1)}
+    return recipe.build(federation.population, memory=memory, signals=signals, round_=0, rng=rng)
 
 
 def _value(text: str) -> object:

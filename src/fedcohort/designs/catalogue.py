@@ -74,6 +74,8 @@ def recipe_of(kind: type[Recipe], cohort_size: int, options: Mapping[str, object
             raise DesignError(
                 f"design {kind.name!r}: unknown key {key!r}; {known}.{did_you_mean(key, own)}"
             )
+        if type(own[key]) is float and type(value) is int:
+            continue
         if type(value) is not type(own[key]):
             raise DesignError(
                 f"design {kind.name!r}: {key} must be {type(own[key]).__name__}, as {own[key]!r} "

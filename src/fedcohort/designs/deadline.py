@@ -69,7 +69,7 @@ class DeadlineDesign(ChosenDesign):
     ) -> None:
         super().__init__(population, cohort_size)
         checked_rng(self.name, rng)
-        if not deadline > 0:
+        if not isinstance(deadline, (int, float)) or not deadline > 0:
             raise DesignError(
                 f"{self.name}: deadline must be a positive number of seconds; got {deadline!r}. "
                 f"Raise it, or leave it out for none."

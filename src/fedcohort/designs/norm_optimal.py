@@ -16,6 +16,10 @@ from fedcohort.population import Population
 APPROXIMATE_PASSES = 4
 
 
+#: Norms of less than so much of the largest count as 0.
+SMALLEST = 1e-290
+
+
 @final
 class NormOptimalDesign(CoinDesign):
     r"""Toss a coin for every client, with the chances that make V smallest among all coins.
@@ -64,6 +68,12 @@ class NormOptimalDesign(CoinDesign):
     approximate
         As given.
 
+    Notes
+    -----
+    With the difference estimator a client of norm 0 would lose its term -w h as well: the estimate
+    is then biased, and the chances are the best for updates, not for their differences to h. Use
+    another design with it.
+
     Examples
     --------
     >>> design = NormOptimalDesign(Population([1, 1, 1, 1]), 2, norms=[6.0, 1.0, 1.0, 0.0])
@@ -94,7 +104,10 @@ class NormOptimalDesign(CoinDesign):
         # Sizes instead of importances: the chances depend on ratios only. By the largest first,
         # so that no product overflows or vanishes.
         known = np.nan_to_num(self.norms)
-        lengths = np.asarray(population.sizes * (known / (known.max() or 1.0)), dtype=np.float64)
+        relative = known / (known.max() or 1.0)
+        # Beside the largest these are nothing, and one over their chance would leave the floats.
+        relative[relative < SMALLEST] = 0.0
+        lengths = np.asarray(population.sizes * relative, dtype=np.float64)
         self.approximate = approximate
         chances = _approximate_chances if approximate else _exact_chances
         self._chance = np.zeros(population.n_clients)

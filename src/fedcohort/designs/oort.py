@@ -217,7 +217,8 @@ def _utility(
     """Return the utility of clients that were drawn before."""
     if len(sizes) == 0:
         return np.zeros(0)
-    raw = sizes * past["past_loss"]
+    # By the largest first, so that no product overflows: only ratios count.
+    raw = sizes * (past["past_loss"] / (past["past_loss"].max() or 1.0))
     raw = np.minimum(raw, np.quantile(raw, options.clip))
     width = float(np.ptp(raw))
     useful = (raw - raw.min()) / width if width else np.ones(len(raw))

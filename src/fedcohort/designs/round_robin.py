@@ -54,10 +54,14 @@ class RoundRobinDesign(ChosenDesign):
     ) -> None:
         super().__init__(population, cohort_size)
         drawable = drawable_clients(self)
-        if min(index(round_), index(seed)) < 0:
+        try:
+            least = min(index(round_), index(seed))
+        except TypeError:
+            least = -1
+        if least < 0:
             raise DesignError(
-                f"{self.name}: round_ and seed must be 0 or more; got {round_} and {seed}. "
-                f"Count rounds from 0."
+                f"{self.name}: round_ and seed must be whole numbers of at least 0; got "
+                f"{round_!r} and {seed!r}. Count rounds from 0."
             )
         circle = np.random.default_rng(seed).permutation(drawable)
         # In Python's integers: no number of rounds is too large.

@@ -44,7 +44,7 @@ class StratifiedDesign(Design):
     clients never share a draw with another's.
 
     The m draws are allocated in proportion to :math:`P_h`, or to :math:`P_h \sigma_h`
-    (``"neyman"``: the smallest V for the updates that it is given), by largest remainder, at
+    (``"neyman"``: nearly the smallest V for the updates that it is given), by largest remainder, at
     least one to each stratum. Proportional allocation in whole draws is never worse than
     multinomial sampling where every :math:`m P_h` is whole; elsewhere it may be. Without any spread
     inside the strata, as before the first update, Neyman's is the proportional one. Clients that

@@ -7,7 +7,7 @@ from dataclasses import replace
 from logging import getLogger
 from typing import final
 
-from fedcohort.designs import Design, Recipe, RowDesign, Target
+from fedcohort.designs import Design, Recipe, RowDesign, Stratified, Target
 from fedcohort.designs.signals import Signals
 from fedcohort.flower.failures import check_draws, check_redraw
 from fedcohort.flower.keyed_memory import KeyedMemory
@@ -16,6 +16,8 @@ from fedcohort.streams import Stream, stream
 
 log = getLogger("flwr.fedcohort")
 
+#: Recipes that name the group of every client.
+Grouped = (Target, Stratified)
 #: The group of clients that have none: no group of a recipe is equal to it.
 LATER = object()
 
@@ -60,7 +62,7 @@ class Planner:
         """Build the design of a round over the clients that are there."""
         keys = [str(key) for key in population.ids]
         recipe = replace(self._recipe, cohort_size=self._draws(population, number))
-        if isinstance(recipe, Target) and self._last is not None:
+        if isinstance(recipe, Grouped) and self._last is not None:
             recipe = self._regrouped(recipe, keys)
         design = recipe.build(
             population,
@@ -73,7 +75,7 @@ class Planner:
             check_redraw(design)
         if self._max_draws is not None:
             check_draws(design, self._max_draws)
-        if isinstance(recipe, Target):
+        if isinstance(recipe, Grouped):
             self._group_of |= dict(zip(keys, recipe.groups, strict=True))
         self._last = design
         return design
@@ -87,7 +89,7 @@ class Planner:
         log.warning("round %d: only %d clients are left for %d draws", number, left, draws)
         return left
 
-    def _regrouped(self, recipe: Target, keys: list[str]) -> Target:
+    def _regrouped(self, recipe: Target | Stratified, keys: list[str]) -> Recipe:
         """Let groups follow their clients; clients that came later are a group of their own."""
         if strangers := [key for key in keys if key not in self._group_of]:
             log.warning("clients that came later are one group: %.200s", strangers)

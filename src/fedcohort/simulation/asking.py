@@ -91,6 +91,11 @@ def ask_all(
 def _finite(signal: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Refuse what a diverging training answers: NaN would read as a client that was not asked."""
     if not np.isfinite(values).all():
+        if signal == "duration":
+            raise SimulationError(
+                "Simulation: asked for duration, a client's is not finite; its device is too slow. "
+                "Raise its speed and bandwidths, or leave the client out."
+            )
         raise SimulationError(
             f"Simulation: asked for {signal}, a client answered with a number that is not finite; "
             f"training diverges. Lower lr or server_lr, or leave the run out."

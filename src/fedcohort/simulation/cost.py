@@ -43,7 +43,7 @@ NUMBER_BYTES = 8
 #: Of the time that training on a sample takes, what its forward pass takes.
 FORWARD = 1 / 3
 #: Nobody is available: the round takes at least so long, and so long where nobody ever comes.
-SHORTEST_WAIT = 1.0
+SHORTEST_WAIT = 1e-6
 WAIT_IN_VAIN = 60.0
 
 Seconds = NDArray[np.float64]
