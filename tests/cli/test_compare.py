@@ -164,7 +164,7 @@ def test_one_client_has_no_variance_to_compare(capsys: pytest.CaptureFixture[str
     [
         (("-m", 0), ("cohort_size must be a whole number of at least 1; got 0",)),
         (("-m", "ten"), ("--cohort-size", "integer")),
-        ((), ("Missing option '--cohort-size'",)),
+        ((), ("needs --cohort-size",)),
         (("-m", 3, "-d", "siz"), ("unknown design 'siz'", "Did you mean 'size'?")),
         (("-m", 3, "-d", ""), ("unknown design ''",)),
         (("-m", 3, "-d", "size:rows=1"), ("unknown key 'rows'; known are whole_rows_first",)),
