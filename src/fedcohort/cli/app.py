@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fedcohort.cli.compare import compare
+from fedcohort.cli.doctor import doctor
 from fedcohort.cli.export import export
 from fedcohort.cli.plan import plan
 from fedcohort.cli.report import report
@@ -26,7 +27,7 @@ app = typer.Typer(
 )
 app.command()(plan)
 app.command()(compare)
-for _command in (run, resume, runs, report, export):
+for _command in (run, resume, runs, report, export, doctor):
     app.command()(_command)
 
 

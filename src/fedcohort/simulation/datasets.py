@@ -153,3 +153,15 @@ DATASETS: dict[str, Callable[[Path], Dataset]] = {
     ),
     "cifar10": _cifar10,
 }
+
+#: The files of each data set below the data folder; ``digits`` comes with scikit-learn.
+FILES: dict[str, tuple[str, ...]] = {
+    "digits": (),
+    **{name: tuple(f"{name}/{file}" for file in IDX_FILES) for name in ("mnist", "fashion-mnist")},
+    "cifar10": CIFAR_FILES,
+}
+
+
+def is_present(name: str, folder: Path) -> bool:
+    """Say whether all files of a data set lie in ``folder``: it loads without a download."""
+    return all((folder / file).exists() for file in FILES[name])
