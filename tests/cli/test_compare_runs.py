@@ -97,7 +97,7 @@ def test_a_folder_that_is_no_run_and_a_run_without_rounds_are_refused(
 
     assert nothing.code == begun.code == 2
     assert "is no run folder" in nothing.err
-    assert "no r" in begun.err  # no results, or no rounds
+    assert "has no results yet" in begun.err
 
 
 def test_sizes_need_the_number_of_draws(tmp_path: Path, capsys: Capture) -> None:

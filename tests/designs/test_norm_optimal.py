@@ -13,6 +13,7 @@ from fedcohort import (
     Population,
     diagnostics,
 )
+from fedcohort.designs.recipe import estimator_for
 from fedcohort.errors import DesignError
 from populations import CIFAR_SIZES, rng
 
@@ -174,3 +175,15 @@ def test_a_norm_that_is_nothing_beside_the_largest_counts_as_zero() -> None:
     assert not design.unbiased
     assert np.isfinite(design.weight_per_draw).all()
     assert design.aggregate_variance([[1.0], [1e-310]]) == 0.0
+
+
+def test_it_is_refused_with_the_difference_estimator() -> None:
+    """h = (4, 2), updates (0, 2), one draw of two equal clients: 3 on average instead of 1."""
+    population, h = Population([1, 1]), np.array([[4.0], [2.0]])
+    design = NormOptimalDesign(population, 1, norms=[0.0, 2.0])
+    mean = design.weight_per_draw * design.expected_counts @ (np.array([[0.0], [2.0]]) - h)
+
+    assert (mean + population.importance @ h).tolist() == [3.0]
+    with pytest.raises(DesignError, match=r"Run: norm-optimal needs estimator 'plain'"):
+        estimator_for("Run", NormOptimal(1), "difference")
+    assert estimator_for("Run", NormOptimal(1), "plain") is None

@@ -9,8 +9,9 @@ import pytest
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.experiments import Setting, read_experiment
+from fedcohort.experiments.data_settings import Dirichlet, OneClass
 from fedcohort.experiments.own_code import check_designs
-from fedcohort.experiments.settings import Cnn, Dirichlet, Mlp, OneClass
+from fedcohort.experiments.settings import Cnn, Mlp
 from fedcohort.simulation import Dataset
 
 PRESETS = Path(__file__).parents[2] / "experiments"

@@ -70,9 +70,8 @@ class NormOptimalDesign(CoinDesign):
 
     Notes
     -----
-    With the difference estimator a client of norm 0 would lose its term -w h as well: the estimate
-    is then biased, and the chances are the best for updates, not for their differences to h. Use
-    another design with it.
+    With the difference estimator a client of norm 0 would lose its term -w h as well, and the
+    estimate be biased: the two are refused together.
 
     Examples
     --------
@@ -171,6 +170,7 @@ class NormOptimal(Recipe):
 
     name: ClassVar[str] = "norm-optimal"
     signals: ClassVar[tuple[SignalName, ...]] = ("update_norm",)
+    plain_only: ClassVar[bool] = True
 
     approximate: bool = False
 

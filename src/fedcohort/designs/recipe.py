@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design
 from fedcohort.designs.signals import ASKED, Request, SignalName, Signals
+from fedcohort.difference import Difference, EstimatorName, estimator_of
+from fedcohort.errors import DesignError
 from fedcohort.population import Population
 
 
@@ -68,6 +70,8 @@ class Recipe(ABC):
     #: Whether every asked client gets the model and trains, and the answers of those that are not
     #: drawn come too late to be used (over-selection).
     overselects: ClassVar[bool] = False
+    #: Whether it is unbiased for the plain aggregate only, not for the difference estimator's.
+    plain_only: ClassVar[bool] = False
 
     cohort_size: int
 
@@ -109,6 +113,20 @@ class Recipe(ABC):
     @abstractmethod
     def _design(self, population: Population, known: Knowledge) -> Design:
         """Build the design from what is known."""
+
+
+def estimator_for(
+    owner: str, recipe: Recipe, estimator: EstimatorName | Difference
+) -> Difference | None:
+    """Return the estimator's settings, None for the plain one; refuse what would be biased."""
+    settings = estimator_of(owner, estimator)
+    if settings is not None and recipe.plain_only:
+        raise DesignError(
+            f"{owner}: {recipe.name} needs estimator 'plain', since it leaves out clients whose "
+            f"update is zero, but not what is remembered of them; got {estimator!r}. Use another "
+            f"design with it."
+        )
+    return settings
 
 
 def known_updates(population: Population, known: Knowledge) -> NDArray[np.floating]:

@@ -17,15 +17,12 @@ from pydantic import BaseModel, ValidationError
 
 from fedcohort.arguments import did_you_mean
 from fedcohort.errors import ExperimentError, SimulationError
+from fedcohort.experiments.data_settings import Dirichlet, DirichletDisjoint, Iid, OneClass
 from fedcohort.experiments.device_settings import DeviceFile, EqualDevices, GeneratedDevices
 from fedcohort.experiments.settings import (
     Cnn,
-    Dirichlet,
-    DirichletDisjoint,
     Experiment,
-    Iid,
     Mlp,
-    OneClass,
     Server,
     Setting,
     Training,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from fedcohort.errors import DesignError, ExperimentError, SimulationError, Writ
 from fedcohort.experiments.lock import locked
 from fedcohort.experiments.own_code import make_own_recipe
 from fedcohort.experiments.run_folder import RunFolder, is_whole
+from fedcohort.experiments.run_log import logging_to
 from fedcohort.experiments.settings import Setting
 from fedcohort.experiments.tables import (
     DEVICES,
@@ -67,7 +68,7 @@ def execute(
     Stopped by the observer (``KeyboardInterrupt``), killed, or out of space, a run goes on from
     its last checkpoint when it is executed again.
     """
-    with locked(folder.path / "lock", str(folder.path)), _logging_to(folder.path / "log.txt"):
+    with locked(folder.path / "lock", str(folder.path)), logging_to(folder.path / "log.txt"):
         try:
             _Execution(folder, observer or Observer(), tracker).run()
         except WriteError as error:
@@ -276,52 +277,3 @@ def _few_threads(device: str) -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(before)
-
-
-class _QuietFile(logging.FileHandler):
-    """A log that a full disk cannot stop a run with."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a line, if that is possible."""
-        with suppress(OSError):
-            super().emit(record)
-
-    def close(self) -> None:
-        """Close the file, though what is left of it cannot be written."""
-        with suppress(OSError):
-            super().close()
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
-        """Drop the line."""
-
-
-class _NothingTwice(logging.Filter):
-    """Designs are built in every round: what they say of themselves is written once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._said: set[str] = set()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Let a message through that was not there before."""
-        message = record.getMessage()
-        is_new = message not in self._said
-        self._said.add(message)
-        return is_new
-
-
-@contextmanager
-def _logging_to(path: Path) -> Iterator[None]:
-    package = logging.getLogger("fedcohort")
-    handler = _QuietFile(path, encoding="utf-8", delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    handler.addFilter(_NothingTwice())
-    level = package.level
-    package.addHandler(handler)
-    package.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        package.removeHandler(handler)
-        package.setLevel(level)
-        handler.close()

@@ -2,141 +2,26 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from functools import partial
 from math import prod
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedcohort.difference import Difference, EstimatorName
+from fedcohort.experiments.data_settings import Data
 from fedcohort.experiments.device_settings import DeviceTable, EqualDevices
 from fedcohort.experiments.settings_table import Count, Label, Number, Table
 from fedcohort.simulation import (
     Dataset,
-    FederatedData,
     LocalTraining,
     Options,
     cnn,
-    dirichlet_disjoint,
-    dirichlet_unbalanced,
-    iid,
     mlp,
-    one_class_shards,
 )
 from fedcohort.simulation.models import ModelSource
-from fedcohort.simulation.partitions import PAPER_SIZES
-from fedcohort.streams import Stream, stream
 
 NEEDS_DIFFERENCE = "shrink and clusters need estimator = 'difference'"
-
-
-class _Data(Table, ABC):
-    """A data set and its division among clients.
-
-    ``seed`` holds the division fixed; without it every seed of the experiment divides anew.
-    """
-
-    dataset: str
-    shuffle_clients: bool = True
-    seed: Annotated[int, Field(ge=0)] | None = None
-
-    def federation(self, dataset: Dataset, seed: int) -> FederatedData:
-        """Divide the data set for a run with this seed."""
-        own = seed if self.seed is None else self.seed
-        data = self._divided(dataset, own)
-        if not self.shuffle_clients:
-            return data
-        return data.renumbered(stream(own, use=Stream.NUMBERING))
-
-    @abstractmethod
-    def _divided(self, dataset: Dataset, seed: int) -> FederatedData:
-        """Divide, clients numbered as the partition numbers them."""
-
-
-class OneClass(_Data):
-    """``one-class``: every client has samples of one class only.
-
-    ``train_size`` is every client's, or a list: those of each class's clients, with
-    ``deal_sizes`` dealt out at random to the clients of all classes.
-    """
-
-    partition: Literal["one-class"]
-    clients_per_class: Count = 10
-    train_size: int | list[int] = 500
-    deal_sizes: bool = False
-    test_size: Annotated[int, Field(ge=0)] = 80
-
-    @field_validator("train_size", mode="before")
-    @classmethod
-    def _is_one_or_a_list(cls, value: Any) -> Any:
-        sizes = value if isinstance(value, list) else [value]
-        if not sizes or any(type(size) is not int or size < 1 for size in sizes):
-            raise ValueError(
-                f"data.train_size must be a whole number of at least 1, or a list of such; got "
-                f"{value!r}"
-            )
-        return value
-
-    @model_validator(mode="after")
-    def _has_a_size_for_each(self) -> OneClass:
-        if isinstance(self.train_size, list) and len(self.train_size) != self.clients_per_class:
-            raise ValueError(
-                f"data.train_size must be one number, or one for each of a class's "
-                f"{self.clients_per_class} clients (clients_per_class); got {len(self.train_size)}"
-            )
-        return self
-
-    def _divided(self, dataset: Dataset, seed: int) -> FederatedData:
-        return one_class_shards(
-            dataset,
-            seed=seed,
-            clients_per_class=self.clients_per_class,
-            train_size=self.train_size,
-            deal_sizes=self.deal_sizes,
-            test_size=self.test_size,
-        )
-
-
-class Dirichlet(_Data):
-    """``dirichlet``: class shares from Dir(alpha), sizes as listed (clients, samples)."""
-
-    partition: Literal["dirichlet"]
-    alpha: Number
-    sizes: list[Annotated[list[int], Field(min_length=2, max_length=2)]] = Field(
-        default=[list(pair) for pair in PAPER_SIZES]
-    )
-    test_share: Annotated[float, Field(ge=0, le=10)] = 0.2
-
-    def _divided(self, dataset: Dataset, seed: int) -> FederatedData:
-        sizes = [(pair[0], pair[1]) for pair in self.sizes]
-        return dirichlet_unbalanced(
-            dataset, alpha=self.alpha, seed=seed, sizes=sizes, test_share=self.test_share
-        )
-
-
-class DirichletDisjoint(_Data):
-    """``dirichlet-disjoint``: every class split by shares from Dir(alpha), each sample once."""
-
-    partition: Literal["dirichlet-disjoint"]
-    alpha: Number
-    n_clients: Count = 100
-
-    def _divided(self, dataset: Dataset, seed: int) -> FederatedData:
-        return dirichlet_disjoint(dataset, alpha=self.alpha, n_clients=self.n_clients, seed=seed)
-
-
-class Iid(_Data):
-    """``iid``: shuffled samples, dealt out evenly."""
-
-    partition: Literal["iid"]
-    n_clients: Count = 100
-
-    def _divided(self, dataset: Dataset, seed: int) -> FederatedData:
-        return iid(dataset, n_clients=self.n_clients, seed=seed)
-
-
-Data = Annotated[OneClass | Dirichlet | DirichletDisjoint | Iid, Field(discriminator="partition")]
 
 
 class Mlp(Table):

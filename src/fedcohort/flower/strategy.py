@@ -13,8 +13,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedcohort.designs import Design, Recipe
+from fedcohort.designs.recipe import estimator_for
 from fedcohort.designs.signals import Request
-from fedcohort.difference import Difference, EstimatorName, estimator_of
+from fedcohort.difference import Difference, EstimatorName
 from fedcohort.errors import FlowerError
 from fedcohort.flower.aggregate import aggregated, within_range
 from fedcohort.flower.directory import Directory, Names
@@ -127,7 +128,7 @@ class CohortStrategy(Strategy):
         decode: Decode | None = None,
         secure_aggregation: bool = False,
     ) -> None:
-        difference = estimator_of("CohortStrategy", estimator)
+        difference = estimator_for("CohortStrategy", recipe, estimator)
         if secure_aggregation:
             refuse_secure_aggregation(recipe, is_difference=difference is not None)
         self.strategy, self.recipe, self.seed = strategy, recipe, seed

@@ -7,7 +7,8 @@ from operator import index
 
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Design, Recipe
-from fedcohort.difference import Difference, EstimatorName, estimator_of
+from fedcohort.designs.recipe import estimator_for
+from fedcohort.difference import Difference, EstimatorName
 from fedcohort.simulation.cost import Cost
 from fedcohort.simulation.devices import Devices
 from fedcohort.simulation.federated_data import FederatedData
@@ -31,7 +32,8 @@ class Run:
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", index(self.seed))
         # One name for each estimator: checkpoints are recognised by it.
-        object.__setattr__(self, "estimator", estimator_of("Run", self.estimator) or "plain")
+        settings = estimator_for("Run", self.recipe, self.estimator)
+        object.__setattr__(self, "estimator", settings or "plain")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
