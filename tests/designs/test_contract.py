@@ -16,6 +16,7 @@ import laws
 from fedcohort import (
     AutoDesign,
     BalancedDesign,
+    CohortMeanDesign,
     DeadlineDesign,
     Design,
     DivFLDesign,
@@ -179,6 +180,7 @@ DESIGNS = [
         distinct=True,
     ),
     Row("divfl", lambda p, m, g: DivFLDesign(p, m, some_updates(p, g), rng=g), distinct=True),
+    Row("cohort-mean", lambda p, m, g: CohortMeanDesign(p, m, rng=g), distinct=True),
     Row("round-robin", lambda p, m, g: RoundRobinDesign(p, m, round_=3), distinct=True),
     Row(
         "oort",

@@ -77,6 +77,7 @@ def test_costs_are_loss_against_what_was_spent(two_panels: Results) -> None:
         "client work (hours)",
         "simulated time (hours)",
     ]
+    assert [each.get_xscale() for each in axes[:4]] == ["linear", "log", "log", "log"]
     assert len(axes) == 8
     losses = [np.asarray(each.lines[1].get_ydata()).tolist() for each in axes[:4]]
     assert losses == [losses[0]] * 4

@@ -5,6 +5,7 @@ from fedcohort.designs.balanced import Balanced, BalancedDesign
 from fedcohort.designs.base import Design
 from fedcohort.designs.catalogue import RECIPES, make_recipe, recipe_of
 from fedcohort.designs.chosen import ChosenDesign
+from fedcohort.designs.cohort_mean import CohortMean, CohortMeanDesign
 from fedcohort.designs.deadline import Deadline, DeadlineDesign
 from fedcohort.designs.divfl import DivFL, DivFLDesign
 from fedcohort.designs.first_responders import FirstResponders, FirstRespondersDesign
@@ -30,6 +31,8 @@ __all__ = [
     "Balanced",
     "BalancedDesign",
     "ChosenDesign",
+    "CohortMean",
+    "CohortMeanDesign",
     "Deadline",
     "DeadlineDesign",
     "Design",

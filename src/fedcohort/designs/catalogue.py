@@ -6,6 +6,7 @@ from dataclasses import MISSING, fields
 from fedcohort.arguments import did_you_mean
 from fedcohort.designs.auto import Auto
 from fedcohort.designs.balanced import Balanced
+from fedcohort.designs.cohort_mean import CohortMean
 from fedcohort.designs.deadline import Deadline
 from fedcohort.designs.divfl import DivFL
 from fedcohort.designs.first_responders import FirstResponders
@@ -29,6 +30,7 @@ RECIPES: dict[str, type[Recipe]] = {
     recipe.name: recipe
     for recipe in (
         Uniform,
+        CohortMean,
         Multinomial,
         Poisson,
         SizeClustered,

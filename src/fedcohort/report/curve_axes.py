@@ -75,5 +75,8 @@ class Pen:
                     places, over.low, over.high, color=colour, alpha=0.18, linewidth=0
                 )
         axes.set(xlabel="rounds" if against is None else COSTS[against][1], ylabel=NAMES[column])
+        if against is not None:
+            # A tenth of the cost is the same distance everywhere.
+            axes.set_xscale("log")
         axes.margins(x=0.01)
         axes.grid(alpha=0.25)

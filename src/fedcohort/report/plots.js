@@ -65,7 +65,7 @@ function costPlot(cost, title) {
       traces,
       layout: {
         hovermode: "closest",
-        xaxis: { title: { text: title }, rangemode: "tozero" },
+        xaxis: { title: { text: title }, type: "log" },
         yaxis: { title: { text: "training loss" }, type: view.log ? "log" : "linear" },
       },
     };

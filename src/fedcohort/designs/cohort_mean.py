@@ -1,0 +1,71 @@
+"""The mean over a cohort: uniform draws, weighted by shares of the drawn samples."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+
+from fedcohort.arguments import checked_rng
+from fedcohort.designs.base import drawable_clients
+from fedcohort.designs.chosen import ChosenDesign
+from fedcohort.designs.recipe import Knowledge, Recipe
+from fedcohort.population import Population
+
+
+@final
+class CohortMeanDesign(ChosenDesign):
+    r"""Draw ``cohort_size`` distinct clients, all subsets equally likely; average their models.
+
+    A drawn client weighs its share of the samples in the cohort *S*,
+
+    .. math:: w_i = \frac{n_i}{\sum_{j \in S} n_j} ,
+
+    so that weights always sum to 1. This is what FedAvg does in Flower and in most frameworks,
+    where the server does not know the sizes of clients that it did not ask.
+
+    Biased, unless all sizes are equal: a large client raises the sum that it is divided by, so
+    that on average it weighs less than its importance (with one draw all weigh :math:`1/n`). The
+    bias shrinks as m grows and is 0 for m = n. How large it is,
+    :func:`~fedcohort.diagnostics.estimated_bias` measures; a built design is one cohort.
+
+    Needs the sizes of drawn clients only. Building takes O(n).
+
+    Parameters
+    ----------
+    population, cohort_size
+        Whom to draw from, and how many.
+    rng
+        Draws the cohort.
+
+    Examples
+    --------
+    >>> design = CohortMeanDesign(Population([5, 3, 2]), 2, rng=np.random.default_rng(0))
+    >>> design.chosen.tolist(), design.weight_per_draw.tolist()
+    ([1, 2], [0.0, 0.6, 0.4])
+
+    References
+    ----------
+    B. McMahan et al., "Communication-efficient learning of deep networks from decentralized
+    data", AISTATS 2017.
+    """
+
+    def __init__(
+        self, population: Population, cohort_size: int, *, rng: np.random.Generator
+    ) -> None:
+        super().__init__(population, cohort_size)
+        checked_rng(self.name, rng)
+        clients = rng.choice(drawable_clients(self), self.cohort_size, replace=False)
+        sizes = population.sizes[clients]
+        self._choose(clients, sizes / sizes.sum())
+
+
+@final
+@dataclass(frozen=True)
+class CohortMean(Recipe):
+    """Recipe of :class:`CohortMeanDesign`."""
+
+    name: ClassVar[str] = "cohort-mean"
+    cycles: ClassVar[bool] = True
+
+    def _design(self, population: Population, known: Knowledge) -> CohortMeanDesign:
+        return CohortMeanDesign(population, self.cohort_size, rng=known.rng)
