@@ -20,7 +20,16 @@ from matplotlib.figure import Figure
 from fedcohort.report.colours import DESIGNS
 
 DRAWINGS = Path(__file__).parent / "drawings"
-NAMES = "multinomial size similarity tournament target poisson balanced uniform".split()
+NAMES = [
+    "multinomial",
+    "size",
+    "similarity",
+    "tournament",
+    "target",
+    "poisson",
+    "balanced",
+    "uniform",
+]
 #: A design has one colour in all figures.
 COLOURS = MappingProxyType(dict(zip(NAMES, DESIGNS, strict=True)))
 #: Figures are at most 5.2 inches wide: at the width of a phone letters are still 9 pixels high.
