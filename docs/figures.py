@@ -8,7 +8,7 @@ libraries give the same file. Nothing is downloaded; all of them take some secon
 from __future__ import annotations
 
 import importlib.util
-import sys
+from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
@@ -78,6 +78,8 @@ def _drawing(name: str) -> Callable[[MappingProxyType[str, str]], Figure]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3):
-        sys.exit("figures: needs a folder to draw into. Run python docs/figures.py FOLDER [png].")
-    draw_all(Path(sys.argv[1]), *sys.argv[2:])
+    parser = ArgumentParser(description="Draw the figures of the explanation pages.")
+    parser.add_argument("folder", type=Path, help="where to draw; made where it is missing")
+    parser.add_argument("--kind", default="svg", help="svg, or png to look at")
+    given = parser.parse_args()
+    draw_all(given.folder, given.kind)
