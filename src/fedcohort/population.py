@@ -99,9 +99,10 @@ class Population:
         clients, client :math:`i \in A` gets importance :math:`p_i / p(A)`, exactly (its size over
         A's total), and the others are never drawn. A design that is unbiased is then unbiased
         *over A*: its aggregate has the mean :math:`\sum_{i \in A} p_i \Delta_i / p(A)`, the update
-        of the available clients' objective. That is not the objective of all clients unless who
-        is available has nothing to do with what clients hold: clients that are seldom available
-        count for less in the long run, and one that never is does not count at all.
+        of the available clients' objective, which is not that of all clients: in the long run
+        client *i* counts :math:`E[p_i / p(A);\ i \in A]`. Clients that are seldom available count
+        for less, one that never is not at all; and where all are available equally often, small
+        clients count for a little more than their importance.
 
         Parameters
         ----------

@@ -12,7 +12,7 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
-from fedcohort import SizeClustered
+from fedcohort import Recipe, SimilarityClustered, SizeClustered
 from fedcohort.errors import FlowerError
 from fedcohort.flower import CohortStrategy
 from flower.federation import flat, grid_of, model, one_round
@@ -73,6 +73,17 @@ def test_inside_a_failure_drops_nothing() -> None:
 
     assert one_round(strategy, grid) is not None
     assert "3" in strategy.selections.failed
+
+
+@pytest.mark.parametrize(
+    ("recipe", "warns"), [(SimilarityClustered(4), True), (SizeClustered(4), False)], ids=str
+)
+def test_a_choice_by_updates_that_noise_does_not_cover_is_said(
+    caplog: pytest.LogCaptureFixture, recipe: Recipe, warns: bool
+) -> None:
+    CohortStrategy(private(FedAvg()), recipe, seed=0)
+
+    assert ("what the choice of clients reveals is not in its guarantee" in caplog.text) == warns
 
 
 def test_an_accountant_of_equal_weights_is_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from logging import getLogger
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -122,6 +123,17 @@ def refuse_wrapper(wrapper: Strategy) -> None:
         f"differences in the place of updates, and a client's last update would move the model in "
         f"every later round, which no noise accounts for. Use estimator='plain'."
     )
+
+
+def warn_of_choice(wrapper: Strategy, recipe: Recipe) -> None:
+    """Say what a wrapper's noise leaves uncovered where the choice depends on updates."""
+    if recipe.learns:
+        getLogger(__name__).warning(
+            "CohortStrategy: %s chooses by the clients' updates before %s adds noise; what the "
+            "choice of clients reveals is not in its guarantee. Use size where that counts.",
+            recipe.name,
+            type(wrapper).__name__,
+        )
 
 
 def refuse_secure_aggregation(recipe: Recipe, *, is_difference: bool) -> None:

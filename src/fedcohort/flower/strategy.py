@@ -27,6 +27,7 @@ from fedcohort.flower.inner_strategy import (
     refuse_secure_aggregation,
     refuse_wrapper,
     waiting_for_no_more_than,
+    warn_of_choice,
     weighing_strategy,
 )
 from fedcohort.flower.keyed_memory import KeyedMemory
@@ -137,8 +138,10 @@ class CohortStrategy(Strategy):
         self._deadline, self._max_norm, self._decode = deadline, max_norm, decode
         self._query_timeout = query_timeout
         self._is_wrapper_within = strategy is not self._inner
-        if self._is_wrapper_within and difference is not None:
-            refuse_wrapper(strategy)
+        if self._is_wrapper_within:
+            if difference is not None:
+                refuse_wrapper(strategy)
+            warn_of_choice(strategy, recipe)
         self._planner = Planner(
             recipe,
             seed=seed,
