@@ -1,0 +1,125 @@
+"""Draw the four pictures of this folder, and print its table.
+
+Run ``python results/everyone/pictures.py``: pictures of 20 designs need their lines named where
+they end, which the figures of every run folder (``fedcohort report --figures``) do not do.
+"""
+
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from fedcohort.experiments.costs import COSTS, prices, spent
+from fedcohort.experiments.results import read_results
+from fedcohort.experiments.summary import WINDOW, curve, interval
+from fedcohort.report.bands import band
+
+HERE = Path(__file__).parent
+FULL, BASELINE = "full participation", "multinomial"
+KINDS = {
+    "all train": ("black", [FULL]),
+    "unbiased; sizes": (
+        "#0072b2",
+        ["uniform unbiased", "multinomial", "poisson", "size"],
+    ),
+    "unbiased; groups": ("#56b4e9", ["target", "stratified"]),
+    "unbiased; past updates": (
+        "#009e73",
+        ["similarity", "tournament", "auto", "balanced", "multinomial + difference"],
+    ),
+    "unbiased; norms of all": ("#cc79a7", ["norm-optimal"]),
+    "biased": (
+        "#d55e00",
+        [
+            *("cohort-mean", "uniform", "round-robin", "first", "deadline deadline=4.0"),
+            *("power-of-choice", "oort", "divfl"),
+        ],
+    ),
+}
+DASHES = ["-", "--", ":", "-.", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)), (0, (8, 2))]
+LOWEST, HIGHEST = 0.5, 2.4
+
+
+def pictures() -> None:
+    """Draw the rolling loss against rounds and against each cost."""
+    results = read_results(HERE)
+    panel = results.folder.experiment.panels[0]
+    assert sorted(label for _, labels in KINDS.values() for label in labels) == sorted(
+        entry.label for entry in panel.design
+    )
+    figure = Figure(figsize=(13, 11.5), layout="constrained")
+    rows = figure.add_gridspec(3, 2, height_ratios=(1, 1, 0.46))
+    grid = [figure.add_subplot(rows[row, column]) for row in (0, 1) for column in (0, 1)]
+    for axes, cost in zip(grid, (None, *COSTS), strict=True):
+        for colour, labels in KINDS.values():
+            for label, dash in zip(labels, DASHES, strict=False):
+                over = band(curve(results, panel, label, "loss").rolling(WINDOW))
+                places = over.rounds
+                if cost is not None:
+                    total = spent(results, panel, label, cost)
+                    assert total is not None
+                    places = total.mean(axis=0)[over.rounds - 1]
+                axes.plot(places, over.mean, linestyle=dash, color=colour, label=label, lw=1.3)
+        axes.set(
+            xlabel="rounds" if cost is None else COSTS[cost][1],
+            xscale="linear" if cost is None else "log",
+            ylim=(LOWEST, HIGHEST),
+        )
+        axes.grid(alpha=0.25)
+        axes.set_ylabel("training loss")
+    names = figure.add_subplot(rows[2, :])
+    names.axis("off")
+    lines = {str(line.get_label()): line for line in grid[0].lines}
+    for number, (kind, (_, labels)) in enumerate(KINDS.items()):
+        legend = names.legend(
+            [lines[label] for label in labels],
+            labels,
+            title=kind,
+            loc="upper left",
+            bbox_to_anchor=(number / len(KINDS), 1),
+            frameon=False,
+            alignment="left",
+            fontsize=9,
+            title_fontproperties={"weight": "bold", "size": 9},
+        )
+        names.add_artist(legend)
+    folder = HERE / "figures"
+    folder.mkdir(exist_ok=True)
+    figure.savefig(folder / "four.png", dpi=110)
+
+
+def table() -> None:
+    """Print one line per design, in Markdown."""
+    results = read_results(HERE)
+    panel = results.folder.experiment.panels[0]
+    found = prices(results, panel)
+    assert found is not None
+    level, each = found
+    final = {
+        price.design: curve(results, panel, price.design, "loss").values[:, -WINDOW:].mean(axis=1)
+        for price in each
+    }
+    accuracy = {
+        price.design: curve(results, panel, price.design, "accuracy").values[:, -WINDOW:].mean()
+        for price in each
+    }
+    print(f"the level is {level:.4f}, {BASELINE}'s final loss\n")
+    print("| design | final loss | above full participation | accuracy | rounds | MB ", end="")
+    print("| client hours | hours |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for price in sorted(each, key=lambda price: price.final_loss):
+        own = final[price.design]
+        above = interval(own - final[FULL])
+        rounds = "never" if price.rounds is None else f"{price.rounds:.0f}"
+        if 0 < price.n_reached < price.n_seeds:
+            rounds += f" ({price.n_reached} of {price.n_seeds} seeds)"
+        costs = ["" if cost is None else f"{cost:.3g}" for cost in price.costs.values()]
+        print(
+            f"| {price.design} | {own.mean():.3f} ± {own.std(ddof=1):.3f} "
+            f"| {above.mean:+.3f} ({above.low:+.3f} to {above.high:+.3f}) "
+            f"| {100 * accuracy[price.design]:.1f} % | {rounds} | {' | '.join(costs)} |"
+        )
+
+
+if __name__ == "__main__":
+    pictures()
+    table()
