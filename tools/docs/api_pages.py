@@ -46,10 +46,11 @@ def _value(path: str) -> Any:
 
 def _description(path: str) -> str:
     """Return the directive that describes a name."""
-    name, value = path.rpartition(".")[2], _value(path)
+    package, _, name = path.rpartition(".")
+    value = _value(path)
     if not _is_described(value):
         shown = f"\n   :value: {value!r}" if isinstance(value, tuple) else ""
-        directive = f".. py:data:: {path}{shown}\n\n   {_comment(path)}"
+        directive = f".. py:data:: {name}\n   :module: {package}{shown}\n\n   {_comment(path)}"
     elif not inspect.isclass(value):
         directive = f".. autofunction:: {path}"
     elif issubclass(value, BaseException):

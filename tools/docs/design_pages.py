@@ -146,7 +146,7 @@ def the_example() -> str:
         last = known["past_round"][client]
         lines.append(
             f"| {client + 1} | {size} | {KINDS[client]} | {known['update_norm'][client]:.2f} "
-            f"| {known['loss'][client]:.2f} | {known['duration'][client]:.1f} s "
+            f"| {known['loss'][client]:.2f} | {known['duration'][client]:.2f} s "
             f"| {'never' if np.isnan(last) else f'round {last:.0f}'} |"
         )
     return "\n".join(lines)

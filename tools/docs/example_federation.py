@@ -49,7 +49,7 @@ def signals() -> Signals:
     """Return what every client would answer, and what is known of earlier rounds."""
     rng = np.random.default_rng(1)
     loss = rng.uniform(0.5, 2.0, size=len(SIZES)).round(2)
-    duration = np.exp(rng.normal(2.0, 0.8, size=len(SIZES))).round(1)
+    duration = np.exp(rng.normal(2.0, 0.8, size=len(SIZES))).round(2)
     rounds = rng.integers(ROUND, size=len(SIZES)).astype(np.float64)
     is_new = np.isin(np.arange(len(SIZES)), NEW)
     return {
