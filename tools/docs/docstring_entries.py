@@ -43,5 +43,6 @@ def as_markdown(text: str) -> str:
     >>> as_markdown("``x``, :math:`y`, :class:`fedcohort.Plan`")
     '`x`, $y$, {py:class}`fedcohort.Plan`'
     """
-    text = re.sub(r":math:`([^`]+)`", r"$\1$", text)
+    # In a table of Markdown a bar would end the cell.
+    text = re.sub(r":math:`([^`]+)`", lambda tex: f"${tex[1]}$".replace(r"\|", r"\Vert "), text)
     return ROLE.sub(r"{py:\1}`\2`", text.replace("``", "`"))

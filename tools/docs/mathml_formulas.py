@@ -3,6 +3,7 @@ r"""Formulas become MathML when the site is built: a browser draws them without 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from html import escape
 from typing import Any
 
@@ -10,7 +11,9 @@ from docutils import nodes
 from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
-from sphinx.errors import ExtensionError
+from sphinx.util.logging import getLogger
+
+log = getLogger(__name__)
 
 TAG = re.compile(r"\\tag\{([^}]*)\}")
 #: What docutils does not know, in words that it knows.
@@ -20,6 +23,7 @@ SPELLINGS = (
     (r"\\[bB]ig+(?:l(?![a-z]))? ?([(\[]|\\lfloor|\\\{)", r"\\left\1"),
     (r"\\[bB]ig+(?:r(?![a-z]))? ?([)\]]|\\rfloor|\\\})", r"\\right\1"),
     (r"\\[bB]ig+(?![a-zA-Z]) ?/", r"/"),
+    (r"\\[bB]ig+(?![a-zA-Z]) ?\|", r"\\mid "),
     (r"\\[bB]ig+[lr]? ?\\\|(.*?)\\[bB]ig+[lr]? ?\\\|", r"\\left\|\1\\right\|"),
     (r"'(_(?:\{[^}]*\}|\w))?", r"\1^{\\prime}"),
 )
@@ -40,7 +44,7 @@ def mathml(tex: str, *, as_block: bool = False) -> str:
     '<math><mi>x</mi></math>'
     >>> mathml(r"\nonsense")
     Traceback (most recent call last):
-    sphinx.errors.ExtensionError: formula '\\nonsense': Unknown LaTeX command "\nonsense".
+    ValueError: formula '\\nonsense': Unknown LaTeX command "\nonsense".
     """
     known = tex.strip()
     for pattern, spelling in SPELLINGS:
@@ -48,7 +52,7 @@ def mathml(tex: str, *, as_block: bool = False) -> str:
     try:
         made = tex2mathml(known, as_block=as_block)
     except MathError as error:
-        raise ExtensionError(f"formula {tex!r}: {error}") from error
+        raise ValueError(f"formula {tex!r}: {error}") from error
     made = re.sub(r"\n\s*| xmlns=\"[^\"]*\"", "", made)
     for pattern, repair in REPAIRS:
         made = re.sub(pattern, repair, made)
@@ -82,13 +86,20 @@ def _parts(tex: str) -> list[str]:
 
 def visit_math(self: Any, node: nodes.math) -> None:
     """Write a formula in the line."""
-    self.body.append(mathml(node.astext()))
-    raise nodes.SkipNode
+    _write(self, node, mathml)
 
 
 def visit_math_block(self: Any, node: nodes.math_block) -> None:
     """Write a formula of its own."""
-    self.body.append(displayed(node.astext()))
+    _write(self, node, displayed)
+
+
+def _write(translator: Any, node: nodes.Element, make: Callable[[str], str]) -> None:
+    """Write a formula; say where one is that cannot be made."""
+    try:
+        translator.body.append(make(node.astext()))
+    except ValueError as error:
+        log.warning("%s", error, location=node)
     raise nodes.SkipNode
 
 
