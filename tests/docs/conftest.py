@@ -8,13 +8,12 @@ import pytest
 
 from built_site import ROOT, Site
 
-for module in ("furo", "matplotlib", "myst_parser", "sphinx_copybutton", "torch", "flwr"):
-    pytest.importorskip(module, reason="the extras 'docs' and 'all' are not installed")
-
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Site:
     """Build with warnings as errors; workers share what the first of them built."""
+    for module in ("furo", "myst_parser", "sphinx_copybutton", "torch", "matplotlib", "flwr"):
+        pytest.importorskip(module, reason="the extras 'docs' and 'all' are not installed")
     home = tmp_path_factory.getbasetemp()
     home = home if worker_id == "master" else home.parent
     with (home / "site.lock").open("w") as lock:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import inspect
 import sys
-from importlib import import_module
-from typing import Any
 
 from sphinx.pycode import ModuleAnalyzer
 
 from docstring_entries import summary
-from public_names import design_of, exported, homes
+from public_names import design_of, exported, home, value_of
 
 
 def names(package: str) -> str:
@@ -19,16 +17,16 @@ def names(package: str) -> str:
     listed += ["| | |", "| --- | --- |"]
     described = []
     for name in sorted(exported(package), key=str.lower):
-        home = homes()[name]
-        listed.append(f"| {{py:obj}}`{name} <{home}>` | {_summary(home)} |")
-        is_here = home == f"{package}.{name}" and name not in design_of()
-        if is_here and not inspect.ismodule(_value(home)):
-            described.append(_description(home))
+        path = home(f"{package}.{name}")
+        listed.append(f"| {{py:obj}}`{name} <{path}>` | {_summary(path)} |")
+        is_here = path == f"{package}.{name}" and name not in design_of()
+        if is_here and not inspect.ismodule(value_of(path)):
+            described.append(_description(path))
     return "\n".join([*listed, "", *described])
 
 
 def _summary(path: str) -> str:
-    value = _value(path)
+    value = value_of(path)
     if _is_described(value) or inspect.ismodule(value):
         return summary(value)
     return _comment(path)
@@ -39,15 +37,10 @@ def _is_described(value: object) -> bool:
     return inspect.isclass(value) or inspect.isroutine(value)
 
 
-def _value(path: str) -> Any:
-    package, _, name = path.rpartition(".")
-    return getattr(import_module(package), name)
-
-
 def _description(path: str) -> str:
     """Return the directive that describes a name."""
     package, _, name = path.rpartition(".")
-    value = _value(path)
+    value = value_of(path)
     if not _is_described(value):
         shown = f"\n   :value: {value!r}" if isinstance(value, tuple) else ""
         directive = f".. py:data:: {name}\n   :module: {package}{shown}\n\n   {_comment(path)}"
@@ -67,7 +60,7 @@ def _comment(path: str) -> str:
     'Every recipe of the library, by its name.'
     """
     package, _, name = path.rpartition(".")
-    value = _value(path)
+    value = value_of(path)
     for module in sorted(sys.modules):
         if module.startswith(package) and vars(sys.modules[module]).get(name) is value:
             comments = ModuleAnalyzer.for_module(module).find_attr_docs()

@@ -19,7 +19,7 @@ import command_line_page
 import contents
 import design_pages
 import experiment_file_page
-from public_names import homes
+from public_names import home_of_name
 from repository_links import DOCS, ROOT, relocated
 
 #: Doctest needs a line between what it expects and the end of a block; readers do not.
@@ -73,8 +73,8 @@ def find_public_name(
         return None
     parts = node["reftarget"].split(".")
     for place, part in enumerate(parts):
-        if part in homes():
-            path = ".".join([homes()[part], *parts[place + 1 :]])
+        if found := home_of_name(part):
+            path = ".".join([found, *parts[place + 1 :]])
             domain = environment.domains.python_domain
             if path in domain.objects and path != node["reftarget"]:
                 return domain.resolve_xref(

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 from fedcohort.designs import RECIPES
 
-#: A name that several export is described with the first.
-PACKAGES = (
-    "fedcohort",
-    "fedcohort.designs",
-    "fedcohort.similarity",
-    "fedcohort.difference",
-    "fedcohort.diagnostics",
-    "fedcohort.simulation",
-    "fedcohort.experiments",
-    "fedcohort.flower",
-    "fedcohort.synthetic",
-    "fedcohort.errors",
-)
+PAGES = Path(__file__).parents[2] / "docs" / "reference" / "api"
+
+
+def packages() -> list[str]:
+    """Return the packages that have a page; what several export is described with the first.
+
+    >>> packages()[:2]
+    ['fedcohort', 'fedcohort.designs']
+    """
+    own = {page.stem for page in PAGES.glob("*.md")} - {"index", "fedcohort", "designs"}
+    return ["fedcohort", *(f"fedcohort.{name}" for name in ("designs", *sorted(own)))]
 
 
 def exported(package: str) -> list[str]:
@@ -31,8 +31,7 @@ def exported(package: str) -> list[str]:
     module = import_module(package)
     if hasattr(module, "__all__"):
         return sorted(module.__all__)
-    own = {name for name, value in vars(module).items() if _is_own(name, value, package)}
-    return sorted(own)
+    return sorted(name for name, value in vars(module).items() if _is_own(name, value, package))
 
 
 def _is_own(name: str, value: object, package: str) -> bool:
@@ -40,18 +39,37 @@ def _is_own(name: str, value: object, package: str) -> bool:
     return not name.startswith("_") and (defined or name.isupper())
 
 
-@cache
-def homes() -> dict[str, str]:
-    """Return, for every public name, the path under which it is described.
+def value_of(path: str) -> Any:
+    """Return what a path such as ``fedcohort.Plan`` names."""
+    package, _, name = path.rpartition(".")
+    return getattr(import_module(package), name)
 
-    >>> homes()["SizeClusteredDesign"], homes()["Population"]
-    ('fedcohort.SizeClusteredDesign', 'fedcohort.Population')
+
+@cache
+def home(path: str) -> str:
+    """Return the path under which a public name is described: the first that leads to the same.
+
+    >>> home("fedcohort.designs.SizeClustered"), home("fedcohort.designs.RECIPES")
+    ('fedcohort.SizeClustered', 'fedcohort.designs.RECIPES')
     """
-    found: dict[str, str] = {}
-    for package in PACKAGES:
-        for name in exported(package):
-            found.setdefault(name, f"{package}.{name}")
-    return found
+    name = path.rpartition(".")[2]
+    return next(
+        f"{package}.{name}"
+        for package in packages()
+        if name in exported(package) and value_of(f"{package}.{name}") is value_of(path)
+    )
+
+
+@cache
+def home_of_name(name: str) -> str | None:
+    """Return where the first public name that reads like this is described.
+
+    >>> home_of_name("UpdateMemory"), home_of_name("nobody")
+    ('fedcohort.similarity.UpdateMemory', None)
+    """
+    found = (package for package in packages() if name in exported(package))
+    package = next(found, None)
+    return None if package is None else home(f"{package}.{name}")
 
 
 @cache
