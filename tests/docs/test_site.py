@@ -132,3 +132,11 @@ def test_results_and_changes_are_on_the_site_with_their_pictures(site: Site) -> 
 
     assert len([link for link in results.fetched if link.endswith(".png")]) == len(pictures) > 0
     assert site.page("changelog.html").headings[0].startswith("Changelog")
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "results/README.md"])
+def test_links_of_repository_pages_hold(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)#\s]+)", text) if not urlsplit(link).scheme]
+
+    assert [link for link in links if not (ROOT / name).parent.joinpath(link).exists()] == []

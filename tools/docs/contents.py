@@ -18,7 +18,16 @@ KINDS = (
 #: Which pages of a folder come first, where they are there; all others follow by name.
 FIRST_OF = {
     "tutorial": ("first-comparison", "first-flower-run"),
-    "how-to": ("flower", "flower-failures", "flower-tls", "own-server-loop", "experiment-files"),
+    "how-to": (
+        "flower",
+        "flower-failures",
+        "flower-tls",
+        "own-server-loop",
+        "experiment-files",
+        "own-dataset",
+        "own-model",
+        "add-a-design",
+    ),
     "explanation": (
         "unbiased-sampling",
         "clustered-sampling",

@@ -11,6 +11,7 @@ from typing import Any
 
 from docutils import nodes
 from pygments.lexers.special import TextLexer
+from sphinx.addnodes import desc_annotation
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
@@ -100,6 +101,14 @@ def _shortened(text: str | None) -> str | None:
     return text and ARRAY_LIKE.sub("ArrayLike", NDARRAY.sub(r"NDArray[\1]", text))
 
 
+def shorten_attribute_types(app: Sphinx, doctree: nodes.document) -> None:
+    """Write the types of attributes and properties by their names, too."""
+    for node in doctree.findall(desc_annotation):
+        text = node.astext()
+        if (short := _shortened(text)) != text:
+            node[:] = [nodes.Text(short)]
+
+
 def hide_from_napoleon(
     app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
 ) -> None:
@@ -127,4 +136,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", hide_from_napoleon, priority=400)
     app.connect("autodoc-process-docstring", show_again, priority=600)
     app.connect("autodoc-process-signature", shorten_types)
+    app.connect("doctree-read", shorten_attribute_types)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
