@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo flower-demo figures test check format bench clean
+.PHONY: help demo flower-demo figures docs test check format bench clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -27,14 +27,18 @@ figures: $(READY)  ## Redraw all figures of results/ from its tables
 	for run in $$(dirname results/*/run.json results/*/*/run.json); do \
 		for kind in png pdf; do $(BIN)/fedcohort report $$run --figures $$kind || exit; done; done
 
+docs: $(READY)  ## Build the documentation into site/, warnings are errors: half a minute
+	$(BIN)/python -m sphinx -E -W --keep-going -q docs site
+	@echo site/index.html
+
 test: $(READY)  ## Run the tests, doctests and the README's commands
-	$(BIN)/pytest -n 2 tests src README.md
+	$(BIN)/pytest -n 2 tests src tools README.md
 
 check: $(READY)  ## Format, lint, types, then all tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 tests src README.md
+	$(BIN)/pytest -n 2 tests src tools README.md
 
 format: $(READY)  ## Format the code and mend what can be mended
 	$(BIN)/ruff check --fix .
@@ -46,4 +50,4 @@ bench: $(READY)  ## Measure speed and memory
 	$(BIN)/python benchmarks/scale.py
 
 clean:  ## Remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis build dist site

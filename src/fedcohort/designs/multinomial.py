@@ -28,6 +28,11 @@ class MultinomialDesign(Design):
     :class:`SizeClusteredDesign`, which is never worse. As a plan it would be m equal rows; it
     keeps one running sum instead, and draws in integers.
 
+    Parameters
+    ----------
+    population, cohort_size
+        Whom to draw from, and how many draws.
+
     Examples
     --------
     >>> design = MultinomialDesign(Population([5, 3, 2]), cohort_size=4)

@@ -28,10 +28,20 @@ class PoissonDesign(CoinDesign):
     1 and is never drawn again, since that would bias. With c clients of chance 1, whose sizes
     leave R samples to the others, :math:`q_i = (m - c)\,n_i / R`: an integer coin.
 
+    Parameters
+    ----------
+    population, cohort_size
+        Whom to draw from, and how many clients are expected.
+
     Examples
     --------
     >>> PoissonDesign(Population([8, 1, 1]), cohort_size=2).expected_counts.tolist()
     [1.0, 0.5, 0.5]
+
+    References
+    ----------
+    J. Hájek, "Asymptotic theory of rejective sampling with varying probabilities from a finite
+    population", Annals of Mathematical Statistics, 1964 (Poisson sampling).
     """
 
     unbiased = True

@@ -27,6 +27,16 @@ class TreeRecipe(Recipe):
     """A recipe whose design works on the tree of the clients' last updates.
 
     Without a memory every update is zero.
+
+    Attributes
+    ----------
+    measure
+        How far two updates are apart: ``"arccos"`` (the angle), ``"l2"`` or ``"l1"``.
+    linkage
+        ``"ward"``, or another of :data:`fedcohort.similarity.LINKAGES`.
+    tree
+        ``"exact"`` from all pairs, ``"vector"`` in O(n d) memory (extra ``scale``),
+        ``"bisecting"`` for a million clients, ``"auto"`` by their number.
     """
 
     learns: ClassVar[bool] = True

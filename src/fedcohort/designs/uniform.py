@@ -31,6 +31,13 @@ class UniformDesign(Design):
         \operatorname{Var}[w_i] = s_i^2 f (1 - f), \qquad
         \operatorname{Cov}[w_i, w_j] = -s_i s_j \frac{f (1 - f)}{n - 1} .
 
+    Parameters
+    ----------
+    population, cohort_size
+        Whom to draw from, and how many.
+    unbiased
+        Whether drawn clients weigh what makes the aggregate unbiased, instead of FedAvg's own.
+
     Examples
     --------
     >>> design = UniformDesign(Population([5, 3, 2]), cohort_size=2)

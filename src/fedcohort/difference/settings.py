@@ -16,7 +16,9 @@ from fedcohort.difference.control_variates import ControlVariates
 from fedcohort.difference.last_updates import LastUpdates
 from fedcohort.errors import AggregationError
 
+#: How updates are aggregated, by name.
 EstimatorName = Literal["plain", "difference"]
+#: The names of the estimators.
 ESTIMATORS: tuple[EstimatorName, ...] = get_args(EstimatorName)
 
 

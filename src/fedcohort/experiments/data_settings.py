@@ -23,7 +23,14 @@ from fedcohort.streams import Stream, stream
 class _Data(Table, ABC):
     """A data set and its division among clients.
 
-    ``seed`` holds the division fixed; without it every seed of the experiment divides anew.
+    Attributes
+    ----------
+    dataset
+        ``digits`` (no download), ``mnist``, ``fashion-mnist`` or ``cifar10``.
+    shuffle_clients
+        Whether clients are numbered at random, instead of as the partition numbers them.
+    seed
+        Holds the division fixed; without it every seed of the experiment divides anew.
     """
 
     dataset: str
@@ -46,8 +53,18 @@ class _Data(Table, ABC):
 class OneClass(_Data):
     """``one-class``: every client has samples of one class only.
 
-    ``train_size`` is every client's, or a list: those of each class's clients, with
-    ``deal_sizes`` dealt out at random to the clients of all classes.
+    Attributes
+    ----------
+    partition
+        ``one-class``.
+    clients_per_class
+        How many clients have samples of one class.
+    train_size
+        Training samples of every client; or a list, one number for each of a class's clients.
+    deal_sizes
+        Whether a list of sizes is dealt out at random to the clients of all classes.
+    test_size
+        Test samples of every client.
     """
 
     partition: Literal["one-class"]
@@ -88,7 +105,19 @@ class OneClass(_Data):
 
 
 class Dirichlet(_Data):
-    """``dirichlet``: class shares from Dir(alpha), sizes as listed (clients, samples)."""
+    """``dirichlet``: class shares from Dir(alpha), sizes as listed (clients, samples).
+
+    Attributes
+    ----------
+    partition
+        ``dirichlet``.
+    alpha
+        The smaller, the fewer classes a client has.
+    sizes
+        Pairs: so many clients have so many training samples each.
+    test_share
+        Test samples of a client, for each of its training samples.
+    """
 
     partition: Literal["dirichlet"]
     alpha: Number
@@ -105,7 +134,17 @@ class Dirichlet(_Data):
 
 
 class DirichletDisjoint(_Data):
-    """``dirichlet-disjoint``: every class split by shares from Dir(alpha), each sample once."""
+    """``dirichlet-disjoint``: every class split by shares from Dir(alpha), each sample once.
+
+    Attributes
+    ----------
+    partition
+        ``dirichlet-disjoint``.
+    alpha
+        The smaller, the fewer clients share a class.
+    n_clients
+        How many clients there are.
+    """
 
     partition: Literal["dirichlet-disjoint"]
     alpha: Number
@@ -116,7 +155,15 @@ class DirichletDisjoint(_Data):
 
 
 class Iid(_Data):
-    """``iid``: shuffled samples, dealt out evenly."""
+    """``iid``: shuffled samples, dealt out evenly.
+
+    Attributes
+    ----------
+    partition
+        ``iid``.
+    n_clients
+        How many clients there are.
+    """
 
     partition: Literal["iid"]
     n_clients: Count = 100

@@ -19,7 +19,19 @@ KEPT = "devices"
 
 
 class EqualDevices(Table):
-    """``equal``: every client has the same device, and is always there."""
+    """``equal``: every client has the same device, and is always there.
+
+    Attributes
+    ----------
+    kind
+        ``equal``.
+    speed
+        Samples that a client processes in a second of training.
+    down, up
+        Bytes a second to and from a client.
+    jitter
+        In every round a client's computing takes exp(jitter * z) times as long, z standard normal.
+    """
 
     kind: Literal["equal"] = "equal"
     speed: Positive = SPEED
@@ -38,8 +50,16 @@ class EqualDevices(Table):
 class GeneratedDevices(Table):
     """``generated``: log-normal speeds and lines, and a share of each day.
 
-    See ``fedcohort.simulation.Devices.generated``. ``seed`` holds the devices fixed; without it
-    every seed of the experiment has its own.
+    See :meth:`fedcohort.simulation.Devices.generated`.
+
+    Attributes
+    ----------
+    kind
+        ``generated``.
+    seed
+        Holds the devices fixed; without it every seed of the experiment has its own.
+    jitter
+        In every round a client's computing takes exp(jitter * z) times as long, z standard normal.
     """
 
     kind: Literal["generated"]
@@ -62,7 +82,16 @@ class GeneratedDevices(Table):
 class DeviceFile(Table):
     """``file``: from a CSV file beside or below the experiment file.
 
-    See ``fedcohort.simulation.read_devices``. The run folder keeps a copy.
+    See :func:`fedcohort.simulation.read_devices`. The run folder keeps a copy.
+
+    Attributes
+    ----------
+    kind
+        ``file``.
+    file
+        Its path, from where the experiment file is.
+    jitter
+        In every round a client's computing takes exp(jitter * z) times as long, z standard normal.
     """
 
     kind: Literal["file"]

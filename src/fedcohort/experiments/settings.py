@@ -25,7 +25,15 @@ NEEDS_DIFFERENCE = "shrink and clusters need estimator = 'difference'"
 
 
 class Mlp(Table):
-    """``mlp``: one hidden layer."""
+    """``mlp``: one hidden layer.
+
+    Attributes
+    ----------
+    name
+        ``mlp``.
+    hidden
+        Units of the hidden layer.
+    """
 
     name: Literal["mlp"] = "mlp"
     hidden: Count = 50
@@ -37,7 +45,13 @@ class Mlp(Table):
 
 
 class Cnn(Table):
-    """``cnn``: the paper's three convolutions, for images of 3 x 32 x 32."""
+    """``cnn``: the paper's three convolutions, for images of 3 x 32 x 32.
+
+    Attributes
+    ----------
+    name
+        ``cnn``.
+    """
 
     name: Literal["cnn"]
 
@@ -103,8 +117,18 @@ class Server(Table):
 class DesignEntry(BaseModel):
     """One ``[[design]]``: a recipe by its name or import path, and its hyper-parameters.
 
-    ``cohort_size`` is the panel's unless it is given here; ``estimator``, ``shrink`` and
-    ``clusters`` say how updates are aggregated (``fedcohort.Difference``).
+    All other keys are the recipe's hyper-parameters.
+
+    Attributes
+    ----------
+    recipe
+        The name of a recipe, or a file and a class in it: ``my_design.py:MyRecipe``.
+    label
+        What tables and figures call it; without one, the recipe and its hyper-parameters.
+    cohort_size
+        Instead of the panel's.
+    estimator
+        How updates are aggregated: ``plain``, or ``difference`` (:class:`fedcohort.Difference`).
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
@@ -160,7 +184,21 @@ def _worded(key: str, value: object) -> str:
 
 
 class Setting(Table):
-    """One panel of an experiment: all that its runs share, and their seeds."""
+    """One panel of an experiment: all that its runs share, and their seeds.
+
+    Attributes
+    ----------
+    label
+        What tables and figures call the panel.
+    seeds
+        A list; or, in a file, ``"0-4"``. Every design runs once with each.
+    rounds
+        How many; 0, and no design, looks at the division of the data only.
+    cohort_size
+        Draws in a round.
+    data, model, training, server, devices, design
+        Tables of their own, below.
+    """
 
     label: Label
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = Field(default=[0])
@@ -189,7 +227,19 @@ class Setting(Table):
 
 
 class Experiment(Table):
-    """A resolved experiment: what a run folder keeps."""
+    """A resolved experiment: what a run folder keeps.
+
+    Attributes
+    ----------
+    name
+        The file's name, without its ending.
+    title
+        What reports are headed with.
+    checkpoint_every
+        Save the state after so many rounds, to resume from.
+    panels
+        In a file: one ``[[panel]]`` for each, with a label and what it changes of the keys above.
+    """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     title: str = ""

@@ -21,6 +21,7 @@ log = getLogger("fedcohort")
 #: ``"exact"`` compares all pairs; ``"vector"`` is Ward's method in O(n d) memory; ``"bisecting"``
 #: is 2-means, again and again; ``"auto"`` picks by the number of clients.
 TreeKind = Literal["auto", "exact", "vector", "bisecting"]
+#: The kinds of trees that can be built from updates.
 TREE_KINDS: tuple[TreeKind, ...] = get_args(TreeKind)
 
 #: ``"auto"`` compares all pairs up to so many clients, and up to so many more takes Ward's tree of

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 #: Ways to merge clusters, as scipy names them.
 Linkage = Literal["ward", "single", "complete", "average", "weighted", "centroid", "median"]
+#: The linkages by name.
 LINKAGES: tuple[Linkage, ...] = get_args(Linkage)
 
 

@@ -1,0 +1,74 @@
+"""The site in a real browser: pages fit a phone, draw their formulas and fetch nothing."""
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from built_site import Site
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+
+ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as engine:
+        started = engine.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+        yield started
+        started.close()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_page_fits_and_fetches_nothing(site: Site, browser: Any, width: int) -> None:
+    tab = browser.new_context(viewport={"width": width, "height": 800}).new_page()
+    complaints: list[str] = []
+    requests: list[str] = []
+    tab.on("console", lambda message: complaints.append(message.text))
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.on("request", lambda request: requests.append(request.url))
+    wide = []
+    for path in site.pages:
+        tab.goto(path.as_uri())
+        if tab.evaluate(TOO_WIDE) > 0:
+            wide.append(path.name)
+
+    assert len(requests) > len(site.pages)
+    assert wide == []
+    assert complaints == []
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+
+
+def test_formulas_are_drawn_in_their_own_font(site: Site, browser: Any) -> None:
+    tab = browser.new_page()
+    tab.goto((site.folder / "explanation" / "tournament.html").as_uri())
+    tab.evaluate("document.fonts.ready.then(() => 0)")
+    heights = tab.eval_on_selector_all(
+        ".formula math", "all => all.map((math) => math.getBoundingClientRect().height)"
+    )
+
+    assert tab.evaluate("[...document.fonts].map((font) => font.status)") == ["loaded"]
+    assert len(heights) > 5
+    assert min(heights) > 10
+
+
+def test_the_search_finds_pages_without_a_server(site: Site, browser: Any) -> None:
+    tab = browser.new_page()
+    tab.goto((site.folder / "search.html").as_uri() + "?q=tournament")
+    tab.wait_for_selector("#search-results li")
+    found = tab.eval_on_selector_all("#search-results li a", "all => all.map((a) => a.href)")
+
+    assert any(link.split("#")[0].endswith("designs/tournament.html") for link in found)

@@ -1,0 +1,93 @@
+"""Which pages there are, in which order: every page in a folder of docs/ is on the site."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+DOCS = Path(__file__).parents[2] / "docs"
+FILE = re.compile(r"<!-- made: file (\S+) -->")
+#: The kinds of pages: a folder, what it is called and what it is for.
+KINDS = (
+    ("tutorial", "Tutorial", "Learn it step by step."),
+    ("how-to", "How-to", "Get one thing done."),
+    ("explanation", "Explanation", "Understand why it works, and when it does not."),
+    ("reference", "Reference", "Look it up."),
+    ("results", "Results", "What was measured."),
+)
+#: Which pages of a folder come first, where they are there; all others follow by name.
+FIRST_OF = {
+    "tutorial": ("first-comparison", "first-flower-run"),
+    "how-to": (
+        "flower",
+        "flower-failures",
+        "flower-tls",
+        "own-server-loop",
+        "experiment-files",
+        "own-dataset",
+        "own-model",
+        "add-a-design",
+    ),
+    "explanation": (
+        "unbiased-sampling",
+        "clustered-sampling",
+        "beyond",
+        "tournament",
+        "difference-estimator",
+        "exact-and-estimated",
+        "convergence",
+    ),
+    "reference": ("designs/index", "api/index", "command-line", "experiment-file"),
+    "results": ("index", "beyond"),
+}
+#: Pages beside the kinds: before them, and at the end.
+FIRST, LAST = ("which-design",), ("changelog",)
+
+
+def pages(folder: str) -> list[str]:
+    """Return the pages of a folder that are there, in order, as names below docs/.
+
+    >>> pages("reference")[2:]
+    ['reference/command-line', 'reference/experiment-file']
+    """
+    there = sorted(page.stem for page in (DOCS / folder).glob("*.md"))
+    named = [name for name in FIRST_OF[folder] if (DOCS / folder / f"{name}.md").exists()]
+    rest = [name for name in there if name not in named]
+    return [f"{folder}/{name}" for name in [*named, *rest]]
+
+
+def title(page: str) -> str:
+    """Return the heading of a page; of one that is made of a file, the file's."""
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    if made := FILE.search(text):
+        text = (DOCS.parent / made[1]).read_text(encoding="utf-8")
+    return next(line for line in text.splitlines() if line.startswith("# ")).removeprefix("# ")
+
+
+def kinds() -> str:
+    """Return a list of all kinds of pages, with links to each page."""
+    lines = [f"[{title(page)}]({page}.md)\n" for page in _first()] + ["{.kinds}"]
+    for folder, heading, purpose in KINDS:
+        if found := pages(folder):
+            lines += [f"- **{heading}.** {purpose}", ""]
+            lines += [*(f"  - [{title(page)}]({page}.md)" for page in found), ""]
+    return "\n".join(lines)
+
+
+def navigation() -> str:
+    """Return the navigation: a group for every kind of page."""
+    groups = [_group("", _first())]
+    groups += [_group(heading, pages(folder)) for folder, heading, _ in KINDS]
+    groups.append(_group("Project", list(LAST)))
+    return "\n\n".join(groups)
+
+
+def _first() -> list[str]:
+    return [page for page in FIRST if (DOCS / f"{page}.md").exists()]
+
+
+def _group(heading: str, found: list[str]) -> str:
+    if not found:
+        return ""
+    caption = f":caption: {heading}\n" if heading else ""
+    return f"```{{toctree}}\n:hidden:\n{caption}\n" + "\n".join(found) + "\n```"

@@ -1,0 +1,157 @@
+"""What the pages of designs say that the code knows: facts, the plot, the class, the recipe."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+
+import numpy as np
+
+import fedcohort
+from docstring_entries import entries
+from example_federation import (
+    COHORT_SIZE,
+    KINDS,
+    POPULATION,
+    ROUND,
+    SIZES,
+    behaviour,
+    recipe_named,
+    signals,
+)
+from fedcohort import Recipe
+from fedcohort.designs import RECIPES
+from inclusion_plot import inclusion_plot
+
+#: What asking for a signal means, as the simulator counts it.
+ASKING = {
+    "update_norm": "they get the model, train and send one number; those drawn then send their "
+    "updates",
+    "loss": "they get the model, evaluate it on all their samples and send one number",
+    "duration": "they get one number and send one",
+}
+
+
+def facts(name: str) -> str:
+    """Return the table of facts and the plot of a design."""
+    recipe, seen = recipe_named(name), behaviour(name)
+    kind = RECIPES[name].__name__
+    rows = {
+        "in files and commands": f"`{name}`",
+        "in Python": f"{{py:class}}`~fedcohort.{kind}Design`, {{py:class}}`~fedcohort.{kind}`",
+        "unbiased": "yes" if seen.unbiased else "no",
+        "needs": needs(recipe),
+        "asks before the draw": asked(recipe),
+        "is built": "anew in every round" if recipe.changes else "once",
+        "V in the example": f"{seen.variance:.3g} of multinomial sampling's",
+        "distinct clients in it": f"{seen.inclusion.sum():.3g} in {COHORT_SIZE} draws",
+    }
+    table = [f"| {key} | {value} |" for key, value in rows.items()]
+    return "\n".join(["{.facts}", "| | |", "| --- | --- |", *table, "", figure(name)])
+
+
+def figure(name: str) -> str:
+    """Return the plot with its caption."""
+    seen, base = behaviour(name), behaviour("multinomial")
+    drawn = inclusion_plot(name, seen.inclusion, base.inclusion, SIZES)
+    error = f", standard errors up to {seen.standard_error:.3f}" if seen.standard_error else ""
+    return (
+        f"<figure>{drawn}<figcaption>The chance of each client to be in the cohort, {seen.source}"
+        f"{error}. Lines: multinomial sampling. {len(SIZES)} clients, {COHORT_SIZE} draws: "
+        f'<a href="index.html#the-example">the example</a>.</figcaption></figure>'
+    )
+
+
+def needs(recipe: Recipe) -> str:
+    """Say what a recipe's design is built from.
+
+    >>> needs(fedcohort.PowerOfChoice(2))
+    'sizes, `loss`'
+    """
+    found = ["sizes"]
+    if any(field.name == "groups" for field in fields(recipe)):
+        found.append("every client's group")
+    if recipe.learns:
+        found.append("the clients' last updates")
+    found.extend(f"`{signal}`" for signal in recipe.signals)
+    return ", ".join(found)
+
+
+def asked(recipe: Recipe) -> str:
+    """Say who is asked for what, and what that means."""
+    request = recipe.ask(POPULATION, ROUND, np.random.default_rng(0))
+    if request is None:
+        return "nobody"
+    number = len(request.clients)
+    who = "every client" if number == len(SIZES) else f"some candidates (here {number})"
+    means = ASKING[request.signal]
+    if recipe.overselects:
+        means = "all get the model and train; who answers first is seen, not told"
+    return f"{who} for `{request.signal}`: {means}"
+
+
+def the_class(name: str) -> str:
+    """Return the class with its docstring."""
+    return f"```{{eval-rst}}\n.. autoclass:: fedcohort.{RECIPES[name].__name__}Design\n```"
+
+
+def the_recipe(name: str) -> str:
+    """Return how a file names the recipe, and a table of its own keys."""
+    kind = RECIPES[name]
+    lines = [
+        f'```toml\n[[design]]\nrecipe = "{name}"\n```\n',
+        f"```{{eval-rst}}\n.. autoclass:: fedcohort.{kind.__name__}\n```\n",
+    ]
+    own = {field.name: field.default for field in fields(kind) if field.default is not MISSING}
+    if own:
+        lines += ["| key | default | meaning |", "| --- | --- | --- |"]
+    for key, default in own.items():
+        shown = repr(default).replace("'", '"')
+        lines.append(f"| `{key}` | `{shown}` | {meaning(name, key)} |")
+    return "\n".join(lines)
+
+
+def meaning(name: str, key: str) -> str:
+    """Return what a docstring says of a hyper-parameter: the recipe's, or its design's.
+
+    >>> meaning("deadline", "deadline")
+    'In seconds.'
+    """
+    design = getattr(fedcohort, f"{RECIPES[name].__name__}Design")
+    for owner in (*RECIPES[name].__mro__, design):
+        if key in entries(owner):
+            return entries(owner)[key]
+    raise LookupError(f"no docstring says what {key} of {name} is")
+
+
+def all_designs() -> str:
+    """Return the table of all designs."""
+    lines = ["| design | unbiased | needs | V | distinct |", "| --- | --- | --- | --- | --- |"]
+    for name in RECIPES:
+        seen = behaviour(name)
+        lines.append(
+            f"| [`{name}`]({name}.md) | {'yes' if seen.unbiased else 'no'} "
+            f"| {needs(recipe_named(name))} | {seen.variance:.3g} | {seen.inclusion.sum():.3g} |"
+        )
+    return "\n".join(lines)
+
+
+def the_example() -> str:
+    """Return the table of the example's clients."""
+    known = signals()
+    lines = [
+        "| client | size | kind | `update_norm` | `loss` | `duration` | last drawn |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for client, size in enumerate(SIZES):
+        last = known["past_round"][client]
+        lines.append(
+            f"| {client + 1} | {size} | {KINDS[client]} | {known['update_norm'][client]:.2f} "
+            f"| {known['loss'][client]:.2f} | {known['duration'][client]:.2f} s "
+            f"| {'never' if np.isnan(last) else f'round {last:.0f}'} |"
+        )
+    return "\n".join(lines)
+
+
+def navigation() -> str:
+    """Return the designs' part of the navigation."""
+    return "\n".join(["```{toctree}", ":hidden:", "", *RECIPES, "```"])

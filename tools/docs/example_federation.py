@@ -1,0 +1,158 @@
+"""The federation that all pages about designs share: 20 clients, 5 draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort import Multinomial, Population, Recipe, diagnostics
+from fedcohort.designs import Design, make_recipe
+from fedcohort.designs.signals import Signals
+
+COHORT_SIZE = 5
+SIZES = (600, 300, 240, 200, 160, 140, 120, 100, 90, 80, 70, 60, 50, 40, 35, 30, 25, 20, 15, 10)
+#: Clients take turns in five kinds; the updates of a kind point the same way, but for noise.
+KINDS = tuple("abcde"[client % 5] for client in range(len(SIZES)))
+DIMENSION, NOISE = 16, 0.4
+#: The round that is looked at, and the clients that nobody has drawn before it.
+ROUND = 60
+NEW = (3, 8, 12, 17)
+#: Rounds of a scheme that asks random candidates, and of a design without a formula for V.
+ROUNDS = 4_000
+
+
+class ExampleMemory:
+    """Every client's last update, shape (20, 16)."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(0)
+        centres = rng.standard_normal((5, DIMENSION))
+        centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+        noise = NOISE / math.sqrt(DIMENSION) * rng.standard_normal((len(SIZES), DIMENSION))
+        lengths = rng.uniform(0.5, 2.0, size=(len(SIZES), 1))
+        self.updates: NDArray[np.float64] = lengths * (
+            np.tile(centres, (len(SIZES) // 5, 1)) + noise
+        )
+
+
+MEMORY = ExampleMemory()
+POPULATION = Population(SIZES)
+
+
+@cache
+def signals() -> Signals:
+    """Return what every client would answer, and what is known of earlier rounds."""
+    rng = np.random.default_rng(1)
+    loss = rng.uniform(0.5, 2.0, size=len(SIZES)).round(2)
+    duration = np.exp(rng.normal(2.0, 0.8, size=len(SIZES))).round(2)
+    rounds = rng.integers(ROUND, size=len(SIZES)).astype(np.float64)
+    is_new = np.isin(np.arange(len(SIZES)), NEW)
+    return {
+        "update_norm": np.linalg.norm(MEMORY.updates, axis=1),
+        "loss": loss,
+        "duration": duration,
+        "past_loss": np.where(is_new, np.nan, loss),
+        "past_duration": np.where(is_new, np.nan, duration),
+        "past_round": np.where(is_new, np.nan, rounds),
+    }
+
+
+def recipe_named(name: str) -> Recipe:
+    """Return the recipe of this name with its defaults; the kinds where it needs groups."""
+    options = {"groups": KINDS} if name in ("target", "stratified") else {}
+    return make_recipe(name, COHORT_SIZE, options)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Behaviour:
+    """What a scheme does in the example.
+
+    Attributes
+    ----------
+    inclusion
+        The chance of each client to be in the cohort.
+    standard_error
+        The largest one of these chances; 0 where they are exact.
+    unbiased
+        What the design claims.
+    variance
+        V, squared bias included, over multinomial sampling's.
+    source
+        Where the chances come from, in words.
+    """
+
+    inclusion: NDArray[np.float64]
+    standard_error: float
+    unbiased: bool
+    variance: float
+    source: str
+
+
+@cache
+def behaviour(name: str) -> Behaviour:
+    """Look at a design, or at as many of its designs as its chances need."""
+    recipe = recipe_named(name)
+    chances, claims, variances = [], [], []
+    for design in _designs(recipe):
+        chances.append(design.inclusion_probability())
+        claims.append(design.unbiased)
+        variances.append(_variance(design))
+    rounds = len(chances)
+    is_measured = _asks_candidates(recipe)
+    deviation = np.std(chances, axis=0).max() / math.sqrt(rounds) if is_measured else 0.0
+    base = _variance(Multinomial(COHORT_SIZE).build(POPULATION, None, None, 0, _rng()))
+    return Behaviour(
+        inclusion=np.mean(chances, axis=0),
+        standard_error=float(deviation),
+        unbiased=all(claims),
+        variance=float(np.mean(variances)) / base,
+        source=_source(recipe, rounds),
+    )
+
+
+def _designs(recipe: Recipe) -> Iterator[Design]:
+    """Build the design of one round, or of all that its chances are averaged over."""
+    if recipe.cycles:
+        rounds = range(len(SIZES) // math.gcd(len(SIZES), COHORT_SIZE))
+    else:
+        rounds = range(ROUND, ROUND + (ROUNDS if _asks_candidates(recipe) else 1))
+    rng = _rng()
+    for round_ in rounds:
+        request = recipe.ask(POPULATION, round_, rng)
+        heard = dict(signals())
+        if request is not None:
+            answers = np.full(len(SIZES), np.nan)
+            answers[request.clients] = heard[request.signal][request.clients]
+            heard[request.signal] = answers
+        yield recipe.build(POPULATION, MEMORY, heard, round_, rng)
+
+
+def _asks_candidates(recipe: Recipe) -> bool:
+    return type(recipe).ask is not Recipe.ask
+
+
+def _variance(design: Design) -> float:
+    if design.exact_moments:
+        return design.aggregate_variance(MEMORY.updates)
+    return diagnostics.estimated_aggregate_variance(
+        design, MEMORY.updates, rng=_rng(), rounds=ROUNDS
+    ).value
+
+
+def _source(recipe: Recipe, rounds: int) -> str:
+    if recipe.cycles:
+        return f"exact, over a cycle of {rounds} rounds"
+    if _asks_candidates(recipe):
+        return f"measured on {rounds:,} rounds, each with candidates of its own"
+    if recipe.signals:
+        return "exact, for what the clients answer in this round"
+    return "exact, by formula"
+
+
+def _rng() -> np.random.Generator:
+    return np.random.default_rng(2)
