@@ -38,7 +38,7 @@ FIRST_OF = {
         "convergence",
     ),
     "reference": ("designs/index", "api/index", "command-line", "experiment-file"),
-    "results": ("index", "beyond"),
+    "results": ("index", "beyond", "everyone"),
 }
 #: Pages beside the kinds: before them, and at the end.
 FIRST, LAST = ("which-design",), ("changelog",)
