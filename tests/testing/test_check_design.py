@@ -184,7 +184,7 @@ def short(design: Design) -> Law:
 @pytest.mark.parametrize(
     ("law", "sentence"),
     [
-        (halved, "its law must sum to 1; got 1/2"),
+        (halved, "its law must be positive and sum to 1; it sums to 1/2"),
         (shifted, "Mend the formula, or the law"),
         (short, r"must have counts of \d clients; got \(1,\)"),
     ],

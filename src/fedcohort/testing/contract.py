@@ -18,7 +18,6 @@ from fedcohort.testing.laws import Law, law_of_rows
 
 #: Held against a design on any population of a few clients, for any small cohort size.
 EVERYWHERE: tuple[Callable[[Candidate, Population, int, int], None], ...] = (
-    law_clauses.its_law_is_a_law,
     law_clauses.the_mean_weight_is_the_importance_where_the_design_claims_it,
     law_clauses.the_moments_are_those_of_the_enumerated_law,
     law_clauses.the_aggregate_variance_is_that_of_the_enumerated_law,

@@ -13,18 +13,6 @@ from fedcohort.testing.laws import Law, aggregate_variance, importance, moments
 from fedcohort.testing.refusal import refuses
 
 
-def its_law_is_a_law(c: Candidate, population: Population, cohort_size: int, seed: int) -> None:
-    """Demand counts of the population, and positive probabilities that sum to 1."""
-    design, law = _built(c, population, cohort_size, seed)
-    n, total = population.n_clients, sum(law.values(), Fraction(0))
-
-    shaped = all(len(counts) == n and min(counts) >= 0 for counts in law)
-    c.demand(shaped, f"its law must have counts of {n} clients; got {next(iter(law))}.", design)
-    c.demand(min(law.values()) > 0, "its law must have positive probabilities.", design)
-    whole = close(float(total), Fraction(1)) if c.in_floats else total == 1
-    c.demand(whole, f"its law must sum to 1; got {total}. Mend the law.", design)
-
-
 def the_mean_weight_is_the_importance_where_the_design_claims_it(
     c: Candidate, population: Population, cohort_size: int, seed: int
 ) -> None:
@@ -124,5 +112,15 @@ def small_moments_keep_their_digits(c: Candidate) -> None:
 
 
 def _built(c: Candidate, population: Population, m: int, seed: int) -> tuple[Design, Law]:
+    """Build the design, and write its law out: one with probabilities that sum to 1."""
     design = c.build(population, m, np.random.default_rng(seed))
-    return design, c.law(design)
+    law, n = c.law(design), population.n_clients
+    shaped = all(len(counts) == n and min(counts) >= 0 for counts in law)
+    c.demand(shaped, f"its law must have counts of {n} clients; got {next(iter(law))}.", design)
+    total = sum(law.values(), Fraction(0))
+    whole = close(float(total), Fraction(1)) if c.in_floats else total == 1
+    positive = min(law.values()) > 0
+    c.demand(
+        whole and positive, f"its law must be positive and sum to 1; it sums to {total}.", design
+    )
+    return design, law
