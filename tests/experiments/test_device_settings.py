@@ -55,7 +55,8 @@ def test_a_run_with_devices_is_that_of_the_simulator(tmp_path: Path) -> None:
             Run(r, data, seed, devices=devices) for r in (Multinomial(3), SimilarityClustered(3))
         ]
         options = panel.server.options("cpu")
-        simulation = Simulation(runs, panel.model.source(dataset), panel.training.local(), options)
+        source = panel.model.source(dataset, tmp_path)
+        simulation = Simulation(runs, source, panel.training.local(), options)
         for label, history in zip(("multinomial", "similarity"), simulation.run(6), strict=True):
             lines = results.of("rounds", Trial("small", label, seed)).to_pylist()
             assert [line["distinct_clients"] for line in lines] == [
