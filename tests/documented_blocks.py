@@ -27,7 +27,8 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,24 @@ def commands_of(block: Block) -> list[Command]:
 
 def run_page(page: Path, folder: Path) -> None:
     """Run all blocks of a page in a folder, which is the current one; raise where one fails."""
+    with _importable(folder):
+        _run_blocks(page, folder)
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """Let the files of a folder be imported as in a prompt there, and forget them afterwards."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", None)).startswith(f"{folder}{os.sep}"):
+                del sys.modules[name]
+
+
+def _run_blocks(page: Path, folder: Path) -> None:
     names: dict[str, Any] = {"__name__": "__page__"}
     for block in blocks_of(page.read_text(encoding="utf-8")):
         where = f"{page.name}, line {block.line}"

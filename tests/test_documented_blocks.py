@@ -43,7 +43,7 @@ def test_a_whole_page_runs_in_its_order(tmp_path: Path, monkeypatch: pytest.Monk
         fenced('python title="own/mine.py"', "number = 7\n")
         + fenced("python", "from pathlib import Path\nfound = Path('own/mine.py').read_text()\n")
         + fenced("pycon", ">>> found\n'number = 7\\n'\n>>> other = 3\n")
-        + fenced("python", ">>> other\n3\n")
+        + fenced("python", ">>> other\n3\n>>> from own.mine import number\n>>> number\n7\n")
         + fenced("console", "$ cat own/mine.py; echo 0.123 s\nnumber   = 7\n... s\n")
         + fenced('sh title="not run: it would end badly"', "false\n")
         + fenced("toml", "[data]\nx = 1\n")

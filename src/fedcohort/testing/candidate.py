@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +45,7 @@ class Candidate:
 
     name: str
     build: Builder
-    law: Callable[[Design], Law] = law_of_rows
+    law: Callable[[Any], Law] = law_of_rows
     distinct: bool = False
     fixed_size: bool = True
     in_floats: bool = False
