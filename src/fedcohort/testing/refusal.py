@@ -21,4 +21,4 @@ def refuses(c: Candidate, kind: type[Exception], sentence: str, act: Callable[[]
             f"must raise {kind.__name__} ({sentence!r}); raised {type(error).__name__}: {error}.",
         )
     else:
-        c.demand(False, f"must raise {kind.__name__} ({sentence!r}); raised nothing.")
+        c.demand(False, f"must raise {kind.__name__} ({sentence!r}); raised nothing. Refuse it so.")
