@@ -41,8 +41,13 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 #: Languages that are for reading alone, if their title says why.
 NOT_RUN = ("sh", "py")
 INTERRUPT = "^C\n"
-#: In a page, pip looks whether everything is there, and installs nothing.
-LOOKING = {"PIP_DRY_RUN": "1", "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+#: In a page, pip looks whether everything is there, installs nothing, and says nothing.
+LOOKING = {
+    "PIP_DRY_RUN": "1",
+    "PIP_NO_INDEX": "1",
+    "PIP_QUIET": "1",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+}
 
 
 @dataclass(frozen=True)
