@@ -21,6 +21,8 @@ KNOWN = ("python", "pycon", "toml", "console", *NOT_RUN, "text", "csv")
 #: What the guides together install.
 EXTRAS = ("torch", "plotly", "flwr", "ray", "tensorboard", "mlflow")
 
+pytestmark = pytest.mark.skipif(not DOCS.exists(), reason="there is no documentation here")
+
 
 def name_of(page: Path) -> str:
     return str(page.relative_to(DOCS))

@@ -81,3 +81,16 @@ def test_what_is_no_model_gets_one_sentence(
 
     assert refused(result, part.replace("none.py", str(own / "none.py"))), result.err
     assert not (own / "run").exists()
+
+
+def test_the_report_names_the_function_and_its_arguments(own: Path) -> None:
+    pytest.importorskip("plotly", reason="the extra 'report' is not installed")
+    from fedcohort.experiments import read_results
+    from fedcohort.report.page import write_page
+
+    path = small_run(own, using("mine.py:twin", "hidden = 20"))
+    write_page([read_results(path)], own / "page.html")
+
+    page = (own / "page.html").read_text()
+    assert "mine.py:twin" in page
+    assert "&quot;hidden&quot;: 20" in page
