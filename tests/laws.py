@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import singledispatch
 from itertools import combinations, pairwise, product
@@ -26,15 +25,18 @@ from fedcohort import (
     StratifiedDesign,
     TournamentDesign,
     UniformDesign,
+    testing,
 )
 from fedcohort.designs.balanced import RIDGE
 from fedcohort.designs.norm_optimal import APPROXIMATE_PASSES
 from fedcohort.designs.systematic import SystematicDraw
 from fedcohort.designs.walk import centred_points, walked
 from fedcohort.similarity import GroupTree
+from fedcohort.testing import Law as Law
+from fedcohort.testing import importance as importance
+from fedcohort.testing import independent_rows as independent_rows
+from fedcohort.testing import law_of_rows
 
-Counts = tuple[int, ...]
-Law = dict[Counts, Fraction]
 #: A group of clients, or two nodes that meet.
 Node = list[int] | tuple["Node", "Node"]
 
@@ -45,9 +47,7 @@ def law(design: Design) -> Law:
     raise NotImplementedError(type(design).__name__)
 
 
-@law.register
-def _(design: RowDesign) -> Law:
-    return independent_rows(design.plan.units.toarray().tolist(), design.population.total)
+law.register(RowDesign, law_of_rows)
 
 
 @law.register
@@ -277,20 +277,6 @@ def _met(
     return [(right, (left,), (1 - b) / (2 - s)), (left, (right,), (1 - a) / (2 - s))]
 
 
-def independent_rows(rows: list[list[int]], total: int) -> Law:
-    """Draw one client from every row; the rows hold units of ``total``."""
-    outcomes: Law = {(0,) * len(rows[0]): Fraction(1)}
-    for row in rows:
-        following: Law = defaultdict(Fraction)
-        for counts, probability in outcomes.items():
-            for i, units in enumerate(row):
-                if units:
-                    drawn = (*counts[:i], counts[i] + 1, *counts[i + 1 :])
-                    following[drawn] += probability * Fraction(units, total)
-        outcomes = dict(following)
-    return outcomes
-
-
 def capped_chances(sizes: Sequence[int | Fraction], cohort_size: int) -> list[Fraction]:
     """Return q_i = min(1, lambda n_i) with sum m: cap the largest, one after the other."""
     certain: set[int] = set()
@@ -320,65 +306,9 @@ def iterated_chances(lengths: Sequence[Fraction], draws: int) -> list[Fraction]:
     return chances
 
 
-@dataclass(frozen=True)
-class Moments:
-    """What follows from a law; every number exact."""
-
-    expected_counts: list[Fraction]
-    mean_weights: list[Fraction]
-    weight_covariance: list[list[Fraction]]
-    inclusion: list[Fraction]
-    max_count: list[int]
-
-
-def importance(population: Population) -> list[Fraction]:
-    return [Fraction(size, population.total) for size in population.sizes.tolist()]
-
-
-def weights_of(counts: Counts, design: Design, expected: list[Fraction]) -> list[Fraction]:
-    """Return w = p c / E[c], or p for FedAvg's own sampling: the one formula.
-
-    A biased design says itself what a draw weighs; its own tests hold it to its definition.
-    """
-    shares = importance(design.population)
-    if isinstance(design, UniformDesign) and not design.unbiased:
-        return [share * count for share, count in zip(shares, counts, strict=True)]
-    if not design.unbiased:
-        own = design.weight_per_draw.tolist()
-        return [Fraction(weight) * count for weight, count in zip(own, counts, strict=True)]
-    return [
-        share * count / mean if mean else Fraction(0)
-        for share, count, mean in zip(shares, counts, expected, strict=True)
-    ]
-
-
-def moments(design: Design) -> Moments:
-    outcomes = law(design)
-    clients = range(design.population.n_clients)
-    expected = [sum(p * c[i] for c, p in outcomes.items()) + Fraction(0) for i in clients]
-    weights = {c: weights_of(c, design, expected) for c in outcomes}
-    mean = [sum(p * weights[c][i] for c, p in outcomes.items()) + Fraction(0) for i in clients]
-    covariance = [
-        [
-            sum(p * weights[c][i] * weights[c][j] for c, p in outcomes.items()) - mean[i] * mean[j]
-            for j in clients
-        ]
-        for i in clients
-    ]
-    inclusion = [sum(p for c, p in outcomes.items() if c[i]) + Fraction(0) for i in clients]
-    most = [max(c[i] for c in outcomes) for i in clients]
-    return Moments(expected, mean, covariance, inclusion, most)
+def moments(design: Design) -> testing.Moments:
+    return testing.moments(design, law(design))
 
 
 def aggregate_variance(design: Design, updates: list[list[int]]) -> Fraction:
-    """Return E|sum w z - sum p z|^2, outcome by outcome."""
-    outcomes = law(design)
-    expected = moments(design).expected_counts
-    shares = importance(design.population)
-    total = Fraction(0)
-    for counts, probability in outcomes.items():
-        weights = weights_of(counts, design, expected)
-        for column in zip(*updates, strict=True):
-            off = sum((w - p) * z for w, p, z in zip(weights, shares, column, strict=True))
-            total += probability * off**2
-    return total
+    return testing.aggregate_variance(design, law(design), updates)

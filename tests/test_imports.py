@@ -22,7 +22,7 @@ LAYERS = [
     ["similarity"],
     ["designs"],
     ["diagnostics"],
-    ["simulation", "flower"],
+    ["simulation", "flower", "testing"],
     ["experiments"],
     ["report"],
     ["cli"],
@@ -92,7 +92,7 @@ def test_importing_the_command_line_loads_no_plotting_and_no_torch() -> None:
     assert not heavy & loaded_by("import fedcohort.cli.app")
 
 
-@pytest.mark.parametrize("module", ["", ".designs", ".diagnostics", ".similarity"])
+@pytest.mark.parametrize("module", ["", ".designs", ".diagnostics", ".similarity", ".testing"])
 def test_all_is_the_public_api(module: str) -> None:
     package = import_module(f"fedcohort{module}")
     public = package.__all__

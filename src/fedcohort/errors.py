@@ -17,6 +17,10 @@ class DesignError(FedcohortError, ValueError):
     """A design cannot be built from, drawn with, or asked for what it was given."""
 
 
+class ContractError(FedcohortError, AssertionError):
+    """A design does not keep the contract of all designs; tests fail with it."""
+
+
 class AggregationError(FedcohortError, ValueError):
     """Updates and cohort do not fit each other."""
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedcohort import Deadline, DeadlineDesign, Population, diagnostics
 from fedcohort.errors import DesignError
-from frequencies import agree
+from fedcohort.testing import agree
 from populations import rng
 
 DURATIONS = [9.0, 1.0, 4.0, 6.0, np.nan]

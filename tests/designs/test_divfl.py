@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedcohort import DivFL, DivFLDesign, Population, diagnostics
 from fedcohort.errors import DesignError
-from frequencies import agree
+from fedcohort.testing import agree
 from populations import rng
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from fedcohort import FirstResponders, FirstRespondersDesign, Population, diagnostics
 from fedcohort.errors import DesignError
-from frequencies import agree
+from fedcohort.testing import agree
 from populations import rng
 
 

@@ -12,7 +12,7 @@ from fedcohort.designs import OortOptions
 from fedcohort.designs.oort import _utility
 from fedcohort.designs.systematic import SystematicDraw
 from fedcohort.errors import DesignError
-from frequencies import agree
+from fedcohort.testing import agree
 from laws import capped_chances
 from populations import rng
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedcohort import Population, PowerOfChoice, PowerOfChoiceDesign, diagnostics
 from fedcohort.errors import DesignError
-from frequencies import agree
+from fedcohort.testing import agree
 from populations import rng
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedcohort import Population, RoundRobin, RoundRobinDesign, UniformDesign, diagnostics
 from fedcohort.errors import DesignError
-from frequencies import agree
+from fedcohort.testing import agree
 from populations import larger_populations, rng
 
 

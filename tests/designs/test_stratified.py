@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedcohort import MultinomialDesign, Population, Stratified, StratifiedDesign, diagnostics
 from fedcohort.errors import DesignError
-from frequencies import agree
+from fedcohort.testing import agree
 from populations import CIFAR_SIZES, larger_populations, rng
 
 

@@ -23,6 +23,7 @@ from fedcohort import (
 )
 from fedcohort.designs import duels
 from fedcohort.similarity import GroupTree, MergeTree
+from fedcohort.testing import Counts
 from populations import CIFAR_SIZES, random_merges, rng
 from trees import partition
 
@@ -299,11 +300,11 @@ def test_a_smaller_variance_of_the_weights_is_not_a_smaller_variance_of_the_aggr
     design = TournamentDesign(population, 2, updates, rng=rng())
     independent = laws.independent_rows([[1, 1, 0], [0, 1, 1]], 2)
 
-    def variance(outcomes: laws.Law, of: Callable[[laws.Counts], int]) -> Fraction:
+    def variance(outcomes: laws.Law, of: Callable[[Counts], int]) -> Fraction:
         mean = sum(p * of(c) for c, p in outcomes.items())
         return sum((p * (of(c) - mean) ** 2 for c, p in outcomes.items()), Fraction(0))
 
-    def total(counts: laws.Counts) -> int:
+    def total(counts: Counts) -> int:
         return counts[2] - counts[0]
 
     middle = (lambda counts: counts[1], lambda counts: counts[0])

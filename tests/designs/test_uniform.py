@@ -5,7 +5,7 @@ import pytest
 
 import laws
 from fedcohort import MultinomialDesign, Population, UniformDesign, diagnostics
-from frequencies import follows_law
+from fedcohort.testing import follows_law
 from populations import CIFAR_SIZES, rng
 
 

@@ -13,7 +13,7 @@ from fedcohort import (
     diagnostics,
 )
 from fedcohort.errors import DesignError
-from frequencies import agree
+from fedcohort.testing import agree
 from populations import CIFAR_SIZES, rng
 
 

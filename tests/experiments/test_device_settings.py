@@ -1,6 +1,5 @@
 """Experiments with devices: what is drawn is kept, and older run folders are still read."""
 
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +30,6 @@ jitter = 0.2
 """
 FILE = '\n[devices]\nkind = "file"\nfile = "phones/all.csv"\njitter = 0.1\n'
 RESULTS = Path(__file__).parents[2] / "results"
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "devices.md"
 
 
 def phones(folder: Path, n_clients: int = 10) -> Path:
@@ -55,7 +53,8 @@ def test_a_run_with_devices_is_that_of_the_simulator(tmp_path: Path) -> None:
             Run(r, data, seed, devices=devices) for r in (Multinomial(3), SimilarityClustered(3))
         ]
         options = panel.server.options("cpu")
-        simulation = Simulation(runs, panel.model.source(dataset), panel.training.local(), options)
+        source = panel.model.source(dataset, tmp_path)
+        simulation = Simulation(runs, source, panel.training.local(), options)
         for label, history in zip(("multinomial", "similarity"), simulation.run(6), strict=True):
             lines = results.of("rounds", Trial("small", label, seed)).to_pylist()
             assert [line["distinct_clients"] for line in lines] == [
@@ -250,19 +249,3 @@ def test_what_is_said_of_devices_is_kept(tmp_path: Path) -> None:
     assert again == experiment
     with pytest.raises(ExperimentError, match=r"devices\.day: .* greater than 0; got 0\.0"):
         read_experiment(write(tmp_path, SMALL + GENERATED), changes=["devices.day=0.0"])
-
-
-@pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not part of the package")
-def test_the_tables_of_the_how_to_page_are_read(tmp_path: Path) -> None:
-    blocks = re.findall(r"```(\w+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    (sheet,) = [text for kind, text in blocks if kind == "csv"]
-    (tmp_path / "devices.csv").write_text(sheet, encoding="utf-8")
-
-    made = []
-    for table in (text for kind, text in blocks if kind == "toml"):
-        (panel,) = read_experiment(write(tmp_path, f"{SMALL}\n{table}")).panels
-        made.append(panel.devices.devices(2, 0, tmp_path))
-
-    assert [None if each is None else each.availability is not None for each in made] == [True] * 2
-    assert made[1] is not None
-    assert made[1].available(700.0).tolist() == [False, True]

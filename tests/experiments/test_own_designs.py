@@ -14,7 +14,8 @@ from command_line import refused, run
 from fedcohort import SizeClustered
 from fedcohort.errors import FedcohortError
 from fedcohort.experiments import RunFolder, read_experiment, read_results
-from fedcohort.experiments.own_code import check_designs, recipe_kind
+from fedcohort.experiments.own_designs import recipe_kind
+from fedcohort.experiments.parts import check_parts
 from fedcohort.experiments.settings import DesignEntry
 from fedcohort.experiments.units import Trial
 from small_runs import SMALL, go_on, make_folder, small_run, tables, write
@@ -174,7 +175,7 @@ def test_what_is_no_design_gets_one_sentence(recipe: str, part: str, own: Path) 
     file = write(own, using(recipe))
 
     with pytest.raises(FedcohortError) as found:
-        check_designs(read_experiment(file), file.parent)
+        check_parts(read_experiment(file), file.parent)
 
     assert part in str(found.value)
     assert "\n" not in str(found.value)

@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.experiments import Setting, read_experiment
 from fedcohort.experiments.data_settings import Dirichlet, OneClass
-from fedcohort.experiments.own_code import check_designs
+from fedcohort.experiments.parts import check_parts
 from fedcohort.experiments.settings import Cnn, Mlp
 from fedcohort.simulation import Dataset
 
@@ -69,7 +69,7 @@ def stand_in(n: int, test: int, shape: tuple[int, ...]) -> Dataset:
 def test_every_preset_is_valid_and_its_designs_can_be_made(name: str) -> None:
     experiment = read_experiment(PRESETS / f"{name}.toml")
 
-    check_designs(experiment, PRESETS)
+    check_parts(experiment, PRESETS)
     assert experiment.title
 
 

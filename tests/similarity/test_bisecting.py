@@ -11,7 +11,7 @@ from scipy.stats import norm
 from fedcohort import MultinomialDesign, Population, TournamentDesign
 from fedcohort.similarity import bisected, bisecting
 from fedcohort.synthetic import clustered_updates, dirichlet_updates, unbalanced_sizes
-from frequencies import FALSE_ALARM
+from fedcohort.testing import FALSE_ALARM
 from populations import rng
 from trees import depth, held, is_tree, partition
 

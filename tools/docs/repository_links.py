@@ -12,6 +12,7 @@ DOCS = ROOT / "docs"
 PAGES = {
     ROOT / "results" / "README.md": DOCS / "results" / "index.md",
     ROOT / "results" / "beyond" / "README.md": DOCS / "results" / "beyond.md",
+    ROOT / "results" / "everyone" / "README.md": DOCS / "results" / "everyone.md",
     ROOT / "CHANGELOG.md": DOCS / "changelog.md",
 }
 LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s#:]+)(#[^)\s]*)?\)")

@@ -71,8 +71,7 @@ def run(
     Ctrl-C ends the round and stops; fedcohort resume goes on from there.
     """
     from fedcohort.experiments import RunFolder, read_experiment
-    from fedcohort.experiments.device_settings import device_file, device_files
-    from fedcohort.experiments.own_code import check_designs
+    from fedcohort.experiments.parts import check_parts
     from fedcohort.simulation import Options
 
     if device not in DEVICES:
@@ -81,9 +80,7 @@ def run(
         file, seeds=seeds, designs=designs, panels=panels, changes=changes or ()
     )
     try:
-        check_designs(experiment, file.parent)
-        for named in device_files([panel.devices for panel in experiment.panels]):
-            device_file(file.parent, named)
+        check_parts(experiment, file.parent)
     except FedcohortError as error:
         raise ExperimentError(f"{file}: {error}") from error
     trains_on = Options(device=device).torch_device().type

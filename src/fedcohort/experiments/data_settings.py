@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from fedcohort.errors import ExperimentError
 from fedcohort.experiments.settings_table import Count, Number, Table
 from fedcohort.simulation import (
     Dataset,
@@ -37,16 +38,16 @@ class _Data(Table, ABC):
     shuffle_clients: bool = True
     seed: Annotated[int, Field(ge=0)] | None = None
 
-    def federation(self, dataset: Dataset, seed: int) -> FederatedData:
+    def federation(self, source: Dataset | FederatedData, seed: int) -> FederatedData:
         """Divide the data set for a run with this seed."""
         own = seed if self.seed is None else self.seed
-        data = self._divided(dataset, own)
+        data = self._divided(source, own)
         if not self.shuffle_clients:
             return data
         return data.renumbered(stream(own, use=Stream.NUMBERING))
 
     @abstractmethod
-    def _divided(self, dataset: Dataset, seed: int) -> FederatedData:
+    def _divided(self, source: Dataset | FederatedData, seed: int) -> FederatedData:
         """Divide, clients numbered as the partition numbers them."""
 
 
@@ -93,9 +94,9 @@ class OneClass(_Data):
             )
         return self
 
-    def _divided(self, dataset: Dataset, seed: int) -> FederatedData:
+    def _divided(self, source: Dataset | FederatedData, seed: int) -> FederatedData:
         return one_class_shards(
-            dataset,
+            samples(source),
             seed=seed,
             clients_per_class=self.clients_per_class,
             train_size=self.train_size,
@@ -126,10 +127,10 @@ class Dirichlet(_Data):
     )
     test_share: Annotated[float, Field(ge=0, le=10)] = 0.2
 
-    def _divided(self, dataset: Dataset, seed: int) -> FederatedData:
+    def _divided(self, source: Dataset | FederatedData, seed: int) -> FederatedData:
         sizes = [(pair[0], pair[1]) for pair in self.sizes]
         return dirichlet_unbalanced(
-            dataset, alpha=self.alpha, seed=seed, sizes=sizes, test_share=self.test_share
+            samples(source), alpha=self.alpha, seed=seed, sizes=sizes, test_share=self.test_share
         )
 
 
@@ -150,8 +151,10 @@ class DirichletDisjoint(_Data):
     alpha: Number
     n_clients: Count = 100
 
-    def _divided(self, dataset: Dataset, seed: int) -> FederatedData:
-        return dirichlet_disjoint(dataset, alpha=self.alpha, n_clients=self.n_clients, seed=seed)
+    def _divided(self, source: Dataset | FederatedData, seed: int) -> FederatedData:
+        return dirichlet_disjoint(
+            samples(source), alpha=self.alpha, n_clients=self.n_clients, seed=seed
+        )
 
 
 class Iid(_Data):
@@ -168,8 +171,37 @@ class Iid(_Data):
     partition: Literal["iid"]
     n_clients: Count = 100
 
-    def _divided(self, dataset: Dataset, seed: int) -> FederatedData:
-        return iid(dataset, n_clients=self.n_clients, seed=seed)
+    def _divided(self, source: Dataset | FederatedData, seed: int) -> FederatedData:
+        return iid(samples(source), n_clients=self.n_clients, seed=seed)
 
 
-Data = Annotated[OneClass | Dirichlet | DirichletDisjoint | Iid, Field(discriminator="partition")]
+class Natural(_Data):
+    """``natural``: the data set itself says who holds what, as a user's own can.
+
+    Attributes
+    ----------
+    partition
+        ``natural``.
+    """
+
+    partition: Literal["natural"]
+    shuffle_clients: bool = False
+
+    def _divided(self, source: Dataset | FederatedData, seed: int) -> FederatedData:
+        if isinstance(source, FederatedData):
+            return source
+        raise ExperimentError(
+            f"data.partition 'natural' needs a data set that says who holds what; "
+            f"{self.dataset!r} does not. Let its function return a FederatedData, or choose "
+            f"another partition."
+        )
+
+
+def samples(source: Dataset | FederatedData) -> Dataset:
+    """Return the samples alone, to be divided anew."""
+    return source.dataset if isinstance(source, FederatedData) else source
+
+
+Data = Annotated[
+    OneClass | Dirichlet | DirichletDisjoint | Iid | Natural, Field(discriminator="partition")
+]

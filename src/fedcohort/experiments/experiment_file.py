@@ -17,7 +17,13 @@ from pydantic import BaseModel, ValidationError
 
 from fedcohort.arguments import did_you_mean
 from fedcohort.errors import ExperimentError, SimulationError
-from fedcohort.experiments.data_settings import Dirichlet, DirichletDisjoint, Iid, OneClass
+from fedcohort.experiments.data_settings import (
+    Dirichlet,
+    DirichletDisjoint,
+    Iid,
+    Natural,
+    OneClass,
+)
 from fedcohort.experiments.device_settings import DeviceFile, EqualDevices, GeneratedDevices
 from fedcohort.experiments.settings import (
     Cnn,
@@ -239,7 +245,7 @@ def _sentence(error: ValidationError, content: dict[str, Any]) -> str:
         known = list(kinds)
         got = value.get(name) if isinstance(value, dict) else value
         return (
-            f"{key}.{name} must be one of {', '.join(known)}; got {got!r}."
+            f"{key}.{name} must be one of {', '.join(known)}{OWN.get(key, '')}; got {got!r}."
             f"{did_you_mean(str(got), known)}"
         )
     if kind == "literal_error":
@@ -261,10 +267,17 @@ def _by_tag(name: str, kinds: tuple[type[BaseModel], ...]) -> dict[str, type[Bas
 
 #: Tables of several kinds: the key that says which, and the kinds.
 KINDS = {
-    "data": ("partition", _by_tag("partition", (OneClass, Dirichlet, DirichletDisjoint, Iid))),
+    "data": (
+        "partition",
+        _by_tag("partition", (OneClass, Dirichlet, DirichletDisjoint, Iid, Natural)),
+    ),
     "model": ("name", _by_tag("name", (Mlp, Cnn))),
     "devices": ("kind", _by_tag("kind", (EqualDevices, GeneratedDevices, DeviceFile))),
 }
+
+
+#: Of tables that also take something of the user's own: how to name it.
+OWN = {"model": " or my_model.py:function"}
 
 
 def _place(parts: Iterable[object]) -> list[str]:

@@ -3,7 +3,7 @@
 .. code-block:: text
 
     run.json            configuration, units, versions, machine, command, date
-    experiment.toml     the file as it was given; code/ the user's own designs
+    experiment.toml     the file as it was given; code/ the user's own designs, data, models
     federations.parquet who holds what
     devices.parquet     what clients train on, where the experiment says; devices/ its files
     units/000/          rounds, cohorts, rows, laws, trees (.parquet) and checkpoint.npz
@@ -24,10 +24,10 @@ from typing import Any, final
 import pyarrow.parquet as pq
 
 from fedcohort.errors import ExperimentError, WriteError
-from fedcohort.experiments.device_settings import KEPT, EqualDevices, device_file, device_files
+from fedcohort.experiments.device_settings import EqualDevices
 from fedcohort.experiments.lock import is_locked
 from fedcohort.experiments.machine import machine, versions
-from fedcohort.experiments.own_code import own_file, own_files
+from fedcohort.experiments.parts import part_files
 from fedcohort.experiments.settings import Experiment
 from fedcohort.experiments.tables import SCHEMAS
 from fedcohort.experiments.units import Unit, plan_units
@@ -80,10 +80,7 @@ class RunFolder:
             "experiment": experiment.model_dump(),
             "units": [unit.as_dict() for unit in plan_units(experiment, device)],
         }
-        own = own_files([entry for panel in experiment.panels for entry in panel.design])
-        files = [(own_file(source.parent, file), Path("code") / file) for file in own]
-        own = device_files([panel.devices for panel in experiment.panels])
-        files += [(device_file(source.parent, file), Path(KEPT) / file) for file in own]
+        files = part_files(experiment, source.parent)
         try:
             _check_new(path)
             (path / "units").mkdir(parents=True)

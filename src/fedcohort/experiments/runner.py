@@ -13,7 +13,8 @@ from threadpoolctl import threadpool_limits
 
 from fedcohort.errors import DesignError, ExperimentError, SimulationError, WriteError
 from fedcohort.experiments.lock import locked
-from fedcohort.experiments.own_code import make_own_recipe
+from fedcohort.experiments.own_data import load_data
+from fedcohort.experiments.own_designs import make_own_recipe
 from fedcohort.experiments.run_folder import RunFolder, is_whole
 from fedcohort.experiments.run_log import logging_to
 from fedcohort.experiments.settings import Setting
@@ -35,7 +36,6 @@ from fedcohort.simulation import (
     History,
     Run,
     Simulation,
-    load_dataset,
 )
 from fedcohort.simulation.rehearsal import rehearse
 from fedcohort.whole_file import write_whole
@@ -87,7 +87,8 @@ def execute(
 class _Execution:
     def __init__(self, folder: RunFolder, observer: Observer, tracker: Tracker | None) -> None:
         self._folder, self._observer, self._tracker = folder, observer, tracker
-        self._datasets: dict[str, Dataset] = {}
+        self._data: dict[str, Dataset | FederatedData] = {}
+        self._code = folder.path / "code"
 
     def run(self) -> None:
         """Write who holds what, then run the units."""
@@ -169,9 +170,10 @@ class _Execution:
         else:
             lr, mu = unit.candidate
             training = panel.training.model_copy(update={"lr": lr, "mu": mu})
-        source = panel.model.source(self._dataset(panel.data.dataset))
+        runs = self._runs(unit)
+        source = panel.model.source(runs[0].data.dataset, self._code)
         options = panel.server.options(self._folder.device)
-        return Simulation(self._runs(unit), source, training.local(), options)
+        return Simulation(runs, source, training.local(), options)
 
     def _runs(self, unit: Unit) -> list[Run]:
         """Divide the data and make the recipes of a unit."""
@@ -184,14 +186,13 @@ class _Execution:
                 cells[key] = self._cell(panel, trial.seed)
             data, devices = cells[key]
             entry = panel.entry(trial.design)
-            code = self._folder.path / "code"
-            recipe = make_own_recipe(entry, entry.draws(panel), data, code)
+            recipe = make_own_recipe(entry, entry.draws(panel), data, self._code)
             runs.append(Run(recipe, data, trial.seed, entry.aggregation(), devices))
         return runs
 
     def _cell(self, panel: Setting, seed: int) -> tuple[FederatedData, Devices | None]:
         """Return who holds what in a panel's runs with a seed, and what they train on."""
-        data = panel.data.federation(self._dataset(panel.data.dataset), seed)
+        data = self._federation(panel, seed)
         return data, panel.devices.devices(data.n_clients, seed, self._folder.path)
 
     def _rehearse(self) -> None:
@@ -205,10 +206,12 @@ class _Execution:
                         f"{self._folder.head.get('file')}: design {trial.design!r}: {error}"
                     ) from error
 
-    def _dataset(self, name: str) -> Dataset:
-        if name not in self._datasets:
-            self._datasets[name] = load_dataset(name)
-        return self._datasets[name]
+    def _federation(self, panel: Setting, seed: int) -> FederatedData:
+        """Return who holds what; the data set is loaded once."""
+        name = panel.data.dataset
+        if name not in self._data:
+            self._data[name] = load_data(name, self._code)
+        return panel.data.federation(self._data[name], seed)
 
     def _write_devices(self) -> None:
         folder = self._folder
@@ -228,11 +231,7 @@ class _Execution:
             return
         experiment = self._folder.experiment
         tables = [
-            federation_table(
-                panel.label,
-                seed,
-                panel.data.federation(self._dataset(panel.data.dataset), seed),
-            )
+            federation_table(panel.label, seed, self._federation(panel, seed))
             for panel in experiment.panels
             for seed in panel.seeds
         ]

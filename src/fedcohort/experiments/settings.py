@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 from math import prod
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from fedcohort.difference import Difference, EstimatorName
 from fedcohort.experiments.data_settings import Data
 from fedcohort.experiments.device_settings import DeviceTable, EqualDevices
+from fedcohort.experiments.own_model import OwnModel
 from fedcohort.experiments.settings_table import Count, Label, Number, Table
 from fedcohort.simulation import (
     Dataset,
@@ -38,7 +40,7 @@ class Mlp(Table):
     name: Literal["mlp"] = "mlp"
     hidden: Count = 50
 
-    def source(self, dataset: Dataset) -> ModelSource:
+    def source(self, dataset: Dataset, folder: Path) -> ModelSource:
         """Return what makes the model for this data set."""
         inputs = prod(dataset.x.shape[1:])
         return partial(mlp, inputs, self.hidden, dataset.n_classes)
@@ -55,12 +57,21 @@ class Cnn(Table):
 
     name: Literal["cnn"]
 
-    def source(self, dataset: Dataset) -> ModelSource:
+    def source(self, dataset: Dataset, folder: Path) -> ModelSource:
         """Return what makes the model for this data set."""
         return partial(cnn, dataset.n_classes)
 
 
-Model = Annotated[Mlp | Cnn, Field(discriminator="name")]
+def _kind_of_model(table: Any) -> Any:
+    """Return which model a table is of: a name with a colon is one of the user's own."""
+    name = table.get("name") if isinstance(table, dict) else getattr(table, "name", None)
+    return "own" if isinstance(name, str) and ":" in name else name
+
+
+Model = Annotated[
+    Annotated[Mlp, Tag("mlp")] | Annotated[Cnn, Tag("cnn")] | Annotated[OwnModel, Tag("own")],
+    Discriminator(_kind_of_model),
+]
 
 
 class Training(Table):

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedcohort.arguments import did_you_mean
 from fedcohort.errors import DataError
@@ -33,6 +34,30 @@ class Dataset:
     n_classes: int
     scale: float = 1.0
     shift: float = 0.0
+
+    def __post_init__(self) -> None:
+        for x, y in (("x", "y"), ("test_x", "test_y")):
+            inputs, labels = checked_arrays(getattr(self, x), getattr(self, y))
+            object.__setattr__(self, x, inputs)
+            object.__setattr__(self, y, labels)
+
+
+def checked_arrays(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+    """Let numbers through, first axis samples, with a label of at least 0 for each."""
+    inputs: NDArray[Any] = np.asarray(x)
+    labels: NDArray[Any] = np.asarray(y)
+    if labels.ndim != 1 or len(inputs) != len(labels) or labels.dtype.kind not in "iu":
+        raise DataError(
+            f"data: needs one whole-number label per sample; got inputs of shape "
+            f"{inputs.shape} and labels {labels.dtype} of shape {labels.shape}."
+        )
+    if labels.size and labels.min() < 0:
+        raise DataError(f"data: labels must be 0 or more; got {labels.min()}.")
+    if inputs.dtype.kind not in "iufb":
+        raise DataError(f"data: inputs must be numbers; got {inputs.dtype}.")
+    # Floats as float32, integers in this machine's byte order.
+    kind = np.float32 if inputs.dtype.kind == "f" else inputs.dtype.newbyteorder("=")
+    return inputs.astype(kind, copy=False), labels.astype(np.int64, copy=False)
 
 
 def load_dataset(name: str, folder: Path | None = None) -> Dataset:

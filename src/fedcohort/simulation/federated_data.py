@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort.errors import DataError
 from fedcohort.population import Population
-from fedcohort.simulation.datasets import Dataset
+from fedcohort.simulation.datasets import Dataset, checked_arrays
 
 Indices = tuple[NDArray[np.int64], ...]
 
@@ -77,12 +77,12 @@ class FederatedData:
         test
             The same three for testing; without it clients have no test samples.
         """
-        inputs, labels = _arrays(x, y)
+        inputs, labels = checked_arrays(x, y)
         names, train = positions_of(clients, len(labels))
         empty = tuple(np.empty(0, dtype=np.int64) for _ in train)
         test_inputs, test_labels, test_parts = inputs[:0], labels[:0], empty
         if test is not None:
-            test_inputs, test_labels = _arrays(test[0], test[1])
+            test_inputs, test_labels = checked_arrays(test[0], test[1])
             test_names, test_parts = positions_of(test[2], len(test_labels), names)
             if (names is None) != (test_names is None):
                 raise DataError(
@@ -122,23 +122,6 @@ class FederatedData:
             train=tuple(self.train[i] for i in order),
             test=tuple(self.test[i] for i in order),
         )
-
-
-def _arrays(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
-    inputs: NDArray[Any] = np.asarray(x)
-    labels: NDArray[Any] = np.asarray(y)
-    if labels.ndim != 1 or len(inputs) != len(labels) or labels.dtype.kind not in "iu":
-        raise DataError(
-            f"FederatedData: needs one whole-number label per sample; got inputs of shape "
-            f"{inputs.shape} and labels {labels.dtype} of shape {labels.shape}."
-        )
-    if labels.size and labels.min() < 0:
-        raise DataError(f"FederatedData: labels must be 0 or more; got {labels.min()}.")
-    if inputs.dtype.kind not in "iufb":
-        raise DataError(f"FederatedData: inputs must be numbers; got {inputs.dtype}.")
-    # Floats as float32, integers in this machine's byte order.
-    kind = np.float32 if inputs.dtype.kind == "f" else inputs.dtype.newbyteorder("=")
-    return inputs.astype(kind, copy=False), labels.astype(np.int64)
 
 
 def positions_of(

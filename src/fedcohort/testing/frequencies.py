@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.stats import chi2, norm
 
-from laws import Counts, Law
+from fedcohort.testing.laws import Counts, Law
 
 #: The chance that a correct program fails one of these tests, if its seed were drawn at random.
 FALSE_ALARM = 1e-6

@@ -1,0 +1,42 @@
+"""The parts of an experiment that lie in files beside it: code, and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedcohort.designs import recipe_of
+from fedcohort.experiments.device_settings import KEPT, device_file, device_files
+from fedcohort.experiments.own_code import own_file, own_files, own_function
+from fedcohort.experiments.own_designs import recipe_kind
+from fedcohort.experiments.settings import Experiment, Setting
+
+
+def check_parts(experiment: Experiment, folder: Path) -> None:
+    """Refuse what cannot be made, before a run begins; files lie in ``folder``."""
+    for panel in experiment.panels:
+        for entry in panel.design:
+            recipe_of(recipe_kind(entry, folder), entry.draws(panel), entry.hyperparameters)
+        for what, name in _functions(panel):
+            own_function(what, name, folder)
+    for file in device_files([panel.devices for panel in experiment.panels]):
+        device_file(folder, file)
+
+
+def part_files(experiment: Experiment, folder: Path) -> list[tuple[Path, Path]]:
+    """Return the files in ``folder`` that a run keeps, and where in its own folder."""
+    named = [("design", e.recipe) for panel in experiment.panels for e in panel.design]
+    named += [part for panel in experiment.panels for part in _functions(panel)]
+    found = {
+        file: own_file(what, folder, file) for what, name in named for file in own_files([name])
+    }
+    files = [(path, Path("code") / file) for file, path in sorted(found.items())]
+    tables = device_files([panel.devices for panel in experiment.panels])
+    return files + [(device_file(folder, file), Path(KEPT) / file) for file in tables]
+
+
+def _functions(panel: Setting) -> Iterator[tuple[str, str]]:
+    """Return the functions of the user's own that a panel names, and what they are for."""
+    for what, name in (("data set", panel.data.dataset), ("model", panel.model.name)):
+        if ":" in name:
+            yield what, name

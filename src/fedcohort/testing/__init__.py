@@ -1,0 +1,36 @@
+"""For tests of designs: the contract that all of them pass, and the tools that it is made of."""
+
+from fedcohort.errors import ContractError
+from fedcohort.testing.candidate import Candidate
+from fedcohort.testing.contract import EVERYWHERE, OF_RECIPES, ONCE, check_design
+from fedcohort.testing.frequencies import FALSE_ALARM, agree, follows_law
+from fedcohort.testing.laws import (
+    Counts,
+    Law,
+    Moments,
+    aggregate_variance,
+    importance,
+    independent_rows,
+    law_of_rows,
+    moments,
+)
+
+__all__ = [
+    "EVERYWHERE",
+    "FALSE_ALARM",
+    "OF_RECIPES",
+    "ONCE",
+    "Candidate",
+    "ContractError",
+    "Counts",
+    "Law",
+    "Moments",
+    "aggregate_variance",
+    "agree",
+    "check_design",
+    "follows_law",
+    "importance",
+    "independent_rows",
+    "law_of_rows",
+    "moments",
+]

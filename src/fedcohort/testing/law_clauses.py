@@ -1,0 +1,126 @@
+"""Clauses on the law: what a design says of itself is what its enumerated law gives."""
+
+from fractions import Fraction
+
+import numpy as np
+
+import fedcohort.diagnostics as diagnostics
+from fedcohort.designs import Design
+from fedcohort.errors import DesignError
+from fedcohort.population import Population
+from fedcohort.testing.candidate import Candidate, close
+from fedcohort.testing.laws import Law, aggregate_variance, importance, moments
+from fedcohort.testing.refusal import refuses
+
+
+def the_mean_weight_is_the_importance_where_the_design_claims_it(
+    c: Candidate, population: Population, cohort_size: int, seed: int
+) -> None:
+    """Demand E[w] = p if ``unbiased``, in fractions; and that ``bias`` is E[w] - p."""
+    design, law = _built(c, population, cohort_size, seed)
+    exact, bias = moments(design, law), diagnostics.bias(design)
+
+    c.demand_unbiased(design, exact.mean_weights)
+    c.demand(not design.unbiased or bool((bias == 0).all()), "its bias must be 0.", design)
+    weights = design.weight_per_draw * design.expected_counts
+    c.demand_close(design, "weight_per_draw * expected_counts", weights, exact.mean_weights)
+    shares = importance(population)
+    off = [mean - share for mean, share in zip(exact.mean_weights, shares, strict=True)]
+    c.demand_close(design, "bias", bias, off)
+
+
+def the_moments_are_those_of_the_enumerated_law(
+    c: Candidate, population: Population, cohort_size: int, seed: int
+) -> None:
+    """Compare counts, inclusion, the most draws, and the weights' covariances."""
+    design, law = _built(c, population, cohort_size, seed)
+    exact, clients = moments(design, law), range(population.n_clients)
+    most = diagnostics.max_count(design)
+
+    c.demand(
+        most.tolist() == exact.max_count,
+        f"max_count must be {exact.max_count}; got {most.tolist()}.",
+        design,
+    )
+    variance = [exact.weight_covariance[i][i] for i in clients]
+    c.demand_close(design, "expected_counts", design.expected_counts, exact.expected_counts)
+    c.demand_close(design, "weight_variance", diagnostics.weight_variance(design), variance)
+    inclusion = diagnostics.inclusion_probability(design)
+    c.demand_close(design, "inclusion_probability", inclusion, exact.inclusion)
+    if design.exact_moments:
+        covariance = diagnostics.weight_covariance(design)
+        for i in clients:
+            what = f"row {i} of weight_covariance"
+            c.demand_close(design, what, covariance[i], exact.weight_covariance[i])
+
+
+def the_aggregate_variance_is_that_of_the_enumerated_law(
+    c: Candidate, population: Population, cohort_size: int, seed: int
+) -> None:
+    """Compare V on small updates; a design without a formula says what to use in its place."""
+    design, law = _built(c, population, cohort_size, seed)
+    n = population.n_clients
+    updates = np.random.default_rng(seed).integers(-5, 6, size=(n, 2)).tolist()
+    if not design.exact_moments:
+        way_out = r"Use diagnostics.estimated_aggregate_variance"
+        refuses(c, DesignError, way_out, lambda: diagnostics.aggregate_variance(design, updates))
+        way_out = r"Use weight_variance, or"
+        refuses(c, DesignError, way_out, lambda: diagnostics.weight_covariance(design))
+        return
+    variance = diagnostics.aggregate_variance(design, updates)
+
+    # Weights reach n (unbiased uniform), updates 5: no intermediate number exceeds the scale.
+    exact = aggregate_variance(design, law, updates)
+    c.demand(
+        close(variance, exact, scale=50.0 * n * n),
+        f"aggregate_variance of {updates} must be {float(exact):.6g}; got {variance:.6g}.",
+        design,
+    )
+
+
+def sizes_may_differ_by_nine_orders_of_magnitude(c: Candidate) -> None:
+    """Demand that the law stays unbiased, and that its moments stay finite."""
+    population = Population([1, 10**9, 1, 10**5])
+    design, law = _built(c, population, 2, 0)
+
+    c.demand_unbiased(design, moments(design, law).mean_weights)
+    finite = np.isfinite(diagnostics.weight_variance(design)).all()
+    if design.exact_moments:
+        finite &= np.isfinite(diagnostics.weight_covariance(design)).all()
+    c.demand(bool(finite), "its moments must be finite.", design)
+
+
+def small_moments_keep_their_digits(c: Candidate) -> None:
+    """Compare relative to their own size, not to 1: a client of 1e-15 counts as well."""
+    for sizes in ([10**9, 1], [10**12, 1, 1], [2**60, 1], [10**15, 1, 1]):
+        if c.distinct:
+            continue
+        design, law = _built(c, Population(sizes), 2, 0)
+        exact = moments(design, law)
+        variance = [row[i] for i, row in enumerate(exact.weight_covariance)]
+        pairs = {
+            "weight_variance": (diagnostics.weight_variance(design), variance),
+            "inclusion_probability": (diagnostics.inclusion_probability(design), exact.inclusion),
+        }
+        for what, (found, right) in pairs.items():
+            c.demand(
+                np.allclose(found, list(map(float, right)), rtol=1e-12, atol=0),
+                f"{what} must keep twelve digits where sizes differ; got {found.tolist()} for "
+                f"{[float(each) for each in right]}. Subtract integers, not floats.",
+                design,
+            )
+
+
+def _built(c: Candidate, population: Population, m: int, seed: int) -> tuple[Design, Law]:
+    """Build the design, and write its law out: one with probabilities that sum to 1."""
+    design = c.build(population, m, np.random.default_rng(seed))
+    law, n = c.law(design), population.n_clients
+    shaped = all(len(counts) == n and min(counts) >= 0 for counts in law)
+    c.demand(shaped, f"its law must have counts of {n} clients; got {next(iter(law))}.", design)
+    total = sum(law.values(), Fraction(0))
+    whole = close(float(total), Fraction(1)) if c.in_floats else total == 1
+    positive = min(law.values()) > 0
+    c.demand(
+        whole and positive, f"its law must be positive and sum to 1; it sums to {total}.", design
+    )
+    return design, law

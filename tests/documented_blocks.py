@@ -1,0 +1,221 @@
+"""The blocks of a page of documentation, run as a reader would run them.
+
+All blocks of a page run in its order, in one new folder, and share one Python namespace:
+
+================================  ================================================================
+a fence with                      what is done with it
+================================  ================================================================
+``title="name"``                  written to the file of that name, for the blocks below
+``python`` (or ``pycon``), >>>    run as doctests
+``python``, no prompt             executed
+``toml``, no title                read: it must be TOML
+``console``                       every ``$ command`` is run; the lines below it are its output
+``sh``, ``py``                    not run; the title says why, as ``title="not run: needs a GPU"``
+``text``, ``csv`` and others      only shown
+================================  ================================================================
+
+Output is compared up to white space and the length of rules, and ``...`` stands for anything:
+times, paths, versions. What a command writes to standard error is not shown, unless it fails: a
+command may fail only where the page shows its sentence. A line ``^C`` in the output stops the
+command there, when all that stands above the line has been printed.
+"""
+
+import doctest
+import os
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>[\w-]*)(?P<rest>[^\n`]*)\n(?P<text>.*?)^(?P=indent)``` *$",
+    flags=re.MULTILINE | re.DOTALL,
+)
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+#: Languages that are for reading alone, if their title says why.
+NOT_RUN = ("sh", "py")
+INTERRUPT = "^C\n"
+#: In a page, pip looks whether everything is there, installs nothing, and says nothing.
+LOOKING = {
+    "PIP_DRY_RUN": "1",
+    "PIP_NO_INDEX": "1",
+    "PIP_QUIET": "1",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, its title, and the text between the fences."""
+
+    language: str
+    title: str
+    text: str
+    line: int
+
+    @property
+    def is_doctest(self) -> bool:
+        return (
+            self.language in ("python", "pycon") and re.search("^>>> ", self.text, re.M) is not None
+        )
+
+    @property
+    def runs(self) -> bool:
+        """Whether something is done with the block."""
+        return self.language in ("python", "pycon", "toml", "console")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, and what the page says that it prints."""
+
+    text: str
+    output: str
+
+
+def blocks_of(page: str) -> list[Block]:
+    """Return the fenced blocks of a page, in its order."""
+    found = []
+    for match in FENCE.finditer(page):
+        title = re.search(r'title="([^"]*)"', match["rest"])
+        indent = match["indent"]
+        text = re.sub(f"^{indent}", "", match["text"], flags=re.MULTILINE)
+        line = page.count("\n", 0, match.start()) + 2
+        found.append(Block(match["language"], title[1] if title else "", text, line))
+    return found
+
+
+def commands_of(block: Block) -> list[Command]:
+    """Return the commands of a console block; a backslash at a line's end continues it."""
+    parts = re.split(r"^\$ ", block.text, flags=re.MULTILINE)
+    if parts[0].strip() or len(parts) < 2:
+        raise ValueError(f"line {block.line}: a console block must begin with a $ command")
+    matches = (re.match(r"((?:[^\n]*\\\n)*[^\n]*)\n?(.*)", part, re.DOTALL) for part in parts[1:])
+    return [Command(match[1], match[2]) for match in matches if match]
+
+
+def run_page(page: Path, folder: Path) -> None:
+    """Run all blocks of a page in a folder, which is the current one; raise where one fails."""
+    with _importable(folder):
+        _run_blocks(page, folder)
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """Let the files of a folder be imported as in a prompt there, and forget them afterwards."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", None)).startswith(f"{folder}{os.sep}"):
+                del sys.modules[name]
+
+
+def _run_blocks(page: Path, folder: Path) -> None:
+    names: dict[str, Any] = {"__name__": "__page__"}
+    for block in blocks_of(page.read_text(encoding="utf-8")):
+        where = f"{page.name}, line {block.line}"
+        if block.title and block.language not in NOT_RUN:
+            (folder / block.title).parent.mkdir(parents=True, exist_ok=True)
+            (folder / block.title).write_text(block.text, encoding="utf-8")
+        elif block.is_doctest:
+            _run_doctest(block, names, str(page))
+        elif block.language == "python":
+            exec(compile(block.text, where, "exec"), names)
+        elif block.language == "toml":
+            tomllib.loads(block.text)
+        elif block.language == "console":
+            for command in commands_of(block):
+                run_command(command, folder, where=where, more=LOOKING)
+
+
+def _run_doctest(block: Block, names: dict[str, Any], page: str) -> None:
+    examples = doctest.DocTestParser().get_doctest(block.text, names, page, page, block.line - 1)
+    said: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=FLAGS)
+    result = runner.run(examples, out=said.append, clear_globs=False)
+    names.update(examples.globs)
+    assert result.failed == 0, "".join(said)
+
+
+def run_command(
+    command: Command, folder: Path, *, where: str = "", more: Mapping[str, str] | None = None
+) -> None:
+    """Run a command in a folder, and compare what it prints."""
+    environment = {**reader_environment(folder), **(more or {})}
+    if INTERRUPT in command.output:
+        printed = _interrupted(command, folder, environment)
+        _compare(command, command.output.replace(INTERRUPT, ""), printed, where)
+        return
+    result = subprocess.run(
+        command.text, shell=True, cwd=folder, env=environment, capture_output=True, text=True
+    )
+    shows_error = re.search(r"^\w+: ", command.output, re.M) is not None
+    assert result.returncode == 0 or shows_error, (
+        f"{where}: {command.text}\n{result.stdout}{result.stderr}"
+    )
+    printed = result.stdout + (result.stderr if result.returncode else "")
+    _compare(command, command.output, printed, where)
+
+
+def _compare(command: Command, shown: str, printed: str, where: str) -> None:
+    assert is_shown(shown, printed), (
+        f"{where}: {command.text}\nthe page shows\n{shown}\nprinted was\n{printed}"
+    )
+
+
+def is_shown(shown: str, printed: str) -> bool:
+    """Compare up to white space and rules; ``...`` stands for anything, nothing included."""
+    shown, printed = (re.sub("─+", "─", text) for text in (shown, printed))
+    pieces = [r"\s+".join(map(re.escape, piece.split())) for piece in shown.split("...")]
+    pattern = r"\s*" + r".*?".join(pieces) + r"\s*"
+    return re.fullmatch(pattern, printed, flags=re.DOTALL) is not None
+
+
+def _interrupted(command: Command, folder: Path, environment: Mapping[str, str]) -> str:
+    """Press Ctrl-C when all that the page shows before it was printed; return all output."""
+    before = command.output.partition(INTERRUPT)[0]
+    printed, pressed = "", False
+    with subprocess.Popen(
+        command.text,
+        shell=True,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            printed += line
+            if not pressed and is_shown(before, printed):
+                os.killpg(process.pid, signal.SIGINT)
+                pressed = True
+    assert pressed, f"{command.text}: ended before Ctrl-C:\n{printed}"
+    return printed
+
+
+def reader_environment(folder: Path) -> dict[str, str]:
+    """Return the environment of a reader who has installed everything, and downloaded nothing."""
+    outer = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # a make within a make says where it is
+    own = {name: value for name, value in os.environ.items() if name not in outer}
+    return {
+        **own,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "COLUMNS": "80",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "FLWR_HOME": str(folder / ".flwr"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }

@@ -1,0 +1,269 @@
+"""The contract sees what it says that it sees: one fault at a time, each in its own words."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from fedcohort import Design, Multinomial, Plan, Population, Recipe, RowDesign
+from fedcohort.cohort import Cohort
+from fedcohort.designs import Knowledge
+from fedcohort.designs.base import count_matrix
+from fedcohort.testing import ContractError, Law, check_design, law_of_rows
+
+
+class Sound(RowDesign):
+    """Every row is the whole population."""
+
+    def __init__(self, population: Population, cohort_size: int) -> None:
+        super().__init__(population, cohort_size)
+        rows = csr_array(np.tile(population.sizes, (self.cohort_size, 1)))
+        self.plan = Plan(rows, population)
+
+
+class ClaimsTwiceTheVariance(Sound):
+    def weight_variance(self) -> NDArray[np.float64]:
+        return 2 * super().weight_variance()
+
+
+class ForgetsThatDrawsExcludeEachOther(Sound):
+    def weight_covariance(self) -> NDArray[np.float64]:
+        return np.diag(self.weight_variance())
+
+
+class ClaimsThatAllAreIncluded(Sound):
+    def inclusion_probability(self) -> NDArray[np.float64]:
+        return np.ones(self.population.n_clients)
+
+
+class ClaimsOneDrawAtMost(Sound):
+    def max_count(self) -> NDArray[np.int64]:
+        return np.ones(self.population.n_clients, dtype=np.int64)
+
+
+class MiscountsItsDraws(Sound):
+    @property
+    def expected_counts(self) -> NDArray[np.float64]:
+        return super().expected_counts + 0.01
+
+
+class WeighsTooMuch(Sound):
+    @property
+    def weight_per_draw(self) -> NDArray[np.float64]:
+        return 1.05 * super().weight_per_draw
+
+
+class WeighsOtherwiseThanItSays(Sound):
+    def _cohort(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
+        return Cohort.of_weights(clients, counts, counts / (1.05 * self.cohort_size))
+
+
+class HasNoSpread(Sound):
+    def _aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+        return 0.0
+
+
+class DrawsFivePercentOff(Sound):
+    """Takes the first client for 5 % larger than it is."""
+
+    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
+        sizes = 100 * self.population.sizes
+        sizes[0] += sizes[0] // 20
+        units = rng.integers(sizes.sum(), size=(rounds, self.cohort_size))
+        clients = np.searchsorted(np.cumsum(sizes), units, side="right")
+        return count_matrix(clients, self.population.n_clients)
+
+
+class DrawsAllRoundsAtOnce(Sound):
+    """Its numbers depend on how many rounds are asked for."""
+
+    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
+        drawn = np.array([self.plan.draw_clients(rng, 1)[0] for _ in range(rounds)])
+        return count_matrix(
+            drawn[::-1].reshape(rounds, self.cohort_size), self.population.n_clients
+        )
+
+
+class UsesTheGlobalGenerator(Sound):
+    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
+        random.random()
+        return super()._draw_counts(rng, rounds)
+
+
+class LosesDigits(Sound):
+    def inclusion_probability(self) -> NDArray[np.float64]:
+        return 1 - (1 - self.population.importance) ** self.cohort_size
+
+
+class DoesNotCheckTheCohortSize(Sound):
+    def __init__(self, population: Population, cohort_size: int) -> None:
+        super().__init__(population, max(1, int(cohort_size or 1)))
+
+
+class WantsPairs(Sound):
+    def __init__(self, population: Population, cohort_size: int) -> None:
+        if not isinstance(cohort_size, int):
+            raise TypeError("an int, please")
+        super().__init__(population, cohort_size)
+
+
+@dataclass(frozen=True)
+class Of(Recipe):
+    """Builds the design that it is told to."""
+
+    name: ClassVar[str] = "of"
+    kind: Callable[[Population, int], Design] = Sound
+
+    def _design(self, population: Population, known: Knowledge) -> Design:
+        return self.kind(population, self.cohort_size)
+
+
+def test_a_sound_design_passes() -> None:
+    check_design(Of(3))
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        (ClaimsTwiceTheVariance, "weight_variance of client . must be"),
+        (ForgetsThatDrawsExcludeEachOther, "row 0 of weight_covariance of client . must be -"),
+        (ClaimsThatAllAreIncluded, "inclusion_probability of client"),
+        (ClaimsOneDrawAtMost, r"max_count must be \["),
+        (MiscountsItsDraws, r"expected_counts of client"),
+        (WeighsTooMuch, r"weight_per_draw \* expected_counts of client"),
+        (WeighsOtherwiseThanItSays, r"weights must be counts \* weight_per_draw"),
+        (HasNoSpread, "aggregate_variance of .* must be .*; got 0"),
+        (DrawsFivePercentOff, "draws must follow the law"),
+        (DrawsAllRoundsAtOnce, "draw and draw_many must agree"),
+        (UsesTheGlobalGenerator, "a global generator was used"),
+        (LosesDigits, "inclusion_probability must keep twelve digits"),
+        (DoesNotCheckTheCohortSize, "must raise DesignError .'cohort_size .* raised nothing"),
+        (WantsPairs, "must raise DesignError .* raised TypeError: an int, please"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_fault_is_named(kind: type[Design], sentence: str) -> None:
+    with pytest.raises(ContractError, match=sentence):
+        check_design(Of(3, kind))
+
+
+def test_the_population_of_a_fault_is_named() -> None:
+    with pytest.raises(ContractError, match=r"^Of \(sizes \[\d.*\], \d draws\): "):
+        check_design(Of(3, HasNoSpread))
+
+
+def test_a_joint_design_needs_its_law() -> None:
+    with pytest.raises(ContractError, match=r"MultinomialDesign: has no plan.*Pass law="):
+        check_design(Multinomial(3))
+
+
+def halved(design: Design) -> Law:
+    return {counts: probability / 2 for counts, probability in law_of_rows(design).items()}
+
+
+def shifted(design: Design) -> Law:
+    """Half of what the first cohort has goes to the last one."""
+    law = law_of_rows(design)
+    first, *_, last = [*law, *law]
+    moved = law[first] / 2
+    law[first] -= moved
+    law[last] += moved
+    return law
+
+
+def short(design: Design) -> Law:
+    return {(1,): Fraction(1)}
+
+
+@pytest.mark.parametrize(
+    ("law", "sentence"),
+    [
+        (halved, "its law must be positive and sum to 1; it sums to 1/2"),
+        (shifted, "Mend the formula, or the law"),
+        (short, r"must have counts of \d clients; got \(1,\)"),
+    ],
+)
+def test_a_faulty_law_is_named(law: Callable[[Design], Law], sentence: str) -> None:
+    with pytest.raises(ContractError, match=sentence):
+        check_design(Of(3), law=law)
+
+
+class Nobody(Sound):
+    """A design that draws somebody twice, and claims distinct clients."""
+
+
+def test_a_claim_of_distinct_clients_is_tested() -> None:
+    with pytest.raises(ContractError, match=r"at most the 3 clients of positive size.*nothing"):
+        check_design(Of(3, Nobody), distinct=True)
+
+
+@dataclass(frozen=True)
+class Bare(Recipe):
+    """Has a hyper-parameter that no experiment file could leave out."""
+
+    name: ClassVar[str] = "bare"
+    depth: int
+
+    def _design(self, population: Population, known: Knowledge) -> Design:
+        return Sound(population, self.cohort_size)
+
+
+@dataclass(frozen=True)
+class Nameless(Of):
+    name: ClassVar[str] = ""
+
+
+@dataclass(frozen=True)
+class Forgetful(Recipe):
+    """Cannot do without a memory."""
+
+    name: ClassVar[str] = "forgetful"
+    learns: ClassVar[bool] = True
+
+    def _design(self, population: Population, known: Knowledge) -> Design:
+        assert known.memory is not None
+        return Sound(population, self.cohort_size)
+
+
+@dataclass(frozen=True)
+class Moody(Recipe):
+    """Draws otherwise every time that it is built."""
+
+    name: ClassVar[str] = "moody"
+    moods: ClassVar[list[int]] = []
+
+    def _design(self, population: Population, known: Knowledge) -> Design:
+        self.moods.append(0)
+        if len(self.moods) % 2:
+            return Sound(population, self.cohort_size)
+        return DrawsAllRoundsAtOnce(population, self.cohort_size)
+
+
+def test_a_recipe_needs_a_name() -> None:
+    with pytest.raises(ContractError, match="Nameless: needs a name"):
+        check_design(Nameless(3))
+
+
+def test_a_hyper_parameter_needs_a_default() -> None:
+    with pytest.raises(ContractError, match="Bare: hyper-parameters need defaults; depth has none"):
+        check_design(Bare(3, depth=2))
+
+
+def test_a_recipe_is_built_before_there_is_a_memory() -> None:
+    with pytest.raises(ContractError, match="Forgetful: must build without a memory"):
+        check_design(Forgetful(3))
+
+
+def test_a_recipe_that_keeps_a_state_is_seen() -> None:
+    with pytest.raises(ContractError, match="Moody: two builds must draw alike"):
+        check_design(Moody(3))
+
+
+def test_the_contract_is_an_assertion_for_every_test_runner() -> None:
+    assert issubclass(ContractError, AssertionError)
