@@ -4,10 +4,10 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from frequencies import agree
 from hypothesis import given
 
 from fedcohort import CohortMean, CohortMeanDesign, Population, diagnostics
-from frequencies import agree
 from populations import larger_populations, rng
 
 

@@ -11,8 +11,15 @@ from pydantic.fields import FieldInfo
 
 from docstring_entries import as_markdown, entries
 from fedcohort.difference import Difference
-from fedcohort.experiments.data_settings import Dirichlet, DirichletDisjoint, Iid, OneClass
+from fedcohort.experiments.data_settings import (
+    Dirichlet,
+    DirichletDisjoint,
+    Iid,
+    Natural,
+    OneClass,
+)
 from fedcohort.experiments.device_settings import DeviceFile, EqualDevices, GeneratedDevices
+from fedcohort.experiments.own_model import OwnModel
 from fedcohort.experiments.settings import (
     Cnn,
     DesignEntry,
@@ -26,8 +33,8 @@ from fedcohort.simulation import Devices, LocalTraining, Options
 
 #: The tables of a file, and what each can be.
 TABLES: dict[str, tuple[type[BaseModel], ...]] = {
-    "[data]": (OneClass, Dirichlet, DirichletDisjoint, Iid),
-    "[model]": (Mlp, Cnn),
+    "[data]": (OneClass, Dirichlet, DirichletDisjoint, Iid, Natural),
+    "[model]": (Mlp, Cnn, OwnModel),
     "[training]": (Training,),
     "[server]": (Server,),
     "[devices]": (EqualDevices, GeneratedDevices, DeviceFile),
