@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from peers.workload import SHAPES, Federation, Parameters, judge
+from peers.workload import SHAPES, Federation, Parameters, distance, judge
 
 
 @dataclass
@@ -79,6 +79,7 @@ def main(train: Callable[[Federation, Task, Laps], Trained], *packages: str) -> 
         "began": laps.began,
         "ended": laps.ended,
         "local_steps": trained.local_steps,
+        "moved": distance(trained.parameters, federation.start),
         "loss": loss,
         "accuracy": accuracy,
         "own_loss": trained.own_loss,

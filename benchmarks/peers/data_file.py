@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from fedcohort.errors import DataError
 from fedcohort.simulation import Dataset, load_dataset, one_class_shards
-from peers.workload import CLASSES, INPUTS, SAMPLES, SHAPES, TEST_SAMPLES, Federation
+from peers.workload import CLASSES, HIDDEN, INPUTS, SAMPLES, SHAPES, TEST_SAMPLES, Federation
 
 
 def make_federation(*, synthetic: bool) -> Federation:
@@ -21,11 +21,10 @@ def make_federation(*, synthetic: bool) -> Federation:
     train, test = np.stack(data.train), np.stack(data.test)
     rng = np.random.default_rng(0)
     # As torch.nn.Linear begins: uniform within one over the root of the number of inputs.
-    widths = [shape[-1] if len(shape) == 2 else None for shape in SHAPES]
-    fans = [widths[k] or widths[k - 1] for k in range(len(SHAPES))]
+    bounds = np.repeat([INPUTS, HIDDEN], 2) ** -0.5
     start = tuple(
-        rng.uniform(-1, 1, size=shape).astype(np.float32) / np.float32(np.sqrt(fan))
-        for shape, fan in zip(SHAPES, fans, strict=True)
+        rng.uniform(-bound, bound, size=shape).astype(np.float32)
+        for shape, bound in zip(SHAPES, bounds, strict=True)
     )
     return Federation(
         source,
@@ -47,13 +46,13 @@ def _mnist() -> tuple[str, Dataset]:
 def blots() -> Dataset:
     """Images of MNIST's shape: a random blot for every class, and noise."""
     rng = np.random.default_rng(0)
-    centres = rng.integers(0, 256, size=(CLASSES, INPUTS))
-    arrays = []
-    for per_class in (10 * SAMPLES, 10 * TEST_SAMPLES):
-        y = np.repeat(np.arange(CLASSES), per_class)
-        noise = rng.integers(0, 256, size=(len(y), INPUTS))
-        arrays += [((centres[y] + 3 * noise) // 4).astype(np.uint8), y]
-    return Dataset(*arrays, n_classes=CLASSES, scale=1 / 255)
+    centres = rng.integers(0, 64, size=(CLASSES, INPUTS), dtype=np.uint8)
+    y, test_y = (np.repeat(np.arange(CLASSES), 10 * each) for each in (SAMPLES, TEST_SAMPLES))
+    x, test_x = (
+        centres[labels] + rng.integers(0, 192, size=(len(labels), INPUTS), dtype=np.uint8)
+        for labels in (y, test_y)
+    )
+    return Dataset(x, y, test_x, test_y, n_classes=CLASSES, scale=1 / 255)
 
 
 def _pixels(images: NDArray[np.generic], rows: NDArray[np.int64]) -> NDArray[np.uint8]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -14,13 +14,13 @@ from peers.workload import Federation
 app = ClientApp()
 
 
-@lru_cache
+@cache
 def federation(path: str) -> Federation:
     """Read the data once in every worker."""
     return Federation.load(Path(path))
 
 
-@lru_cache(maxsize=None)
+@cache
 def own_samples(path: str, client: int) -> Samples:
     """Return a client's samples, ready to train on."""
     everything = federation(path)
@@ -30,10 +30,10 @@ def own_samples(path: str, client: int) -> Samples:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train from the model that came, by the same loop as the plain program's."""
-    path = str(message.content["config"]["data"])
+    path = str(message.content.config_records["config"]["data"])
     x, y = own_samples(path, int(context.node_config["partition-id"]))
     model = new_model(federation(path).start)
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     taken = train_locally(model, x, y)
     return Message(
         RecordDict(

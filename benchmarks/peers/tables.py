@@ -33,7 +33,8 @@ def block(results: dict[str, Any]) -> str:
     lines = [
         f"Measured on {machine['date']}: {machine['cores']} cores of {machine['cpu']}, Python "
         f"{machine['python']}; data: {workload['data']}; {workload['rounds']} rounds, "
-        f"{workload['repetitions']} repetitions in turns.",
+        f"{workload['repetitions']} repetitions, all peers in turns; load average before the first "
+        f"run {machine['load_before']:.2f}.",
         "",
         "Time of a round over fedcohort's: median of the repetitions (smallest to largest).",
         "",
@@ -43,12 +44,18 @@ def block(results: dict[str, Any]) -> str:
         "",
         *_verdict(results),
         "",
-        "What stands behind it (medians; loss: smallest to largest of all repetitions):",
+        "What stands behind it, medians while training alone:",
         "",
-        "| | train, ms | and evaluate, ms | first round, ms | import and set up, s | "
-        "cores busy | peak memory, MB | final training loss |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| | round, ms | round and evaluation, ms | first round, ms | import and set up, s | "
+        "cores busy | peak memory, MB |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
         *(_detail_row(results, peer) for peer in _measured(results)),
+        "",
+        f"That all did the work (smallest to largest of all runs, {workload['rounds']} rounds):",
+        "",
+        "| | local steps | training loss | test accuracy | distance from the initial model |",
+        "| --- | --- | --- | --- | --- |",
+        *(_work_row(results, peer) for peer in _measured(results)),
     ]
     return "\n".join([*lines, *_failures(results)])
 
@@ -88,7 +95,6 @@ def _ratio_row(results: dict[str, Any], peer: Peer) -> str:
 
 def _detail_row(results: dict[str, Any], peer: Peer) -> str:
     plain, judged = (_runs(results, peer.name, mode) for mode in MODES.values())
-    losses = [run["loss"] for run in plain + judged]
     cells = [
         f"{median(map(steady_ms, plain)):.0f}",
         f"{median(map(steady_ms, judged)):.0f}",
@@ -96,8 +102,17 @@ def _detail_row(results: dict[str, Any], peer: Peer) -> str:
         f"{median(run['import_seconds'] + run['setup_seconds'] for run in plain):.1f}",
         f"{median(run['cores'] for run in plain):.2f}",
         f"{median(run['peak_mb'] for run in plain):.0f}",
-        f"{min(losses):.2f} to {max(losses):.2f}",
     ]
+    return f"| {peer.shown} | {' | '.join(cells)} |"
+
+
+def _work_row(results: dict[str, Any], peer: Peer) -> str:
+    runs = [run for mode in MODES.values() for run in _runs(results, peer.name, mode)]
+    digits = {"local_steps": ".0f", "loss": ".2f", "accuracy": ".2f", "moved": ".2f"}
+    cells = []
+    for what, form in digits.items():
+        ends = [format(end(run[what] for run in runs), form) for end in (min, max)]
+        cells.append(" to ".join(dict.fromkeys(ends)))
     return f"| {peer.shown} | {' | '.join(cells)} |"
 
 

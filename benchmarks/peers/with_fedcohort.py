@@ -13,6 +13,7 @@ from fedcohort.simulation import (
     Options,
     Run,
     Simulation,
+    batches,
     local_trainer,
     mlp,
 )
@@ -25,8 +26,8 @@ class StepCounter:
     """Counts the steps that the engine lays out for its clients."""
 
     def __init__(self) -> None:
-        self.taken, self._make_schedule = 0, local_trainer.make_schedule
-        local_trainer.make_schedule = self._count
+        self.taken, self._make_schedule = 0, batches.make_schedule
+        local_trainer.make_schedule = self._count  # type: ignore[attr-defined]
 
     def _count(self, *arguments: Any, **options: Any) -> Any:
         schedule = self._make_schedule(*arguments, **options)

@@ -50,9 +50,7 @@ def new_model(sample: Mapping[str, Any]) -> fedjax.Model:
 def to_haiku(start: Parameters) -> dict[str, dict[str, Any]]:
     """Return these parameters as haiku names and lays them out."""
     arrays = [jax.numpy.asarray(array.T) for array in start]
-    return {
-        name: {"w": arrays[2 * k], "b": arrays[2 * k + 1]} for k, name in enumerate(LAYERS)
-    }
+    return {name: {"w": arrays[2 * k], "b": arrays[2 * k + 1]} for k, name in enumerate(LAYERS)}
 
 
 def from_haiku(params: Mapping[str, Mapping[str, Any]]) -> Parameters:
@@ -81,7 +79,8 @@ def batches(x: Any, y: Any) -> list[Mapping[str, Any]]:
 
 def train(federation: Federation, task: Task, laps: Laps) -> Trained:
     """Run FedJAX's algorithm."""
-    counter, own = BatchCounter(), (None, None)
+    counter = BatchCounter()
+    own: tuple[float | None, float | None] = None, None
     clients = fedjax.InMemoryFederatedData(
         {
             f"{k:03d}": {"x": as_floats(x), "y": y.astype(np.int32)}

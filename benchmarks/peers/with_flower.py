@@ -7,7 +7,9 @@ plain program's loop. With evaluation: the strategy's ``evaluate_fn`` on the ser
 from __future__ import annotations
 
 import random
+from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 from flwr.serverapp import Grid, ServerApp
@@ -19,7 +21,10 @@ from peers.flower_app import app as client_app
 from peers.torch_model import accuracy, mean_loss, new_model, parameters_of, samples
 from peers.workload import CLIENTS, COHORT, Federation
 
-ONE_CPU = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"num_cpus": 1}}
+ONE_CPU: dict[str, Any] = {
+    "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+    "init_args": {"num_cpus": 1},
+}
 
 
 def train(federation: Federation, task: Task, laps: Laps) -> Trained:
@@ -30,7 +35,8 @@ def train(federation: Federation, task: Task, laps: Laps) -> Trained:
     own: list[float | None] = [None, None]
 
     def count(replies: list[RecordDict], weighted_by: str) -> MetricRecord:
-        taken[0] += sum(int(reply["metrics"]["steps"]) for reply in replies)
+        steps = [reply.metric_records["metrics"]["steps"] for reply in replies]
+        taken[0] += int(np.sum(steps))
         return MetricRecord()
 
     def end_of_round(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:

@@ -110,9 +110,7 @@ def train(federation: Federation, task: Task, laps: Laps) -> Trained:
         ),
         SimulatedBackend(population, population),
         model,
-        NNTrainHyperParams(
-            local_batch_size=BATCH, local_num_epochs=EPOCHS, local_learning_rate=LR
-        ),
+        NNTrainHyperParams(local_batch_size=BATCH, local_num_epochs=EPOCHS, local_learning_rate=LR),
         NNEvalHyperParams(local_batch_size=None),
         callbacks=[*(measuring if task.evaluate else []), last],
     )

@@ -14,7 +14,8 @@ from peers.workload import COHORT, Federation
 
 def train(federation: Federation, task: Task, laps: Laps) -> Trained:
     """Draw, train, average, measure."""
-    rng, taken, own = np.random.default_rng(task.seed), 0, (None, None)
+    rng, taken = np.random.default_rng(task.seed), 0
+    own: tuple[float | None, float | None] = None, None
     torch.manual_seed(task.seed)
     model = new_model(federation.start)
     clients = [samples(x, y) for x, y in zip(federation.x, federation.y, strict=True)]

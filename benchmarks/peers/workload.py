@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ EVALUATION_BATCH = 500
 
 #: Weights and biases of the two layers, as ``torch.nn.Linear`` keeps them.
 Parameters = tuple[NDArray[np.float32], ...]
+ARRAYS = ("x", "y", "test_x", "test_y")
 SHAPES = ((HIDDEN, INPUTS), (HIDDEN,), (CLASSES, HIDDEN), (CLASSES,))
 
 
@@ -51,16 +53,9 @@ class Federation:
 
     def save(self, path: Path) -> None:
         """Write everything to a file."""
-        start = {f"start_{k}": array for k, array in enumerate(self.start)}
-        np.savez(
-            path,
-            source=np.array(self.source),
-            x=self.x,
-            y=self.y,
-            test_x=self.test_x,
-            test_y=self.test_y,
-            **start,
-        )
+        arrays: dict[str, Any] = {name: getattr(self, name) for name in ARRAYS}
+        arrays |= {f"start_{k}": array for k, array in enumerate(self.start)}
+        np.savez(path, source=np.array(self.source), **arrays)
 
     @classmethod
     def load(cls, path: Path) -> Federation:
@@ -68,14 +63,20 @@ class Federation:
         with np.load(path) as file:
             return cls(
                 str(file["source"]),
-                *(file[name] for name in ("x", "y", "test_x", "test_y")),
+                **{name: file[name] for name in ARRAYS},
                 start=tuple(file[f"start_{k}"] for k in range(len(SHAPES))),
             )
 
 
 def as_floats(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Return pixels from 0 to 1, samples by inputs."""
-    return pixels.reshape(-1, INPUTS).astype(np.float32) / 255
+    return np.divide(pixels.reshape(-1, INPUTS), 255, dtype=np.float32)
+
+
+def distance(one: Parameters, other: Parameters) -> float:
+    """Return how far two models are from each other."""
+    squares = [np.sum((a - b) ** 2) for a, b in zip(one, other, strict=True)]
+    return float(np.sqrt(np.sum(squares)))
 
 
 def judge(parameters: Parameters, federation: Federation) -> tuple[float, float]:
