@@ -43,10 +43,11 @@ def main() -> None:
 def measure_all(options: argparse.Namespace) -> dict[str, Any]:
     """Install, let all do the work in turns, and keep what they say."""
     start = time.perf_counter()
-    options.build.mkdir(parents=True, exist_ok=True)
-    data, source = data_file(options.build, synthetic=options.synthetic)
+    build = options.build.absolute()
+    build.mkdir(parents=True, exist_ok=True)
+    data, source = data_file(build, synthetic=options.synthetic)
     wanted = [peer for peer in PEERS if peer.name in ("fedcohort", *options.only)]
-    pythons, found = install(wanted, options.build)
+    pythons, found = install(wanted, build)
     installed, load = time.perf_counter(), os.getloadavg()[0]
     for seed in range(options.repetitions):
         for evaluate in MODES.values():
@@ -112,6 +113,8 @@ def install(wanted: list[Peer], build: Path) -> tuple[dict[Peer, Path], dict[str
     pythons: dict[Peer, Path] = {}
     found: dict[str, Any] = {}
     for peer in wanted:
+        if peer.own_environment:
+            say(f"{peer.shown}: an environment in {build / peer.name}, made if it is not there")
         try:
             pythons[peer] = python_of(peer, build)
             found[peer.name] = {}

@@ -22,14 +22,15 @@ def python_of(peer: Peer, folder: Path) -> Path:
     """Return the interpreter that has the peer, installing it where that was not done yet.
 
     ``NAME.txt`` holds pinned versions; what is in ``NAME-no-deps.txt`` is installed without what
-    it asks for. A stamp with both texts says that the environment is complete.
+    it asks for. A stamp with both lists says that the environment is complete.
     """
     if not peer.own_environment:
         return Path(sys.executable)
     home = folder / peer.name
     python, stamp = home / "bin" / "python", home / ".ready"
     files = {option: REQUIREMENTS / f"{peer.name}{option}.txt" for option in ("", "-no-deps")}
-    wanted = "".join(file.read_text() for file in files.values() if file.exists())
+    texts = [file.read_text() for file in files.values() if file.exists()]
+    wanted = "\n".join(line for text in texts for line in text.splitlines() if "==" in line)
     if stamp.exists() and stamp.read_text() == wanted:
         return python
     venv.create(home, clear=True, symlinks=True, with_pip=True)
