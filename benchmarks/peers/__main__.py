@@ -23,7 +23,7 @@ from peers.peer_list import PEERS, Peer
 from peers.tables import MODES, block, put_into
 from peers.workload import Federation
 
-ROUNDS, REPETITIONS = 25, 5
+ROUNDS, REPETITIONS = 20, 5
 
 
 def main() -> None:

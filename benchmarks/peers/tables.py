@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from peers.peer_list import PEERS, Peer
@@ -15,6 +15,11 @@ Run = dict[str, Any]
 def steady_ms(run: Run) -> float:
     """Return the median round without the first, which warms up, and the last, which closes."""
     return 1e3 * float(median(run["round_seconds"][1:-1]))
+
+
+def cpu_ms(run: Run) -> float:
+    """Return the CPU time of such a round, of all processes together."""
+    return 1e3 * float(run["cores"]) * fmean(run["round_seconds"][1:-1])
 
 
 def ratios(results: dict[str, Any], name: str, *, evaluate: bool) -> list[float]:
@@ -44,11 +49,11 @@ def block(results: dict[str, Any]) -> str:
         "",
         *_verdict(results),
         "",
-        "What stands behind it, medians while training alone:",
+        "What stands behind it: medians, of training alone where evaluation is not named.",
         "",
-        "| | round, ms | round and evaluation, ms | first round, ms | import and set up, s | "
-        "cores busy | peak memory, MB |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| | round, ms | round and evaluation, ms | CPU time of a round, ms | cores busy | "
+        "first round, ms | import and set up, s | peak memory, MB |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
         *(_detail_row(results, peer) for peer in _measured(results)),
         "",
         f"That all did the work (smallest to largest of all runs, {workload['rounds']} rounds):",
@@ -98,9 +103,10 @@ def _detail_row(results: dict[str, Any], peer: Peer) -> str:
     cells = [
         f"{median(map(steady_ms, plain)):.0f}",
         f"{median(map(steady_ms, judged)):.0f}",
+        f"{median(map(cpu_ms, plain)):.0f}",
+        f"{median(run['cores'] for run in plain):.2f}",
         f"{1e3 * median(run['round_seconds'][0] for run in plain):.0f}",
         f"{median(run['import_seconds'] + run['setup_seconds'] for run in plain):.1f}",
-        f"{median(run['cores'] for run in plain):.2f}",
         f"{median(run['peak_mb'] for run in plain):.0f}",
     ]
     return f"| {peer.shown} | {' | '.join(cells)} |"
