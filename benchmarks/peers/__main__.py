@@ -58,7 +58,7 @@ def measure_all(options: argparse.Namespace) -> dict[str, Any]:
                 say(f"{peer.shown}, repetition {seed + 1}, {_seen(run)}")
     results = {
         "machine": {**machine(), "load_before": round(load, 2)},
-        "command": "make bench-peers",
+        "command": " ".join(["python -m peers", *sys.argv[1:]]),
         "install_seconds": round(installed - start),
         "measure_seconds": round(time.perf_counter() - installed),
         "workload": {
