@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo flower-demo figures docs test check format bench clean
+.PHONY: help demo flower-demo figures docs test check format bench bench-peers clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -48,6 +48,10 @@ bench: $(READY)  ## Measure speed and memory
 	$(BIN)/python benchmarks/imports.py
 	$(BIN)/python benchmarks/designs.py
 	$(BIN)/python benchmarks/scale.py
+
+bench-peers: $(READY)  ## The simulator beside pfl, fluke, FedJAX, Flower: 20 minutes, installs them
+	PYTHONPATH=benchmarks $(BIN)/python -m peers \
+		--out results/peers/figure1.json --page docs/explanation/speed.md
 
 clean:  ## Remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis build dist site

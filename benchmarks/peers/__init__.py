@@ -1,0 +1,1 @@
+"""fedcohort's simulator beside what others use for the same work."""
