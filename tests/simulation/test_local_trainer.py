@@ -147,9 +147,14 @@ def test_few_steps_on_many_samples_convert_batch_by_batch() -> None:
         torch.testing.assert_close(update, plain, rtol=1e-4, atol=1e-6)
 
 
-def test_both_ways_give_the_same_gradients() -> None:
+@pytest.mark.parametrize(
+    ("first", "shape"),
+    [([nn.Flatten()], (3, 4)), ([], (12,))],
+    ids=["flattens", "flat samples"],
+)
+def test_both_ways_give_the_same_gradients(first: list[nn.Module], shape: tuple[int, ...]) -> None:
     model = nn.Sequential(
-        nn.Flatten(),
+        *first,
         nn.Linear(12, 7),
         nn.ReLU(),
         nn.Linear(7, 5, bias=False),
@@ -159,7 +164,7 @@ def test_both_ways_give_the_same_gradients() -> None:
     generator = torch.Generator().manual_seed(0)
     flat = torch.randn(4, flat_parameters(model).numel(), generator=generator)
     parameters = Layout(model).stacked(flat)
-    x = torch.randn(4, 6, 3, 4, generator=generator)
+    x = torch.randn(4, 6, *shape, generator=generator)
     y = torch.randint(3, (4, 6), generator=generator)
     weights = torch.rand(4, 6, generator=generator)
     keys = torch.zeros(4, 0, dtype=torch.int32)
@@ -239,7 +244,8 @@ def test_other_models_are_not_taken_for_chains_of_convolutions(model: nn.Module)
 @pytest.mark.parametrize(
     "model",
     [
-        nn.Sequential(nn.Linear(4, 2)),
+        nn.Sequential(nn.Flatten()),
+        nn.Sequential(nn.Linear(4, 2), nn.Flatten()),
         nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.ReLU()),
         nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Dropout(0.5), nn.Linear(2, 2)),
         nn.Sequential(nn.Flatten(2), nn.Linear(4, 2)),

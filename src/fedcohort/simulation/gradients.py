@@ -127,22 +127,29 @@ class StackedLinearGradients:
     n_keys = 0
 
     def __init__(self, model: nn.Sequential) -> None:
-        layers = layers_of(model)[1:]  # behind the flattening
+        layers = layers_of(model)
+        if isinstance(layers[0][1], nn.Flatten):
+            layers = layers[1:]
         self._layers = [name for name, _ in layers]
         self._linear = {name for name, module in layers if isinstance(module, nn.Linear)}
 
     @staticmethod
     def fits(model: nn.Module) -> bool:
-        """Whether the model is such a chain: flatten, then layers, the last one linear."""
+        """Whether the model is such a chain, the last layer linear; it may flatten first.
+
+        A chain that does not flatten fits flat samples only, which is checked with its outputs.
+        """
         if not is_plain_chain(model):
             return False
-        (_, first), *rest = layers_of(model)  # type: ignore[arg-type]
+        modules = [module for _, module in layers_of(model)]  # type: ignore[arg-type]
+        if modules and isinstance(modules[0], nn.Flatten):
+            flatten = modules.pop(0)
+            if (flatten.start_dim, flatten.end_dim) != (1, -1):
+                return False
         return (
-            isinstance(first, nn.Flatten)
-            and (first.start_dim, first.end_dim) == (1, -1)
-            and all(type(module) in (nn.Linear, nn.ReLU) for _, module in rest)
-            and bool(rest)
-            and type(rest[-1][1]) is nn.Linear
+            bool(modules)
+            and all(type(module) in (nn.Linear, nn.ReLU) for module in modules)
+            and type(modules[-1]) is nn.Linear
         )
 
     def __call__(
