@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo flower-demo figures test check format bench clean
+.PHONY: help demo flower-demo figures notebooks test check format bench dist clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -27,6 +27,9 @@ figures: $(READY)  ## Redraw all figures of results/ from its tables
 	for run in $$(dirname results/*/run.json results/*/*/run.json); do \
 		for kind in png pdf; do $(BIN)/fedcohort report $$run --figures $$kind || exit; done; done
 
+notebooks: $(READY)  ## Run the notebooks and keep what they show
+	$(BIN)/python notebooks/refresh.py
+
 test: $(READY)  ## Run the tests, doctests and the README's commands
 	$(BIN)/pytest -n 2 tests src README.md
 
@@ -44,6 +47,9 @@ bench: $(READY)  ## Measure speed and memory
 	$(BIN)/python benchmarks/imports.py
 	$(BIN)/python benchmarks/designs.py
 	$(BIN)/python benchmarks/scale.py
+
+dist: $(READY)  ## Build the wheel and the sdist into dist/
+	$(BIN)/python -m hatchling build
 
 clean:  ## Remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis build dist

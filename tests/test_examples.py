@@ -9,19 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from printed_table import Table, read_table, words
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "examples" / "README.md").read_text()
-
-#: The numbers at the end of a table's line, by its name.
-Table = dict[str, list[float]]
-
-
-def table(output: str) -> Table:
-    """Read the lines that are a name and numbers."""
-    lines = [re.match(r"(\S.*?)\s+((?:[\d.]+%?\s*)+)$", line) for line in output.splitlines()]
-    return {
-        line[1]: [float(number.rstrip("%")) for number in line[2].split()] for line in lines if line
-    }
 
 
 def own_loop_holds(shown: Table) -> bool:
@@ -66,10 +57,6 @@ def skip_without(*modules: str) -> None:
             pytest.skip(f"the example needs {module}")
 
 
-def words(output: str) -> list[str]:
-    return re.findall(r"[^\W\d]+", output)
-
-
 def test_every_example_is_in_the_table_and_has_a_claim() -> None:
     files = {path.name for path in (ROOT / "examples").glob("*.py")}
 
@@ -89,8 +76,8 @@ def test_an_example_prints_what_the_page_shows_and_its_claim_holds(name: str) ->
 
     assert (result.returncode, result.stderr) == (0, "")
     assert words(result.stdout) == words(shown[1])
-    assert CLAIMS[name](table(result.stdout)), result.stdout
-    assert CLAIMS[name](table(shown[1]))
+    assert CLAIMS[name](read_table(result.stdout)), result.stdout
+    assert CLAIMS[name](read_table(shown[1]))
 
 
 def test_another_partitioner_can_be_chosen() -> None:
@@ -105,4 +92,4 @@ def test_another_partitioner_can_be_chosen() -> None:
     )
 
     assert (result.returncode, result.stderr) == (0, "")
-    assert partitions_hold(table(result.stdout)), result.stdout
+    assert partitions_hold(read_table(result.stdout)), result.stdout
