@@ -209,7 +209,8 @@ def test_without_extras_plans_and_comparisons_work(core: Place) -> None:
 
     assert "distribution" in core.says("plan", "sizes.csv", "--cohort-size", "2")
     assert "multinomial" in core.says("compare", "sizes.csv", "--cohort-size", "2")
-    assert "missing: pip install 'fedcohort[sim]'" in core.says("doctor")
+    missing = "what is missing comes with: pip install 'fedcohort[flower,report,scale,sim]'"
+    assert missing in core.says("doctor")
     assert "Usage: fedcohort" in core.says("--help")
 
 
