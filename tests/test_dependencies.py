@@ -34,7 +34,6 @@ ROOMS = {
 #: Needed by developers without being imported.
 TOOLS = {
     "alembic": "the database of mlflow",
-    "hatchling": "make dist",
     "ipykernel": "runs the notebooks' cells",
     "mypy": "make check",
     "pytest-xdist": "make test",
