@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo flower-demo figures docs test check format bench bench-peers clean
+.PHONY: help demo flower-demo figures docs notebooks test check format bench bench-peers dist clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,9 @@ docs: $(READY)  ## Build the documentation into site/, warnings are errors: half
 	$(BIN)/python -m sphinx -E -W --keep-going -q docs site
 	@echo site/index.html
 
+notebooks: $(READY)  ## Run the notebooks and keep what they show
+	$(BIN)/python notebooks/refresh.py
+
 test: $(READY)  ## Run the tests, doctests and the README's commands
 	$(BIN)/pytest -n 2 tests src tools README.md
 
@@ -52,6 +55,9 @@ bench: $(READY)  ## Measure speed and memory
 bench-peers: $(READY)  ## The simulator beside pfl, fluke, FedJAX, Flower: 20 minutes, installs them
 	PYTHONPATH=benchmarks $(BIN)/python -m peers \
 		--out results/peers/figure1.json --page docs/explanation/speed.md
+
+dist: $(READY)  ## Build the wheel and the sdist into dist/
+	$(BIN)/python -m hatchling build
 
 clean:  ## Remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis build dist site

@@ -2,7 +2,8 @@
 
 import json
 import platform
-from importlib.metadata import version
+import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
@@ -41,19 +42,69 @@ def test_it_says_versions_extras_device_and_data_sets(
     }
 
 
+def found_here(monkeypatch: pytest.MonkeyPatch, *requirements: str) -> None:
+    """Let the package require these, and nothing of the simulator be there."""
+    monkeypatch.setattr(doctor, "requires", lambda name: list(requirements))
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "fedcohort.simulation.datasets", None)
+
+
 def test_what_is_missing_comes_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr(
-        doctor,
-        "requires",
-        lambda name: ["numpy>=2.0", 'no-such-package>=1; extra == "sim"', 'x; extra == "dev"'],
-    )
-    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    needs = ("numpy>=2.0", 'no-such-package>=1; extra == "sim"', 'x; extra == "dev"')
+    found_here(monkeypatch, *needs)
 
     result = run(capsys, "doctor")
 
     assert result.code == 0
-    assert "missing: pip install 'fedcohort[sim]'" in result.out
+    assert "no-such-package  missing  sim" in result.out
+    assert "what is missing comes with: pip install 'fedcohort[sim]'" in result.out
     assert "device: none (PyTorch is not installed)" in result.out
     assert "data folder" not in result.out
+
+
+def test_a_release_that_is_too_old_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    found_here(monkeypatch, 'numpy>=1000.1; extra == "sim"', 'scipy>=1.2; extra == "report"')
+
+    lines = run(capsys, "doctor").out.splitlines()
+
+    (numpy,) = [line for line in lines if line.startswith("numpy")]
+    assert f"{version('numpy')}, too old: needs 1000.1" in numpy
+    assert "what is missing comes with: pip install 'fedcohort[sim]'" in lines
+    assert not any("needs 1.2" in line for line in lines)
+
+
+def test_a_torch_that_cannot_be_loaded_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)  # importing it is an ImportError
+    monkeypatch.setitem(sys.modules, "fedcohort.simulation.datasets", None)
+    monkeypatch.setattr(doctor, "find_spec", lambda name: name)
+
+    result = run(capsys, "doctor")
+
+    assert result.code == 0
+    assert "device: none (PyTorch cannot be loaded: " in result.out
+
+
+def test_a_checkout_that_was_never_installed_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def unknown(name: str) -> list[str]:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor, "requires", unknown)
+
+    assert run(capsys, "doctor").code == 0
+
+
+def test_trackers_are_those_that_runs_can_have(capsys: Capture) -> None:
+    pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+    from fedcohort.cli.run import TRACKER_NAMES
+    from fedcohort.experiments.trackers import TRACKERS
+
+    assert list(TRACKERS) == list(doctor.TRACKER_PACKAGES) == list(TRACKER_NAMES)
+    assert list(json.loads(run(capsys, "doctor", "--json").out)["trackers"]) == list(TRACKERS)

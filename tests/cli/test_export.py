@@ -3,11 +3,13 @@
 import csv
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+for module in ("torch", "pyarrow"):
+    pytest.importorskip(module, reason="the extra 'sim' is not installed")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from command_line import refused, run
 from fedcohort.experiments import Results, read_results

@@ -1,12 +1,15 @@
 """The command line's entry: one line for every error, exit code 2."""
 
+import inspect
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from fedcohort.cli.compare import compare
+from fedcohort.cli.design_names import DESIGN_LINES
 from fedcohort.cli.doctor import doctor
 from fedcohort.cli.export import export
 from fedcohort.cli.plan import plan
@@ -20,15 +23,66 @@ from fedcohort.version import __version__
 # so that it cannot be imported from click.
 BadCommandLine: type[Exception] = typer.BadParameter.__mro__[2]
 
+#: How commands are grouped in the help.
+FROM_SIZES, EXPERIMENTS, HERE = "From a list of sizes", "Experiments", "This installation"
+
 app = typer.Typer(
     help="fedcohort chooses who trains: client sampling for federated learning.",
+    epilog="Begin with: fedcohort compare sizes.csv --cohort-size 10",
     pretty_exceptions_enable=False,
     suggest_commands=False,  # click suggests already
 )
-app.command()(plan)
-app.command()(compare)
-for _command in (run, resume, runs, report, export, doctor):
-    app.command()(_command)
+
+
+def _add(command: Callable[..., None], panel: str, *lines: str) -> None:
+    """Add a command to a panel of the help; ``lines`` stand below its own help."""
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    app.command(
+        help="\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs),
+        epilog="\n\n".join(lines),
+        rich_help_panel=panel,
+    )(command)
+
+
+_add(
+    plan,
+    FROM_SIZES,
+    *DESIGN_LINES,
+    "Examples:",
+    "fedcohort plan sizes.csv --cohort-size 10",
+    "fedcohort plan sizes.csv -m 10 --design size:whole_rows_first --plot line.png",
+    "echo '[5, 3, 2]' | fedcohort plan - -m 2",
+)
+_add(
+    compare,
+    FROM_SIZES,
+    *DESIGN_LINES,
+    "Examples:",
+    "fedcohort compare sizes.csv --cohort-size 10",
+    "fedcohort compare sizes.csv -m 10 --designs multinomial,size --json",
+    "fedcohort compare sizes.csv -m 10 --updates updates.npy",
+    "fedcohort compare runs/digits",
+)
+_add(
+    run,
+    EXPERIMENTS,
+    "Examples:",
+    "fedcohort run digits.toml",
+    "fedcohort run digits.toml --seeds 0-1 --designs multinomial,size",
+    "fedcohort run digits.toml --set rounds=20 --out runs/short",
+)
+_add(resume, EXPERIMENTS, "Example: fedcohort resume runs/digits")
+_add(runs, EXPERIMENTS, "Example: fedcohort runs")
+_add(
+    report,
+    EXPERIMENTS,
+    "Examples:",
+    "fedcohort report",
+    "fedcohort report runs/digits --figures pdf",
+    "fedcohort report runs/digits runs/short --out both.html",
+)
+_add(export, EXPERIMENTS, "Example: fedcohort export runs/digits --csv")
+_add(doctor, HERE, "Example: fedcohort doctor --json")
 
 
 @app.callback(invoke_without_command=True)

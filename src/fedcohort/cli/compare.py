@@ -10,9 +10,9 @@ import typer
 
 from fedcohort.cli.comparison import Baseline, Line, Task, baseline, compared
 from fedcohort.cli.comparison_table import print_table, ratio
-from fedcohort.cli.design_names import HELP
+from fedcohort.cli.completion import some_designs
 from fedcohort.cli.figure_file import check_figure_path, save_figure
-from fedcohort.cli.options import Plot, Seed
+from fedcohort.cli.options import AsJson, Plot, Seed
 from fedcohort.cli.run_costs import compare_run
 from fedcohort.cli.sizes_file import read_federation
 from fedcohort.cli.updates_file import read_updates
@@ -24,7 +24,7 @@ def compare(
     sizes: Annotated[
         str,
         typer.Argument(
-            metavar="SIZES",
+            metavar="FILE",
             show_default=False,
             help="CSV or JSON file of client sizes, optional ids and groups; - is standard input. "
             "Or a run folder.",
@@ -33,7 +33,11 @@ def compare(
     cohort_size: Annotated[
         int | None,
         typer.Option(
-            "--cohort-size", "-m", show_default=False, help="Draws in a round; needed for sizes."
+            "--cohort-size",
+            "-m",
+            metavar="M",
+            show_default=False,
+            help="Draws in a round; needed for sizes.",
         ),
     ] = None,
     designs: Annotated[
@@ -41,24 +45,29 @@ def compare(
         typer.Option(
             "--designs",
             "-d",
+            metavar="DESIGN,...",
             show_default=False,
-            help=f"Designs, separated by commas: {HELP}. Default: all that need only sizes, and "
-            f"with --updates those that learn.",
+            help="Which designs; they are listed below. Default: all that need only sizes, and "
+            "with --updates those that learn.",
+            autocompletion=some_designs,
         ),
     ] = None,
     updates: Annotated[
         Path | None,
         typer.Option(
+            metavar="FILE.npy",
             show_default=False,
-            help="The clients' last updates: a .npy file with a row per client, in the order of "
-            "SIZES. Adds V, the variance of the aggregate.",
+            help="The clients' last updates, a row per client in the order of the sizes. Adds V, "
+            "the variance of the aggregate.",
         ),
     ] = None,
     seed: Seed = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    as_json: AsJson = False,
     plot: Plot = None,
 ) -> None:
-    """Compare designs on a list of client sizes: bias, variance, inclusion and time.
+    """Compare designs on client sizes, or what those of a run have cost.
+
+    With sizes: bias, variance of the weights, chance to be drawn, and time of each design.
 
     With --updates: also V, how far a cohort's aggregate is from everyone's.
 

@@ -10,7 +10,12 @@ from fedcohort.designs.recipe import Memory
 from fedcohort.errors import InputError
 from fedcohort.streams import Stream, stream
 
-HELP = f"one of {', '.join(RECIPES)}; hyper-parameters follow as in size:whole_rows_first"
+#: What help says of designs; hyper-parameters are those of the recipes.
+DESIGN_LINES = (
+    f"Designs: {', '.join(RECIPES)}.",
+    "Hyper-parameters follow a colon: size:whole_rows_first, similarity:measure=l2.",
+    "",
+)
 
 
 def build_design(

@@ -7,21 +7,29 @@ from typing import Annotated
 
 import typer
 
+from fedcohort.cli.options import RunDir
 from fedcohort.errors import InputError
 
 
 def export(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", show_default=False, help="A run folder.")
-    ],
+    folder: RunDir,
     as_csv: Annotated[bool, typer.Option("--csv", help="Write CSV files.")] = False,
     as_parquet: Annotated[bool, typer.Option("--parquet", help="Write Parquet files.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", show_default=False, help="Default: DIR/export."),
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="DIR",
+            show_default=False,
+            help="The folder to write to. Default: export/ in the run folder.",
+        ),
     ] = None,
 ) -> None:
-    """Write the tables of a run, all its units together: rounds, cohorts, rows, laws, trees."""
+    """Write the tables of a run as CSV or Parquet files.
+
+    All panels, designs and seeds together: rounds, cohorts, rows, laws, trees, federations.
+    """
     from fedcohort.experiments import read_results
     from fedcohort.experiments.tables import write_csv, write_table
 

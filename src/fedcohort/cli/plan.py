@@ -10,7 +10,8 @@ import typer
 from rich import box
 from rich.table import Table
 
-from fedcohort.cli.design_names import HELP, build_design
+from fedcohort.cli.completion import a_design
+from fedcohort.cli.design_names import build_design
 from fedcohort.cli.figure_file import check_figure_path, save_figure
 from fedcohort.cli.options import CohortSize, Plot, Seed, Sizes
 from fedcohort.cli.plain_console import plain_console
@@ -26,18 +27,30 @@ NAMED_MEMBERS = 4
 def plan(
     sizes: Sizes,
     cohort_size: CohortSize,
-    design: Annotated[str, typer.Option("--design", "-d", help=f"A design: {HELP}.")] = "size",
+    design: Annotated[
+        str,
+        typer.Option(
+            "--design",
+            "-d",
+            metavar="DESIGN",
+            help="Which design; they are listed below.",
+            autocompletion=a_design,
+        ),
+    ] = "size",
     seed: Seed = 0,
     rows: Annotated[
-        int, typer.Option(min=0, help="Longest table to print; 0 prints everything.")
+        int,
+        typer.Option(min=0, metavar="N", help="Longest table to print; 0 prints everything."),
     ] = 20,
     out: Annotated[
         Path | None,
-        typer.Option(show_default=False, help="Also write all of it to this CSV file."),
+        typer.Option(
+            metavar="FILE", show_default=False, help="Also write all of it to this CSV file."
+        ),
     ] = None,
     plot: Plot = None,
 ) -> None:
-    """Show a design's distributions and every client's chance to be drawn.
+    """Show a design's distributions and each client's chance to be drawn.
 
     With --plot: the line of clients cut into distributions, as in the paper's appendix C.
     """

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedcohort.cli.completion import a_run_folder, one_of
 from fedcohort.cli.runs_folder import RUNS, latest_run
 from fedcohort.errors import InputError
 from fedcohort.extras import import_extra
@@ -23,6 +24,7 @@ def report(
             metavar="[DIR]...",
             show_default=False,
             help=f"Run folders. Default: the latest under ./{RUNS}.",
+            autocompletion=a_run_folder,
         ),
     ] = None,
     out: Annotated[
@@ -30,6 +32,7 @@ def report(
         typer.Option(
             "--out",
             "-o",
+            metavar="FILE",
             show_default=False,
             help="The page. Default: DIR/report.html, or report.html here for several.",
         ),
@@ -37,8 +40,10 @@ def report(
     figures: Annotated[
         str | None,
         typer.Option(
+            metavar="KIND",
             show_default=False,
             help=f"Also draw figures beside the page, in figures/: {', '.join(FIGURE_KINDS)}.",
+            autocompletion=one_of(FIGURE_KINDS),
         ),
     ] = None,
 ) -> None:

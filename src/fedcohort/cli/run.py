@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedcohort.cli.completion import designs_of_file, keys_of_file, one_of
+from fedcohort.cli.options import RunDir
 from fedcohort.cli.runs_folder import RUNS, fresh_folder
 from fedcohort.errors import ExperimentError, FedcohortError, InputError, WriteError
 
@@ -16,12 +18,18 @@ if TYPE_CHECKING:
 
 DEVICES = ("auto", "cpu", "cuda")
 
+TRACKER_NAMES = ("tensorboard", "mlflow", "wandb")
+#: A group of options in the help.
+CHANGED = "A part of the file, or other values"
+
 TrackerName = Annotated[
     str | None,
     typer.Option(
         "--tracker",
+        metavar="NAME",
         show_default=False,
         help="Also send every round to tensorboard, mlflow (both into the folder) or wandb.",
+        autocompletion=one_of(TRACKER_NAMES),
     ),
 ]
 
@@ -31,30 +39,36 @@ def run(
         Path,
         typer.Argument(metavar="FILE.toml", show_default=False, help="The experiment file."),
     ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", show_default=False, help=f"A new folder; default: {RUNS}/NAME."
-        ),
-    ] = None,
     seeds: Annotated[
         str | None,
-        typer.Option(show_default=False, help="Instead of the file's: as 0-4 or 0,3."),
+        typer.Option(
+            metavar="SEEDS",
+            show_default=False,
+            help="Instead of the file's: as 0-4 or 0,3.",
+            rich_help_panel=CHANGED,
+        ),
     ] = None,
     designs: Annotated[
         str | None,
         typer.Option(
             "--designs",
             "-d",
+            metavar="DESIGN,...",
             show_default=False,
-            help="Only these of the file's designs, by label or recipe, separated by commas.",
+            help="Only these of the file's designs, by label or recipe.",
+            autocompletion=designs_of_file,
+            rich_help_panel=CHANGED,
         ),
     ] = None,
     panels: Annotated[
         str | None,
-        typer.Option(show_default=False, help="Only these of the file's panels, by label."),
+        typer.Option(
+            metavar="PANEL,...",
+            show_default=False,
+            help="Only these of the file's panels, by label.",
+            rich_help_panel=CHANGED,
+        ),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     changes: Annotated[
         list[str] | None,
         typer.Option(
@@ -62,11 +76,31 @@ def run(
             metavar="KEY=VALUE",
             show_default=False,
             help="Change a value of the file, as training.lr=0.1; may be given more than once.",
+            autocompletion=keys_of_file,
+            rich_help_panel=CHANGED,
         ),
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="DIR",
+            show_default=False,
+            help=f"A new folder. Default: {RUNS}/NAME, NAME that of the file.",
+        ),
+    ] = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="DEVICE",
+            help="auto (a GPU where there is one), cpu or cuda.",
+            autocompletion=one_of(DEVICES),
+        ),
+    ] = "auto",
     tracker: TrackerName = None,
 ) -> None:
-    """Run an experiment: every panel, design and seed of a file, into a run folder.
+    """Run an experiment: every panel, design and seed of a file.
 
     Ctrl-C ends the round and stops; fedcohort resume goes on from there.
     """
@@ -96,12 +130,10 @@ def run(
 
 
 def resume(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", show_default=False, help="A run folder.")
-    ],
+    folder: RunDir,
     tracker: TrackerName = None,
 ) -> None:
-    """Go on with a run that was interrupted, and end as if it had not been."""
+    """Go on with an interrupted run, and end as if it had not been."""
     from fedcohort.experiments import RunFolder
 
     _go(RunFolder.open(folder), tracker)

@@ -9,6 +9,7 @@ import typer
 from rich import box
 from rich.table import Table
 
+from fedcohort.cli.completion import a_run_folder
 from fedcohort.cli.plain_console import plain_console
 from fedcohort.cli.runs_folder import RUNS
 from fedcohort.errors import ExperimentError, InputError
@@ -16,7 +17,12 @@ from fedcohort.errors import ExperimentError, InputError
 
 def runs(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A folder of run folders, or one of them.")
+        Path,
+        typer.Argument(
+            metavar="[DIR]",
+            help="A folder of run folders, or one of them.",
+            autocompletion=a_run_folder,
+        ),
     ] = RUNS,
 ) -> None:
     """List the runs in a folder: state, progress, time."""
@@ -24,9 +30,7 @@ def runs(
 
     paths = run_paths(folder)
     if not paths:
-        raise InputError(
-            f"runs: {folder} holds no runs. Make one with: fedcohort run experiments/digits.toml"
-        )
+        raise InputError(f"runs: {folder} holds no runs. Make one with: fedcohort run FILE")
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("run", overflow="fold", min_width=20)
     for heading in ("state", "rounds", "time", "begun", "device"):
