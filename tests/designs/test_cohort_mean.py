@@ -4,10 +4,10 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from frequencies import agree
 from hypothesis import given
 
 from fedcohort import CohortMean, CohortMeanDesign, Population, diagnostics
+from fedcohort.testing import agree
 from populations import larger_populations, rng
 
 
@@ -29,7 +29,7 @@ def test_by_hand_all_of_three_clients_weigh_their_importance() -> None:
 
 @given(larger_populations())
 def test_weights_are_shares_of_the_cohorts_samples(population: Population) -> None:
-    m = max(1, np.count_nonzero(population.sizes) // 2)
+    m = max(1, int(np.count_nonzero(population.sizes)) // 2)
     cohort = CohortMeanDesign(population, m, rng=rng()).draw(rng())
 
     sizes = population.sizes[cohort.clients]

@@ -141,11 +141,10 @@ class StackedLinearGradients:
         """
         if not is_plain_chain(model):
             return False
-        modules = [module for _, module in layers_of(model)]  # type: ignore[arg-type]
-        if modules and isinstance(modules[0], nn.Flatten):
-            flatten = modules.pop(0)
-            if (flatten.start_dim, flatten.end_dim) != (1, -1):
-                return False
+        first, *rest = (module for _, module in layers_of(model))  # type: ignore[arg-type]
+        if isinstance(first, nn.Flatten) and (first.start_dim, first.end_dim) != (1, -1):
+            return False
+        modules = rest if isinstance(first, nn.Flatten) else [first, *rest]
         return (
             bool(modules)
             and all(type(module) in (nn.Linear, nn.ReLU) for module in modules)
