@@ -23,7 +23,8 @@ demo: $(READY)  ## The paper's comparison on bundled digits, with a report: half
 flower-demo: $(READY)  ## A Flower deployment on this machine, clients drawn by two designs: two minutes
 	$(BIN)/python examples/flower-mnist/demo.py
 
-figures: $(READY)  ## Redraw all figures of results/ from its tables
+figures: $(READY)  ## Redraw the figures of results/ from its tables, and those of the explanations
+	$(BIN)/python docs/figures.py docs/explanation/figures
 	for run in $$(dirname results/*/run.json results/*/*/run.json); do \
 		for kind in png pdf; do $(BIN)/fedcohort report $$run --figures $$kind || exit; done; done
 

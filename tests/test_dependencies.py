@@ -34,11 +34,14 @@ ROOMS = {
 #: Needed by developers without being imported.
 TOOLS = {
     "alembic": "the database of mlflow",
+    "furo": "make docs",
     "ipykernel": "runs the notebooks' cells",
     "mypy": "make check",
+    "myst-parser": "make docs",
     "pytest-xdist": "make test",
     "ruff": "make check",
     "scipy-stubs": "types, for mypy",
+    "sphinx-copybutton": "make docs",
     "sqlalchemy": "the database of mlflow",
 }
 
@@ -134,7 +137,7 @@ def test_a_missing_module_is_blamed_on_the_extra_that_brings_it() -> None:
 
 
 def test_everything_that_developers_install_is_used() -> None:
-    places = ("tests", "benchmarks", "examples", "notebooks")
+    places = ("tests", "benchmarks", "examples", "notebooks", "tools")
     files = [path for place in places for path in (ROOT / place).rglob("*.py")]
     used = {name for path in files for name in imported_by(path)}
     dev = [Requirement(line) for line in PROJECT["optional-dependencies"]["dev"]]

@@ -165,7 +165,7 @@ def test_a_class_of_the_library_has_an_import_path_too() -> None:
         ("broken.py:Mine", "cannot be imported (SyntaxError: "),
         ("no_such_module_anywhere:Mine", "cannot be imported (ModuleNotFoundError: No module"),
         (":Mine", "cannot be imported"),
-        ("similarty", "unknown design 'similarty'; known are uniform, multinomial"),
+        ("similarty", "unknown design 'similarty'; known are uniform, cohort-mean"),
     ],
 )
 def test_what_is_no_design_gets_one_sentence(recipe: str, part: str, own: Path) -> None:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from logging import WARNING, getLogger
 from pathlib import Path
-from runpy import run_path
 from typing import Any
 
 from docutils import nodes
@@ -43,13 +42,6 @@ MAKERS: dict[str, Callable[..., str]] = {
 NDARRAY = re.compile(r"~?[\w.]*ndarray\[~?[\w.]*tuple\[[^\]]*\], ~?[\w.]*dtype\[([^\]]+)\]\]")
 ARRAY_LIKE = re.compile(r"~?[\w.]*_Buffer \| .*?complex \| .*?complex \| .*?str\]")
 HIDDEN: dict[str, list[str]] = {}
-
-
-def draw_figures(app: Sphinx) -> None:
-    """Draw the figures of the explanations, where there are some to draw."""
-    script = DOCS / "figures.py"
-    if script.exists():
-        run_path(str(script))["draw_all"](DOCS / "explanation" / "figures")
 
 
 def make(app: Sphinx, page: str, source: list[str]) -> None:
@@ -129,7 +121,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Let Sphinx call us."""
     getLogger("fedcohort").setLevel(WARNING)  # designs say which trees they build
     app.add_lexer("csv", TextLexer)
-    app.connect("builder-inited", draw_figures)
     app.connect("source-read", make)
     app.connect("missing-reference", find_public_name)
     # Napoleon has priority 500.
