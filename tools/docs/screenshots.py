@@ -7,25 +7,20 @@ there to be looked at: no test compares them.
 from __future__ import annotations
 
 import io
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from chromium import started_browser
+
 TARGET = ROOT / "docs" / "screenshots"
-ARGUMENTS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-)
 #: Pages of the site, by the name of their picture.
 PAGES = {
     "home": "index.html",
@@ -40,17 +35,14 @@ COLOURS = 128
 def main() -> None:
     """Take all pictures."""
     TARGET.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
         report = Path(folder) / "report.html"
         command = ["report", str(ROOT / "results" / "figure1"), "--out", str(report)]
         subprocess.run([sys.executable, "-m", "fedcohort", *command], check=True)
-        chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-        browser = playwright.chromium.launch(executable_path=chromium, args=list(ARGUMENTS))
         pages = {name: ROOT / "site" / path for name, path in PAGES.items()}
         for name, page in {**pages, "report": report}.items():
             for kind, size in WIDTHS.items():
                 take(browser, page, size, TARGET / f"{name}-{kind}.png")
-        browser.close()
 
 
 def take(browser: Browser, page: Path, size: tuple[int, int], target: Path) -> None:
