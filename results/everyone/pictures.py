@@ -6,6 +6,7 @@ they end, which the figures of every run folder (``fedcohort report --figures``)
 
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from fedcohort.experiments.costs import COSTS, prices, spent
@@ -37,6 +38,7 @@ KINDS = {
 }
 DASHES = ["-", "--", ":", "-.", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)), (0, (8, 2))]
 LOWEST, HIGHEST = 0.5, 2.4
+FAST = ("deadline deadline=4.0", "oort", "tournament")
 
 
 def pictures() -> None:
@@ -120,6 +122,28 @@ def table() -> None:
         )
 
 
+def early(hours: float, rounds: int = 10) -> None:
+    """Print where schemes that prefer the fast, and the tournament, are after so many hours.
+
+    The loss is the mean over the last rounds that ended by then, over seeds. The rolling mean of
+    50 rounds would not do: it reaches back to the first round of a slow scheme.
+    """
+    results = read_results(HERE)
+    panel = results.folder.experiment.panels[0]
+    for label in FAST:
+        losses = curve(results, panel, label, "loss").values
+        passed = spent(results, panel, label, "simulated_seconds")
+        assert passed is not None
+        ends = [int(np.searchsorted(own, hours, side="right")) for own in passed]
+        last = [
+            own[max(0, end - rounds) : end].mean() for own, end in zip(losses, ends, strict=True)
+        ]
+        print(f"{hours} hours, {label}: {np.mean(last):.2f} ± {np.std(last, ddof=1):.2f}")
+
+
 if __name__ == "__main__":
     pictures()
     table()
+    print()
+    for hours in (0.11, 0.23):
+        early(hours)

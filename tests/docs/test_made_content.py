@@ -42,13 +42,22 @@ def test_measured_chances_are_those_of_the_law() -> None:
     assert (abs(seen.inclusion - expected) <= 5 * errors + 1e-12).all()
 
 
+def test_the_cohort_mean_draws_everybody_alike() -> None:
+    """False alarms: 1 in 1.7 million for each of 20 clients (five standard errors)."""
+    law = COHORT_SIZE / len(SIZES)
+    error = np.sqrt(law * (1 - law) / ROUNDS)
+
+    assert (abs(behaviour("cohort-mean").inclusion - law) <= 5 * error).all()
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_cohort_has_as_many_draws_as_it_should(name: str) -> None:
     seen = behaviour(name)
 
     assert ((seen.inclusion >= 0) & (seen.inclusion <= 1)).all()
     assert seen.inclusion.sum() <= COHORT_SIZE + 1e-9
-    assert (seen.standard_error > 0) == (name in ("deadline", "power-of-choice"))
+    measured = ("cohort-mean", "deadline", "power-of-choice")
+    assert (seen.standard_error > 0) == (name in measured)
 
 
 def test_designs_that_are_never_worse_than_multinomial_are_not_worse_in_the_example() -> None:

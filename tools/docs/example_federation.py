@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort import Multinomial, Population, Recipe, diagnostics
+from fedcohort import CohortMean, Multinomial, Population, Recipe, diagnostics
 from fedcohort.designs import Design, make_recipe
 from fedcohort.designs.signals import Signals
 
@@ -22,7 +22,8 @@ DIMENSION, NOISE = 16, 0.4
 #: The round that is looked at, and the clients that nobody has drawn before it.
 ROUND = 60
 NEW = (3, 8, 12, 17)
-#: Rounds of a scheme that asks random candidates, and of a design without a formula for V.
+#: Rounds of a scheme that chooses at random before it builds, and of a design without a formula
+#: for V.
 ROUNDS = 4_000
 
 
@@ -103,7 +104,7 @@ def behaviour(name: str) -> Behaviour:
         claims.append(design.unbiased)
         variances.append(_variance(design))
     rounds = len(chances)
-    is_measured = _asks_candidates(recipe)
+    is_measured = _chooses_before(recipe)
     deviation = np.std(chances, axis=0).max() / math.sqrt(rounds) if is_measured else 0.0
     base = _variance(Multinomial(COHORT_SIZE).build(POPULATION, None, None, 0, _rng()))
     return Behaviour(
@@ -117,10 +118,12 @@ def behaviour(name: str) -> Behaviour:
 
 def _designs(recipe: Recipe) -> Iterator[Design]:
     """Build the design of one round, or of all that its chances are averaged over."""
-    if recipe.cycles:
+    if _chooses_before(recipe):
+        rounds = range(ROUND, ROUND + ROUNDS)
+    elif recipe.cycles:
         rounds = range(len(SIZES) // math.gcd(len(SIZES), COHORT_SIZE))
     else:
-        rounds = range(ROUND, ROUND + (ROUNDS if _asks_candidates(recipe) else 1))
+        rounds = range(ROUND, ROUND + 1)
     rng = _rng()
     for round_ in rounds:
         request = recipe.ask(POPULATION, round_, rng)
@@ -136,6 +139,11 @@ def _asks_candidates(recipe: Recipe) -> bool:
     return type(recipe).ask is not Recipe.ask
 
 
+def _chooses_before(recipe: Recipe) -> bool:
+    """Whether a built design is one choice of many, so that only many rounds show the scheme."""
+    return _asks_candidates(recipe) or isinstance(recipe, CohortMean)
+
+
 def _variance(design: Design) -> float:
     if design.exact_moments:
         return design.aggregate_variance(MEMORY.updates)
@@ -145,10 +153,12 @@ def _variance(design: Design) -> float:
 
 
 def _source(recipe: Recipe, rounds: int) -> str:
-    if recipe.cycles:
-        return f"exact, over a cycle of {rounds} rounds"
     if _asks_candidates(recipe):
         return f"measured on {rounds:,} rounds, each with candidates of its own"
+    if _chooses_before(recipe):
+        return f"measured on {rounds:,} rounds, each with a cohort of its own"
+    if recipe.cycles:
+        return f"exact, over a cycle of {rounds} rounds"
     if recipe.signals:
         return "exact, for what the clients answer in this round"
     return "exact, by formula"
