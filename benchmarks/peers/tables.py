@@ -130,7 +130,7 @@ def _verdict(results: dict[str, Any]) -> list[str]:
         for mode, evaluate in MODES.items()
         if (found := ratios(results, peer.name, evaluate=evaluate)) and median(found) < 1
     ]
-    return [f"Faster than fedcohort: {'; '.join(faster) or 'none of them'}."]
+    return [f"Faster than fedcohort, by the median: {'; '.join(faster) or 'none of them'}."]
 
 
 def _failures(results: dict[str, Any]) -> list[str]:

@@ -64,4 +64,6 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("excess.py: needs one run folder, as results/beyond/mnist.")
     main(Path(sys.argv[1]))

@@ -114,7 +114,9 @@ def table() -> None:
         rounds = "never" if price.rounds is None else f"{price.rounds:.0f}"
         if 0 < price.n_reached < price.n_seeds:
             rounds += f" ({price.n_reached} of {price.n_seeds} seeds)"
-        costs = ["" if cost is None else f"{cost:.3g}" for cost in price.costs.values()]
+        costs = [
+            "" if cost is None else f"{float(f'{cost:.3g}'):g}" for cost in price.costs.values()
+        ]
         print(
             f"| {price.design} | {own.mean():.3f} ± {own.std(ddof=1):.3f} "
             f"| {above.mean:+.3f} ({above.low:+.3f} to {above.high:+.3f}) "
