@@ -216,3 +216,15 @@ def test_a_plot_that_cannot_be_written_is_one_sentence(
     result = run(capsys, "compare", SIZES, "-m", 10, "--plot", tmp_path / "none" / "x.png")
 
     assert refused(result, "x.png: cannot be written (no such file or directory)")
+
+
+def test_designs_that_choose_anew_are_said_to_show_one_cohort(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    result = run(capsys, "compare", SIZES, "-m", 10, "--designs", "cohort-mean,size")
+
+    assert result.code == 0
+    assert result.err.startswith("cohort-mean: chooses anew in every round, and these numbers are")
+    assert result.err.count("\n") == 1
+    plan = run(capsys, "plan", SIZES, "-m", 10, "--design", "cohort-mean")
+    assert (plan.code, plan.err) == (0, result.err)

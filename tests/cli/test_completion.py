@@ -140,3 +140,12 @@ def test_completion_is_installed_into_the_home_of_the_user(tmp_path: Path, shell
     assert f"{shell} completion installed" in result.stdout
     written = [path for path in home.rglob("*") if path.is_file()]
     assert any("_FEDCOHORT_COMPLETE" in path.read_text() for path in written)
+
+
+@pytest.mark.parametrize("text", ["design = 3", "design = [1, 2]", "[design]\nrecipe = 'size'"])
+def test_a_file_whose_designs_are_none_offers_none(
+    offered: Callable[..., list[str]], text: str
+) -> None:
+    Path("odd.toml").write_text(text)
+
+    assert offered("run", "odd.toml", "--designs", "") == []

@@ -38,6 +38,33 @@ def halves(folder):
     found = load_dataset("digits")
     return Dataset(found.x, found.y / 2, found.test_x, found.test_y, n_classes=10)
 
+def gaps(folder):
+    found = load_dataset("digits")
+    x = found.x.astype(float)
+    x[5, 0, 0, 0] = np.nan
+    return Dataset(x, found.y, found.test_x, found.test_y, n_classes=10)
+
+def short_tests(folder):
+    found = load_dataset("digits")
+    return Dataset(found.x, found.y, found.test_x[:, :, :4], found.test_y, n_classes=10)
+
+def many_classes(folder):
+    found = load_dataset("digits")
+    return Dataset(found.x, found.y, found.test_x, found.test_y, n_classes="10")
+
+def no_scale(folder):
+    found = load_dataset("digits")
+    return Dataset(found.x, found.y, found.test_x, found.test_y, n_classes=10, scale=np.nan)
+
+def nobody_holds(folder):
+    return FederatedData(load_dataset("digits"), (), ())
+
+def strays(folder):
+    found = load_dataset("digits")
+    clients = np.arange(len(found.y)) % 3 * 1.0
+    clients[:2] = np.nan
+    return FederatedData.from_arrays(found.x, found.y, clients)
+
 number = 7
 """
 NATURAL = """
@@ -150,6 +177,12 @@ def write_array(path: Path, shift: float) -> None:
         ("no_such_module_anywhere:digits", "cannot be imported (ModuleNotFoundError: No module"),
         ("mine.py:of_folder", "cannot be loaded (FileNotFoundError: "),
         ("mine.py:nothing", "or FederatedData; the function returned NoneType. Return"),
+        ("mine.py:gaps", "data: inputs must be finite in float32; 1 of 92288 numbers are not."),
+        ("mine.py:short_tests", "data: test inputs must be shaped as training inputs, (1, 8, 8)"),
+        ("mine.py:many_classes", "data: n_classes must be a whole number; got '10'."),
+        ("mine.py:no_scale", "data: scale must be a finite number; got nan."),
+        ("mine.py:nobody_holds", "FederatedData: needs at least one client; got none."),
+        ("mine.py:strays", "every sample needs a client; 2 of 1442 have NaN."),
         ("mine.py:halves", "'mine.py:halves': data: needs one whole-number label per sample; got"),
     ],
 )

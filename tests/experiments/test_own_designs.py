@@ -233,3 +233,98 @@ def test_the_example_of_an_own_design_keeps_equals_in_the_order_of_their_numbers
         assert [client // 2 for client in clients] == [0, 1, 2, 3, 4]
     laws = results.column("laws", trial, "inclusion")
     assert np.allclose(laws, 0.5, rtol=0, atol=1e-12)
+
+
+BROKEN = """
+from dataclasses import dataclass
+from typing import ClassVar
+from fedcohort import Population, Recipe
+from fedcohort.designs import MultinomialDesign
+
+@dataclass(frozen=True)
+class Raising(Recipe):
+    name: ClassVar[str] = "raising"
+    def _design(self, population, known):
+        raise RuntimeError("no luck")
+
+@dataclass(frozen=True)
+class Nothing(Raising):
+    def _design(self, population, known):
+        return None
+
+@dataclass(frozen=True)
+class Elsewhere(Raising):
+    def _design(self, population, known):
+        return MultinomialDesign(Population([1, 2]), self.cohort_size)
+
+@dataclass(frozen=True)
+class Asking(Raising):
+    signals: ClassVar = ("loss",)
+    def ask(self, population, round_, rng):
+        return 7
+
+@dataclass(frozen=True)
+class Bare(Raising):
+    depth: int
+
+@dataclass(frozen=True)
+class Unmakeable(Raising):
+    def __post_init__(self):
+        raise KeyError("depth")
+
+@dataclass(frozen=True)
+class Nameless(Recipe):
+    def _design(self, population, known):
+        return MultinomialDesign(population, self.cohort_size)
+
+@dataclass(frozen=True)
+class Later(Raising):
+    cycles: ClassVar = True
+    def _design(self, population, known):
+        if known.round_ == 3:
+            raise ZeroDivisionError("too late")
+        return MultinomialDesign(population, self.cohort_size)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("Raising", "with nothing to keep: broken.py, line 11 raises RuntimeError: no luck. Mend"),
+        ("Nothing", "_design must return a Design over the 10 clients of its population; got None"),
+        ("Elsewhere", "of its population; got MultinomialDesign over 2 clients."),
+        ("Asking", "raising: ask must return a Request or None; got int."),
+        ("Bare", "hyper-parameters need defaults; depth has none."),
+        ("Unmakeable", "'broken.py:Unmakeable': cannot be made (KeyError: 'depth'). Mend it."),
+        ("Nameless", "Nameless needs a name: ClassVar[str]; got none."),
+    ],
+)
+def test_a_design_that_fails_gets_one_sentence(
+    name: str, part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    file = write(tmp_path, using(f"broken.py:{name}"))
+
+    result = run(capsys, "run", file, "--out", tmp_path / "run")
+
+    assert refused(result, part), result.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_design_that_fails_later_can_be_mended_and_the_run_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    path = tmp_path / "run"
+
+    result = run(capsys, "run", write(tmp_path, using("broken.py:Later")), "--out", path)
+
+    assert result.code == 2
+    last = result.err.splitlines()[-1]
+    assert "code/broken.py, line 48 raises ZeroDivisionError: too late. Mend it. Then:" in last
+    assert last.endswith(f"fedcohort resume {path}")
+    (path / "code" / "broken.py").write_text(BROKEN.replace("round_ == 3", "round_ == 99"))
+    for name in [name for name in sys.modules if name.startswith("fedcohort_own_broken")]:
+        del sys.modules[name]  # as in a process of its own
+    go_on(path)
+    assert RunFolder.open(path).progress().state == "complete"

@@ -26,6 +26,19 @@ def narrow(dataset):
 def nothing(dataset):
     return None
 
+def lazy(dataset):
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(dataset.n_classes))
+
+class Tired(nn.Module):
+    def __init__(self, dataset):
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, x):
+        if len(x) > 1:
+            raise RuntimeError("no more")
+        return self.layer(x.flatten(1))
+
 def broken(dataset):
     raise RuntimeError("no luck")
 """
@@ -70,6 +83,9 @@ def test_the_run_keeps_the_file_and_goes_on_without_the_original(own: Path) -> N
         ("mine.py:broken", "", "model 'mine.py:broken': cannot be made (RuntimeError: no luck)"),
         ("mine.py:nothing", "", "model: needs an nn.Module or a function that makes one; got"),
         ("mine.py:narrow", "", "model: must give (batch, 10) outputs, one per class; got shape"),
+        ("mine.py:lazy", "", "run: the run stopped with nothing to keep: model: has a lazy layer"),
+        ("mine.py:Tired", "", "mine.py, line 27 raises RuntimeError: no more. Mend it."),
+        ("mine.py:twin", "hidden = 2020-01-01", "values must be numbers, texts, truth values"),
         ("mpl", "", "model.name must be one of mlp, cnn or my_model.py:function; got 'mpl'."),
         ("mlp", "hiden = 3", "unknown key 'model.hiden'; known are name, hidden."),
     ],

@@ -4,17 +4,28 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedcohort import Design, Multinomial, Plan, Population, Recipe, RowDesign
+from fedcohort import (
+    Design,
+    Multinomial,
+    Plan,
+    Population,
+    Recipe,
+    RowDesign,
+    SimilarityClusteredDesign,
+    SizeClusteredDesign,
+)
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Knowledge
 from fedcohort.designs.base import count_matrix
+from fedcohort.designs.chosen import ChosenDesign
+from fedcohort.designs.recipe import known_updates
 from fedcohort.testing import ContractError, Law, check_design, law_of_rows
 
 
@@ -267,3 +278,74 @@ def test_a_recipe_that_keeps_a_state_is_seen() -> None:
 
 def test_the_contract_is_an_assertion_for_every_test_runner() -> None:
     assert issubclass(ContractError, AssertionError)
+
+
+class Everyone(ChosenDesign):
+    """Nothing is left to chance, and V is 0."""
+
+    unbiased = True
+
+    def __init__(self, population: Population, cohort_size: int) -> None:
+        super().__init__(population, cohort_size)
+        there = np.flatnonzero(population.sizes)
+        self._choose(there, population.importance[there])
+
+
+@dataclass(frozen=True)
+class OfEveryone(Recipe):
+    name: ClassVar[str] = "everyone"
+
+    def _design(self, population: Population, known: Knowledge) -> Design:
+        return Everyone(population, self.cohort_size)
+
+
+def law_of_everyone(design: Design) -> Law:
+    return {tuple((design.population.sizes > 0).astype(int).tolist()): Fraction(1)}
+
+
+def test_a_design_that_draws_everyone_passes() -> None:
+    check_design(OfEveryone(3), law=law_of_everyone, fixed_size=False)
+
+
+@dataclass(frozen=True)
+class LearnsInSecret(Recipe):
+    """Uses what it does not declare, so that a simulation builds it once, before it learns."""
+
+    name: ClassVar[str] = "secret"
+
+    def _design(self, population: Population, known: Knowledge) -> Design:
+        updates = known_updates(population, known)
+        return SimilarityClusteredDesign(population, self.cohort_size, updates, rng=known.rng)
+
+
+@dataclass(frozen=True)
+class ChangesInSecret(Recipe):
+    name: ClassVar[str] = "secret"
+
+    def _design(self, population: Population, known: Knowledge) -> Design:
+        own = SizeClusteredDesign(population, self.cohort_size, rng=known.rng)
+        return Sound(population, self.cohort_size) if known.round_ else own
+
+
+@dataclass(frozen=True)
+class WantsWhatNobodySends(Of):
+    signals: ClassVar[tuple[Any, ...]] = ("mood",)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "sentence"),
+    [
+        (LearnsInSecret(3), "depends on updates. Say learns"),
+        (ChangesInSecret(3), "depends on the round. Say cycles"),
+        (WantsWhatNobodySends(3), "signals must be among .*; got mood, which nobody sends"),
+    ],
+    ids=["learns", "cycles", "signals"],
+)
+def test_what_a_recipe_depends_on_must_be_said(recipe: Recipe, sentence: str) -> None:
+    with pytest.raises(ContractError, match=sentence):
+        check_design(recipe)
+
+
+def test_an_empty_law_is_refused() -> None:
+    with pytest.raises(ContractError, match="its law must have a cohort"):
+        check_design(Of(3), law=lambda design: {})

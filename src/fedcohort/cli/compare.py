@@ -11,6 +11,7 @@ import typer
 from fedcohort.cli.comparison import Baseline, Line, Task, baseline, compared
 from fedcohort.cli.comparison_table import print_table, ratio
 from fedcohort.cli.completion import some_designs
+from fedcohort.cli.design_names import notes_on
 from fedcohort.cli.figure_file import check_figure_path, save_figure
 from fedcohort.cli.options import AsJson, Plot, Seed
 from fedcohort.cli.run_costs import compare_run
@@ -104,6 +105,8 @@ def compare(
         print(json.dumps(_content(task, lines, multinomial), indent=2))
     else:
         print_table(task, lines, multinomial)
+    for note in notes_on({line.spec: line.design for line in lines}):
+        print(note, file=sys.stderr)
     for note in notes:
         print(f"left out: {note}", file=sys.stderr)
 

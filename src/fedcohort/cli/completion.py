@@ -46,9 +46,12 @@ def a_run_folder(incomplete: str) -> list[str]:
 
 def designs_of_file(context: typer.Context, incomplete: str) -> list[str]:
     """Offer the designs of the experiment file that was typed, by label or recipe."""
-    designs = _content(context).get("design", [])
-    names = [str(each.get("label", each.get("recipe"))) for each in designs]
-    return _next_of([name for name in dict.fromkeys(names) if " " not in name], incomplete)
+    designs = _content(context).get("design")
+    tables = designs if isinstance(designs, list) else []
+    tables = [each for each in tables if isinstance(each, dict)]
+    names = [str(each.get("label", each.get("recipe", ""))) for each in tables]
+    words = [name for name in dict.fromkeys(names) if name and " " not in name]
+    return _next_of(words, incomplete)
 
 
 def keys_of_file(context: typer.Context, incomplete: str) -> list[str]:

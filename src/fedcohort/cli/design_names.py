@@ -1,11 +1,13 @@
 """Designs as they are written on the command line: ``size:whole_rows_first,multinomial``."""
 
+from collections.abc import Mapping
 from dataclasses import fields
 
 import numpy as np
 
 from fedcohort.cli.sizes_file import Federation
 from fedcohort.designs import RECIPES, Design, make_recipe
+from fedcohort.designs.chosen import ChosenDesign
 from fedcohort.designs.recipe import Memory
 from fedcohort.errors import InputError
 from fedcohort.streams import Stream, stream
@@ -49,6 +51,16 @@ def build_design(
     if memory is not None and "update_norm" in recipe.signals:
         signals = {"update_norm": np.linalg.norm(memory.updates.astype(np.float64), axis=1)}
     return recipe.build(federation.population, memory=memory, signals=signals, round_=0, rng=rng)
+
+
+def notes_on(designs: Mapping[str, Design]) -> list[str]:
+    """Return a sentence for every design whose numbers are those of one round only."""
+    return [
+        f"{spec}: chooses anew in every round, and these numbers are those of one cohort, certain "
+        f"once it is chosen; fedcohort.diagnostics.estimated_bias measures many rounds."
+        for spec, design in designs.items()
+        if isinstance(design, ChosenDesign)
+    ]
 
 
 def _value(text: str) -> object:

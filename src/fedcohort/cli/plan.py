@@ -1,6 +1,7 @@
 """``fedcohort plan``: who shares a distribution with whom, and each client's chance."""
 
 import csv
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from fedcohort.cli.completion import a_design
-from fedcohort.cli.design_names import build_design
+from fedcohort.cli.design_names import build_design, notes_on
 from fedcohort.cli.figure_file import check_figure_path, save_figure
 from fedcohort.cli.options import CohortSize, Plot, Seed, Sizes
 from fedcohort.cli.plain_console import plain_console
@@ -75,6 +76,8 @@ def plan(
     else:
         console.print(f"{design} has no distributions; each client's chance:\n")
     console.print(_clients(built, rows))
+    for note in notes_on({design: built}):
+        print(note, file=sys.stderr)
 
 
 def _distributions(design: RowDesign, rows: int) -> Table:

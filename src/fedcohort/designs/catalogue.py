@@ -83,4 +83,16 @@ def recipe_of(kind: type[Recipe], cohort_size: int, options: Mapping[str, object
                 f"design {kind.name!r}: {key} must be {type(own[key]).__name__}, as {own[key]!r} "
                 f"is; got {value!r}."
             )
+    bare = [
+        field.name
+        for field in fields(kind)
+        if field.default is MISSING
+        and field.default_factory is MISSING
+        and field.name != "cohort_size"
+    ]
+    if bare:
+        raise DesignError(
+            f"design {kind.name!r}: hyper-parameters need defaults; {', '.join(bare)} has none. "
+            f"Give it one."
+        )
     return kind(cohort_size, **options)

@@ -99,7 +99,16 @@ class Recipe(ABC):
         rng: np.random.Generator,
     ) -> Design:
         """Build the design of this round over ``population``; see :class:`Knowledge`."""
-        return self._design(population, Knowledge(memory, signals, round_, rng))
+        design = self._design(population, Knowledge(memory, signals, round_, rng))
+        if not isinstance(design, Design) or design.population.n_clients != population.n_clients:
+            found = type(design).__name__
+            if isinstance(design, Design):
+                found += f" over {design.population.n_clients} clients"
+            raise DesignError(
+                f"{type(self).__name__}: _design must return a Design over the "
+                f"{population.n_clients} clients of its population; got {found}."
+            )
+        return design
 
     def waits(self, durations: NDArray[np.float64], cohort: Cohort) -> float:
         """Say how many seconds the server waits for answers after the draw.

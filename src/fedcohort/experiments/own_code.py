@@ -8,6 +8,7 @@ from hashlib import sha256
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
 from typing import Any
 
@@ -53,6 +54,16 @@ def own_file(what: str, folder: Path, path: str) -> Path:
     return kept if kept.is_file() and not (folder / path).is_file() else folder / path
 
 
+def place_in(folder: Path, error: BaseException) -> str | None:
+    """Return the innermost line below ``folder`` that raised, as ``file.py, line 3``, if any."""
+    home, found = folder.resolve(), None
+    for frame, line in walk_tb(error.__traceback__):
+        path = Path(frame.f_code.co_filename)
+        if path.is_absolute() and path.is_relative_to(home):
+            found = f"{path.relative_to(home)}, line {line}"
+    return found
+
+
 def _module(what: str, name: str) -> ModuleType:
     try:
         return import_module(name)
@@ -65,10 +76,8 @@ def _module(what: str, name: str) -> ModuleType:
 
 def _file(what: str, folder: Path, name: str) -> ModuleType:
     """Import a file by its path, once."""
-    path = own_file(what, folder, name)
-    module_name = (
-        f"fedcohort_own_{path.stem}_{sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
-    )
+    path = own_file(what, folder, name).resolve()
+    module_name = f"fedcohort_own_{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
     if module_name in sys.modules:
         return sys.modules[module_name]
     spec = spec_from_file_location(module_name, path)

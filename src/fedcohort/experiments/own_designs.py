@@ -37,6 +37,11 @@ def recipe_kind(entry: DesignEntry, folder: Path) -> type[Recipe]:
     kind = own_object("design", entry.recipe, folder)
     is_recipe = isinstance(kind, type) and issubclass(kind, Recipe)
     if is_recipe and is_dataclass(kind) and not isabstract(kind):
+        if not isinstance(getattr(kind, "name", None), str):
+            raise ExperimentError(
+                f"design {entry.recipe!r}: {name} needs a name: ClassVar[str]; got none. Give it "
+                f"one."
+            )
         return cast(type[Recipe], kind)
     raise ExperimentError(
         f"design {entry.recipe!r}: {name} must be a frozen dataclass derived from "

@@ -6,21 +6,34 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedcohort.designs import recipe_of
+from fedcohort.errors import ExperimentError, FedcohortError
 from fedcohort.experiments.device_settings import KEPT, device_file, device_files
 from fedcohort.experiments.own_code import own_file, own_files, own_function
 from fedcohort.experiments.own_designs import recipe_kind
-from fedcohort.experiments.settings import Experiment, Setting
+from fedcohort.experiments.settings import DesignEntry, Experiment, Setting
 
 
 def check_parts(experiment: Experiment, folder: Path) -> None:
     """Refuse what cannot be made, before a run begins; files lie in ``folder``."""
     for panel in experiment.panels:
         for entry in panel.design:
-            recipe_of(recipe_kind(entry, folder), entry.draws(panel), entry.hyperparameters)
+            _check_design(entry, entry.draws(panel), folder)
         for what, name in _functions(panel):
             own_function(what, name, folder)
     for file in device_files([panel.devices for panel in experiment.panels]):
         device_file(folder, file)
+
+
+def _check_design(entry: DesignEntry, cohort_size: int, folder: Path) -> None:
+    kind = recipe_kind(entry, folder)
+    try:
+        recipe_of(kind, cohort_size, entry.hyperparameters)
+    except FedcohortError:
+        raise
+    except Exception as error:
+        raise ExperimentError(
+            f"design {entry.recipe!r}: cannot be made ({type(error).__name__}: {error}). Mend it."
+        ) from error
 
 
 def part_files(experiment: Experiment, folder: Path) -> list[tuple[Path, Path]]:

@@ -80,6 +80,13 @@ class RunFolder:
             "experiment": experiment.model_dump(),
             "units": [unit.as_dict() for unit in plan_units(experiment, device)],
         }
+        try:
+            content = json.dumps(head, indent=1).encode()
+        except TypeError as error:  # TOML has dates and times
+            raise ExperimentError(
+                f"{source}: values must be numbers, texts, truth values, lists or tables; got "
+                f"another ({error}). Write a date as a text."
+            ) from error
         files = part_files(experiment, source.parent)
         try:
             _check_new(path)
@@ -88,7 +95,7 @@ class RunFolder:
             for file, place in files:
                 (path / place).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, path / place)
-            write_whole(path / HEAD, json.dumps(head, indent=1).encode())
+            write_whole(path / HEAD, content)
         except (OSError, WriteError) as error:
             with suppress(OSError):
                 if not (path / HEAD).exists():
@@ -125,8 +132,13 @@ class RunFolder:
 
     def discard_unless_begun(self) -> None:
         """Remove the folder of a run that never began: the next try can have its place."""
-        if not any(path.is_file() for path in (self.path / "units").rglob("*")):
+        if not self.has_begun:
             shutil.rmtree(self.path, ignore_errors=True)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was computed that is kept."""
+        return any(path.is_file() for path in (self.path / "units").rglob("*"))
 
     @property
     def resume_command(self) -> str:

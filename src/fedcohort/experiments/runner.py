@@ -11,8 +11,15 @@ import pyarrow as pa
 import torch
 from threadpoolctl import threadpool_limits
 
-from fedcohort.errors import DesignError, ExperimentError, SimulationError, WriteError
+from fedcohort.errors import (
+    DesignError,
+    ExperimentError,
+    FedcohortError,
+    SimulationError,
+    WriteError,
+)
 from fedcohort.experiments.lock import locked
+from fedcohort.experiments.own_code import place_in
 from fedcohort.experiments.own_data import load_data
 from fedcohort.experiments.own_designs import make_own_recipe
 from fedcohort.experiments.run_folder import RunFolder, is_whole
@@ -79,9 +86,25 @@ def execute(
             ) from error
         except SimulationError as error:
             log.error("stopped: %s", error)
-            raise ExperimentError(
-                f"{folder.path}: the run stopped, and what it had done is kept: {error}"
-            ) from error
+            raise ExperimentError(_stopped(folder, str(error))) from error
+        except FedcohortError:
+            raise
+        except Exception as error:
+            place = place_in(folder.path / "code", error)
+            if place is None:
+                raise
+            log.exception("stopped")
+            why = f"{place} raises {type(error).__name__}: {error}. Mend it."
+            if folder.has_begun:
+                why = f"code/{why} Then: {folder.resume_command}"
+            raise ExperimentError(_stopped(folder, why)) from error
+
+
+def _stopped(folder: RunFolder, why: str) -> str:
+    """Say why a run stopped, and what is left of it."""
+    if folder.has_begun:
+        return f"{folder.path}: the run stopped, and what it had done is kept: {why}"
+    return f"{folder.path}: the run stopped with nothing to keep: {why}"
 
 
 class _Execution:

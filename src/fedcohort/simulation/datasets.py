@@ -40,13 +40,29 @@ class Dataset:
             inputs, labels = checked_arrays(getattr(self, x), getattr(self, y))
             object.__setattr__(self, x, inputs)
             object.__setattr__(self, y, labels)
+        if len(self.test_x) and self.test_x.shape[1:] != self.x.shape[1:]:
+            raise DataError(
+                f"data: test inputs must be shaped as training inputs, {self.x.shape[1:]}; got "
+                f"{self.test_x.shape[1:]}."
+            )
+        if isinstance(self.n_classes, bool) or not isinstance(self.n_classes, (int, np.integer)):
+            raise DataError(f"data: n_classes must be a whole number; got {self.n_classes!r}.")
+        for name in ("scale", "shift"):
+            number = getattr(self, name)
+            if not isinstance(number, (int, float, np.number)) or not np.isfinite(number):
+                raise DataError(f"data: {name} must be a finite number; got {number!r}.")
 
 
 def checked_arrays(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
     """Let numbers through, first axis samples, with a label of at least 0 for each."""
     inputs: NDArray[Any] = np.asarray(x)
     labels: NDArray[Any] = np.asarray(y)
-    if labels.ndim != 1 or len(inputs) != len(labels) or labels.dtype.kind not in "iu":
+    if (
+        inputs.ndim == 0
+        or labels.ndim != 1
+        or len(inputs) != len(labels)
+        or labels.dtype.kind not in "iu"
+    ):
         raise DataError(
             f"data: needs one whole-number label per sample; got inputs of shape "
             f"{inputs.shape} and labels {labels.dtype} of shape {labels.shape}."
@@ -57,7 +73,15 @@ def checked_arrays(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.generic], NDA
         raise DataError(f"data: inputs must be numbers; got {inputs.dtype}.")
     # Floats as float32, integers in this machine's byte order.
     kind = np.float32 if inputs.dtype.kind == "f" else inputs.dtype.newbyteorder("=")
-    return inputs.astype(kind, copy=False), labels.astype(np.int64, copy=False)
+    with np.errstate(over="ignore"):
+        inputs = inputs.astype(kind, copy=False)
+    strange = 0 if inputs.dtype.kind != "f" else inputs.size - np.isfinite(inputs).sum()
+    if strange:
+        raise DataError(
+            f"data: inputs must be finite in float32; {strange} of {inputs.size} numbers are not. "
+            f"Fill in what is missing, or leave those samples out."
+        )
+    return inputs, labels.astype(np.int64, copy=False)
 
 
 def load_dataset(name: str, folder: Path | None = None) -> Dataset:

@@ -34,6 +34,8 @@ class FederatedData:
     test: Indices
 
     def __post_init__(self) -> None:
+        if len(self.train) == 0:
+            raise DataError("FederatedData: needs at least one client; got none.")
         for name, labels in (("train", self.dataset.y), ("test", self.dataset.test_y)):
             parts = tuple(_checked_positions(k, part) for k, part in enumerate(getattr(self, name)))
             object.__setattr__(self, name, parts)
@@ -147,6 +149,11 @@ def positions_of(
             f"positions per client; got {len(entries)} entries of {sorted(n_axes)} axes."
         )
     labels = np.asarray(entries)
+    if labels.dtype.kind == "f" and np.isnan(labels).any():
+        raise DataError(
+            f"FederatedData: every sample needs a client; {np.isnan(labels).sum()} of {n} have "
+            f"NaN. Leave those samples out."
+        )
     known = sorted(set(labels.tolist())) if names is None else names
     strangers = set(labels.tolist()) - set(known)
     if strangers:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.resident_data import ResidentData
@@ -68,6 +69,11 @@ def _check_model(model: nn.Module) -> None:
                 f"{'batch norm' if batch_norm else 'a norm with running means'}, whose running "
                 f"means have no unbiased average over clients. Use nn.GroupNorm or nn.LayerNorm."
             )
+    if any(is_lazy(parameter) for parameter in model.parameters()):
+        raise SimulationError(
+            "model: has a lazy layer, whose parameters are not made yet. Give its size, as "
+            "nn.Linear(64, 10) does."
+        )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise SimulationError("model: has no parameters to train. Pass an nn.Module with layers.")
 

@@ -76,6 +76,10 @@ def fitted_to(
 
 def _checked(recipe: Recipe, request: Request, population: Population) -> Request:
     """Let a request through that asks distinct clients that are there."""
+    if not isinstance(request, Request):
+        raise SimulationError(
+            f"{recipe.name}: ask must return a Request or None; got {type(request).__name__}."
+        )
     clients = np.asarray(request.clients)
     there = np.flatnonzero(population.sizes)
     fine = clients.ndim == 1 and np.isin(clients, there).all() and (np.diff(clients) > 0).all()

@@ -115,6 +115,7 @@ def _built(c: Candidate, population: Population, m: int, seed: int) -> tuple[Des
     """Build the design, and write its law out: one with probabilities that sum to 1."""
     design = c.build(population, m, np.random.default_rng(seed))
     law, n = c.law(design), population.n_clients
+    c.demand(bool(law), "its law must have a cohort; it has none.", design)
     shaped = all(len(counts) == n and min(counts) >= 0 for counts in law)
     c.demand(shaped, f"its law must have counts of {n} clients; got {next(iter(law))}.", design)
     total = sum(law.values(), Fraction(0))

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.designs import Design, Recipe
-from fedcohort.designs.signals import PAST
+from fedcohort.designs.signals import ASKED, PAST
 from fedcohort.population import Population
 from fedcohort.testing.candidate import Candidate
 
@@ -83,3 +83,32 @@ def the_same_knowledge_gives_the_same_design(c: Candidate, recipe: Recipe) -> No
     ]
 
     c.demand(drawn[0] == drawn[1], "two builds must draw alike; they do not. Keep no state.")
+
+
+def it_says_what_it_depends_on(c: Candidate, recipe: Recipe) -> None:
+    """Demand known signals; and that what claims to stay is the same in every round.
+
+    A recipe that says neither ``learns`` nor ``cycles`` and has no signals is built once: what it
+    would do in later rounds never comes up.
+    """
+    known = (*ASKED, *PAST)
+    strange = [str(name) for name in recipe.signals if name not in known]
+    c.demand(
+        not strange,
+        f"signals must be among {', '.join(known)}; got {', '.join(strange)}, which nobody sends.",
+    )
+    if recipe.changes or any(field.name == "groups" for field in fields(recipe)):
+        return
+    own, population = replace(recipe, cohort_size=3), Population([5, 3, 2, 2, 7])
+    memory = SomeMemory(np.array([[1, 0], [0, 1], [1, 1], [-1, 0], [0, -1]], dtype=np.float32))
+
+    first, learnt, later = (
+        own.build(population, updates, None, round_=round_, rng=rng(0))
+        .draw_many(rng(1), 200)
+        .toarray()
+        .tolist()
+        for updates, round_ in ((None, 0), (memory, 0), (None, 5))
+    )
+
+    c.demand(first == learnt, "depends on updates. Say learns: ClassVar[bool] = True.")
+    c.demand(first == later, "depends on the round. Say cycles: ClassVar[bool] = True.")
