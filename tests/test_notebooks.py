@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,14 @@ def printed(notebook: Notebook) -> list[str]:
     streams = [out for cell in outputs(notebook) for out in cell if out["output_type"] == "stream"]
     assert {out["name"] for out in streams} <= {"stdout"}
     return ["".join(out["text"]) for out in streams]
+
+
+def kinds(notebook: Notebook) -> list[list[tuple[str, ...]]]:
+    """Return what every cell shows; print's lines come in one piece or in several."""
+    shown = (
+        [(out["output_type"], *out.get("data", ())) for out in cell] for cell in outputs(notebook)
+    )
+    return [[kind for kind, _ in groupby(cell)] for cell in shown]
 
 
 def falls(values: list[float]) -> bool:
@@ -112,10 +120,6 @@ def test_the_notebooks_run_and_show_what_is_kept(tmp_path: Path) -> None:
     assert (result.returncode, result.stderr) == (0, "")
     for name, claim_holds in CLAIMS.items():
         kept, new = read(FOLDER / f"{name}.ipynb"), read(tmp_path / f"{name}.ipynb")
-        kinds = [
-            [[(out["output_type"], *out.get("data", ())) for out in cell] for cell in outputs(each)]
-            for each in (kept, new)
-        ]
-        assert kinds[0] == kinds[1]
+        assert kinds(kept) == kinds(new)
         assert words(" ".join(printed(kept))) == words(" ".join(printed(new)))
         assert claim_holds(printed(new)), printed(new)

@@ -47,7 +47,9 @@ def main(grid, context: Context) -> None:
     for name, rounds, extra in [("all", 3, 0), ("first", 2, 2)]:
         inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=100)
         log = folder / f"{name}.jsonl"
-        strategy = CohortStrategy(inner, SizeClustered(10), seed=0, log_file=log, extra=extra)
+        strategy = CohortStrategy(
+            inner, SizeClustered(10), seed=0, log_file=log, extra=extra, query_timeout=600.0
+        )
         config = ConfigRecord({"name": name})
         result = strategy.start(grid, ArrayRecord([np.zeros(3)]), rounds, train_config=config)
         model = result.arrays.to_numpy_ndarrays()[0].tolist()
