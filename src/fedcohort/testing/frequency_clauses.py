@@ -35,7 +35,7 @@ def the_estimated_aggregate_variance_is_that_of_the_enumerated_law(c: Candidate)
     )
 
     exact = float(aggregate_variance(design, c.law(design), updates))
-    known = estimate.standard_error <= 0.1 * exact + NOTHING / norm.isf(FALSE_ALARM / 2)
+    known = estimate.standard_error <= (0.1 * exact + NOTHING) / norm.isf(FALSE_ALARM / 2)
     c.demand(known, "thinner is too large: V is not known to 10 %. Lower it.", design)
     # Where the cohort is certain, only rounding is left.
     bound = norm.isf(FALSE_ALARM / 2) * estimate.standard_error + ROUNDING * exact + NOTHING
