@@ -38,6 +38,18 @@ KINDS = {
 }
 DASHES = ["-", "--", ":", "-.", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)), (0, (8, 2))]
 LOWEST, HIGHEST = 0.5, 2.4
+#: Lines that are named where they end, and by how many points their names are moved up.
+NAMED = {
+    FULL: -4,
+    BASELINE: -3,
+    "similarity": 5,
+    "divfl": 0,
+    "power-of-choice": 6,
+    "oort": 6,
+    "deadline deadline=4.0": -6,
+    "uniform": 0,
+    "norm-optimal": 4,
+}
 FAST = ("deadline deadline=4.0", "oort", "tournament")
 
 
@@ -61,6 +73,17 @@ def pictures() -> None:
                     assert total is not None
                     places = total.mean(axis=0)[over.rounds - 1]
                 axes.plot(places, over.mean, linestyle=dash, color=colour, label=label, lw=1.3)
+                if label in NAMED and (cost is not None or label != "norm-optimal"):
+                    axes.annotate(
+                        label.split()[0] if label != FULL else FULL,
+                        (places[-1], over.mean[-1]),
+                        xytext=(4, NAMED[label]),
+                        textcoords="offset points",
+                        va="center",
+                        fontsize=8,
+                        color=colour,
+                    )
+        axes.margins(x=0.16)
         axes.set(
             xlabel="rounds" if cost is None else COSTS[cost][1],
             xscale="linear" if cost is None else "log",

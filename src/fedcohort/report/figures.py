@@ -116,7 +116,7 @@ def _loss(pen: Pen, panels: list[Setting]) -> Figure:
     every_axes = [axes for row in grid for axes in row]
     for axes, panel in zip(every_axes, panels, strict=False):
         pen.draw(axes, panel, "loss", rolling=True)
-        axes.set_title(panel.label)
+        _name(axes, panel, panels)
     for axes in every_axes[len(panels) :]:
         axes.remove()
     _explain(figure, pen, panels, rolling=True)
@@ -128,7 +128,7 @@ def _rows(pen: Pen, panels: list[Setting], columns: tuple[str, ...], *, rolling:
     for row, panel in zip(grid, panels, strict=True):
         for axes, column in zip(row, columns, strict=True):
             pen.draw(axes, panel, column, rolling=rolling)
-            axes.set_title(panel.label)
+            _name(axes, panel, panels)
     _explain(figure, pen, panels, rolling=rolling)
     return figure
 
@@ -139,7 +139,7 @@ def _costs(pen: Pen, panels: list[Setting]) -> Figure:
         axes = [*grid[2 * number], *grid[2 * number + 1]]
         for each, cost in zip(axes, (None, *COSTS), strict=True):
             pen.draw(each, panel, "loss", rolling=True, against=cost)
-            each.set_title(panel.label)
+            _name(each, panel, panels)
     _explain(figure, pen, panels, rolling=True)
     return figure
 
@@ -150,7 +150,6 @@ def _overview(pen: Pen, panel: Setting) -> Figure:
     for row, columns in zip(grid, names, strict=True):
         for axes, column in zip(row, columns, strict=True):
             pen.draw(axes, panel, column, rolling=True)
-    figure.suptitle(pen.results.folder.experiment.title or panel.label)
     _explain(figure, pen, [panel], rolling=True)
     return figure
 
@@ -166,6 +165,12 @@ def _partition(results: Results, panels: list[Setting]) -> Figure:
     return figure
 
 
+def _name(axes: Axes, panel: Setting, panels: list[Setting]) -> None:
+    """Write a panel's label above its axes; a figure of one panel has the experiment's title."""
+    if len(panels) > 1:
+        axes.set_title(panel.label)
+
+
 def _grid(n_rows: int, n_columns: int) -> tuple[Figure, Grid]:
     size = (WIDTH * n_columns, HEIGHT * n_rows + 0.5)
     figure = Figure(figsize=size, layout="constrained")
@@ -174,7 +179,7 @@ def _grid(n_rows: int, n_columns: int) -> tuple[Figure, Grid]:
 
 
 def _explain(figure: Figure, pen: Pen, panels: list[Setting], *, rolling: bool) -> None:
-    """Put one legend for all axes below them, with what lines and bands are."""
+    """Put one legend for all axes below them, with what lines and bands are; a title above."""
     handles = {}
     for axes in figure.axes:
         handles.update({line.get_label(): line for line in axes.lines})
@@ -185,6 +190,9 @@ def _explain(figure: Figure, pen: Pen, panels: list[Setting], *, rolling: bool) 
         parts.append("line: mean over seeds, band: lowest to highest seed")
     names = [_entry(str(label)) for label in handles]
     width = figure.get_figwidth()
+    if len(panels) == 1:
+        title = pen.results.folder.experiment.title or panels[0].label
+        figure.suptitle(textwrap.fill(title, int(LETTERS_PER_INCH * width)), fontsize="medium")
     entry_width = LINE_WIDTH + LETTER_WIDTH * max(map(len, names), default=0)
     n_columns = max(1, min(len(names), int(width / entry_width)))
     more = max(0, math.ceil(len(names) / n_columns) - ROWS_WITH_ROOM)
