@@ -31,7 +31,7 @@ from fedcohort import (
     UniformDesign,
 )
 from fedcohort.similarity import UpdateMemory
-from measurement import in_own_process, machine, peak_megabytes
+from measurement import cell_or, in_own_process, machine, peak_megabytes
 
 CLIENTS = (10**2, 10**3, 10**4, 10**5, 10**6)
 COHORTS = (10, 100, 1000)
@@ -219,21 +219,12 @@ def main() -> None:
             print(f"{verdict:6} {bar['bar']}: {bar['measured']:.3g} (limit {bar['limit']:.3g})")
 
 
-def cell(kind: str, *arguments: str) -> None:
-    """Measure one cell in this process and print it as JSON."""
-    if kind == "design":
-        numbers = design_cell(arguments[0], int(arguments[1]), int(arguments[2]))
-    elif kind == "choice":
-        numbers = choice_cell(int(arguments[0]), int(arguments[1]))
-    elif kind == "kept":
-        numbers = kept_products_cell(int(arguments[0]), int(arguments[1]))
-    else:
-        numbers = similarity_cell(arguments[0], int(arguments[1]))
-    print(json.dumps(numbers))
-
+CELLS: dict[str, Callable[..., dict[str, float]]] = {
+    "design": design_cell,
+    "choice": choice_cell,
+    "similarity": similarity_cell,
+    "kept": kept_products_cell,
+}
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["cell"]:
-        cell(*sys.argv[2:])
-    else:
-        main()
+    cell_or(main, CELLS)

@@ -6,6 +6,7 @@ import platform
 import resource
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,16 @@ def in_own_process(script: str, *arguments: object) -> dict[str, Any]:
         sys.exit(f"{' '.join(command)} failed:\n{result.stderr}")
     numbers: dict[str, Any] = json.loads(result.stdout)
     return numbers
+
+
+def cell_or(main: Callable[[], None], cells: Mapping[str, Callable[..., object]]) -> None:
+    """Do what the command line says: ``cell NAME ARGUMENTS`` prints one cell as JSON, or all."""
+    if sys.argv[1:2] == ["cell"]:
+        name, *arguments = sys.argv[2:]
+        values = (int(each) if each.isdigit() else each for each in arguments)
+        print(json.dumps(cells[name](*values)))
+    else:
+        main()
 
 
 def peak_megabytes() -> float:

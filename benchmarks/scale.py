@@ -14,7 +14,6 @@ and in V, on three generated federations of unbalanced sizes.
 import argparse
 import json
 import logging
-import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -29,7 +28,7 @@ from rich.table import Table
 from fedcohort import MultinomialDesign, Population, TournamentDesign
 from fedcohort.similarity import UpdateMemory
 from fedcohort.synthetic import clustered_updates, dirichlet_updates, unbalanced_sizes
-from measurement import in_own_process, machine, peak_megabytes, start_new_peak
+from measurement import cell_or, in_own_process, machine, peak_megabytes, start_new_peak
 
 CLIENTS = (10**3, 10**4, 10**5, 10**6)
 COHORTS = (100, 1000)
@@ -333,17 +332,5 @@ def main() -> None:
         print_tables(results, Console(highlight=False, width=100))
 
 
-def cell(kind: str, *arguments: str) -> None:
-    """Measure one cell in this process and print it as JSON."""
-    if kind == "selection":
-        numbers = selection_cell(int(arguments[0]), int(arguments[1]))
-    else:
-        numbers = ward_cell(arguments[0], int(arguments[1]))
-    print(json.dumps(numbers))
-
-
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["cell"]:
-        cell(*sys.argv[2:])
-    else:
-        main()
+    cell_or(main, {"selection": selection_cell, "ward": ward_cell})

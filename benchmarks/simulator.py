@@ -13,7 +13,6 @@ Bars: train_ratio 0.40, train_eval_ratio 0.50, gpu_ratio 0.10, memory 4 GB.
 import argparse
 import copy
 import json
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -42,7 +41,7 @@ from fedcohort.simulation.evaluation import Evaluator
 from fedcohort.simulation.local_trainer import LocalTrainer
 from fedcohort.simulation.models import flat_parameters, make_model
 from fedcohort.simulation.resident_data import ResidentData
-from measurement import in_own_process, machine, peak_megabytes
+from measurement import cell_or, in_own_process, machine, peak_megabytes
 
 ROUNDS = 9
 
@@ -254,7 +253,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["cell"]:
-        print(json.dumps(CELLS[sys.argv[2]]()))
-    else:
-        main()
+    cell_or(main, CELLS)

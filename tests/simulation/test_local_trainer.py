@@ -245,6 +245,7 @@ def test_other_models_are_not_taken_for_chains_of_convolutions(model: nn.Module)
     "model",
     [
         nn.Sequential(nn.Flatten()),
+        nn.Sequential(nn.Tanh(), nn.Linear(4, 2)),
         nn.Sequential(nn.Linear(4, 2), nn.Flatten()),
         nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.ReLU()),
         nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Dropout(0.5), nn.Linear(2, 2)),

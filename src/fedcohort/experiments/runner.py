@@ -11,20 +11,14 @@ import pyarrow as pa
 import torch
 from threadpoolctl import threadpool_limits
 
-from fedcohort.errors import (
-    DesignError,
-    ExperimentError,
-    FedcohortError,
-    SimulationError,
-    WriteError,
-)
+from fedcohort.errors import DesignError, ExperimentError, SimulationError, WriteError
 from fedcohort.experiments.lock import locked
-from fedcohort.experiments.own_code import place_in
 from fedcohort.experiments.own_data import load_data
 from fedcohort.experiments.own_designs import make_own_recipe
 from fedcohort.experiments.run_folder import RunFolder, is_whole
 from fedcohort.experiments.run_log import logging_to
 from fedcohort.experiments.settings import Setting
+from fedcohort.experiments.stopped_runs import saying_why
 from fedcohort.experiments.tables import (
     DEVICES,
     device_table,
@@ -75,36 +69,12 @@ def execute(
     Stopped by the observer (``KeyboardInterrupt``), killed, or out of space, a run goes on from
     its last checkpoint when it is executed again.
     """
-    with locked(folder.path / "lock", str(folder.path)), logging_to(folder.path / "log.txt"):
-        try:
-            _Execution(folder, observer or Observer(), tracker).run()
-        except WriteError as error:
-            log.error("stopped: %s", error)
-            raise ExperimentError(
-                f"{error.place}: the run stopped, and what it had done is kept. Make room, then "
-                f"go on with: {folder.resume_command}"
-            ) from error
-        except SimulationError as error:
-            log.error("stopped: %s", error)
-            raise ExperimentError(_stopped(folder, str(error))) from error
-        except FedcohortError:
-            raise
-        except Exception as error:
-            place = place_in(folder.path / "code", error)
-            if place is None:
-                raise
-            log.exception("stopped")
-            why = f"{place} raises {type(error).__name__}: {error}. Mend it."
-            if folder.has_begun:
-                why = f"code/{why} Then: {folder.resume_command}"
-            raise ExperimentError(_stopped(folder, why)) from error
-
-
-def _stopped(folder: RunFolder, why: str) -> str:
-    """Say why a run stopped, and what is left of it."""
-    if folder.has_begun:
-        return f"{folder.path}: the run stopped, and what it had done is kept: {why}"
-    return f"{folder.path}: the run stopped with nothing to keep: {why}"
+    with (
+        locked(folder.path / "lock", str(folder.path)),
+        logging_to(folder.path / "log.txt"),
+        saying_why(folder),
+    ):
+        _Execution(folder, observer or Observer(), tracker).run()
 
 
 class _Execution:

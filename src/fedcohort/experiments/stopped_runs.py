@@ -1,0 +1,47 @@
+"""A run that cannot go on: one sentence says why, what is kept, and how to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging import getLogger
+
+from fedcohort.errors import ExperimentError, FedcohortError, SimulationError, WriteError
+from fedcohort.experiments.own_code import place_in
+from fedcohort.experiments.run_folder import RunFolder
+
+log = getLogger(__name__)
+
+
+@contextmanager
+def saying_why(folder: RunFolder) -> Iterator[None]:
+    """Turn what stops a run into one sentence; what is nobody's but ours passes through."""
+    try:
+        yield
+    except WriteError as error:
+        log.error("stopped: %s", error)
+        raise ExperimentError(
+            f"{error.place}: the run stopped, and what it had done is kept. Make room, then "
+            f"go on with: {folder.resume_command}"
+        ) from error
+    except SimulationError as error:
+        log.error("stopped: %s", error)
+        raise ExperimentError(_stopped(folder, str(error))) from error
+    except FedcohortError:
+        raise
+    except Exception as error:
+        place = place_in(folder.path / "code", error)
+        if place is None:
+            raise
+        log.exception("stopped")
+        why = f"{place} raises {type(error).__name__}: {error}. Mend it."
+        if folder.has_begun:
+            why = f"code/{why} Then: {folder.resume_command}"
+        raise ExperimentError(_stopped(folder, why)) from error
+
+
+def _stopped(folder: RunFolder, why: str) -> str:
+    """Say why a run stopped, and what is left of it."""
+    if folder.has_begun:
+        return f"{folder.path}: the run stopped, and what it had done is kept: {why}"
+    return f"{folder.path}: the run stopped with nothing to keep: {why}"
