@@ -57,6 +57,7 @@ from fedcohort.difference import Difference
 from fedcohort.errors import FedcohortError
 from fedcohort.plan import Plan
 from fedcohort.population import Population
+from fedcohort.selector import Selector
 from fedcohort.streams import Stream, stream
 from fedcohort.version import __version__ as __version__
 
@@ -94,6 +95,7 @@ __all__ = [
     "RoundRobin",
     "RoundRobinDesign",
     "RowDesign",
+    "Selector",
     "SimilarityClustered",
     "SimilarityClusteredDesign",
     "SizeClustered",

@@ -1,21 +1,35 @@
 """The one formula: how a cohort's updates move the model."""
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.arrays import Array, finite_rows, like
 from fedcohort.cohort import Cohort
-from fedcohort.difference import ControlVariates
 from fedcohort.errors import AggregationError
+from fedcohort.updates import Layout, Rows, Update, moved
+
+OWNER = "aggregate"
+
+
+class EstimatorMemory(Protocol):
+    """What the difference estimator remembers; see :class:`fedcohort.Difference`."""
+
+    def aggregate(
+        self, clients: NDArray[np.int64], weights: NDArray[np.float64], updates: Array
+    ) -> Array:
+        """Return the estimate, shape (dimension,); ``updates`` has one flat row per client."""
 
 
 def aggregate(
-    model: ArrayLike,
-    updates: ArrayLike,
+    model: Update | None,
+    updates: Any,
     cohort: Cohort,
     *,
     server_lr: float = 1.0,
-    memory: ControlVariates | None = None,
-) -> NDArray[np.floating]:
+    memory: EstimatorMemory | None = None,
+) -> Update:
     r"""Move the model by the cohort's weighted updates.
 
     .. math:: \theta' = \theta + \eta_s \sum_i w_i \Delta_i
@@ -27,10 +41,11 @@ def aggregate(
     Parameters
     ----------
     model
-        The global model, any shape.
+        The global model: an array of any shape, a list of arrays, or a mapping of arrays (a state
+        dict), numpy or torch. None returns the step alone, in the structure of the updates.
     updates
-        Client model minus global model, one per client in the order of ``cohort.clients``;
-        shape (len(cohort), \*model.shape).
+        Client model minus global model, one per client in the order of ``cohort.clients``: rows
+        of one array, or a list of updates, each in the model's structure.
     cohort
         Who was drawn, with what weight.
     server_lr
@@ -38,36 +53,39 @@ def aggregate(
     memory
         What is remembered of the clients; the caller records the round's updates afterwards.
 
+    Returns
+    -------
+    The moved model in the model's own structure and types, or the step.
+
     Examples
     --------
     >>> cohort = Cohort.of_shares(np.array([0, 2]), np.array([1, 3]), cohort_size=4)
     >>> aggregate([1.0, 1.0], [[4.0, 0.0], [0.0, 4.0]], cohort).tolist()
     [2.0, 4.0]
     """
-    theta = np.asarray(model)
-    try:
-        deltas: NDArray[np.floating] = np.asarray(updates, dtype=np.float64)
-    except (ValueError, TypeError):  # rows of different lengths, or no numbers
-        deltas = np.empty(0)
-    if len(cohort) == 0:
-        deltas = np.empty((0, *theta.shape))
-    if deltas.shape != (len(cohort), *theta.shape):
+    rows = _rows(model, updates, cohort)
+    finite = finite_rows(rows.flat)
+    if not finite.all():
         raise AggregationError(
-            f"aggregate: updates must have shape {(len(cohort), *theta.shape)}, one per client of "
-            f"the cohort; got {deltas.shape}. Order them as cohort.clients; a client that was "
-            f"drawn twice sends one update."
+            f"{OWNER}: updates must be finite; client {cohort.ids[int(np.argmin(finite))]!r} sent "
+            f"other values. Leave its weight on the model: drop the client from the cohort."
         )
-    if not np.isfinite(deltas).all():
-        client = cohort.clients[np.argmin(np.isfinite(deltas.reshape(len(cohort), -1)).all(axis=1))]
-        raise AggregationError(
-            f"aggregate: updates must be finite; client {client} sent other values. "
-            f"Leave its weight on the model: drop the client from the cohort."
-        )
-    # One layout: with others the matrix product adds up in another order.
-    flat = np.ascontiguousarray(deltas.reshape(len(cohort), theta.size))
+    flat = rows.flat
+    if isinstance(flat, np.ndarray):
+        flat = np.ascontiguousarray(flat, dtype=np.float64)
     if memory is None:
-        moved = cohort.weights @ flat
+        step = like(cohort.weights, flat) @ flat
     else:
-        moved = memory.aggregate(cohort.clients, cohort.weights, flat)
-    aggregated: NDArray[np.floating] = theta + server_lr * moved.reshape(theta.shape)
-    return aggregated
+        step = memory.aggregate(cohort.clients, cohort.weights, flat)
+    step, counters = server_lr * step, rows.counted(server_lr * cohort.weights)
+    if model is None:
+        return rows.layout.unflat(step, counters)
+    return moved(OWNER, model, step, counters)
+
+
+def _rows(model: Update | None, updates: Any, cohort: Cohort) -> Rows:
+    """Flatten the updates; nobody's are rows of the model's width."""
+    if len(cohort) == 0 and model is not None:
+        layout = Layout.of(OWNER, model)
+        return Rows(layout, layout.flat(model)[None][:0], [])
+    return Rows.of(OWNER, updates, len(cohort))

@@ -1,7 +1,8 @@
 """Who was drawn for one round, how often, and with what weight."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -25,12 +26,22 @@ class Cohort:
         The aggregation weight of each of them.
     residual
         One minus the sum of the weights. 0 for every design whose weights are ``counts / m``.
+    ids
+        The drawn clients' ids, in the same order; their positions unless a selector drew them.
+    round_
+        The round that they were drawn for, from 0.
     """
 
     clients: NDArray[np.int64]
     counts: NDArray[np.int64]
     weights: NDArray[np.float64]
     residual: float
+    ids: Sequence[Hashable] = ()
+    round_: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.ids) != len(self.clients):
+            object.__setattr__(self, "ids", self.clients.tolist())
 
     @classmethod
     def of_shares(
@@ -45,6 +56,16 @@ class Cohort:
     ) -> Self:
         """Take the weights as they are; the model keeps what they leave of 1."""
         return cls(clients, counts, weights, residual=1.0 - math.fsum(weights))
+
+    @classmethod
+    def empty(cls) -> Self:
+        """Return a cohort of nobody: the whole weight stays on the model."""
+        none = np.empty(0, dtype=np.int64)
+        return cls.of_weights(none, none, np.empty(0))
+
+    def named(self, ids: Sequence[Hashable], round_: int) -> Self:
+        """Return the same cohort with the clients' ids and its round."""
+        return replace(self, ids=ids, round_=round_)
 
     def __len__(self) -> int:
         return len(self.clients)

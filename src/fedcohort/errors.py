@@ -21,6 +21,10 @@ class ContractError(FedcohortError, AssertionError):
     """A design does not keep the contract of all designs; tests fail with it."""
 
 
+class SelectorError(FedcohortError, ValueError):
+    """A selector cannot do what it is asked for, or its state cannot be read."""
+
+
 class AggregationError(FedcohortError, ValueError):
     """Updates and cohort do not fit each other."""
 

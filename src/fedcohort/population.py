@@ -17,6 +17,11 @@ IMPORTANCE_UNITS = 2**40
 #: How far the importances' sum may lie from 1.
 IMPORTANCE_TOLERANCE = 1e-9
 
+#: What a group is called by.
+Label = str | int
+#: The group of clients without a label.
+UNLABELLED = "unlabelled"
+
 
 @final
 class Population:
@@ -35,6 +40,9 @@ class Population:
         Instead of sizes: non-negative numbers that sum to 1 within 1e-9.
     ids
         A distinct name for every client; its position by default.
+    groups
+        A label for every client, a string or an integer, for designs that draw by group. Clients
+        labelled None form the group ``"unlabelled"``.
 
     Examples
     --------
@@ -47,7 +55,7 @@ class Population:
     [274877906944, 824633720832]
     """
 
-    __slots__ = ("_ids", "_sizes", "_total")
+    __slots__ = ("_groups", "_ids", "_sizes", "_total")
 
     def __init__(
         self,
@@ -55,6 +63,7 @@ class Population:
         *,
         importance: ArrayLike | None = None,
         ids: Sequence[Hashable] | None = None,
+        groups: Sequence[Label | None] | None = None,
     ) -> None:
         if (sizes is None) == (importance is None):
             given = "neither" if sizes is None else "both"
@@ -66,6 +75,21 @@ class Population:
         self._sizes.setflags(write=False)
         self._total = int(self._sizes.sum())
         self._ids = _distinct_ids(ids, len(self._sizes))
+        self._groups = None if groups is None else _labels(groups, len(self._sizes))
+
+    @classmethod
+    def of_checked(
+        cls,
+        sizes: NDArray[np.int64],
+        ids: Sequence[Hashable],
+        groups: tuple[Label, ...] | None,
+    ) -> "Population":
+        """Make a population of parts that are known to be valid, without looking at each client."""
+        made = cls.__new__(cls)
+        made._sizes, made._ids, made._groups = sizes, ids, groups
+        made._sizes.setflags(write=False)
+        made._total = int(sizes.sum())
+        return made
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -91,6 +115,11 @@ class Population:
     def ids(self) -> Sequence[Hashable]:
         """The clients' names, in order."""
         return self._ids
+
+    @property
+    def groups(self) -> tuple[Label, ...] | None:
+        """The clients' labels, in order; None where no client has one."""
+        return self._groups
 
     def restricted(self, available: ArrayLike) -> "Population":
         r"""Return the same clients, where those that are not available now have size 0.
@@ -126,7 +155,7 @@ class Population:
                 f"Population: at least one client with samples must be available; got {mask.sum()} "
                 f"available, none of them with samples. Wait for one."
             )
-        return Population(np.where(mask, self._sizes, 0), ids=self._ids)
+        return Population.of_checked(np.where(mask, self._sizes, 0), self._ids, self._groups)
 
     def __repr__(self) -> str:
         return f"Population(n_clients={self.n_clients}, total={self.total})"
@@ -135,6 +164,8 @@ class Population:
 def _whole_sizes(sizes: ArrayLike) -> NDArray[np.int64]:
     """Copy the sizes into 64-bit integers, or say which of them is not a size."""
     values = _numbers("sizes", sizes, "whole numbers")
+    if values.dtype.kind == "i" and values.min() >= 0 and 0 < values.sum(dtype=float) < 2**62:
+        return values.astype(np.int64)  # a million clients take no loop
     _refuse(values, ~_finite(values), "sizes must be finite", "Drop the client or give 0.")
     _refuse(values, values < 0, "sizes must not be negative", "Drop the client or give 0.")
     _refuse(values, values % 1 != 0, "sizes must be whole numbers", "Round it.")
@@ -233,6 +264,10 @@ def _distinct_ids(ids: Sequence[Hashable] | None, n_clients: int) -> Sequence[Ha
     """Let as many distinct ids as clients through; count the clients where there are none."""
     if ids is None:
         return range(n_clients)
+    if isinstance(ids, range) and ids == range(n_clients):
+        return ids
+    if isinstance(ids, np.ndarray):
+        ids = ids.tolist()  # Python's own integers and strings
     try:
         names = tuple(ids)
         distinct = len(set(names))
@@ -253,3 +288,31 @@ def _distinct_ids(ids: Sequence[Hashable] | None, n_clients: int) -> Sequence[Ha
             f"Rename one of the clients."
         )
     return names
+
+
+def _labels(groups: Sequence[Label | None], n_clients: int) -> tuple[Label, ...]:
+    """Validate one label per client; None becomes ``UNLABELLED``."""
+    try:
+        labels = groups.tolist() if isinstance(groups, np.ndarray) else list(groups)
+    except TypeError:
+        labels = []
+    if len(labels) != n_clients:
+        raise PopulationError(
+            f"Population: groups must be one label per client, {n_clients}; got {len(labels)}. "
+            f"Label every client with a string or an integer, or None for no label."
+        )
+    return tuple(checked_label(label) for label in labels)
+
+
+def checked_label(label: object) -> Label:
+    """Validate the label of a group; None becomes ``UNLABELLED``."""
+    if label is None:
+        return UNLABELLED
+    if isinstance(label, str):
+        return str(label)
+    if isinstance(label, (int, np.integer)) and not isinstance(label, bool):
+        return int(label)
+    raise PopulationError(
+        f"Population: groups must be strings or integers; got {_brief(label)}. "
+        f"Write the label as a string, or None for no label."
+    )

@@ -1,10 +1,16 @@
 """Writing a file so that it is whole or not there, whenever the power fails."""
 
+import io
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedcohort.errors import WriteError
 
@@ -42,20 +48,35 @@ def write_whole(path: Path, content: bytes) -> None:
     replace_whole(path, write)
 
 
-def write_sealed(path: Path, kind: str, content: bytes) -> None:
-    """Put ``content`` into ``path`` behind its kind and its SHA-256."""
-    write_whole(path, f"{kind}\n{sha256(content).hexdigest()}\n".encode() + content)
+def write_arrays(path: Path, kind: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Put arrays into ``path`` behind their kind and their SHA-256; only the owner may read it."""
+    packed = io.BytesIO()
+    # Numbered: names can be any text.
+    names = np.frombuffer(json.dumps(list(arrays)).encode(), np.uint8)
+    numbered = {str(k): array for k, array in enumerate(arrays.values())}
+    np.savez(packed, names=names, **numbered)  # type: ignore[arg-type]
+    head = f"{kind}\n{sha256(packed.getbuffer()).hexdigest()}\n".encode()
+
+    def write(temporary: Path) -> None:
+        temporary.touch(mode=0o600)
+        with temporary.open("wb") as file:
+            file.write(head)
+            file.write(packed.getbuffer())
+
+    replace_whole(path, write)
 
 
-def read_sealed(path: Path, kind: str) -> bytes:
-    """Return what :func:`write_sealed` wrote; any other or damaged file is a ``ValueError``."""
+def read_arrays(path: Path, kind: str) -> dict[str, NDArray[Any]]:
+    """Return what :func:`write_arrays` wrote; any other or damaged file is a ``ValueError``."""
     found, _, rest = path.read_bytes().partition(b"\n")
     digest, _, content = rest.partition(b"\n")
     if found != kind.encode():
         raise ValueError(f"it is no {kind}")
     if digest != sha256(content).hexdigest().encode():
         raise ValueError("it is damaged")
-    return content
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        names = json.loads(arrays["names"].tobytes())
+        return {name: arrays[str(k)] for k, name in enumerate(names)}
 
 
 def _sync(path: Path) -> None:

@@ -30,6 +30,9 @@ class Design(ABC):
     #: Whether ``weight_covariance`` and ``aggregate_variance`` have a formula; where not, they
     #: raise :class:`DesignError`, and ``diagnostics.estimated_aggregate_variance`` measures.
     exact_moments: bool = True
+    #: Whether further rounds can draw from the same design; False where the choice of clients is
+    #: made when the design is built.
+    lasts: bool = True
 
     def __init__(self, population: Population, cohort_size: int) -> None:
         if not isinstance(population, Population):

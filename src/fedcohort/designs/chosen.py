@@ -20,6 +20,7 @@ class ChosenDesign(Design):
     """
 
     unbiased = False
+    lasts = False
 
     #: The chosen clients, sorted.
     chosen: NDArray[np.int64]

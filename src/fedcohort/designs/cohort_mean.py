@@ -65,7 +65,6 @@ class CohortMean(Recipe):
     """Recipe of :class:`CohortMeanDesign`."""
 
     name: ClassVar[str] = "cohort-mean"
-    cycles: ClassVar[bool] = True
 
     def _design(self, population: Population, known: Knowledge) -> CohortMeanDesign:
         return CohortMeanDesign(population, self.cohort_size, rng=known.rng)

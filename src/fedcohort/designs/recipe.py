@@ -1,16 +1,16 @@
-"""Recipes: a design's name and hyper-parameters, built into a design when something changed."""
+"""Recipes: a design's name and settings, built into a design when something changed."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design
-from fedcohort.designs.signals import ASKED, Request, SignalName, Signals
+from fedcohort.designs.signals import ASKED, Request, Signals
 from fedcohort.difference import Difference, EstimatorName, estimator_of
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
@@ -28,34 +28,85 @@ class Memory(Protocol):
         """The last update of every client, zero before the first; shape (n_clients, dimension)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@final
 class Knowledge:
     """What the server knows when it builds a round's design.
 
+    A recipe reads only what it declares: the memory with ``learns``, a signal by its name in
+    ``signals``; anything else is an error. A recipe that reads ``round_`` needs no declaration:
+    its design is valid for that round only, and is built anew in the next.
+
     Attributes
     ----------
-    memory
-        The clients' last updates; None where there are none yet.
-    signals
-        What else is known of the clients, by name; None where nothing is.
-    round_
-        The round, from 0.
     rng
         Breaks ties; not the generator that cohorts are drawn with.
+    round_was_read
+        Whether the recipe has read ``round_``.
     """
 
-    memory: Memory | None
-    signals: Signals | None
-    round_: int
-    rng: np.random.Generator
+    def __init__(
+        self,
+        recipe: "Recipe",
+        *,
+        memory: Memory | None,
+        signals: Signals | None,
+        round_: int,
+        rng: np.random.Generator,
+    ) -> None:
+        self._recipe, self._memory, self._round = recipe, memory, round_
+        self._signals = None if signals is None else _DeclaredSignals(recipe, signals)
+        self.rng, self.round_was_read = rng, False
+
+    @property
+    def memory(self) -> Memory | None:
+        """The clients' last updates; None where there are none yet."""
+        if not self._recipe.learns:
+            raise DesignError(
+                f"{type(self._recipe).__name__}: reads the memory, which it does not declare. "
+                f"Say learns: ClassVar[bool] = True."
+            )
+        return self._memory
+
+    @property
+    def signals(self) -> Signals | None:
+        """What else is known of the clients, by name; None where nothing is."""
+        return self._signals
+
+    @property
+    def round_(self) -> int:
+        """The round, from 0."""
+        self.round_was_read = True
+        return self._round
+
+
+class _DeclaredSignals(Mapping[str, NDArray[np.floating]]):
+    """The signals that a recipe declares; reading another one is an error."""
+
+    def __init__(self, recipe: "Recipe", signals: Signals) -> None:
+        self._recipe = recipe
+        self._known = {name: signals[name] for name in recipe.signals if name in signals}
+
+    def __getitem__(self, name: str) -> NDArray[np.floating]:
+        if name not in self._recipe.signals:
+            raise DesignError(
+                f"{type(self._recipe).__name__}: reads the signal {name!r}, which it does not "
+                f"declare. Add it to signals: ClassVar[tuple[str, ...]]."
+            )
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
 
 
 @dataclass(frozen=True)
 class Recipe(ABC):
     """What experiment files, the command line and server loops name.
 
-    A recipe is a frozen dataclass of hyper-parameters; what changes between rounds is an argument
-    of ``build``. A new recipe gives its ``name`` and turns knowledge into a design (``_design``).
+    A recipe is a frozen dataclass of settings; what changes between rounds is an argument of
+    ``build``. A new recipe gives its ``name`` and turns knowledge into a design (``_design``).
     """
 
     #: The name in files and on the command line.
@@ -63,10 +114,10 @@ class Recipe(ABC):
     #: Whether the design depends on the memory: it is then built anew in every round.
     learns: ClassVar[bool] = False
     #: What the design needs to know of the clients, beyond the memory; it is then built anew in
-    #: every round.
-    signals: ClassVar[tuple[SignalName, ...]] = ()
-    #: Whether the design differs from round to round without knowing anything.
-    cycles: ClassVar[bool] = False
+    #: every round. Signals that clients are asked for or report are in
+    #: :mod:`fedcohort.designs.signals`; any other name is an array of the recipe's own, which
+    #: :meth:`observe` fills.
+    signals: ClassVar[tuple[str, ...]] = ()
     #: Whether every asked client gets the model and trains, and the answers of those that are not
     #: drawn come too late to be used (over-selection).
     overselects: ClassVar[bool] = False
@@ -75,17 +126,12 @@ class Recipe(ABC):
 
     cohort_size: int
 
-    @property
-    def changes(self) -> bool:
-        """Whether the design is built anew in every round."""
-        return self.learns or self.cycles or bool(self.signals)
-
     def ask(self, population: Population, round_: int, rng: np.random.Generator) -> Request | None:
         """Say who is asked for what before the round's design is built; None asks nobody.
 
         By default all clients with samples are asked for the signal that the recipe declares.
         """
-        asked = [name for name in self.signals if name in ASKED]
+        asked = [name for name in ASKED if name in self.signals]
         if not asked:
             return None
         return Request(asked[0], np.flatnonzero(population.sizes))
@@ -93,13 +139,34 @@ class Recipe(ABC):
     def build(
         self,
         population: Population,
-        memory: Memory | None,
-        signals: Signals | None,
-        round_: int,
-        rng: np.random.Generator,
+        *,
+        memory: Memory | None = None,
+        signals: Signals | None = None,
+        round_: int = 0,
+        rng: np.random.Generator | int | None = None,
     ) -> Design:
-        """Build the design of this round over ``population``; see :class:`Knowledge`."""
-        design = self._design(population, Knowledge(memory, signals, round_, rng))
+        """Build the design of a round over ``population``.
+
+        Parameters
+        ----------
+        population
+            Whom to draw from.
+        memory
+            The clients' last updates, for recipes that learn; None: every update is zero.
+        signals
+            What else is known of the clients, by name, one number per client each.
+        round_
+            The round, from 0.
+        rng
+            Breaks ties: a generator, a seed, or None for a random one.
+        """
+        generator = np.random.default_rng(rng)
+        known = Knowledge(self, memory=memory, signals=signals, round_=round_, rng=generator)
+        return self.build_from(population, known)
+
+    def build_from(self, population: Population, known: Knowledge) -> Design:
+        """Build the design from what is known, and check that it is one over ``population``."""
+        design = self._design(population, known)
         if not isinstance(design, Design) or design.population.n_clients != population.n_clients:
             found = type(design).__name__
             if isinstance(design, Design):
@@ -109,6 +176,26 @@ class Recipe(ABC):
                 f"{population.n_clients} clients of its population; got {found}."
             )
         return design
+
+    def observe(  # noqa: B027 - most recipes take no notes
+        self,
+        state: Mapping[str, NDArray[np.float64]],
+        cohort: Cohort,
+        norms: NDArray[np.float64],
+    ) -> None:
+        """Take notes at the end of a round, one number per client; by default there are none.
+
+        Parameters
+        ----------
+        state
+            The recipe's own arrays, shape (n_clients,) each, by their names in ``signals``; NaN
+            at first. Change them in place: ``build`` reads them as signals. They are saved, and
+            follow clients that come and go.
+        cohort
+            The clients that answered, with their final weights.
+        norms
+            The norm of each of these clients' updates.
+        """
 
     def waits(self, durations: NDArray[np.float64], cohort: Cohort) -> float:
         """Say how many seconds the server waits for answers after the draw.
@@ -140,11 +227,20 @@ def estimator_for(
 
 def known_updates(population: Population, known: Knowledge) -> NDArray[np.floating]:
     """Return the clients' last updates; without a memory every update is zero."""
-    if known.memory is None:
-        return np.zeros((population.n_clients, 1))
-    return known.memory.updates
+    memory = known.memory
+    return np.zeros((population.n_clients, 1)) if memory is None else memory.updates
 
 
 def known_products(known: Knowledge) -> Callable[[], NDArray[np.float64]] | None:
     """Return what gives the updates' inner products, where the memory keeps them."""
     return getattr(known.memory, "products", None)
+
+
+def known_groups(recipe: Recipe, population: Population) -> tuple[str | int, ...]:
+    """Return the population's group labels; refuse a population without any."""
+    if population.groups is None:
+        raise DesignError(
+            f"{type(recipe).__name__}: needs the group of every client; this population has none. "
+            f"Pass groups= to Population or Selector, one label per client."
+        )
+    return population.groups

@@ -77,7 +77,6 @@ class RoundRobin(Recipe):
     """Recipe of :class:`RoundRobinDesign`; ``seed`` fixes the order."""
 
     name: ClassVar[str] = "round-robin"
-    cycles: ClassVar[bool] = True
 
     seed: int = 0
 

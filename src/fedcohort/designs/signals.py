@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -36,10 +36,17 @@ class Request:
         What they are asked for.
     clients
         Their positions in the population, sorted and distinct.
+    ids
+        Their ids, in the same order; their positions unless a selector asks.
     """
 
     signal: AskedSignal
     clients: NDArray[np.int64]
+    ids: Sequence[Hashable] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.ids) != len(self.clients):
+            object.__setattr__(self, "ids", np.asarray(self.clients).tolist())
 
 
 def checked_signal(

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from fedcohort.arguments import checked_choice, checked_rng, group_numbers
 from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design, count_matrix
-from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
+from fedcohort.designs.recipe import Knowledge, Recipe, known_groups, known_updates
 from fedcohort.designs.spread import spread
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
@@ -233,12 +233,12 @@ def _allocated(
 class Stratified(Recipe):
     """Recipe of :class:`StratifiedDesign`; Neyman's allocation reads the memory.
 
-    Without a memory every update is zero, and the allocation is the proportional one.
+    The strata are the population's groups. Without a memory every update is zero, and the
+    allocation is the proportional one.
     """
 
     name: ClassVar[str] = "stratified"
 
-    groups: tuple[Hashable, ...] = ()
     allocation: Allocation = "proportional"
 
     @property
@@ -250,7 +250,7 @@ class Stratified(Recipe):
         return StratifiedDesign(
             population,
             self.cohort_size,
-            self.groups,
+            known_groups(self, population),
             allocation=self.allocation,
             updates=known_updates(population, known) if self.learns else None,
             rng=known.rng,

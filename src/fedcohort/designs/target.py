@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedcohort.allocation import Entries, fill_groups, overlaps, whole_rows
 from fedcohort.arguments import checked_rng, group_numbers
-from fedcohort.designs.recipe import Knowledge, Recipe
+from fedcohort.designs.recipe import Knowledge, Recipe, known_groups
 from fedcohort.designs.rows import RowDesign
 from fedcohort.plan import Plan
 from fedcohort.population import Population
@@ -96,11 +96,10 @@ def _cut_groups(
 @final
 @dataclass(frozen=True)
 class Target(Recipe):
-    """Recipe of :class:`TargetDesign`."""
+    """Recipe of :class:`TargetDesign`; the groups are the population's."""
 
     name: ClassVar[str] = "target"
 
-    groups: tuple[Hashable, ...] = ()
-
     def _design(self, population: Population, known: Knowledge) -> TargetDesign:
-        return TargetDesign(population, self.cohort_size, self.groups, rng=known.rng)
+        groups = known_groups(self, population)
+        return TargetDesign(population, self.cohort_size, groups, rng=known.rng)

@@ -8,7 +8,7 @@ from typing import final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort.difference.arrays import Array, as_numpy, double, like, zero_rows
+from fedcohort.arrays import Array, as_numpy, double, like, zero_rows
 from fedcohort.difference.control_variates import ControlVariates
 
 
@@ -73,9 +73,12 @@ class ClusterMeans(ControlVariates):
         self._means[int(freed)] = update
         return int(freed)
 
-    def _reweigh(self, n_known: int) -> None:
-        unseen = np.full(len(self._importance) - n_known, len(self._means) - 1)
-        self._cluster = np.concatenate([self._cluster, unseen])
+    def _reweigh(self) -> None:
+        pass  # the means do not depend on importance
+
+    def _rearrange(self, order: NDArray[np.int64], is_known: NDArray[np.bool_]) -> None:
+        before, self._cluster = self._cluster, np.full(len(order), len(self._means) - 1)
+        self._cluster[is_known] = before[order[is_known]]
 
     def _arrays(self) -> dict[str, Array]:
         return {"means": self._means, "cluster": self._cluster, "open": np.array(self._n_open)}

@@ -8,8 +8,11 @@ from typing import final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort.difference.arrays import Array, double, like, zero_rows
+from fedcohort.arrays import Array, double, like, zero_rows
 from fedcohort.difference.control_variates import ControlVariates
+
+#: Numbers that are turned to float64 at a time, 32 MB.
+NUMBERS_AT_ONCE = 2**22
 
 
 @final
@@ -34,15 +37,19 @@ class LastUpdates(ControlVariates):
         self._sum = self._sum + like(self._importance[clients], change) @ change
         self._kept[clients] = updates
 
-    def _reweigh(self, n_known: int) -> None:
-        if len(self._importance) > n_known:
-            known, self._kept = self._kept, zero_rows(self._zeros, len(self._importance))
-            self._kept[:n_known] = known
+    def _reweigh(self) -> None:
         self._sum = double(self._zeros)
-        # A copy of all in float64 would be too much.
-        for client in np.flatnonzero(self._importance[:n_known]):
-            share = float(self._importance[client])
-            self._sum = self._sum + share * double(self._kept[client])
+        # Some clients at a time: a copy of all in float64 would be too much.
+        at_once = max(1, NUMBERS_AT_ONCE // max(self.dimension, 1))
+        there = np.flatnonzero(self._importance)
+        for start in range(0, len(there), at_once):
+            clients = there[start : start + at_once]
+            kept = double(self._kept[clients])
+            self._sum = self._sum + like(self._importance[clients], kept) @ kept
+
+    def _rearrange(self, order: NDArray[np.int64], is_known: NDArray[np.bool_]) -> None:
+        before, self._kept = self._kept, zero_rows(self._zeros, len(order))
+        self._kept[np.flatnonzero(is_known)] = before[order[is_known]]
 
     def _arrays(self) -> dict[str, Array]:
         return {"kept": self._kept, "sum": self._sum}

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedcohort.difference.arrays import Array
+from fedcohort.arrays import Array
 from fedcohort.difference.cluster_means import ClusterMeans
 from fedcohort.difference.control_variates import ControlVariates
 from fedcohort.difference.last_updates import LastUpdates

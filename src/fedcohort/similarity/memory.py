@@ -1,6 +1,5 @@
 """The memory of updates: what the server remembers of every client."""
 
-import io
 import json
 from collections.abc import Sequence
 from operator import index
@@ -13,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedcohort.errors import MemoryOfUpdatesError
 from fedcohort.similarity.measures import inner_products
 from fedcohort.similarity.sketch import CountSketch
-from fedcohort.whole_file import read_sealed, write_sealed
+from fedcohort.whole_file import read_arrays, write_arrays
 
 FORMAT = "fedcohort update memory 1"
 NEVER = -1
@@ -94,9 +93,21 @@ class UpdateMemory:
         positions = self._positions(clients)
         if round_ < 0:
             raise MemoryOfUpdatesError(f"UpdateMemory: round_ must be 0 or more; got {round_}.")
-        vectors = self._vectors(updates, len(positions))
+        self._put(positions, self.shortened(self._vectors(updates, len(positions))), round_)
+
+    def record_shortened(
+        self, clients: NDArray[np.int64], kept: NDArray[np.float32], *, round_: int
+    ) -> None:
+        """Remember what :meth:`shortened` gave, one row per client."""
+        self._put(self._positions(clients), kept, round_)
+
+    def shortened(self, updates: NDArray[np.floating]) -> NDArray[np.float32]:
+        """Return what is kept of flat updates, one row each: all of it, or its sketch."""
         with np.errstate(over="ignore", invalid="ignore"):
-            vectors = vectors if self._sketch is None else self._sketch(vectors)
+            vectors = updates.astype(np.float32, copy=False)
+            return vectors if self._sketch is None else self._sketch(vectors)
+
+    def _put(self, positions: NDArray[np.int64], vectors: NDArray[np.float32], round_: int) -> None:
         finite = np.isfinite(vectors).all(axis=1)
         if not finite.all():
             client = positions[np.argmin(finite)]
@@ -125,6 +136,30 @@ class UpdateMemory:
         view = self._products.view()
         view.setflags(write=False)
         return view
+
+    def rearrange(self, order: NDArray[np.int64]) -> None:
+        """Move to other positions: ``order`` gives each client's old one, -1 for a new client.
+
+        Clients that are not in ``order`` are forgotten.
+        """
+        is_known = order >= 0
+        old, n = order[is_known], len(order)
+        updates, self._updates = self._updates, np.zeros((n, self._updates.shape[1]), np.float32)
+        self._updates[is_known] = updates[old]
+        changed, self._changed = self._changed, np.zeros(n, dtype=bool)
+        self._changed[is_known] = changed[old]
+        seen, self._last_seen = self._last_seen, np.full(n, NEVER, dtype=np.int64)
+        self._last_seen[is_known] = seen[old]
+        if self._products is not None:  # those with a new client's update, which is zero, are 0
+            products, self._products = self._products, np.zeros((n, n))
+            self._products[np.ix_(is_known, is_known)] = products[np.ix_(old, old)]
+        self.n_clients = n
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in use."""
+        products = 0 if self._products is None else self._products.nbytes
+        return self._updates.nbytes + self._last_seen.nbytes + self._changed.nbytes + products
 
     def _positions(self, clients: object) -> NDArray[np.int64]:
         """Let distinct positions of clients through."""
@@ -161,19 +196,17 @@ class UpdateMemory:
 
     def save(self, path: Path) -> None:
         """Write the memory to a file, whole or not at all."""
-        write_sealed(Path(path), FORMAT, _packed(self.state()))
+        write_arrays(Path(path), FORMAT, self.state())
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a memory back; anything else is refused."""
         try:
-            content = io.BytesIO(read_sealed(Path(path), FORMAT))
+            return cls.of_state(read_arrays(Path(path), FORMAT))
         except (OSError, ValueError) as error:
             raise MemoryOfUpdatesError(
                 f"UpdateMemory: {path} is not a memory of updates ({error}). Start without it."
             ) from error
-        with np.load(content, allow_pickle=False) as arrays:
-            return cls.of_state({name: arrays[name] for name in arrays.files})
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Return everything that is to be kept, as arrays."""
@@ -187,9 +220,8 @@ class UpdateMemory:
             "updates": self._updates,
             "last_seen": self._last_seen,
         }
-        if (
-            self._products is not None
-        ):  # not computed again: a row's last bits depend on its company
+        # Not computed again: BLAS rounding depends on the batch's composition.
+        if self._products is not None:
             arrays |= {"products": self._products, "changed": self._changed}
         return arrays
 
@@ -213,9 +245,3 @@ def _flat(update: object) -> NDArray[np.floating]:
     if array.dtype.kind not in "iuf":
         raise ValueError(f"got {array.dtype}")
     return array
-
-
-def _packed(arrays: dict[str, NDArray[np.generic]]) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # type: ignore[arg-type]
-    return buffer.getvalue()

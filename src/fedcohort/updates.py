@@ -1,0 +1,267 @@
+"""Updates in any structure: flat arrays, lists of arrays, mappings of arrays; numpy or torch.
+
+A :class:`Layout` says how the arrays of an update lie in one flat vector of floats. Integer arrays
+beside floating ones (counters, such as the batches that a normalisation layer has seen) are
+aggregated and rounded; they are not part of the vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.arrays import Array, double, is_tensor, joined, like
+from fedcohort.errors import AggregationError
+
+#: An array, a list of arrays, or a mapping of arrays.
+Update = Any
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """How the arrays of an update lie in one flat vector.
+
+    Attributes
+    ----------
+    owner
+        Whom errors name.
+    keys
+        The names of a mapping's arrays, the positions in a list; None for a single array.
+    in_list
+        Whether the update is a list.
+    shapes
+        Of every array.
+    places
+        Where each array lies in the vector; None for a counter.
+    kinds
+        An empty array of the kind, type and device of each array.
+    """
+
+    owner: str
+    keys: tuple[Hashable, ...] | None
+    in_list: bool
+    shapes: tuple[tuple[int, ...], ...]
+    places: tuple[slice | None, ...]
+    kinds: tuple[Array, ...]
+
+    @classmethod
+    def of(cls, owner: str, update: Update) -> Layout:
+        """Read the layout off an update or a model."""
+        is_map = isinstance(update, Mapping)
+        in_list = isinstance(update, (list, tuple)) and any(np.ndim(part) > 0 for part in update)
+        keys = tuple(update) if is_map else tuple(range(len(update))) if in_list else None
+        leaves = [_leaf(owner, update, key) for key in (keys if keys is not None else (None,))]
+        whole = [_is_whole(leaf) for leaf in leaves]
+        # An update of integers alone is an update.
+        counters = [each and not all(whole) for each in whole]
+        sizes = [int(np.prod(leaf.shape)) for leaf in leaves]
+        ends = np.cumsum([0 if c else size for c, size in zip(counters, sizes, strict=True)])
+        places = [
+            None if counter else slice(int(end) - size, int(end))
+            for counter, size, end in zip(counters, sizes, ends, strict=True)
+        ]
+        kinds = [
+            _kind(leaf if counter else _floats(leaf) if each else leaf)
+            for leaf, counter, each in zip(leaves, counters, whole, strict=True)
+        ]
+        shapes = tuple(tuple(leaf.shape) for leaf in leaves)
+        return cls(owner, keys, in_list, shapes, tuple(places), tuple(kinds))
+
+    @property
+    def size(self) -> int:
+        """How many numbers the flat vector has."""
+        return max((place.stop for place in self.places if place is not None), default=0)
+
+    def matches(self, other: Layout) -> bool:
+        """Whether updates of both layouts can be added."""
+        own = (self.keys, self.shapes, self.places)
+        return own == (other.keys, other.shapes, other.places)
+
+    def leaves(self, update: Update) -> Iterator[tuple[Array, slice | None]]:
+        """Yield the arrays of an update, each with its place."""
+        keys = (None,) if self.keys is None else self.keys
+        for key, place in zip(keys, self.places, strict=True):
+            yield _leaf(self.owner, update, key), place
+
+    def flat(self, update: Update) -> Array:
+        """Return the update as one vector of floats; half precision becomes float32."""
+        parts = [_floats(leaf) for leaf, place in self.leaves(update) if place is not None]
+        return joined(parts) if len(parts) != 1 else parts[0]
+
+    def counters(self, update: Update) -> list[Array]:
+        """Return the counters, in order."""
+        return [leaf for leaf, place in self.leaves(update) if place is None]
+
+    def structured(self, make: Callable[[int, slice | None], Array]) -> Update:
+        """Make an update of this layout; ``make`` gives each array, by number and place."""
+        made = [
+            _typed(make(number, place), kind).reshape(shape)
+            for number, (place, kind, shape) in enumerate(
+                zip(self.places, self.kinds, self.shapes, strict=True)
+            )
+        ]
+        if self.keys is None:
+            return made[0]
+        return made if self.in_list else dict(zip(self.keys, made, strict=True))
+
+    def unflat(self, vector: Array, counters: Sequence[Array] = ()) -> Update:
+        """Return the update with this flat vector and these counters, 0 where none are given."""
+        left = iter(counters)
+
+        def make(number: int, place: slice | None) -> Array:
+            if place is not None:
+                return vector[place]
+            return next(left, np.zeros(self.shapes[number]))
+
+        return self.structured(make)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Updates of several clients, one flat row each.
+
+    Attributes
+    ----------
+    layout
+        Of every update.
+    flat
+        Shape (clients, layout.size).
+    counters
+        Each client's counters.
+    """
+
+    layout: Layout
+    flat: Array
+    counters: Sequence[Sequence[Array]]
+
+    @classmethod
+    def of(cls, owner: str, updates: Any, n: int) -> Rows:
+        """Take n updates: rows of one array, or a sequence of updates of one layout."""
+        if isinstance(updates, Rows):
+            return updates
+        if is_tensor(updates) or isinstance(updates, np.ndarray):
+            return cls._of_array(owner, updates, n)
+        each = list(updates)
+        if len(each) != n or not each:
+            raise _other_shapes(owner, n, f"{len(each)} updates")
+        layout = Layout.of(owner, each[0])
+        for update in each[1:]:
+            if not layout.matches(other := Layout.of(owner, update)):
+                raise _other_shapes(owner, n, f"shapes {layout.shapes} and {other.shapes}")
+        flat = joined([layout.flat(update) for update in each], stacked=True)
+        return cls(layout, flat, [layout.counters(update) for update in each])
+
+    @classmethod
+    def _of_array(cls, owner: str, updates: Array, n: int) -> Rows:
+        if updates.ndim < 1 or len(updates) != n:
+            raise _other_shapes(owner, n, f"shape {tuple(updates.shape)}")
+        whole = _leaf(owner, updates, None)
+        shape = tuple(whole.shape[1:])
+        size = int(np.prod(shape))
+        flat = _floats(whole).reshape(n, size)
+        kind = _kind(whole if not _is_whole(whole) else flat)
+        layout = Layout(owner, None, False, (shape,), (slice(0, size),), (kind,))
+        return cls(layout, flat, [[] for _ in range(n)])
+
+    def __len__(self) -> int:
+        return len(self.flat)
+
+    def zero(self) -> Update:
+        """Return an update of zeros."""
+        return self.layout.unflat(self.flat[:0].sum(0))
+
+    def taken(self, order: NDArray[np.int64]) -> Rows:
+        """Return the rows at these positions, in this order."""
+        if np.array_equal(order, np.arange(len(self))):
+            return self
+        return Rows(self.layout, self.flat[order], [self.counters[k] for k in order])
+
+    def counted(self, weights: NDArray[np.float64]) -> list[Array]:
+        """Return the weighted sums of the counters."""
+        return [
+            sum(w * double(counter) for w, counter in zip(weights.tolist(), own, strict=True))
+            for own in zip(*self.counters, strict=True)
+        ]
+
+
+def moved(owner: str, model: Update, vector: Array, counters: Sequence[Array]) -> Update:
+    """Return the model plus a flat vector and counters, in the model's own structure."""
+    layout = Layout.of(owner, model)
+    if layout.size != len(vector):
+        raise AggregationError(
+            f"{owner}: updates must have as many numbers as the model, {layout.size}; got "
+            f"{len(vector)}. Send the client's model minus the model that it was sent."
+        )
+    leaves, left = list(layout.leaves(model)), iter(counters)
+
+    def make(number: int, place: slice | None) -> Array:
+        leaf = leaves[number][0]
+        if place is None:
+            step = next(left, None)
+            return leaf if step is None else double(leaf) + like(step, double(leaf))
+        own, step = _floats(leaf), vector[place]
+        # Numpy's wider type counts; tensors meet in the model's.
+        same = isinstance(own, np.ndarray) and isinstance(step, np.ndarray)
+        return own + (step if same else like(step, own))
+
+    return layout.structured(make)
+
+
+def _other_shapes(owner: str, n: int, came: str) -> AggregationError:
+    return AggregationError(
+        f"{owner}: updates must be {n}, one per client and all of one shape; got {came}. A client "
+        f"that was drawn twice sends one update."
+    )
+
+
+def _leaf(owner: str, update: Update, key: Hashable | None) -> Array:
+    """Return one array of an update; refuse anything but real numbers."""
+    value = update if key is None else update[key]
+    if is_tensor(value):
+        return value.detach()
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError):  # rows of different lengths
+        array = np.empty(0, dtype=object)
+    if array.dtype.kind not in "iufb":
+        where = "" if key is None else f" under {key!r}"
+        raise AggregationError(
+            f"{owner}: an update must be real numbers: an array, or a list or mapping of arrays; "
+            f"got {array.dtype}{where}. Send the client's model minus the model that it was sent."
+        )
+    return array
+
+
+def _kind(leaf: Array) -> Array:
+    return np.empty(0, dtype=leaf.dtype) if isinstance(leaf, np.ndarray) else leaf.new_empty(0)
+
+
+def _is_whole(leaf: Array) -> bool:
+    if isinstance(leaf, np.ndarray):
+        return leaf.dtype.kind in "iub"
+    return not leaf.is_floating_point()
+
+
+def _floats(leaf: Array) -> Array:
+    """Return a flat vector in float32 or float64."""
+    flat = leaf.reshape(-1)
+    if isinstance(flat, np.ndarray):
+        wide = np.float64 if _is_whole(flat) else np.result_type(flat.dtype, np.float32)
+        return flat.astype(wide, copy=False)
+    if _is_whole(flat):
+        return flat.double()
+    return flat.float() if flat.element_size() < 4 else flat
+
+
+def _typed(values: Array, kind: Array) -> Array:
+    """Return values in the kind and type of an array, whole numbers rounded."""
+    if _is_whole(kind) and not _is_whole(values):
+        values = np.rint(values) if isinstance(values, np.ndarray) else values.round()
+    with np.errstate(over="ignore"):  # what the type cannot hold becomes infinite
+        return like(values, kind)
