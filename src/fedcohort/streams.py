@@ -23,6 +23,7 @@ class Stream(IntEnum):
     SYNTHETIC = 9
     CANDIDATES = 10
     DEVICES = 11
+    FAILURES = 12
 
 
 def stream(

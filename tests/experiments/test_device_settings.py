@@ -1,7 +1,6 @@
 """Experiments with devices: what is drawn is kept, and older run folders are still read."""
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +16,7 @@ from fedcohort.experiments import RunFolder, read_experiment, read_results
 from fedcohort.experiments.tables import COST, DEVICES
 from fedcohort.experiments.units import Trial
 from fedcohort.simulation import Devices, Run, Simulation, load_dataset, read_devices
-from fedcohort.simulation.checkpoints import Checkpoint
-from small_runs import SMALL, go_on, make_folder, small_run, tables, write
+from small_runs import SMALL, go_on, small_run, tables, write
 
 GENERATED = """
 [devices]
@@ -217,28 +215,6 @@ def test_run_folders_that_come_with_the_project_are_read(path: Path) -> None:
     assert (results.devices.num_rows > 0) == results.folder.has_devices
     if "bytes_down" not in pq.read_schema(next(path.glob("units/*/rounds.parquet"))).names:
         assert np.isnan(results.column("rounds", results.trials[0], "bytes_down")).all()
-
-
-def test_a_checkpoint_of_before_goes_on(tmp_path: Path) -> None:
-    """What an older version wrote: no cost in the history, no time in the state."""
-    whole = small_run(tmp_path, rounds=None)
-    (tmp_path / "old").mkdir()
-    old = make_folder(tmp_path / "old")
-    go_on(old, rounds=2)
-    (checkpoint,) = old.glob("units/*/checkpoint.npz")
-
-    state = Checkpoint.load(checkpoint, expected={})
-    for history in state.histories:
-        history.rounds[:] = [replace(each, cost=None) for each in history.rounds]
-    servers = [{n: a for n, a in kept.items() if n != "now"} for kept in state.servers]
-    replace(state, servers=servers).save(checkpoint)
-    go_on(old)
-
-    before, after = read_results(whole), read_results(old)
-    assert before.tables["rounds"]["loss"].equals(after.tables["rounds"]["loss"])
-    costs = after.of("rounds", Trial("small", "multinomial", 0))["bytes_down"].to_pylist()
-    assert costs[:2] == [None, None]
-    assert None not in costs[2:]
 
 
 def test_what_is_said_of_devices_is_kept(tmp_path: Path) -> None:

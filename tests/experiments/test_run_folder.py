@@ -173,6 +173,7 @@ def test_the_tables_have_the_documented_columns(results: Results) -> None:
             *("design_variance", "multinomial_variance", "beta_squared", "kappa_squared"),
             *("draw_seconds", "train_seconds", "measure_seconds"),
             *("bytes_down", "bytes_up", "client_seconds", "contacted", "simulated_seconds"),
+            *("failed_clients", "diverged"),
         ],
         "cohorts": [*trial, "round", "client", "count", "weight"],
         "rows": [*trial, "round", "client", "row"],
@@ -405,3 +406,26 @@ def test_what_designs_say_of_themselves_is_logged_once(tmp_path: Path) -> None:
     text = (path / "log.txt").read_text()
 
     assert text.count("SimilarityClusteredDesign: exact tree of 10 clients") == 1
+
+
+def test_failures_and_their_rules_are_part_of_an_experiment(tmp_path: Path) -> None:
+    """Three rules on one seed: the same clients fail; renormalising keeps the weights' sum at 1."""
+    rules = "".join(
+        f'\n[[design]]\nrecipe = "multinomial"\nlabel = "{rule}"\non_failure = "{rule}"\n'
+        for rule in ("redraw", "renormalise")
+    )
+    text = SMALL.replace("[[design]]", "[server]\nfailures = 0.5\n\n[[design]]", 1) + rules
+
+    results = read_results(small_run(tmp_path, text))
+
+    lost = {
+        design: results.column("rounds", Trial("small", design, 0), "failed_clients")
+        for design in ("multinomial", "redraw", "renormalise")
+    }
+    spread = Trial("small", "renormalise", 0)
+    residual = results.column("rounds", spread, "residual")
+    answered = results.column("rounds", spread, "distinct_clients")
+    assert lost["multinomial"].sum() > 0
+    assert (lost["multinomial"] == lost["renormalise"]).all()
+    assert (lost["redraw"] >= lost["multinomial"]).all()
+    assert (residual == (answered == 0)).all()  # where nobody answers, the model stays

@@ -22,7 +22,11 @@ NAN = math.nan
 
 
 def design(
-    label: str, losses: list[float], needed: list[float], base: list[float] | None = None
+    label: str,
+    losses: list[float],
+    needed: list[float],
+    base: list[float] | None = None,
+    diverged: list[float] | None = None,
 ) -> DesignSummary:
     values = np.array(losses)
     return DesignSummary(
@@ -34,6 +38,7 @@ def design(
         rounds_needed=np.array(needed),
         jump=values,
         difference=None if base is None else interval(values - np.array(base)),
+        diverged=np.full(len(losses), NAN) if diverged is None else np.array(diverged),
     )
 
 
@@ -75,6 +80,22 @@ def test_a_difference_larger_than_the_spread_over_seeds_is_called_so() -> None:
     assert third == (
         "The rolling mean reached the loss of 1.1, where md ends: size after 62 rounds and md "
         "after 50 rounds (in 2 of 3 seeds)."
+    )
+
+
+def test_a_design_that_diverged_is_named_and_never_the_best() -> None:
+    base = [1.0, 1.1, 1.2]
+    designs = [
+        design("md", base, [50, 49, 51]),
+        design("wild", [0.1, 0.1, 0.1], [1, 1, 1], base, diverged=[NAN, 6.0, 3.0]),
+    ]
+
+    first, *_, last = sentences(designs)
+
+    assert "md has the lowest final loss" in first
+    assert last == (
+        "wild diverged in 2 of 3 seeds, from round 4 on: updates that are not finite count as "
+        "lost. Lower lr or server_lr."
     )
 
 

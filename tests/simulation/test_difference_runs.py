@@ -124,7 +124,7 @@ def plain_rounds(
         address = round_ if recipe.learns else 0
         memory: Memory = Known(known[max(0, round_ - delay)])
         ties = stream(0, round_=address, use=Stream.TIES)
-        design = recipe.build(data.population, memory, None, round_, ties)
+        design = recipe.build(data.population, memory=memory, round_=round_, rng=ties)
         cohort = design.draw(stream(0, round_=round_, use=Stream.COHORT))
         updates = all_updates(theta, data, round_, cohort.clients)
         h = settings.shrink * twin.h()
@@ -269,7 +269,7 @@ def test_the_yardstick_measures_what_is_not_remembered(
     models, h = plain_rounds(recipe, UNEQUAL, settings, 4)
     updates = all_updates(models[2], UNEQUAL, 3)
     population = UNEQUAL.population
-    design = recipe.build(population, None, None, 0, stream(0, use=Stream.TIES))
+    design = recipe.build(population, rng=stream(0, use=Stream.TIES))
 
     stick = history.rounds[3].yardstick
 

@@ -96,7 +96,7 @@ def plain_federation(
     """The pseudo-code, one client after the other."""
     model = make_model(small_mlp, seed=0)
     theta = flat_parameters(model)
-    design = recipe.build(data.population, None, None, 0, stream(0, use=Stream.TIES))
+    design = recipe.build(data.population, rng=stream(0, use=Stream.TIES))
     for round_ in range(rounds):
         cohort = design.draw(stream(0, round_=round_, use=Stream.COHORT))
         move = torch.zeros_like(theta)
@@ -214,9 +214,7 @@ def test_a_fixed_design_keeps_its_ties_and_a_learning_one_learns() -> None:
 
 
 def test_target_covers_every_class_in_every_round() -> None:
-    groups = tuple(DIGITS.main_class().tolist())
-
-    _, (history,) = simulate(Target(10, groups=groups), rounds=5)
+    _, (history,) = simulate(Target(10), rounds=5)
 
     assert [each.distinct_classes for each in history.rounds] == [10] * 5
 
@@ -317,7 +315,7 @@ def test_the_memory_is_sketched_where_that_is_asked_for() -> None:
     simulation, _ = simulate(SimilarityClustered(4), rounds=2, sketch=16)
 
     state = simulation._servers[0].state()
-    assert state["memory.updates"].shape == (30, 16)
+    assert state["selector.records.memory.updates"].shape == (30, 16)
 
 
 def test_a_fixed_design_keeps_its_ties_over_rounds_and_after_a_resume(tmp_path: Path) -> None:
@@ -329,7 +327,7 @@ def test_a_fixed_design_keeps_its_ties_over_rounds_and_after_a_resume(tmp_path: 
     resumed = other_run(recipe=SizeClustered(6))
     resumed.resume(path)
     resumed.run(6)
-    design = SizeClustered(6).build(DIGITS.population, None, None, 0, stream(0, use=Stream.TIES))
+    design = SizeClustered(6).build(DIGITS.population, rng=stream(0, use=Stream.TIES))
 
     for round_ in range(6):
         expected = design.draw(stream(0, round_=round_, use=Stream.COHORT)).clients.tolist()
@@ -417,7 +415,7 @@ class SlowSimilarity(SimilarityClustered):  # type: ignore[misc]
 def test_waiting_for_an_overlapped_design_is_counted_as_drawing() -> None:
     _, (history,) = simulate(SlowSimilarity(4), rounds=4, overlap=True)
 
-    assert history.rounds[0].draw_seconds > 0.1
+    assert history.rounds[0].draw_seconds < 0.1  # built when the simulation was made
     for before, after in pairwise(history.rounds):
         # Built while the clients trained and the model was measured; the rest is waiting.
         assert before.train_seconds + before.measure_seconds + after.draw_seconds > 0.09
@@ -454,9 +452,17 @@ def test_a_model_that_does_not_fit_the_data_is_refused(model: Any, message: str)
         other_run(model=model)
 
 
-def test_diverging_training_is_one_sentence() -> None:
-    with pytest.raises(SimulationError, match=r"no longer finite; training diverges. Lower lr"):
-        other_run(training=replace(TRAINING, lr=1e30)).run(3)
+def test_training_that_diverges_goes_on_and_is_marked() -> None:
+    simulation = other_run(training=replace(TRAINING, lr=1e30))
+    start = simulation.models
+
+    (history,) = simulation.run(3)
+
+    assert history.diverged_at == 0
+    assert [each.diverged for each in history.rounds] == [True] * 3
+    assert [each.clients for each in history.rounds] == [[]] * 3
+    assert all(each.failed for each in history.rounds)
+    assert (simulation.models == start).all()
 
 
 def test_the_yardstick_changes_nothing() -> None:
@@ -476,7 +482,7 @@ def test_overlap_builds_the_next_design_from_updates_up_to_the_round_before() ->
         return [each.clients for each in simulation.histories[0].rounds]
 
     recipe, population = SimilarityClustered(10), DIGITS.population
-    blind = recipe.build(population, None, None, 1, stream(0, round_=1, use=Stream.TIES))
+    blind = recipe.build(population, round_=1, rng=stream(0, round_=1, use=Stream.TIES))
     second = blind.draw(stream(0, round_=1, use=Stream.COHORT))
     assert cohorts(late)[0] == cohorts(prompt)[0]
     assert cohorts(late)[1] == second.clients.tolist() != cohorts(prompt)[1]
@@ -605,16 +611,7 @@ def test_designs_that_are_built_at_once_share_the_time() -> None:
     passed = time.perf_counter() - start
 
     drawing = sum(each.draw_seconds for history in histories for each in history.rounds)
-    assert 0.29 < drawing <= passed
-
-
-def test_a_model_that_diverges_is_named() -> None:
-    runs = [Run(Multinomial(4), DIGITS, 7), Run(SizeClustered(4), DIGITS, 7)]
-    training = LocalTraining(steps=3, batch_size=10, lr=1e30)
-    simulation = Simulation(runs, lambda: mlp(64, 20), training, Options(device="cpu"))
-
-    with pytest.raises(SimulationError, match="multinomial's model with seed 7 is no longer fin"):
-        simulation.run(5)
+    assert 0.19 < drawing <= passed  # the first design was built before
 
 
 def test_the_next_designs_are_those_of_the_next_round() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from inspect import isabstract
 from pathlib import Path
 from typing import cast
@@ -11,21 +11,11 @@ from fedcohort.designs import RECIPES, Recipe, make_recipe, recipe_of
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.own_code import own_object
 from fedcohort.experiments.settings import DesignEntry
-from fedcohort.simulation import FederatedData
 
 
-def make_own_recipe(
-    entry: DesignEntry, cohort_size: int, data: FederatedData, folder: Path
-) -> Recipe:
-    """Make the recipe of an entry; files of the user's own lie in ``folder``.
-
-    A recipe with a hyper-parameter ``groups`` is told the clients' main classes.
-    """
-    kind = recipe_kind(entry, folder)
-    options = entry.hyperparameters
-    if "groups" not in options and any(field.name == "groups" for field in fields(kind)):
-        options["groups"] = tuple(data.main_class().tolist())
-    return recipe_of(kind, cohort_size, options)
+def make_own_recipe(entry: DesignEntry, cohort_size: int, folder: Path) -> Recipe:
+    """Make the recipe of an entry; files of the user's own lie in ``folder``."""
+    return recipe_of(recipe_kind(entry, folder), cohort_size, entry.hyperparameters)
 
 
 def recipe_kind(entry: DesignEntry, folder: Path) -> type[Recipe]:

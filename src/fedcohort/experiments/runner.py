@@ -11,7 +11,13 @@ import pyarrow as pa
 import torch
 from threadpoolctl import threadpool_limits
 
-from fedcohort.errors import DesignError, ExperimentError, SimulationError, WriteError
+from fedcohort.errors import (
+    DesignError,
+    ExperimentError,
+    SelectorError,
+    SimulationError,
+    WriteError,
+)
 from fedcohort.experiments.lock import locked
 from fedcohort.experiments.own_data import load_data
 from fedcohort.experiments.own_designs import make_own_recipe
@@ -38,7 +44,6 @@ from fedcohort.simulation import (
     Run,
     Simulation,
 )
-from fedcohort.simulation.rehearsal import rehearse
 from fedcohort.whole_file import write_whole
 
 log = logging.getLogger(__name__)
@@ -122,6 +127,8 @@ class _Execution:
         every = folder.experiment.checkpoint_every
 
         def progress(now: int, histories: list[History]) -> None:
+            if unit.candidate is not None and histories[0].diverged_at is not None:
+                raise _DivergedError(f"training diverges in round {histories[0].diverged_at}")
             self._observer.advanced(work, self._text(unit, now))
             self._track(unit, histories)
             if now % every == 0 and now < rounds:
@@ -136,10 +143,8 @@ class _Execution:
             histories = simulation.run(
                 rounds, checkpoint=checkpoint, every=every, progress=progress
             )
-        except SimulationError as error:
-            if unit.candidate is None:
-                raise
-            log.info("unit %d: lr %g, mu %g: %s", unit.number, *unit.candidate, error)
+        except _DivergedError as error:
+            log.info("unit %d: lr, mu %s: %s", unit.number, unit.candidate, error)
             write_whole(folder.diverged(unit), f"{error}\n".encode())
             return
         self._write_tables(unit, histories)
@@ -179,8 +184,19 @@ class _Execution:
                 cells[key] = self._cell(panel, trial.seed)
             data, devices = cells[key]
             entry = panel.entry(trial.design)
-            recipe = make_own_recipe(entry, entry.draws(panel), data, self._code)
-            runs.append(Run(recipe, data, trial.seed, entry.aggregation(), devices))
+            recipe = make_own_recipe(entry, entry.draws(panel), self._code)
+            runs.append(
+                Run(
+                    recipe,
+                    data,
+                    trial.seed,
+                    entry.aggregation(),
+                    devices,
+                    failures=panel.server.failures or None,
+                    on_failure=entry.on_failure,
+                    extra=entry.extra,
+                )
+            )
         return runs
 
     def _cell(self, panel: Setting, seed: int) -> tuple[FederatedData, Devices | None]:
@@ -193,8 +209,8 @@ class _Execution:
         for unit in self._folder.units:
             for trial, run in zip(unit.trials, self._runs(unit), strict=True):
                 try:
-                    rehearse(run)
-                except DesignError as error:
+                    run.selector()
+                except (DesignError, SelectorError) as error:
                     raise ExperimentError(
                         f"{self._folder.head.get('file')}: design {trial.design!r}: {error}"
                     ) from error
@@ -246,6 +262,10 @@ class _Execution:
         what = "choosing lr, mu" if unit.candidate is not None else ", ".join(panels)
         seed = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]}-{seeds[-1]}"
         return f"{what}, {seed}: round {done} of {rounds}"
+
+
+class _DivergedError(Exception):
+    """A candidate of a grid diverges: it is not trained to the end."""
 
 
 def _make_folder(path: Path) -> None:

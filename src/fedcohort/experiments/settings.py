@@ -14,6 +14,7 @@ from fedcohort.experiments.data_settings import Data
 from fedcohort.experiments.device_settings import DeviceTable, EqualDevices
 from fedcohort.experiments.own_model import OwnModel
 from fedcohort.experiments.settings_table import Count, Label, Number, Table
+from fedcohort.failures import OnFailure
 from fedcohort.simulation import (
     Dataset,
     LocalTraining,
@@ -111,7 +112,13 @@ class Training(Table):
 
 
 class Server(Table):
-    """What the server does beside drawing: see ``fedcohort.simulation.Options``."""
+    """What the server does beside drawing: see ``fedcohort.simulation.Options``.
+
+    Attributes
+    ----------
+    failures
+        The chance that a drawn client sends no update.
+    """
 
     server_lr: Number = 1.0
     measure_every: Count = 1
@@ -119,10 +126,11 @@ class Server(Table):
     rows_every: Count | None = 10
     sketch: Count | None = None
     overlap: bool = False
+    failures: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     def options(self, device: str) -> Options:
         """Return the simulator's own record."""
-        return Options(**self.model_dump(), device=device)
+        return Options(**self.model_dump(exclude={"failures"}), device=device)
 
 
 class DesignEntry(BaseModel):
@@ -140,6 +148,9 @@ class DesignEntry(BaseModel):
         Instead of the panel's.
     estimator
         How updates are aggregated: ``plain``, or ``difference`` (:class:`fedcohort.Difference`).
+    on_failure, extra
+        What becomes of the weight of lost clients, and draws beyond the cohort's size: see
+        :class:`fedcohort.Selector`.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
@@ -150,6 +161,8 @@ class DesignEntry(BaseModel):
     estimator: EstimatorName = "plain"
     shrink: Annotated[float, Field(ge=0, le=1)] = 1.0
     clusters: Count | None = None
+    on_failure: OnFailure = "keep"
+    extra: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="before")
     @classmethod

@@ -95,6 +95,8 @@ class DesignSummary:
         Mean absolute change of the loss between measurements over the last ``window`` rounds.
     difference
         Final loss minus the baseline's, paired by seed; None for the baseline itself.
+    diverged
+        The first round in which something was not finite; NaN: everything always was.
     """
 
     label: str
@@ -105,6 +107,16 @@ class DesignSummary:
     rounds_needed: Numbers
     jump: Numbers
     difference: Interval | None
+    diverged: Numbers
+
+    @property
+    def divergence(self) -> str:
+        """Say in how many seeds it diverged, and when first; nothing where it never did."""
+        first = self.diverged[~np.isnan(self.diverged)]
+        if not len(first):
+            return ""
+        some = "" if len(self.diverged) == 1 else f" in {len(first)} of {len(self.diverged)} seeds"
+        return f"diverged{some}, from round {int(first.min()) + 1} on"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,9 +205,19 @@ def summarise(results: Results, panel: Setting) -> PanelSummary | None:
                 rounds_needed=loss.rolling(window).first_below(level),
                 jump=_jump(loss, rounds, window),
                 difference=None if entry.label == baseline else interval(final - reference),
+                diverged=_first_diverged(results, panel, entry.label, seeds),
             )
         )
     return PanelSummary(panel.label, seeds, rounds, window, baseline, level, designs)
+
+
+def _first_diverged(results: Results, panel: Setting, design: str, seeds: list[int]) -> Numbers:
+    """Return the first round of each seed in which something was not finite; NaN: none."""
+    found = []
+    for seed in seeds:
+        marks = results.column("rounds", Trial(panel.label, design, seed), "diverged") == 1
+        found.append(float(np.argmax(marks)) if marks.any() else math.nan)
+    return np.array(found)
 
 
 def _end(values: Curve, rounds: int, window: int) -> Numbers:

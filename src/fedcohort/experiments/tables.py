@@ -53,9 +53,13 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("client_seconds", pa.float64()),
             ("contacted", pa.int64()),
             ("simulated_seconds", pa.float64()),
+            # Clients whose update is missing, and whether something was not finite in this round
+            # or before; null in runs of older versions.
+            ("failed_clients", pa.int64()),
+            ("diverged", pa.bool_()),
         ]
     ),
-    # Who was drawn, how often, with what weight.
+    # Who answered, how often, with what weight.
     "cohorts": pa.schema(
         [
             *TRIAL,
@@ -131,6 +135,8 @@ PLAIN = (
     "draw_seconds",
     "train_seconds",
     "measure_seconds",
+    "failed_clients",
+    "diverged",
 )
 
 
@@ -147,10 +153,9 @@ def history_tables(trials: Sequence[Trial], histories: Sequence[History]) -> dic
             columns[name] = [each.yardstick and getattr(each.yardstick, name) for each in rounds]
         for name in COST:
             columns[name] = [each.cost and getattr(each.cost, name) for each in rounds]
-        columns["design_variance"] = [
-            None if value is None or math.isnan(value) else value
-            for value in columns["design_variance"]
-        ]
+        # NaN: the design has no formula, or a client's training was not finite.
+        for name in YARDSTICK:
+            columns[name] = [None if v is None or math.isnan(v) else v for v in columns[name]]
         for name in PLAIN:
             columns[name] = [getattr(each, name) for each in rounds]
         parts["rounds"].append(_table("rounds", trial, columns))

@@ -40,9 +40,21 @@ def summary_sentences(summary: PanelSummary, panel: Setting) -> list[str]:
             f"{_extent(summary, panel)}, but the loss was not measured in the last "
             f"{_rounds(summary.window)}, so there is no final loss to compare."
         ]
-    best = min(measured, key=lambda each: float(np.mean(each.final_loss)))
+    working = [each for each in measured if not each.divergence] or measured
+    best = min(working, key=lambda each: float(np.mean(each.final_loss)))
     sentences = [_best_sentence(summary, panel, best), _against_baseline(summary, best)]
-    return [each for each in [*sentences, _speed_sentence(summary)] if each]
+    sentences += [_speed_sentence(summary), *_divergence_sentences(summary)]
+    return [each for each in sentences if each]
+
+
+def _divergence_sentences(summary: PanelSummary) -> list[str]:
+    """Name the designs whose training was not always finite."""
+    return [
+        f"{each.label} {each.divergence}: updates that are not finite count as lost. Lower lr or "
+        f"server_lr."
+        for each in summary.designs
+        if each.divergence
+    ]
 
 
 def number(value: float) -> str:

@@ -74,7 +74,8 @@ def _designs_table(summary: PanelSummary, colours: dict[str, str]) -> str:
     rows = [
         (
             f'<span class="design"><span class="swatch" style="background:{colours[each.label]}">'
-            f"</span>{escape(each.label)}</span>",
+            f"</span>{escape(each.label)}</span>"
+            + (f" <em>{escape(each.divergence)}</em>" if each.divergence else ""),
             _spread(each.final_loss),
             _spread(each.final_accuracy),
             escape(rounds_needed(each)),

@@ -11,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcohort.cohort import Cohort
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.evaluation import Evaluator
-from fedcohort.simulation.openings import Opening
+from fedcohort.simulation.server import Opening
 
 #: Trains clients of some runs, each from its run's model: (run, client) pairs in, one update each.
 Train = Callable[[list[tuple[int, int]]], Tensor]
@@ -33,23 +32,26 @@ class Answers:
         The signal that was asked for, one number per client, NaN for those who were not asked.
     trained, updates
         The clients that had to train for it, sorted, and their updates, one row each.
+    diverged
+        Whether an answer was not finite; it then counts as none.
     """
 
     signals: dict[str, NDArray[np.float64]]
     trained: NDArray[np.int64]
     updates: Tensor | None = None
+    diverged: bool = False
 
-    def untrained(self, cohort: Cohort) -> NDArray[np.int64]:
-        """Return the drawn clients that have not trained yet."""
-        return np.setdiff1d(cohort.clients, self.trained, assume_unique=True)
+    def untrained(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return those of the clients that have not trained yet, in their order."""
+        return clients[~np.isin(clients, self.trained)]
 
-    def with_updates_of(self, cohort: Cohort, fresh: Tensor) -> Tensor:
-        """Return all drawn clients' updates; ``fresh`` are those of the untrained ones."""
+    def with_updates_of(self, clients: NDArray[np.int64], fresh: Tensor) -> Tensor:
+        """Return all these clients' updates; ``fresh`` are those of the untrained ones."""
         if self.updates is None:
             return fresh
-        before = np.isin(cohort.clients, self.trained)
-        rows = fresh.new_empty((len(cohort), fresh.shape[1]))
-        own = np.searchsorted(self.trained, cohort.clients[before])
+        before = np.isin(clients, self.trained)
+        rows = fresh.new_empty((len(clients), fresh.shape[1]))
+        own = np.searchsorted(self.trained, clients[before])
         known = torch.from_numpy(before).to(rows.device)
         rows[known] = self.updates[torch.from_numpy(own).to(rows.device)]
         rows[~known] = fresh
@@ -82,22 +84,14 @@ def ask_all(
             values, _ = evaluator.losses_of(model, clients)
         else:
             values = opening.times.duration[clients]
-        everyone = np.full(len(opening.times.duration), np.nan)
-        everyone[clients] = _finite(signal, values)
-        found.append(Answers({signal: everyone}, NOBODY if own is None else clients, own))
-    return found
-
-
-def _finite(signal: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Refuse what a diverging training answers: NaN would read as a client that was not asked."""
-    if not np.isfinite(values).all():
-        if signal == "duration":
+        finite = np.isfinite(values)
+        if signal == "duration" and not finite.all():
             raise SimulationError(
                 "Simulation: asked for duration, a client's is not finite; its device is too slow. "
                 "Raise its speed and bandwidths, or leave the client out."
             )
-        raise SimulationError(
-            f"Simulation: asked for {signal}, a client answered with a number that is not finite; "
-            f"training diverges. Lower lr or server_lr, or leave the run out."
-        )
-    return values
+        everyone = np.full(len(opening.times.duration), np.nan)
+        everyone[clients] = np.where(finite, values, np.nan)
+        trained = NOBODY if own is None else clients
+        found.append(Answers({signal: everyone}, trained, own, not finite.all()))
+    return found

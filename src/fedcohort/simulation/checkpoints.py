@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,9 +14,9 @@ from numpy.typing import NDArray
 
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.history import History
-from fedcohort.whole_file import read_sealed, write_sealed
+from fedcohort.whole_file import read_arrays, write_arrays
 
-FORMAT = "fedcohort checkpoint 1"
+FORMAT = "fedcohort checkpoint 2"
 
 Arrays = dict[str, NDArray[np.generic]]
 
@@ -52,21 +51,17 @@ class Checkpoint:
         arrays: Arrays = {"head": np.array(json.dumps(head)), "models": self.models}
         for number, server in enumerate(self.servers):
             arrays |= {f"{number}.{name}": array for name, array in server.items()}
-        buffer = io.BytesIO()
-        np.savez(buffer, **arrays)  # type: ignore[arg-type]
-        write_sealed(path, FORMAT, buffer.getvalue())
+        write_arrays(path, FORMAT, arrays)
 
     @classmethod
     def load(cls, path: Path, *, expected: Mapping[str, str]) -> Checkpoint:
         """Read a checkpoint of the simulation with this fingerprint; refuse every other file."""
         try:
-            content = io.BytesIO(read_sealed(path, FORMAT))
+            arrays = read_arrays(path, FORMAT)
         except (OSError, ValueError) as error:
             raise SimulationError(
                 f"checkpoint {path}: cannot be read ({error}). Start anew, or use another file."
             ) from error
-        with np.load(content, allow_pickle=False) as found:
-            arrays = {name: found[name] for name in found.files}
         head = json.loads(str(arrays.pop("head")))
         made_with, models = head["fingerprint"], arrays.pop("models")
         differ = [name for name in expected if made_with.get(name) != expected[name]]

@@ -59,17 +59,12 @@ class Clock:
 
     @property
     def has_availability(self) -> bool:
-        """Whether there are moments at which somebody is away."""
+        """Whether availability is modelled."""
         return self._devices.availability is not None
 
-    def population(self) -> Population | None:
-        """Return the clients that are there now, the others with size 0; None: nobody."""
-        if not self.has_availability:
-            return self._population
-        here = self._devices.available(self.now)
-        if not (here & (self._population.sizes > 0)).any():
-            return None
-        return self._population.restricted(here)
+    def available(self) -> NDArray[np.bool_] | None:
+        """Return who is there now, shape (n_clients,); None: everyone, always."""
+        return self._devices.available(self.now) if self.has_availability else None
 
     def times(self, round_: int) -> Times:
         """Return how long everything takes in a round."""

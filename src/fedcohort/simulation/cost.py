@@ -19,6 +19,11 @@ their work was used or not.
 
 **Contacted.** Clients that were sent anything.
 
+**Failures.** A client that fails (``Run(failures=...)``) is sent the model and fails at once: it
+neither computes nor answers, and nobody waits for it. A client whose answer does not count
+(over-selection by ``extra``, or training that diverged) has trained, but its update is not
+received.
+
 **Simulated seconds.** What the server waits for: first for the slowest asked client's number, then
 for the answers of the drawn (:meth:`fedcohort.Recipe.waits`; by default the slowest one's). The
 server's own computing, and measuring, take no simulated time. Nor do numbers that travel together
@@ -47,6 +52,7 @@ SHORTEST_WAIT = 1e-6
 WAIT_IN_VAIN = 60.0
 
 Seconds = NDArray[np.float64]
+NOBODY = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,23 +125,34 @@ NOTHING = _Ask(gets_model=False, answers=False)
 
 
 def round_cost(
-    recipe: Recipe, request: Request | None, cohort: Cohort, times: Times, *, model_bytes: int
+    recipe: Recipe,
+    request: Request | None,
+    cohort: Cohort,
+    times: Times,
+    *,
+    model_bytes: int,
+    idle: NDArray[np.int64] = NOBODY,
+    failed: NDArray[np.int64] = NOBODY,
 ) -> Cost:
-    """Count what a round cost in which ``request`` was asked and ``cohort`` was drawn."""
+    """Count what a round cost in which ``request`` was asked and ``cohort`` answered.
+
+    Beside them, ``idle`` trained for nothing, and ``failed`` were sent the model.
+    """
     asked = np.empty(0, dtype=np.int64) if request is None else request.clients
     ask = NOTHING
     if request is not None:
         late = recipe.overselects and request.signal == "duration"
         ask = OVERSELECTING if late else ASKING[request.signal]
-    drawn = cohort.clients
+    drawn = np.union1d(cohort.clients, idle)
     fresh = np.setdiff1d(drawn, asked, assume_unique=True)
     sent = fresh if ask.gets_model else drawn
     trained = fresh if ask.trains else drawn
-    down = model_bytes * (len(sent) + ask.gets_model * len(asked))
+    unasked = np.setdiff1d(failed, asked) if ask.gets_model else failed
+    down = model_bytes * (len(sent) + len(unasked) + ask.gets_model * len(asked))
     if ask.answers and not ask.gets_model:
         down += NUMBER_BYTES * len(asked)
     riding = int("past_loss" in recipe.signals)
-    up = (model_bytes + NUMBER_BYTES * riding) * len(drawn)
+    up = (model_bytes + NUMBER_BYTES * riding) * len(cohort)
     up += NUMBER_BYTES * ask.answers * len(asked)
     computed = [*times.train[trained]]
     computed += [*times.train[asked]] if ask.trains else []
@@ -144,7 +161,7 @@ def round_cost(
         bytes_down=down,
         bytes_up=up,
         client_seconds=math.fsum(computed),
-        contacted=len(np.union1d(asked, drawn)),
+        contacted=len(np.union1d(np.union1d(asked, drawn), failed)),
         simulated_seconds=_asking_seconds(ask, asked, times)
         + _waiting_seconds(recipe, ask, asked, cohort, times),
     )

@@ -127,7 +127,7 @@ class _Samples:
     """The samples that clients use, each once, and who uses which."""
 
     def __init__(self, parts: Indices) -> None:
-        self.sizes = np.array([len(part) for part in parts])
+        self.sizes = np.array([len(part) for part in parts], dtype=np.int64)
         entries = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
         used, self._entry = np.unique(entries, return_inverse=True)
         self._client = np.repeat(np.arange(len(parts)), self.sizes)

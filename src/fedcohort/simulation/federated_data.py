@@ -102,8 +102,8 @@ class FederatedData:
 
     @property
     def population(self) -> Population:
-        """The clients, by their number of training samples."""
-        return Population([len(part) for part in self.train])
+        """The clients, by their number of training samples; their groups are their main classes."""
+        return Population([len(part) for part in self.train], groups=self.main_class().tolist())
 
     def class_counts(self) -> NDArray[np.int64]:
         """Return the training samples of each client and class, shape (n_clients, n_classes)."""

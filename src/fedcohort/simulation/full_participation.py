@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedcohort.arrays import as_numpy
 from fedcohort.designs import Design
 from fedcohort.difference import ControlVariates
 from fedcohort.simulation.batches import Lane
@@ -59,7 +60,7 @@ class FullParticipation:
                 own = done[k]
                 assert own is not None  # for mypy: they were left out
                 everyone = np.arange(self._runs[k].data.n_clients)
-                known = None if own.variates is None else own.variates.of(everyone).cpu().numpy()
+                known = None if own.variates is None else as_numpy(own.variates.of(everyone))
                 gradients = self._gradients[k](models[k]).cpu().numpy()
                 facts = (own.design, own.step.cpu().numpy(), updates, gradients, known)
                 found[k] = self._pool.submit(yardstick, *facts)

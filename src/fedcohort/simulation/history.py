@@ -34,6 +34,11 @@ class Round:
         and the design has distributions.
     cost
         Bytes, client work and simulated time; None in rounds that an older version recorded.
+    failed
+        Clients that were asked and whose update is missing: they failed, or their training is
+        not finite.
+    diverged
+        Whether something was not finite in this round or before.
     """
 
     round_: int
@@ -49,11 +54,18 @@ class Round:
     yardstick: Yardstick | None = None
     rows: list[int] | None = None
     cost: Cost | None = None
+    failed: list[int] = field(default_factory=list)
+    diverged: bool = False
 
     @property
     def distinct_clients(self) -> int:
         """How many clients trained."""
         return len(self.clients)
+
+    @property
+    def failed_clients(self) -> int:
+        """How many updates are missing."""
+        return len(self.failed)
 
 
 #: What depends on the machine, not on the seed.
@@ -70,6 +82,11 @@ class History:
     def measured(self) -> list[Round]:
         """The rounds whose model was measured."""
         return [each for each in self.rounds if each.quality is not None]
+
+    @property
+    def diverged_at(self) -> int | None:
+        """The first round in which something was not finite; None: everything always was."""
+        return next((each.round_ for each in self.rounds if each.diverged), None)
 
     def as_dicts(self, *, times: bool = True) -> list[dict[str, Any]]:
         """Return every round as plain numbers; without ``times``, what a seed determines."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,11 @@ class Yardstick:
     beta_squared: float
     kappa_squared: float
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether every client's training and gradient was finite."""
+        return not math.isnan(self.squared_error)
+
 
 def yardstick(
     design: Design,
@@ -49,9 +54,11 @@ def yardstick(
     """Compare a cohort's aggregate with what all clients' updates and gradients say.
 
     ``updates``, ``gradients`` and ``remembered`` (h of the difference estimator) have shape
-    (n_clients, size), ``aggregate`` (size,).
+    (n_clients, size), ``aggregate`` (size,). Where a client's are not finite, every number is NaN.
     """
     importance = design.population.importance
+    if not all(np.isfinite(each).all() for each in (updates, gradients)):
+        return Yardstick(*[math.nan] * len(fields(Yardstick)))
     error = aggregate.astype(np.float64) - importance @ updates
     mean = importance @ gradients
     squares = float(importance @ np.einsum("ij,ij->i", gradients, gradients, dtype=np.float64))

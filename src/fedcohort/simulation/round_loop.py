@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
@@ -35,12 +35,11 @@ from fedcohort.simulation.models import (
     flat_parameters,
     make_model,
 )
-from fedcohort.simulation.openings import Opening
 from fedcohort.simulation.options import Options
 from fedcohort.simulation.oracle import Yardstick
 from fedcohort.simulation.resident_data import ResidentData
-from fedcohort.simulation.runs import Drawn, Run
-from fedcohort.simulation.server import Server
+from fedcohort.simulation.runs import Run
+from fedcohort.simulation.server import Drawn, Opening, Outcome, Server
 
 
 @final
@@ -96,12 +95,12 @@ class Simulation:
         shape = next(iter(modules.values())).to(device)
         data = ResidentData(runs[0].data.dataset, device)
         check_outputs(shape, data, runs[0].data.dataset.n_classes)
-        slots = sum(min(run.recipe.cohort_size, run.data.n_clients) for run in runs)
+        slots = sum(min(run.recipe.cohort_size + run.extra, run.data.n_clients) for run in runs)
         self._trainer = LocalTrainer(shape, training, data, slots=slots)
         self._evaluators = [Evaluator(shape, data, run.data) for run in runs]
         self._servers = [
-            Server(run, evaluator, self.options, training, model)
-            for run, evaluator, model in zip(runs, self._evaluators, self._models, strict=True)
+            Server(run, evaluator, self.options, training, n_parameters=self._models.shape[1])
+            for run, evaluator in zip(runs, self._evaluators, strict=True)
         ]
         # Runs are independent of each other; their matrix products leave the interpreter free.
         self._learners = sum(run.recipe.learns for run in runs)
@@ -126,11 +125,11 @@ class Simulation:
 
         Where clients come and go: as if all were there. Where a recipe asks them, they are asked.
         """
-        openings = [server.open(self._next_round, everyone=True) for server in self._servers]
+        openings = [server.open_to_all(self._next_round) for server in self._servers]
         answers = self._ask(openings)
         return [
-            server.next_design(opening, answer.signals)
-            for server, opening, answer in zip(self._servers, openings, answers, strict=True)
+            server.selector.next_design(answer.signals)
+            for server, answer in zip(self._servers, answers, strict=True)
         ]
 
     def run(
@@ -198,28 +197,36 @@ class Simulation:
         drawn = _sharing_time(drawn, time.perf_counter() - start)
         if self.options.overlap and not last:
             for server in self._servers:
-                server.prepare(round_ + 1, self._pool)
+                server.prepare(self._pool)
         start = time.perf_counter()
-        updates = self._train(drawn, answers, round_)
-        steps = self._steps(drawn, updates)
-        moved = self._moved(steps)
-        losses = [
-            server.reported_losses(model, one)
-            for server, model, one in zip(self._servers, self._models, drawn, strict=True)
+        outcomes = self._trained_outcomes(drawn, answers, round_)
+        steps = [
+            server.selector.step(outcome.updates, outcome.clients)
+            for server, outcome in zip(self._servers, outcomes, strict=True)
         ]
+        moved, stays = self._moved(steps)
         seconds = asking + time.perf_counter() - start
         start = time.perf_counter()
-        sticks = self._yardsticks(drawn, steps, round_)
+        sticks, lost = self._yardsticks(drawn, steps, round_)
         shared = (time.perf_counter() - start) / len(self.runs)
         judged = []
-        for server, model, stick in zip(self._servers, moved, sticks, strict=True):
+        for k, server in enumerate(self._servers):
             start = time.perf_counter()
-            quality = server.measure(model, round_, last=last)
-            judged.append((quality, stick, shared + time.perf_counter() - start))
+            quality = server.measure(moved[k], round_, last=last)
+            judged.append(
+                replace(
+                    outcomes[k],
+                    has_diverged=answers[k].diverged or stays[k] or lost[k],
+                    quality=quality,
+                    yardstick=sticks[k],
+                    train_seconds=seconds,
+                    measure_seconds=shared + time.perf_counter() - start,
+                )
+            )
         # Nothing has changed so far: an interrupted round can be played again.
         self._models, self._next_round = moved, round_ + 1
-        for k, server in enumerate(self._servers):
-            server.commit(drawn[k], updates[k], judged[k], losses=losses[k], train_seconds=seconds)
+        for server, one, outcome in zip(self._servers, drawn, judged, strict=True):
+            server.commit(one, outcome)
 
     def _ask(self, openings: list[Opening]) -> list[Answers]:
         """Let the asked clients of all runs answer, from the round's models."""
@@ -228,18 +235,32 @@ class Simulation:
             openings, self._evaluators, self._models, lambda who: self._trained(who, round_)
         )
 
-    def _train(self, drawn: list[Drawn], answers: list[Answers], round_: int) -> list[Tensor]:
-        """Train all runs' cohorts at once; return each run's updates, shape (clients, size).
+    def _trained_outcomes(
+        self, drawn: list[Drawn], answers: list[Answers], round_: int
+    ) -> list[Outcome]:
+        """Train the clients of all runs at once; leave out updates that are not finite.
 
         Clients that have trained before the draw do not train again.
         """
-        left = [a.untrained(each.cohort) for a, each in zip(answers, drawn, strict=True)]
+        left = [a.untrained(one.trains) for a, one in zip(answers, drawn, strict=True)]
         who = [(k, int(client)) for k, clients in enumerate(left) for client in clients]
         fresh = self._trained(who, round_).split([len(clients) for clients in left])
-        return [
-            a.with_updates_of(each.cohort, own)
-            for a, each, own in zip(answers, drawn, fresh, strict=True)
+        updates = [
+            a.with_updates_of(one.trains, own)
+            for a, one, own in zip(answers, drawn, fresh, strict=True)
         ]
+        # One look at all of them: on a GPU each look waits for its work.
+        finite = torch.cat([rows.isfinite().all(dim=1) for rows in updates]).cpu().numpy()
+        parts = np.split(finite, np.cumsum([len(one.trains) for one in drawn])[:-1])
+        outcomes = []
+        for server, model, one, rows, good in zip(
+            self._servers, self._models, drawn, updates, parts, strict=True
+        ):
+            clients = one.trains[good]
+            rows = rows if good.all() else rows[torch.from_numpy(good).to(rows.device)]
+            losses = server.reported_losses(model, clients)
+            outcomes.append(Outcome(clients, rows, one.trains[~good], losses=losses))
+        return outcomes
 
     def _trained(self, who: list[tuple[int, int]], round_: int) -> Tensor:
         """Train these clients of these runs; one update each."""
@@ -248,43 +269,32 @@ class Simulation:
         ]
         return self._trainer.updates(self._models, lanes, round_)
 
-    def _steps(self, drawn: list[Drawn], updates: list[Tensor]) -> list[Tensor]:
-        """Aggregate every run's updates by its cohort's weights."""
-        steps = []
-        for server, each, update in zip(self._servers, drawn, updates, strict=True):
-            if server.variates is None or each.design is None:
-                steps.append(torch.from_numpy(each.cohort.weights).to(update) @ update)
-            else:
-                cohort = each.cohort
-                steps.append(server.variates.aggregate(cohort.clients, cohort.weights, update))
-        return steps
+    def _moved(self, steps: list[Tensor]) -> tuple[Tensor, list[bool]]:
+        """Move every model by its step; one that would not be finite stays where it is.
 
-    def _moved(self, steps: list[Tensor]) -> Tensor:
-        """Move every model by its aggregate: the one formula."""
-        moved = self._models.clone()
-        for k, step in enumerate(steps):
-            moved[k] += self.options.server_lr * step
-        finite = moved.isfinite().all(dim=1).tolist()  # waits for the device: the time is its work
-        if not all(finite):
-            run = self.runs[finite.index(False)]
-            raise SimulationError(
-                f"Simulation: {run.recipe.name}'s model with seed {run.seed} is no longer finite; "
-                f"training diverges. Lower lr or server_lr, or leave the run out."
-            )
-        return moved
+        Returns the models, and which of them stay for that reason.
+        """
+        moved = self._models + self.options.server_lr * torch.stack(steps)
+        finite = moved.isfinite().all(dim=1)
+        moved = torch.where(finite[:, None], moved, self._models)
+        return moved, (~finite).tolist()  # waits for the device: the time is its work
 
     def _yardsticks(
         self, drawn: list[Drawn], steps: list[Tensor], round_: int
-    ) -> list[Yardstick | None]:
-        """Where it is asked for, let all clients train from the round's models, and compare."""
+    ) -> tuple[list[Yardstick | None], list[bool]]:
+        """Where it is asked for, let all clients train from the round's models, and compare.
+
+        Returns the yardsticks, and of which runs they are not finite.
+        """
         every = self.options.oracle_every
         if every is None or round_ % every:
-            return [None] * len(self.runs)
+            return [None] * len(self.runs), [False] * len(self.runs)
         facts = [
-            None if each.design is None else Aggregated(each.design, step, server.variates)
-            for each, step, server in zip(drawn, steps, self._servers, strict=True)
+            None if one.design is None else Aggregated(one.design, step, server.selector.variates)
+            for one, step, server in zip(drawn, steps, self._servers, strict=True)
         ]
-        return self._everyone.yardsticks(self._models, facts, round_)
+        sticks = self._everyone.yardsticks(self._models, facts, round_)
+        return sticks, [stick is not None and not stick.is_finite for stick in sticks]
 
     def _checkpoint(self) -> Checkpoint:
         return Checkpoint(
@@ -301,10 +311,7 @@ class Simulation:
         dataset = self.runs[0].data.dataset
         return fingerprint(
             {
-                "runs": [
-                    *((run.recipe, run.seed, run.estimator) for run in self.runs),
-                    *self._device_parts(),
-                ],
+                "runs": [part for run in self.runs for part in run.parts()],
                 "training": self.training,
                 "options": replace(self.options, device="auto"),
                 "model": self._architecture,
@@ -315,12 +322,6 @@ class Simulation:
                 ],
             }
         )
-
-    def _device_parts(self) -> Iterator[object]:
-        """Name the runs that have devices, and all of these; nothing where no run has any."""
-        for k, run in enumerate(self.runs):
-            if run.devices is not None:
-                yield from (f"devices of {k}", *run.devices.parts())
 
 
 def _sharing_time(drawn: list[Drawn], seconds: float) -> list[Drawn]:

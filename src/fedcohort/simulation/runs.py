@@ -1,26 +1,43 @@
-"""What is trained, and what a round of it drew."""
+"""What is trained: who is drawn how, on whose data, and how clients fail."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import index
 
-from fedcohort.cohort import Cohort
-from fedcohort.designs import Design, Recipe
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedcohort.designs import Recipe
 from fedcohort.designs.recipe import estimator_for
 from fedcohort.difference import Difference, EstimatorName
-from fedcohort.simulation.cost import Cost
+from fedcohort.errors import SimulationError
+from fedcohort.failures import FailureRule, OnFailure
+from fedcohort.selector import Selector
 from fedcohort.simulation.devices import Devices
 from fedcohort.simulation.federated_data import FederatedData
-from fedcohort.simulation.openings import Opening
+from fedcohort.streams import Stream, stream
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
     """One training: who is drawn how, on whose data, from which seed, and how it is aggregated.
 
-    ``estimator`` is ``"plain"``, ``"difference"``, or a :class:`fedcohort.Difference`. Without
-    ``devices`` all clients are equal (``Devices.equal``) and always there.
+    Attributes
+    ----------
+    recipe, data, seed
+        How clients are drawn, what they hold, and the seed of everything random.
+    estimator
+        ``"plain"``, ``"difference"``, or a :class:`fedcohort.Difference`.
+    devices
+        What clients train on; None: all are equal (``Devices.equal``) and always available.
+    failures
+        The chance that a drawn client sends no update, one number or one per client; None: 0. It
+        is drawn anew in every round, from a stream of its own: two runs with one seed lose the
+        same clients.
+    on_failure, tries, extra
+        What becomes of the weight of lost clients; see :class:`fedcohort.Selector`. With
+        ``extra``, clients answer in the order of their durations.
     """
 
     recipe: Recipe
@@ -28,25 +45,54 @@ class Run:
     seed: int = 0
     estimator: EstimatorName | Difference = "plain"
     devices: Devices | None = None
+    failures: ArrayLike | None = None
+    on_failure: OnFailure = "keep"
+    tries: int = 10
+    extra: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", index(self.seed))
         # One name for each estimator: checkpoints are recognised by it.
         settings = estimator_for("Run", self.recipe, self.estimator)
         object.__setattr__(self, "estimator", settings or "plain")
+        FailureRule(self.on_failure, self.tries, self.extra)
+        if self.failures is not None:
+            object.__setattr__(self, "failures", self._chances(self.failures))
 
+    def _chances(self, failures: ArrayLike) -> NDArray[np.float64]:
+        """Return one chance per client."""
+        chances = np.asarray(failures, dtype=np.float64)
+        n = self.data.n_clients
+        if chances.shape not in ((), (n,)) or not ((chances >= 0) & (chances <= 1)).all():
+            raise SimulationError(
+                f"Run: failures must be a chance from 0 to 1, or one for each of the {n} clients; "
+                f"got {failures!r}."
+            )
+        return np.broadcast_to(chances, (n,)).copy()
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
-    """A round's design, cohort and cost, and how long drawing took; no design: nobody was there."""
+    def selector(self, *, sketch: int | None = None, overlap: bool = False) -> Selector:
+        """Make the run's selector; what cannot be drawn from is refused here."""
+        return Selector(
+            self.recipe,
+            self.data.population,
+            seed=self.seed,
+            estimator=self.estimator,
+            sketch=sketch,
+            on_failure=self.on_failure,
+            tries=self.tries,
+            extra=self.extra,
+            overlap=overlap,
+        )
 
-    opening: Opening
-    design: Design | None
-    cohort: Cohort
-    cost: Cost
-    seconds: float
+    def failing(self, round_: int) -> NDArray[np.bool_]:
+        """Say who sends no update in a round, if drawn; shape (n_clients,)."""
+        if self.failures is None:
+            return np.zeros(self.data.n_clients, dtype=bool)
+        rng = stream(self.seed, round_=round_, use=Stream.FAILURES)
+        return np.asarray(rng.random(self.data.n_clients) < np.asarray(self.failures))
 
-    @property
-    def round_(self) -> int:
-        """The round, from 0."""
-        return self.opening.round_
+    def parts(self) -> list[object]:
+        """Return all that a checkpoint is recognised by, data aside."""
+        rule = (self.on_failure, self.tries, self.extra)
+        devices = [] if self.devices is None else self.devices.parts()
+        return [(self.recipe, self.seed, self.estimator), rule, self.failures, *devices]

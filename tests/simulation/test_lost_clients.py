@@ -1,0 +1,220 @@
+"""Clients that fail or diverge: what becomes of their weight, and that nobody else stops."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+
+import torch
+
+from fedcohort import Multinomial, Recipe, Selector, SizeClustered, Stream, Uniform, stream
+from fedcohort.errors import SelectorError, SimulationError
+from fedcohort.failures import OnFailure
+from fedcohort.simulation import (
+    Devices,
+    History,
+    LocalTraining,
+    Options,
+    Run,
+    Simulation,
+    load_dataset,
+    mlp,
+    one_class_shards,
+)
+from fedcohort.simulation.local_trainer import LocalTrainer
+from populations import rng
+
+TRAINING = LocalTraining(steps=3, batch_size=6, lr=0.1)
+DIGITS = one_class_shards(
+    load_dataset("digits"), seed=0, clients_per_class=3, train_size=30, test_size=8
+).renumbered(rng())
+N = DIGITS.n_clients
+
+
+def simulation_of(*runs: Run, **options: Any) -> Simulation:
+    return Simulation(runs, lambda: mlp(64, 20), TRAINING, Options(device="cpu", **options))
+
+
+def played(recipe: Recipe, rounds: int = 8, **settings: Any) -> History:
+    (history,) = simulation_of(Run(recipe, DIGITS, 7, **settings)).run(rounds)
+    return history
+
+
+def failing(round_: int, chances: Any) -> np.ndarray:
+    """Say by hand who fails in a round of seed 7."""
+    return np.asarray(stream(7, round_=round_, use=Stream.FAILURES).random(N) < chances)
+
+
+def test_without_chances_nobody_fails() -> None:
+    never, none = played(Multinomial(4), failures=0.0), played(Multinomial(4))
+
+    assert never.as_dicts(times=False) == none.as_dicts(times=False)
+    assert all(each.failed == [] for each in none.rounds)
+
+
+def test_who_fails_has_a_stream_of_its_own() -> None:
+    """Half of the clients never fail; the others often: the same ones whatever the design."""
+    chances = np.where(np.arange(N) < 15, 0.0, 0.7)
+    histories = [played(recipe, failures=chances) for recipe in (Multinomial(6), SizeClustered(6))]
+
+    for history, recipe in zip(histories, (Multinomial(6), SizeClustered(6)), strict=True):
+        selector = Selector(recipe, DIGITS.population, seed=7)
+        for each in history.rounds:
+            drawn, fails = selector.draw(), failing(each.round_, chances)
+            assert each.failed == [i for i in drawn.clients.tolist() if fails[i]]
+            assert each.clients == [i for i in drawn.clients.tolist() if not fails[i]]
+            selector.skip()
+    assert sum(len(each.failed) for each in histories[0].rounds) > 5
+
+
+@pytest.mark.parametrize("on_failure", ["keep", "redraw", "renormalise"])
+def test_weights_are_those_of_a_selector_with_the_same_losses(on_failure: OnFailure) -> None:
+    history = played(SizeClustered(5), rounds=12, failures=0.5, on_failure=on_failure, tries=3)
+
+    selector = Selector(SizeClustered(5), [30] * N, seed=7, on_failure=on_failure, tries=3)
+    for each in history.rounds:
+        selector.draw()
+        fails = failing(each.round_, 0.5)
+        while selector.redraw([i for i in selector.asked if fails[i]]):
+            pass
+        settled = selector.settle([i for i in selector.asked if not fails[i]])
+        assert each.clients == settled.clients.tolist()
+        assert each.weights == settled.weights.tolist()
+        assert each.residual == settled.residual
+        selector.skip()
+    sums = {sum(each.weights) for each in history.rounds}
+    assert (sums == {1.0}) is (on_failure == "renormalise")
+
+
+def test_with_extra_draws_the_fastest_count() -> None:
+    devices = Devices.generated(N, 3)
+    history = played(SizeClustered(4), extra=3, devices=devices)
+
+    selector = Selector(SizeClustered(7), [30] * N, seed=7)
+    model, samples = 4 * 1510, 3 * 6
+    seconds = model / devices.down + samples / devices.speed + model / devices.up
+    for each in history.rounds:
+        drawn = selector.draw()
+        order = sorted(drawn.clients.tolist(), key=seconds.__getitem__)
+        assert each.clients == sorted(order[: len(each.clients)])
+        assert sum(each.counts) >= 4 > sum(each.counts) - each.counts[0]
+        assert each.residual == 0.0
+        selector.skip()
+
+
+def test_a_client_that_fails_costs_the_model_and_no_time() -> None:
+    """Whoever answers takes the same time; the others get the model and send nothing."""
+    history = played(Uniform(10), failures=0.5)
+
+    model = 4 * 1510
+    for each in history.rounds:
+        assert each.cost is not None
+        assert each.cost.contacted == len(each.clients) + len(each.failed) == 10
+        assert each.cost.bytes_down == 10 * model
+        assert each.cost.bytes_up == len(each.clients) * model
+        assert each.cost.client_seconds == pytest.approx(len(each.clients) * 0.018)
+
+
+def test_a_resumed_run_loses_the_same_clients(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+
+    def fresh(**changes: Any) -> Simulation:
+        settings: dict[str, Any] = {"failures": 0.4, "on_failure": "redraw", "tries": 4} | changes
+        runs = [Run(Multinomial(4), DIGITS, 7, e, **settings) for e in ("plain", "difference")]
+        return simulation_of(*runs)
+
+    whole = fresh()
+    whole.run(7)
+    fresh().run(3, checkpoint=path)
+    resumed = fresh()
+    resumed.resume(path)
+    resumed.run(7)
+
+    assert (resumed.models == whole.models).all()
+    for one, other in zip(resumed.histories, whole.histories, strict=True):
+        assert one.as_dicts(times=False) == other.as_dicts(times=False)
+    for changes in ({"failures": 0.5}, {"tries": 5}, {"on_failure": "keep"}, {"failures": None}):
+        with pytest.raises(SimulationError, match="another simulation; runs differ"):
+            fresh(**changes).resume(path)
+
+
+@pytest.mark.parametrize("failures", [-0.1, 1.1, math.nan, [0.1, 0.2], [[0.1] * N]])
+def test_chances_that_are_none_are_refused(failures: Any) -> None:
+    with pytest.raises(SimulationError, match="Run: failures must be a chance from 0 to 1"):
+        Run(Multinomial(4), DIGITS, failures=failures)
+
+
+def test_a_rule_that_is_none_is_refused() -> None:
+    with pytest.raises(SelectorError, match="extra must be 0 with on_failure='redraw'"):
+        Run(Multinomial(4), DIGITS, on_failure="redraw", extra=2)
+
+
+def poisoned(monkeypatch: pytest.MonkeyPatch, run: int, client: int, from_round: int) -> None:
+    """Let one client of one run train to NaN from a round on."""
+    original = LocalTrainer.updates
+
+    def updates(trainer: LocalTrainer, models: Any, lanes: Any, round_: int) -> torch.Tensor:
+        found = original(trainer, models, lanes, round_)
+        for k, lane in enumerate(lanes):
+            if (lane.model, lane.client) == (run, client) and round_ >= from_round:
+                found[k, 3] = math.nan
+        return found
+
+    monkeypatch.setattr(LocalTrainer, "updates", updates)
+
+
+def test_a_client_that_diverges_counts_as_failed_and_stops_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Client 5 of the first run, from round 3 on; the second run goes on as it would alone."""
+    runs = [Run(Multinomial(8), DIGITS, 7), Run(SizeClustered(8), DIGITS, 7)]
+    before, alone = simulation_of(*runs).run(9)
+    drawn = [each.round_ for each in before.rounds if 5 in each.clients and each.round_ >= 3]
+    poisoned(monkeypatch, run=0, client=5, from_round=3)
+    simulation = simulation_of(*runs)
+
+    bad, good = simulation.run(9)
+
+    np.testing.assert_equal(good.as_dicts(times=False), alone.as_dicts(times=False))
+    assert bad.diverged_at == drawn[0]
+    assert [each.round_ for each in bad.rounds if each.diverged] == list(range(drawn[0], 9))
+    assert [each.round_ for each in bad.rounds if each.failed == [5]] == drawn
+    for each, whole in zip(bad.rounds, before.rounds, strict=True):
+        lost = [w for client, w in zip(whole.clients, whole.weights, strict=True) if client == 5]
+        assert each.residual == (sum(lost) if each.round_ in drawn else 0.0)
+    assert np.isfinite(simulation.models).all()
+
+
+def test_a_client_that_only_the_oracle_trains_marks_the_run_and_stops_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = [Run(Uniform(2), DIGITS, 7), Run(SizeClustered(4), DIGITS, 7)]
+    before, alone = simulation_of(*runs, oracle_every=2).run(4)
+    idle = next(i for i in range(30) if not any(i in each.clients for each in before.rounds))
+    poisoned(monkeypatch, run=0, client=idle, from_round=2)
+
+    bad, good = simulation_of(*runs, oracle_every=2).run(4)
+
+    np.testing.assert_equal(good.as_dicts(times=False), alone.as_dicts(times=False))
+    assert bad.diverged_at == 2
+    assert [each.clients for each in bad.rounds] == [each.clients for each in before.rounds]
+    stick = bad.rounds[2].yardstick
+    assert stick is not None
+    assert not stick.is_finite
+    assert bad.rounds[0].yardstick == before.rounds[0].yardstick
+
+
+def test_a_model_that_would_leave_the_floats_stays_where_it_is() -> None:
+    runs = [Run(Multinomial(4), DIGITS, 7)]
+    options = Options(device="cpu", server_lr=1e38)
+    simulation = Simulation(runs, lambda: mlp(64, 20), replace(TRAINING, lr=1e3), options)
+
+    (history,) = simulation.run(2)
+
+    assert history.diverged_at is not None
+    assert np.isfinite(simulation.models).all()
