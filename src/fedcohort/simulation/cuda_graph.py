@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from fedcohort.simulation.gradients import Gradients
-from fedcohort.simulation.local_training import LocalTraining
+from fedcohort.simulation.local_training import LocalTraining, Sgd
 from fedcohort.simulation.parameters import Layout
 from fedcohort.simulation.resident_data import ResidentData
-from fedcohort.simulation.sgd import Sgd
 
 WARM_UP_STEPS = 3
 

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from fedcohort.simulation.batches import Lane, Schedule, make_schedule
 from fedcohort.simulation.cuda_graph import GraphedSteps
 from fedcohort.simulation.gradients import StackedLinearGradients, gradients_of
-from fedcohort.simulation.local_training import LocalTraining
+from fedcohort.simulation.local_training import LocalTraining, Sgd
 from fedcohort.simulation.parameters import Layout
 from fedcohort.simulation.resident_data import ResidentData
-from fedcohort.simulation.sgd import Sgd
 
 #: Lanes whose parameters fill about this many bytes train at a time.
 LANE_BYTES = 2**28

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from fedcohort.designs import Design
 from fedcohort.errors import SimulationError
-from fedcohort.simulation.asking import Answers, ask_all
 from fedcohort.simulation.batches import Lane
 from fedcohort.simulation.checkpoints import Checkpoint, fingerprint
 from fedcohort.simulation.evaluation import Evaluator
@@ -39,7 +38,7 @@ from fedcohort.simulation.options import Options
 from fedcohort.simulation.oracle import Yardstick
 from fedcohort.simulation.resident_data import ResidentData
 from fedcohort.simulation.runs import Run
-from fedcohort.simulation.server import Drawn, Opening, Outcome, Server
+from fedcohort.simulation.server import Asked, Drawn, Opening, Outcome, Server, ask_all
 
 
 @final
@@ -228,7 +227,7 @@ class Simulation:
         for server, one, outcome in zip(self._servers, drawn, judged, strict=True):
             server.commit(one, outcome)
 
-    def _ask(self, openings: list[Opening]) -> list[Answers]:
+    def _ask(self, openings: list[Opening]) -> list[Asked]:
         """Let the asked clients of all runs answer, from the round's models."""
         round_ = openings[0].round_
         return ask_all(
@@ -236,7 +235,7 @@ class Simulation:
         )
 
     def _trained_outcomes(
-        self, drawn: list[Drawn], answers: list[Answers], round_: int
+        self, drawn: list[Drawn], answers: list[Asked], round_: int
     ) -> list[Outcome]:
         """Train the clients of all runs at once; leave out updates that are not finite.
 

@@ -87,7 +87,7 @@ class Run:
     def failing(self, round_: int) -> NDArray[np.bool_]:
         """Say who sends no update in a round, if drawn; shape (n_clients,)."""
         if self.failures is None:
-            return np.zeros(self.data.n_clients, dtype=bool)
+            return np.zeros(len(self.data.train), dtype=bool)
         rng = stream(self.seed, round_=round_, use=Stream.FAILURES)
         return np.asarray(rng.random(self.data.n_clients) < np.asarray(self.failures))
 
