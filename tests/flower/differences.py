@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,15 @@ from flwr.app import ArrayRecord, ConfigRecord
 from numpy.typing import NDArray
 
 from fedcohort.flower import CohortStrategy
-from fedcohort.flower.training_round import TrainingRound
-from flower.federation import DIMENSION, SIZES, client_app, grid_of, in_its_own_loop
+from flower.federation import (
+    DIMENSION,
+    SIZES,
+    client_app,
+    counts_of,
+    grid_of,
+    in_its_own_loop,
+    weights_of,
+)
 from flower.in_process import InProcessGrid
 
 #: A reply is theta + W (Delta - h) + H: with theta = 0.25, |Delta| <= 0.3 and W <= 2 it is below 2,
@@ -26,6 +34,15 @@ def update_in(number: int, client: int) -> NDArray[np.float32]:
     """What a client adds to the model in a round."""
     steps = np.random.default_rng([number, client]).normal(size=DIMENSION)
     return (0.15 * steps.clip(-2.0, 2.0)).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Played:
+    """A round: the drawn clients' weights and counts, and why clients failed."""
+
+    weights: dict[str, float]
+    counts: dict[str, int]
+    failed: dict[str, str]
 
 
 class Federation:
@@ -46,15 +63,16 @@ class Federation:
 
     def play(
         self, strategy: CohortStrategy, number: int, start: ArrayRecord
-    ) -> tuple[TrainingRound, ArrayRecord | None]:
+    ) -> tuple[Played, ArrayRecord | None]:
         """Play a round; return it with the model, None: it stays."""
         self.number = number
         in_its_own_loop(strategy)
         messages = list(strategy.configure_train(number, start, ConfigRecord(), self.grid))
         now = strategy._round
         assert now is not None
+        played = Played(weights_of(strategy), counts_of(strategy), now.failed)
         replies = self.grid.send_and_receive(messages)
-        return now, strategy.aggregate_train(number, replies)[0]
+        return played, strategy.aggregate_train(number, replies)[0]
 
 
 class Twin:

@@ -73,6 +73,41 @@ def flat(arrays: ArrayRecord) -> NDArray[np.float64]:
     return np.concatenate([a.ravel().astype(np.float64) for a in arrays.to_numpy_ndarrays()])
 
 
+def weights_of(strategy: CohortStrategy) -> dict[str, float]:
+    """Return the weights of the open round's cohort, by client."""
+    cohort = strategy.selector.cohort
+    assert cohort is not None
+    return dict(zip(map(str, cohort.ids), cohort.weights.tolist(), strict=True))
+
+
+def counts_of(strategy: CohortStrategy) -> dict[str, int]:
+    """Return how often the open round's cohort drew each client."""
+    cohort = strategy.selector.cohort
+    assert cohort is not None
+    return dict(zip(map(str, cohort.ids), cohort.counts.tolist(), strict=True))
+
+
+def drawn(strategy: CohortStrategy) -> dict[str, int]:
+    """Return how often clients were drawn so far, of those that were."""
+    return {str(key): n for key, (n, _) in strategy.selections.summary().items() if n}
+
+
+def failed(strategy: CohortStrategy) -> dict[str, int]:
+    """Return in how many rounds clients failed so far, of those that did."""
+    counts = strategy.selections.failed.tolist()
+    ids = strategy.selector.population.ids
+    return {str(key): n for key, n in zip(ids, counts, strict=True) if n}
+
+
+def remembered(strategy: CohortStrategy) -> dict[str, NDArray[np.float32]]:
+    """Return what a learning design remembers of the clients that sent an update."""
+    memory = strategy.selector.memory
+    if memory is None:
+        return {}
+    ids = strategy.selector.population.ids
+    return {str(ids[k]): memory.updates[k] for k in np.flatnonzero(memory.seen).tolist()}
+
+
 def in_its_own_loop(strategy: CohortStrategy) -> CohortStrategy:
     """Let a test play the rounds of a strategy that must be started."""
     strategy._is_started = True

@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 
 from fedcohort import SimilarityClustered, SizeClustered
 from fedcohort.flower import CohortStrategy
-from fedcohort.flower.sent_model import SentModel
-from flower.federation import client_app, grid_of, model, one_round
+from fedcohort.flower.replies import ClientUpdate, SentModel
+from fedcohort.similarity import UpdateMemory
+from flower.federation import client_app, grid_of, model, one_round, remembered
 
 
 @pytest.fixture(params=[3, 2**20], ids="pieces of {}".format)
 def piece(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     size: int = request.param
-    monkeypatch.setattr("fedcohort.flower.sent_model.PIECE", size)
+    monkeypatch.setattr("fedcohort.flower.replies.PIECE", size)
     return size
 
 
@@ -44,30 +45,46 @@ def record_of(arrays: dict[str, NDArray[Any]]) -> ArrayRecord:
 
 
 @pytest.mark.usefixtures("piece")
-def test_updates_in_pieces_are_the_updates() -> None:
-    before, after = arrays_of(1), arrays_of(2)
-    sent = SentModel(record_of(before))
-    steps = {name: after[name].astype(np.float64) - before[name] for name in before}
-
-    update = sent.flat_update(record_of(after))
-
-    floats = [steps[name].ravel() for name in before if name != "counter"]
-    assert (update == np.concatenate(floats).astype(np.float32)).all()
-    for name, step in steps.items():
-        assert sent.norm_of_update(name, after[name]) == pytest.approx(np.linalg.norm(step))
-
-
-@pytest.mark.usefixtures("piece")
-def test_models_stretched_in_pieces_keep_shapes_and_types() -> None:
+def test_norms_in_pieces_are_the_norms() -> None:
     before, after = arrays_of(1), arrays_of(2)
     sent = SentModel(record_of(before))
     for name, own in before.items():
-        far = sent.stretched(name, Array(after[name]), 1.6)
+        step = after[name].astype(np.float64) - own
 
-        expected = own + 1.6 * (after[name].astype(np.float64) - own)
-        whole = np.rint(expected) if name == "counter" else expected
-        assert (far == whole.astype(own.dtype)).all()
+        assert sent.norm_of_update(name, after[name]) == pytest.approx(np.linalg.norm(step))
+
+
+def test_an_update_is_the_difference_in_the_models_type_or_float32() -> None:
+    before, after = arrays_of(1), arrays_of(2)
+    update = ClientUpdate(SentModel(record_of(before)), record_of(after))
+    types = [np.float32, np.float64, np.float32, np.float64, np.float64, np.int64]
+
+    assert list(update) == list(before)
+    for (name, step), kind in zip(update.items(), types, strict=True):
+        assert (step.shape, step.dtype) == (before[name].shape, np.dtype(kind))
+        assert (step == after[name].astype(kind) - before[name].astype(kind)).all()
+
+
+def test_a_moved_model_keeps_shapes_and_types() -> None:
+    before, after = arrays_of(1), arrays_of(2)
+    sent = SentModel(record_of(before))
+    steps = {name: 1.6 * (after[name].astype(np.float64) - own) for name, own in before.items()}
+
+    moved = sent.moved(steps)
+
+    assert moved is not None
+    for name, own in before.items():
+        expected = np.rint(own + steps[name]) if name == "counter" else own + steps[name]
+        far = moved[name].numpy()
+        assert (far == expected.astype(own.dtype)).all()
         assert (far.shape, far.dtype) == (own.shape, own.dtype)
+
+
+def test_a_model_that_its_types_cannot_hold_is_none() -> None:
+    sent = SentModel(record_of({"half": np.full(3, 6e4, dtype=np.float16)}))
+
+    assert sent.moved({"half": np.array([0.0, 5e3, 0.0])}) is not None
+    assert sent.moved({"half": np.array([0.0, 6e4, 0.0])}) is None
 
 
 def test_the_model_that_was_sent_is_decoded_once_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,39 +106,54 @@ def test_the_model_that_was_sent_is_decoded_once_a_round(monkeypatch: pytest.Mon
     assert len(decoded) == len(sent)  # by the second round
 
 
-def test_a_design_that_does_not_learn_keeps_no_updates(monkeypatch: pytest.MonkeyPatch) -> None:
-    flattened = []
-    monkeypatch.setattr(SentModel, "flat_update", lambda *args: flattened.append(args))
+def test_a_design_that_does_not_learn_computes_no_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = []
+    monkeypatch.setattr(SentModel, "step", lambda *args: computed.append(args))
 
-    one_round(CohortStrategy(FedAvg(), SizeClustered(4), seed=0), grid_of())
+    moved = one_round(CohortStrategy(FedAvg(), SizeClustered(4), seed=0), grid_of())
 
-    assert flattened == []
+    assert moved is not None
+    assert computed == []
 
 
-def test_where_updates_are_sketched_one_whole_update_lives_at_a_time() -> None:
-    strategy = CohortStrategy(FedAvg(), SimilarityClustered(4), seed=0, sketch=3)
-    assert strategy._memory is not None
-    alive, original, most = list[Any](), strategy._memory.shortened, []
+def test_where_updates_are_sketched_one_whole_update_lives_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also of its arrays no more than one lives beside it."""
+    parts, whole, most = list[Any](), list[Any](), list[tuple[int, int]]()
+    step, shortened = SentModel.step, UpdateMemory.shortened
 
-    def shortened(update: NDArray[np.float32]) -> NDArray[np.float32]:
-        alive.append(weakref.ref(update))
-        most.append(sum(each() is not None for each in alive))
-        return original(update)
+    def watched_step(*args: Any) -> NDArray[Any]:
+        made = step(*args)
+        parts.append(weakref.ref(made))
+        most.append((alive(parts), alive(whole)))
+        return made
 
-    strategy._memory.shortened = shortened  # type: ignore[method-assign]
-    grid = grid_of()
+    def watched_shortened(memory: UpdateMemory, updates: NDArray[Any]) -> NDArray[np.float32]:
+        whole.append(weakref.ref(updates if updates.base is None else updates.base))
+        most.append((alive(parts), alive(whole)))
+        return shortened(memory, updates)
+
+    monkeypatch.setattr(SentModel, "step", watched_step)
+    monkeypatch.setattr(UpdateMemory, "shortened", watched_shortened)
+    strategy, grid = CohortStrategy(FedAvg(), SimilarityClustered(4), seed=0, sketch=3), grid_of()
     for number in range(1, 5):
         one_round(strategy, grid, number)
 
-    assert max(most) == 1
-    assert len(most) >= 8
-    assert {len(kept) for kept in strategy._memory.state().values()} == {3}
+    assert max(n for n, _ in most) <= 2
+    assert max(n for _, n in most) == 1
+    assert len(whole) >= 8
+    assert {len(kept) for kept in remembered(strategy).values()} == {3}
+
+
+def alive(references: list[Any]) -> int:
+    return sum(each() is not None for each in references)
 
 
 def test_ten_tenths_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their sum in floats is not; replies must go on as they came all the same."""
-    stretched = []
-    monkeypatch.setattr(SentModel, "stretched", lambda *args: stretched.append(args))
+    computed = []
+    monkeypatch.setattr(SentModel, "step", lambda *args: computed.append(args))
 
     moved = one_round(
         CohortStrategy(FedAvg(), SizeClustered(10), seed=0),
@@ -129,4 +161,4 @@ def test_ten_tenths_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
     assert moved is not None
-    assert stretched == []
+    assert computed == []

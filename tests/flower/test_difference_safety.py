@@ -10,19 +10,20 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import strategy as flwr
 from numpy.typing import NDArray
 
 from fedcohort import Difference, Multinomial, Poisson, SimilarityClustered, SizeClustered
-from fedcohort.errors import AggregationError, FlowerError
+from fedcohort.errors import AggregationError, FlowerError, SelectorError
 from fedcohort.flower import CohortStrategy, register_size_query
-from fedcohort.flower.sent_model import Around, SentModel
 from flower.differences import THETA, TOLERANCE, Federation, update_in
 from flower.federation import (
     DIMENSION,
     client_app,
+    drawn,
+    failed,
     flat,
     grid_of,
     in_its_own_loop,
@@ -36,11 +37,17 @@ from flower.test_restart import INNERS
 DIFFERENCES = [Difference(), Difference(0.5), Difference(clusters=2)]
 
 
+def variates_of(strategy: CohortStrategy) -> dict[str, NDArray[Any]]:
+    """Return the arrays of what the estimator remembers."""
+    variates = strategy.selector.variates
+    assert variates is not None
+    return variates.state()
+
+
 def remembered(strategy: CohortStrategy) -> dict[str, NDArray[Any]]:
     """Return h by client, of a memory that keeps whole updates."""
-    assert strategy._variates is not None
-    clients, arrays = strategy._variates.state()
-    return dict(zip(clients, arrays["kept"], strict=True))
+    ids = map(str, strategy.selector.population.ids)
+    return dict(zip(ids, variates_of(strategy)["kept"], strict=True))
 
 
 def spoiled(value: float, dtype: Any = np.float32) -> Any:
@@ -69,26 +76,24 @@ def test_nothing_that_is_not_finite_is_remembered(value: float, difference: Diff
         moved = one_round(strategy, grid, number)
 
         assert moved is None or np.isfinite(flat(moved)).all()
-        assert strategy._variates is not None
-        _, arrays = strategy._variates.state()
-        assert all(np.isfinite(array).all() for array in arrays.values())
-    assert strategy.selections.drawn["3"] > 5
+        assert all(np.isfinite(array).all() for array in variates_of(strategy).values())
+    assert drawn(strategy)["3"] > 5
     if not np.isfinite(value):
-        assert strategy.selections.failed["3"] > 1
+        assert failed(strategy)["3"] > 1
 
 
 def test_a_reply_that_is_rejected_leaves_what_is_remembered_as_it_was() -> None:
     app, numbers = spoiled(10.0)
     grid = grid_of(app=app)
     strategy = CohortStrategy(
-        flwr.FedAvg(), Multinomial(8), seed=0, estimator="difference", max_norm=9.0
+        flwr.FedAvg(), Multinomial(8), seed=1, estimator="difference", max_norm=9.0
     )
     in_its_own_loop(strategy)
     for number in range(1, 6):
         numbers[0] = number
         one_round(strategy, grid, number)
 
-    assert strategy.selections.failed["3"] > 1
+    assert failed(strategy)["3"] > 1
     # Half an ulp of 4: the client adds to a model of 1.
     assert remembered(strategy)["3"] == pytest.approx(update_of(3), abs=2.5e-7)
 
@@ -106,8 +111,8 @@ def test_a_reply_that_its_difference_would_stretch_too_far_is_a_failure() -> Non
     second = one_round(strategy, grid, 2, start)
 
     assert first is not None
-    assert strategy.selections.drawn == {"0": 2, "1": 2}
-    assert strategy.selections.failed == {"0": 1}
+    assert drawn(strategy) == {"0": 2, "1": 2}
+    assert failed(strategy) == {"0": 1}
     assert (remembered(strategy)["0"] == np.float32(np.float16(-6e4))).all()
     assert second is not None
     # H alone; the other client's difference is 0.
@@ -130,27 +135,37 @@ def test_a_round_whose_aggregate_is_dropped_is_not_remembered() -> None:
     assert all((after[key] == before[key]).all() for key in before)
 
 
-def test_an_update_beyond_float32_is_a_failure() -> None:
-    """A float64 model can hold it; what is remembered is float32."""
+def test_updates_are_remembered_in_the_models_own_type() -> None:
+    """A float64 model can hold 1e100, float32 cannot."""
     app, numbers = spoiled(1e100, np.float64)
     start = ArrayRecord(layers(np.ones(DIMENSION)))
-    strategy = CohortStrategy(flwr.FedAvg(), Multinomial(8), seed=0, estimator="difference")
+    strategy = CohortStrategy(flwr.FedAvg(), Multinomial(8), seed=1, estimator="difference")
     in_its_own_loop(strategy)
     numbers[0] = 2
 
     moved = one_round(strategy, grid_of(app=app), 1, start)
 
-    assert strategy.selections.failed == {"3": 1}
+    assert failed(strategy) == {}
     assert moved is not None
-    assert not remembered(strategy)["3"].any()
+    assert remembered(strategy)["3"][7] == 1e100
 
 
-def test_a_reply_around_which_nothing_is_put_goes_on_as_it_came() -> None:
+def test_while_nothing_is_remembered_replies_go_on_as_they_came() -> None:
     """1e30 + (0.1 - 1e30) is not 0.1."""
-    sent = SentModel(ArrayRecord([np.full(3, 1e30)]))
-    nothing = Around(np.zeros(3, np.float32), np.zeros(3, np.float32))
+    app = client_app([5, 5], change=lambda client, content: moved_to(0.1, content))
+    start = ArrayRecord(layers(np.full(DIMENSION, 1e30)))
+    strategy = CohortStrategy(flwr.FedAvg(), SizeClustered(2), seed=1, estimator="difference")
+    in_its_own_loop(strategy)
 
-    assert (sent.stretched("0", Array(np.full(3, 0.1)), 1.0, nothing) == 0.1).all()
+    moved = one_round(strategy, grid_of(2, app=app), 1, start)
+
+    assert moved is not None
+    assert (flat(moved) == 0.1).all()
+
+
+def moved_to(value: float, content: RecordDict) -> RecordDict:
+    arrays = ArrayRecord(layers(np.full(DIMENSION, value)))
+    return RecordDict({"arrays": arrays, "metrics": content["metrics"]})
 
 
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=repr)
@@ -184,11 +199,8 @@ def test_a_restarted_server_ends_with_the_same_model_and_memory(
     end = train(second, middle, 8)
 
     assert (flat(end) == flat(whole)).all()
-    assert second._variates is not None
-    assert uninterrupted._variates is not None
-    clients, kept = second._variates.state()
-    expected_clients, expected = uninterrupted._variates.state()
-    assert clients == expected_clients
+    kept, expected = variates_of(second), variates_of(uninterrupted)
+    assert second.selector.clients == uninterrupted.selector.clients
     assert kept.keys() == expected.keys()
     assert all((kept[name] == expected[name]).all() for name in expected)
 
@@ -200,9 +212,9 @@ def test_a_state_of_another_estimator_is_refused(tmp_path: Path) -> None:
     strategy("difference").save(tmp_path / "state")
 
     strategy(Difference()).load(tmp_path / "state")
-    with pytest.raises(FlowerError, match=r"another estimator, Difference\(.*; got 'plain'"):
+    with pytest.raises(SelectorError, match=r"another estimator, .*shrink.*; got None"):
         strategy("plain").load(tmp_path / "state")
-    with pytest.raises(FlowerError, match="written with another estimator"):
+    with pytest.raises(SelectorError, match="written with another estimator"):
         strategy(Difference(0.5)).load(tmp_path / "state")
 
 
@@ -273,7 +285,7 @@ def test_the_size_of_the_memory_is_logged_once(caplog: pytest.LogCaptureFixture)
             one_round(strategy, grid, number)
 
     lines = [line for line in caplog.messages if "difference estimator" in line]
-    assert lines == ["the difference estimator remembers up to 1000 updates of 10 numbers: 0.04 MB"]
+    assert lines == ["the difference estimator's memory of 1000 clients takes 0.04 MB"]
 
 
 def private(strategy: Any) -> Any:
@@ -303,7 +315,7 @@ def test_secure_aggregation_hides_what_would_be_remembered() -> None:
 
 
 def test_an_unknown_estimator_is_refused() -> None:
-    with pytest.raises(AggregationError, match=r"CohortStrategy: estimator must be one of plain"):
+    with pytest.raises(AggregationError, match=r"Selector: estimator must be one of plain"):
         CohortStrategy(flwr.FedAvg(), SizeClustered(4), seed=0, estimator="diff")  # type: ignore[arg-type]
 
 

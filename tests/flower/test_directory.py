@@ -10,18 +10,23 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
+from flwr.app import ConfigRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcohort import RowDesign, SimilarityClustered, SizeClustered, Stratified, Target
+from fedcohort import SimilarityClustered, SizeClustered
 from fedcohort.errors import DesignError, FlowerError
 from fedcohort.flower import CohortStrategy, register_size_query
-from fedcohort.flower.claims import cut_to_share
-from fedcohort.flower.directory import Directory
-from flower.federation import SIZES, client_app, grid_of, one_round
+from fedcohort.flower.directory import Directory, cut_to_share
+from flower.federation import SIZES, client_app, grid_of, model, one_round, remembered
 from flower.in_process import InProcessGrid
+
+
+def sizes_of(directory: Directory) -> list[int]:
+    """Return the sizes in the order of the clients' numbers."""
+    return [directory.sizes[key] for key in sorted(directory.sizes, key=int)]
 
 
 def queries(grid: InProcessGrid) -> int:
@@ -35,8 +40,7 @@ def test_nodes_are_asked_once_for_their_sizes() -> None:
 
     assert changes == [True, False, False]
     assert queries(grid) == len(SIZES)
-    assert directory.keys == ["0", "1", "2", "3", "4", "5"]
-    assert directory.population.sizes.tolist() == SIZES
+    assert directory.sizes == {str(client): size for client, size in enumerate(SIZES)}
 
 
 def test_sizes_that_the_server_knows_are_not_asked() -> None:
@@ -46,7 +50,7 @@ def test_sizes_that_the_server_knows_are_not_asked() -> None:
     directory.refresh(grid)
 
     assert queries(grid) == 0
-    assert sorted(directory.population.sizes.tolist()) == [10, 11, 12, 13, 14, 15]
+    assert sorted(directory.sizes.values()) == [10, 11, 12, 13, 14, 15]
 
 
 def test_new_nodes_join_and_departed_ones_leave() -> None:
@@ -55,29 +59,41 @@ def test_new_nodes_join_and_departed_ones_leave() -> None:
     gone = next(node for node, client in everyone.items() if client == 2)
     grid.partitions = {node: client for node, client in everyone.items() if node != gone}
     directory.refresh(grid)
-    before = directory.keys
+    before = sorted(directory.present)
 
     grid.partitions = everyone
     joined = directory.refresh(grid)
 
     assert (before, joined) == (["0", "1", "3", "4", "5"], True)
-    assert directory.keys == ["0", "1", "2", "3", "4", "5"]
+    assert sorted(directory.present) == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_who_leaves_keeps_its_size() -> None:
+    directory, grid = Directory(), grid_of()
+    directory.refresh(grid)
+    gone = directory.node_of("2")
+    grid.partitions = {node: client for node, client in grid.partitions.items() if node != gone}
+
+    left = directory.refresh(grid)
+
+    assert left
+    assert "2" not in directory.present
+    assert directory.sizes == {str(client): size for client, size in enumerate(SIZES)}
 
 
 def test_a_node_that_returns_under_another_id_is_remembered() -> None:
     strategy, grid = CohortStrategy(FedAvg(), SimilarityClustered(3), seed=0), grid_of()
     for number in range(1, 9):
         one_round(strategy, grid, number)
-    assert strategy._memory is not None
-    before = strategy._memory.of(strategy.directory.keys).updates.copy()
+    before = {key: update.copy() for key, update in remembered(strategy).items()}
 
     again = grid_of(first=5000)
-    strategy.directory.refresh(again)
+    strategy.configure_train(9, model(), ConfigRecord(), again)
 
-    assert (strategy._memory.of(strategy.directory.keys).updates == before).all()
-    assert {strategy.directory.node_of(key) for key in strategy.directory.keys} == set(
-        again.partitions
-    )
+    after, directory = remembered(strategy), strategy.directory
+    assert len(before) > 1
+    assert all((after[key] == before[key]).all() for key in before)
+    assert {directory.node_of(key) for key in directory.present} == set(again.partitions)
 
 
 @pytest.mark.parametrize("size", [-1, 2.5, "many", None])
@@ -101,8 +117,8 @@ def test_nonsense_is_left_out_and_logged(size: Any, caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.WARNING, "flwr.fedcohort"):
         directory.refresh(grid)
 
-    assert "0" not in directory.keys
-    assert len(directory.keys) == 5
+    assert "0" not in directory.present
+    assert len(directory.present) == 5
     assert "left out" in caplog.text
 
 
@@ -111,11 +127,8 @@ def test_a_node_without_the_query_is_left_out() -> None:
     grid.app = app
     grid.fails = lambda node, kind: True
 
-    directory = Directory()
-    directory.refresh(grid)
-
     with pytest.raises(FlowerError, match="no client is there"):
-        _ = directory.population
+        one_round(CohortStrategy(FedAvg(), SizeClustered(2), seed=0), grid)
 
 
 def test_a_boast_is_bounded_and_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -125,9 +138,9 @@ def test_a_boast_is_bounded_and_logged(caplog: pytest.LogCaptureFixture) -> None
     with caplog.at_level(logging.WARNING, "flwr.fedcohort"):
         directory.refresh(grid)
 
-    sizes = directory.population.sizes
-    assert sizes[3] <= 0.4 * sizes.sum()
-    assert sizes[[0, 1, 2, 4, 5]].tolist() == [50, 30, 20, 10, 0]
+    sizes = sizes_of(directory)
+    assert sizes[3] <= 0.4 * sum(sizes)
+    assert [sizes[k] for k in (0, 1, 2, 4, 5)] == [50, 30, 20, 10, 0]
     assert "client '3' claims 1000000000000 samples; it counts as 73" in caplog.text
 
 
@@ -141,7 +154,7 @@ def test_by_default_a_boast_gets_half_where_there_are_many(
     with caplog.at_level(logging.WARNING, "flwr.fedcohort"):
         directory.refresh(grid)
 
-    assert directory.population.sizes.tolist() == [*honest, sum(honest)]
+    assert sizes_of(directory) == [*honest, sum(honest)]
     assert "client '9' claims 1000000000000 samples; it counts as 450" in caplog.text
 
 
@@ -153,7 +166,7 @@ def test_honest_sizes_are_taken_as_they_are(caplog: pytest.LogCaptureFixture) ->
         with caplog.at_level(logging.WARNING, "flwr.fedcohort"):
             directory.refresh(grid_of(len(sizes), app=client_app(sizes)))
 
-        assert directory.population.sizes.tolist() == sizes
+        assert sizes_of(directory) == sizes
     assert caplog.text == ""
 
 
@@ -164,7 +177,7 @@ def test_sizes_that_the_server_knows_are_not_bounded_by_default() -> None:
 
         directory.refresh(grid_of(10, app=client_app([1, *[10] * 8, claim])))
 
-        assert directory.population.sizes.tolist() == [10**6, *[10] * 8, counted]
+        assert sizes_of(directory) == [10**6, *[10] * 8, counted]
 
 
 def test_among_few_a_boast_is_worth_a_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -173,7 +186,7 @@ def test_among_few_a_boast_is_worth_a_warning(caplog: pytest.LogCaptureFixture) 
     with caplog.at_level(logging.WARNING, "flwr.fedcohort"):
         directory.refresh(grid_of(3, app=client_app([10, 10**12, 20])))
 
-    assert directory.population.sizes.tolist() == [10, 10**12, 20]
+    assert sizes_of(directory) == [10, 10**12, 20]
     assert "client '1' claims 1000000000000 of all 1000000000030 samples" in caplog.text
 
 
@@ -199,9 +212,9 @@ def test_the_plan_is_built_again_only_when_somebody_comes_or_goes() -> None:
     designs = []
     for number in (1, 2, 3):
         if number == 3:
-            grid.partitions.popitem()
+            del grid.partitions[strategy.directory.node_of("3")]
         one_round(strategy, grid, number)
-        designs.append(strategy._design)
+        designs.append(strategy.selector.design)
 
     assert designs[0] is designs[1]
     assert designs[1] is not designs[2]
@@ -222,7 +235,7 @@ def test_a_silent_node_is_not_asked_again_until_it_comes_back() -> None:
     directory.refresh(grid)
 
     assert asked_twice == len(SIZES)
-    assert directory.keys == ["0", "1", "2", "3", "4", "5"]
+    assert sorted(directory.present) == ["0", "1", "2", "3", "4", "5"]
 
 
 def test_training_waits_for_the_nodes_that_the_inner_strategy_asks_for(
@@ -253,8 +266,8 @@ def test_a_newcomer_cannot_take_anothers_name() -> None:
     directory.refresh(grid)
 
     assert directory.node_of("3") == before
-    assert directory.population.sizes.tolist() == SIZES
-    assert len(directory.keys) == len(SIZES)
+    assert sizes_of(directory) == SIZES
+    assert len(directory.present) == len(SIZES)
 
 
 def test_clients_can_be_known_by_their_nodes_alone() -> None:
@@ -264,8 +277,8 @@ def test_clients_can_be_known_by_their_nodes_alone() -> None:
 
     directory.refresh(grid)
 
-    assert set(directory.keys) == {str(node) for node in grid.partitions}
-    assert directory.population.sizes.tolist().count(SIZES[3]) == 2
+    assert set(directory.present) == {str(node) for node in grid.partitions}
+    assert list(directory.sizes.values()).count(SIZES[3]) == 2
 
 
 def test_other_names_are_refused() -> None:
@@ -283,7 +296,7 @@ def test_a_name_that_cannot_be_used_is_left_out(key: str) -> None:
     directory = Directory()
     directory.refresh(grid)
 
-    assert directory.keys == []
+    assert directory.present == []
 
 
 @pytest.mark.parametrize("size", [2**62, 10**12 + 1])
@@ -293,56 +306,4 @@ def test_a_size_that_fits_no_plan_is_left_out(size: int) -> None:
     directory = Directory()
     directory.refresh(grid)
 
-    assert directory.keys == ["0", "1", "2", "4", "5"]
-
-
-def grouped(strategy: CohortStrategy) -> list[set[str]]:
-    """Return the clients of every distribution."""
-    assert isinstance(strategy._design, RowDesign)
-    ids = strategy._design.population.ids
-    return [
-        {str(ids[k]) for k in row.nonzero()[0].tolist()}
-        for row in strategy._design.plan.units.toarray()
-    ]
-
-
-def test_groups_follow_their_clients(caplog: pytest.LogCaptureFixture) -> None:
-    """Six equal clients in two groups; two leave, then one that nobody knows comes."""
-    grid = grid_of(app=client_app([1] * 7))
-    everyone = dict(grid.partitions)
-    strategy = CohortStrategy(FedAvg(), Target(2, groups=tuple("aabbab")), seed=0)
-    one_round(strategy, grid, 1)
-    first = grouped(strategy)
-    grid.partitions = {node: client for node, client in everyone.items() if client not in (0, 2)}
-    one_round(strategy, grid, 2)
-    second = grouped(strategy)
-    grid.partitions |= {7777: 6}
-
-    with caplog.at_level(logging.WARNING, "flwr.fedcohort"):
-        one_round(strategy, grid, 3)
-
-    assert sorted(map(sorted, first)) == [["0", "1", "4"], ["2", "3", "5"]]
-    assert sorted(map(sorted, second)) == [["1", "4"], ["3", "5"]]
-    assert "clients that came later are one group: ['6']" in caplog.text
-    assert any({"1", "4"} <= row for row in grouped(strategy))
-
-
-def test_strata_follow_their_clients_too() -> None:
-    """Client 0 of stratum x leaves: the strata of the others stay; one draw in each remains."""
-    grid = grid_of(app=client_app([1] * 6))
-    strategy = CohortStrategy(FedAvg(), Stratified(3, groups=tuple("xxyyzz")), seed=0)
-    one_round(strategy, grid, 1)
-    grid.partitions = {node: client for node, client in grid.partitions.items() if client != 0}
-
-    for number in range(2, 12):
-        before = dict(strategy.selections.drawn)
-        one_round(strategy, grid, number)
-        drawn = {int(k) for k, n in strategy.selections.drawn.items() if n > before.get(k, 0)}
-        assert len(drawn & {1}) == len(drawn & {2, 3}) == len(drawn & {4, 5}) == 1
-
-
-def test_groups_must_fit_the_clients_of_the_first_round() -> None:
-    strategy = CohortStrategy(FedAvg(), Target(2, groups=tuple("aab")), seed=0)
-
-    with pytest.raises(DesignError, match="groups must be one label per client, 6; got 3"):
-        one_round(strategy, grid_of())
+    assert sorted(directory.present) == ["0", "1", "2", "4", "5"]

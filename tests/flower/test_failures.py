@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,19 +30,22 @@ from fedcohort import (
     SizeClusteredDesign,
     Uniform,
 )
-from fedcohort.errors import FlowerError
+from fedcohort.errors import SelectorError
+from fedcohort.failures import OnFailure
 from fedcohort.flower import CohortStrategy
-from fedcohort.flower.failures import OnFailure, redrawn
 from flower.federation import (
     SIZES,
     client_app,
+    counts_of,
     flat,
     grid_of,
     in_its_own_loop,
     layers,
     model,
     one_round,
+    remembered,
     update_of,
+    weights_of,
 )
 from flower.in_process import InProcessGrid
 from populations import rng
@@ -59,8 +64,7 @@ def test_kept_weight_stays_on_the_model() -> None:
     strategy, grid = CohortStrategy(FedAvg(), SizeClustered(4), seed=0), failing_grid()
     for number in range(1, 10):
         messages = strategy.configure_train(number, model(), ConfigRecord(), grid)
-        assert strategy._round is not None
-        weights = {int(key): w for key, w in strategy._round.weights.items()}
+        weights = {int(key): w for key, w in weights_of(strategy).items()}
         moved, _ = strategy.aggregate_train(number, grid.send_and_receive(messages))
 
         expected = 1.0 + sum(w * update_of(k) for k, w in weights.items() if k not in DEAD)
@@ -81,8 +85,7 @@ def test_renormalising_divides_by_what_is_left() -> None:
     strategy = CohortStrategy(FedAvg(), SizeClustered(4), seed=0, on_failure="renormalise")
     grid = failing_grid()
     messages = strategy.configure_train(1, model(), ConfigRecord(), grid)
-    assert strategy._round is not None
-    left = {int(k): w for k, w in strategy._round.weights.items() if int(k) not in DEAD}
+    left = {int(k): w for k, w in weights_of(strategy).items() if int(k) not in DEAD}
 
     moved, _ = strategy.aggregate_train(1, grid.send_and_receive(messages))
 
@@ -128,13 +131,14 @@ def test_redrawing_is_unbiased_given_who_can_be_reached(
     in_its_own_loop(strategy)
     for number in range(1, 4001):
         messages = strategy.configure_train(number, model(), ConfigRecord(), grid)
-        assert strategy._round is not None
         now = strategy._round
-        now.take(grid.send_and_receive(messages), strategy._keys_by_node(now.counts))
-        assert now.design is not None
-        weights = strategy._settled(now, now.design)
+        assert now is not None
+        now.take(grid.send_and_receive(messages), strategy._keys_by_node(counts_of(strategy)))
+        strategy._ask_others(now)
+        settled = strategy.selector.settle(now.answered)
+        weights = dict(zip(map(str, settled.ids), settled.weights.tolist(), strict=True))
         seen.append([weights.get(str(k), 0.0) for k in range(len(SIZES))])
-        strategy._round = None
+        strategy.selector.skip()
 
     values = np.array(seen)
     alive = [k for k in range(len(SIZES)) if k not in DEAD and SIZES[k]]
@@ -146,31 +150,35 @@ def test_redrawing_is_unbiased_given_who_can_be_reached(
 
 
 def test_a_redraw_asks_nobody_twice() -> None:
-    asked: list[str] = []
+    """Of four clients all but the smallest fail: each is asked once, and it gets all four draws."""
+    grid = grid_of(4, app=client_app([1, 5, 5, 5]))
+    grid.fails = lambda node, kind: kind == "train" and grid.partitions[node] != 0
+    strategy = CohortStrategy(FedAvg(), Multinomial(4), seed=0, on_failure="redraw", tries=200)
 
-    def ask(keys: list[str]) -> set[str]:
-        asked.extend(keys)
-        return {"0"}
+    moved = one_round(in_its_own_loop(strategy), grid)
 
-    population = Population([1, 5, 5, 5], ids=["0", "1", "2", "3"])
-    counts = redrawn({"0": 1, "1": 3}, population, ask, tries=50, rng=rng())
-
-    assert sorted(asked) == ["2", "3"]
-    assert counts == {"0": 4}
+    trained = [grid.partitions[node] for kind, node in grid.asked if kind == "train"]
+    assert sorted(trained) == [0, 1, 2, 3]
+    assert moved is not None
+    assert flat(moved) == pytest.approx(1.0 + update_of(0), abs=1e-6)
 
 
-def test_what_is_still_lost_after_the_tries_stays_lost() -> None:
-    population = Population([1, 1], ids=["0", "1"])
+def test_what_is_still_lost_after_the_tries_stays_on_the_model() -> None:
+    """One of two clients answers; without a try the other's draws are lost."""
+    grid = grid_of(2, app=client_app([1, 1]))
+    grid.fails = lambda node, kind: kind == "train" and grid.partitions[node] == 1
+    strategy = CohortStrategy(FedAvg(), SizeClustered(2), seed=0, on_failure="redraw", tries=0)
 
-    counts = redrawn({"0": 2}, population, lambda keys: set(), tries=3, rng=rng())
+    moved = one_round(in_its_own_loop(strategy), grid)
 
-    assert counts == {}
+    assert moved is not None
+    assert flat(moved) == pytest.approx(1.0 + 0.5 * update_of(0), abs=1e-6)
 
 
 def test_only_draws_of_one_weight_can_be_redrawn() -> None:
     strategy = CohortStrategy(FedAvg(), Poisson(3), seed=0, on_failure="redraw")
 
-    with pytest.raises(FlowerError, match=r"need a design whose draws weigh the same; Poisson"):
+    with pytest.raises(SelectorError, match=r"need a design whose draws weigh the same; Poisson"):
         in_its_own_loop(strategy).configure_train(1, model(), ConfigRecord(), grid_of())
 
 
@@ -207,34 +215,32 @@ def test_a_broken_reply_reaches_neither_the_model_nor_the_memory(kind: str) -> N
     for number in range(1, 8):
         messages = strategy.configure_train(number, model(), ConfigRecord(), grid)
         assert strategy._round is not None
-        now = strategy._round
+        now, weights = strategy._round, weights_of(strategy)
         moved, _ = strategy.aggregate_train(number, grid.send_and_receive(messages))
 
-        expected = 1.0 + sum(w * update_of(int(k)) for k, w in now.weights.items() if k != "3")
+        expected = 1.0 + sum(w * update_of(int(k)) for k, w in weights.items() if k != "3")
         result = flat(model()) if moved is None else flat(moved)
         assert result == pytest.approx(expected, abs=1e-6)
-        assert ("3" in now.failed) == ("3" in now.counts)
-    assert strategy._memory is not None
-    assert "3" not in strategy._memory.state()
+        assert ("3" in now.failed) == ("3" in weights)
+    assert len(remembered(strategy)) > 1
+    assert "3" not in remembered(strategy)
 
 
-def test_over_selection_takes_the_first_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_over_selection_takes_the_first_answers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Two draws of four count; replies come one at a time, low node numbers first."""
     monkeypatch.setattr("fedcohort.flower.grid_view.PAUSE", 0.0)
+    log = tmp_path / "selections.jsonl"
     strategy = CohortStrategy(
-        FedAvg(fraction_evaluate=0.0), SizeClustered(2), seed=0, extra=2, log_file=None
-    )
-    grid = grid_of()
-    weights: list[tuple[dict[str, int], dict[str, float]]] = []
-    monkeypatch.setattr(
-        strategy.selections,
-        "write",
-        lambda number, design, counts, shares, failed, seed: weights.append((counts, shares)),
+        FedAvg(fraction_evaluate=0.0), SizeClustered(2), seed=0, extra=2, log_file=log
     )
 
-    strategy.start(grid, model(), num_rounds=12)
+    strategy.start(grid_of(), model(), num_rounds=12)
 
-    for counts, shares in weights:
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert len(lines) == 12
+    for counts, shares in ((line["drawn"], line["weights"]) for line in lines):
         order = sorted(counts, key=strategy.directory.node_of)
         first, answered = [], 0
         for key in order:
@@ -272,7 +278,7 @@ def test_a_message_that_could_not_be_sent_is_not_waited_for(
 
 @pytest.mark.parametrize(("extra", "rule"), [(-1, "keep"), (2, "redraw")])
 def test_over_selection_that_makes_no_sense_is_refused(extra: int, rule: OnFailure) -> None:
-    with pytest.raises(FlowerError, match="extra must be 0 or more"):
+    with pytest.raises(SelectorError, match="extra must be"):
         CohortStrategy(FedAvg(), SizeClustered(2), seed=0, extra=extra, on_failure=rule)
 
 
@@ -298,8 +304,7 @@ def test_other_metrics_or_names_end_nothing(
     strategy = CohortStrategy(FedAvg(), SizeClustered(4), seed=0)
     grid = grid_of(app=client_app(change=change))
     messages = strategy.configure_train(1, model(), ConfigRecord(), grid)
-    assert strategy._round is not None
-    weights = strategy._round.weights
+    weights = weights_of(strategy)
 
     moved, averages = strategy.aggregate_train(1, grid.send_and_receive(messages))
 
@@ -333,7 +338,7 @@ def test_an_error_that_comes_in_the_servers_name_keeps_its_reason(rule: OnFailur
     in_its_own_loop(strategy)
     grid, failed = failing_grid(), dict[str, str]()
     grid.answers_for_nodes = True
-    for number in range(1, 6):
+    for number in range(1, 12):
         messages = strategy.configure_train(number, model(), ConfigRecord(), grid)
         assert strategy._round is not None
         now = strategy._round
@@ -365,7 +370,8 @@ def test_training_goes_on_with_whoever_is_left(recipe: Recipe) -> None:
     for number in range(2, 8):
         one_round(strategy, grid, number)
 
-    assert set(strategy.directory.keys) == {"0", "1"}
+    assert set(strategy.directory.present) == {"0", "1"}
+    assert {str(key) for key in strategy.selector.clients} == set("012345")
 
 
 def test_with_nobody_left_the_model_stays() -> None:
@@ -387,8 +393,7 @@ def test_metrics_of_a_wrapped_strategy_are_the_means_of_those_that_answered() ->
     )
     strategy, grid = CohortStrategy(inner, SizeClustered(4), seed=0), failing_grid()
     messages = strategy.configure_train(1, model(), ConfigRecord(), grid)
-    assert strategy._round is not None
-    left = {int(k): w for k, w in strategy._round.weights.items() if int(k) not in DEAD}
+    left = {int(k): w for k, w in weights_of(strategy).items() if int(k) not in DEAD}
 
     _, metrics = strategy.aggregate_train(1, grid.send_and_receive(messages))
 

@@ -14,7 +14,18 @@ from flwr.serverapp import strategy as flwr
 
 from fedcohort import Recipe, SimilarityClustered, SizeClustered, Uniform
 from fedcohort.flower import CohortStrategy
-from flower.federation import SIZES, client_app, flat, grid_of, layers, one_round, update_of
+from flower.federation import (
+    client_app,
+    drawn,
+    failed,
+    flat,
+    grid_of,
+    layers,
+    one_round,
+    remembered,
+    update_of,
+    weights_of,
+)
 from flower.in_process import InProcessGrid
 
 
@@ -37,10 +48,10 @@ def test_a_model_that_its_weight_would_make_infinite_is_a_failure() -> None:
     for number in range(1, 20):
         messages = list(strategy.configure_train(number, half_model(), ConfigRecord(), grid))
         assert strategy._round is not None
-        now = strategy._round
+        now, weights = strategy._round, weights_of(strategy)
         moved, _ = strategy.aggregate_train(number, grid.send_and_receive(messages))
 
-        left = {int(k): w for k, w in now.weights.items() if k not in now.failed}
+        left = {int(k): w for k, w in weights.items() if k not in now.failed}
         expected = 1.0 + sum(w * update_of(k) for k, w in left.items() if k != 3)
         if "3" in now.failed:
             rejected.append(number)
@@ -49,7 +60,7 @@ def test_a_model_that_its_weight_would_make_infinite_is_a_failure() -> None:
         elif moved is not None:
             assert np.isfinite(flat(moved)).all()
     assert rejected
-    assert strategy.selections.failed["3"] == len(rejected)
+    assert failed(strategy)["3"] == len(rejected)
 
 
 @pytest.mark.parametrize("recipe", [SizeClustered(4), SimilarityClustered(4)], ids=repr)
@@ -60,8 +71,22 @@ def test_the_memory_and_the_model_stay_finite(recipe: Recipe) -> None:
         moved = one_round(strategy, grid, number)
 
         assert moved is None or np.isfinite(flat(moved)).all()
-    if strategy._memory is not None:
-        assert all(np.isfinite(kept).all() for kept in strategy._memory.state().values())
+    kept = remembered(strategy)
+    assert all(np.isfinite(update).all() for update in kept.values())
+    assert (len(kept) > 1) == recipe.learns
+
+
+def test_an_update_that_the_memory_cannot_hold_is_a_failure() -> None:
+    """A float64 model can hold 1e100; what a learning design remembers is float32."""
+    start = ArrayRecord(layers(np.ones(10)))
+    strategy = CohortStrategy(flwr.FedAvg(), SimilarityClustered(4), seed=0)
+    for number in range(1, 4):
+        moved = one_round(strategy, boasting_grid(1e100), number, start)
+
+        assert moved is not None
+        assert np.abs(flat(moved)).max() < 10
+    assert failed(strategy) == {"3": 3}
+    assert "3" not in remembered(strategy)
 
 
 @pytest.mark.parametrize("inner", [flwr.FedAdam, flwr.FedYogi, flwr.FedAdagrad])
@@ -78,6 +103,8 @@ def test_moments_that_overflow_are_put_back(inner: Any, caplog: pytest.LogCaptur
 
     twin = CohortStrategy(inner(), SizeClustered(4), seed=0)
     one_round(twin, quiet, 1, arrays)
+    twin.selector.draw()
+    twin.selector.skip()
     expected = one_round(twin, quiet, 3, first)
     assert hostile is None
     assert "the aggregate is not finite; the model stays" in caplog.text
@@ -109,4 +136,4 @@ def test_an_aggregate_that_is_not_finite_is_not_taken(value: float, dtype: Any) 
     )
 
     assert strategy.aggregate_train(1, grid.send_and_receive(messages)) == (None, None)
-    assert sum(strategy.selections.drawn[str(k)] for k in range(len(SIZES))) == 4
+    assert sum(drawn(strategy).values()) == 4

@@ -11,8 +11,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedcohort import Auto, Population, Recipe, Stream, Tournament, stream
 from fedcohort.flower import CohortStrategy
-from fedcohort.flower.keyed_memory import Remembered
-from fedcohort.similarity import CountSketch
+from fedcohort.similarity import CountSketch, UpdateMemory
 from flower.differences import THETA, Federation, update_in
 from flower.federation import DIMENSION, SIZES, flat, model
 
@@ -31,13 +30,14 @@ def test_who_is_drawn_trains_and_is_learned_from(
     federation, population = Federation(), Population(SIZES)
     known = np.zeros((len(SIZES), sketch or DIMENSION), dtype=np.float32)
     shorten = CountSketch(DIMENSION, sketch, seed=0) if sketch else None
+    memory = UpdateMemory(len(SIZES), DIMENSION, sketch)
     cohorts = []
-    for number in range(1, 9):
+    for number in range(8):
         federation.grid.asked.clear()
         now, moved = federation.play(strategy, number, model(THETA))
 
         ties = stream(0, round_=number, use=Stream.TIES)
-        design = recipe.build(population, Remembered(known), None, number, ties)
+        design = recipe.build(population, memory=memory, round_=number, rng=ties)
         cohort = design.draw(stream(0, round_=number, use=Stream.COHORT))
         drawn = dict(zip(cohort.clients.tolist(), cohort.counts.tolist(), strict=True))
         asked = [each for kind, each in federation.grid.asked if kind == "train"]
@@ -48,9 +48,9 @@ def test_who_is_drawn_trains_and_is_learned_from(
         for client in drawn:
             sent = np.float32(THETA) + update_in(number, client) - np.float32(THETA)
             known[client] = sent if shorten is None else shorten(sent[None])[0]
+            memory.record([client], [sent], round_=number)
         cohorts.append(drawn)
 
-    assert strategy._memory is not None
-    found = strategy._memory.of([str(k) for k in range(len(SIZES))]).updates
-    assert found == pytest.approx(known, abs=DIMENSION * ROUNDING)
+    assert strategy.selector.memory is not None
+    assert strategy.selector.memory.updates == pytest.approx(known, abs=DIMENSION * ROUNDING)
     assert len({tuple(sorted(each)) for each in cohorts}) > 1

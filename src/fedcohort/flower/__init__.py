@@ -4,8 +4,7 @@ from fedcohort.extras import import_extra
 
 import_extra("flwr", extra="flower", owner="fedcohort.flower")
 
-from fedcohort.flower.signal_query import register_signal_queries  # noqa: E402
-from fedcohort.flower.size_query import register_size_query  # noqa: E402
+from fedcohort.flower.queries import register_signal_queries, register_size_query  # noqa: E402
 from fedcohort.flower.strategy import CohortStrategy  # noqa: E402
 
 __all__ = ["CohortStrategy", "register_signal_queries", "register_size_query"]

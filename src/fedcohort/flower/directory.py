@@ -1,28 +1,33 @@
-"""Who is there: nodes by the names of their clients, and their sizes."""
+"""Who is there: nodes by the names of their clients, and their sizes, bounded."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from logging import getLogger
 from typing import Any, Literal, final, get_args
 
+import numpy as np
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from fedcohort.arguments import checked_choice
-from fedcohort.errors import FlowerError
-from fedcohort.flower.claims import Claims
-from fedcohort.flower.size_query import ask_sizes
-from fedcohort.population import Population
+from fedcohort.flower.queries import ask_sizes
 
 log = getLogger("flwr.fedcohort")
 
 Names = Literal["client", "node"]
 NAMES: tuple[Names, ...] = get_args(Names)
+#: Where nothing else is asked for and so many clients have samples, a client's own word counts up
+#: to this share of all samples.
+MANY, LARGEST_SHARE = 10, 0.5
+#: With fewer clients a share beyond this is worth a warning.
+ALARMING_SHARE = 0.9
 
 
 @final
 class Directory:
-    """The clients that are there now, in an order that does not depend on node ids.
+    """The clients that ever said their sizes, and those that are there now.
 
     Parameters
     ----------
@@ -37,11 +42,16 @@ class Directory:
         Who says under which name a client is known: the ``"client"`` itself, or its ``"node"`` id.
     query_timeout
         Seconds that nodes have to answer the question for their sizes.
+
+    Attributes
+    ----------
+    sizes
+        Samples by client, bounded over those that are there; who is away keeps its last size.
     """
 
     def __init__(
         self,
-        sizes: Mapping[str | int, int] | None = None,
+        sizes: Mapping[Any, int] | None = None,
         *,
         max_size: int | None = None,
         max_share: float | None = None,
@@ -55,30 +65,20 @@ class Directory:
         self._names = names
         self._key_of: dict[int, str] = {}
         self._silent: set[int] = set()
-        self._size_of: dict[str, int] = {}
+        self._claimed: dict[str, int] = {}
         self._node_of: dict[str, int] = {}
-        self._keys: list[str] = []
-        self._population: Population | None = None
+        self._is_bounded = False
+        self.sizes: dict[str, int] = {}
 
     @property
-    def keys(self) -> list[str]:
-        """The clients that are there, in the population's order."""
-        return self._keys
-
-    @property
-    def population(self) -> Population:
-        """The clients that are there, with their bounded sizes."""
-        if self._population is None:
-            raise FlowerError(
-                "fedcohort.flower: no client is there that said its size. Start nodes, and call "
-                "register_size_query in the client app or pass sizes by node id."
-            )
-        return self._population
+    def present(self) -> list[str]:
+        """The clients that are there."""
+        return list(self._node_of)
 
     @property
     def has_samples(self) -> bool:
         """Whether a client is there that can be drawn."""
-        return any(self._size_of[key] > 0 for key in self._keys)
+        return any(self._claimed[key] > 0 for key in self._node_of)
 
     def node_of(self, key: str) -> int:
         """Return the node that a client runs on now."""
@@ -88,10 +88,10 @@ class Directory:
         """Look who is there; ask who is new. Return whether anything changed."""
         present = set(grid.get_node_ids())
         self._silent &= present  # who comes back is asked again
-        strangers = sorted(present - set(self._key_of) - self._silent)
-        if strangers:
-            self._learn(grid, strangers)
-            self._silent.update(set(strangers) - set(self._key_of))
+        new = sorted(present - set(self._key_of) - self._silent)
+        if new:
+            self._learn(grid, new)
+            self._silent.update(set(new) - set(self._key_of))
         nodes: dict[str, int] = {}
         holders = {node for node in self._node_of.values() if node in present}
         known = present & set(self._key_of)
@@ -100,34 +100,38 @@ class Directory:
             # Who holds a name keeps it: a newcomer cannot take another's place.
             if self._node_of.get(key) == node_id or key not in nodes:
                 nodes[key] = node_id
-        changed = set(nodes) != set(self._node_of) or self._population is None
+        changed = bool(new) or set(nodes) != set(self._node_of) or not self._is_bounded
         self._node_of = nodes
         if changed:
-            self._keys = sorted(nodes, key=_order)
-        if changed or strangers:
-            self._population = self._bounded() if self.has_samples else None
-        return changed or bool(strangers)
+            self._bound()
+        return changed
 
     def state(self) -> dict[str, dict[str, Any]]:
         """Return what is known of nodes and clients, also of those that are away."""
-        nodes = {str(node_id): key for node_id, key in self._key_of.items()}
-        return {"nodes": nodes, "holders": dict(self._node_of), "sizes": dict(self._size_of)}
+        return {
+            "nodes": {str(node_id): key for node_id, key in self._key_of.items()},
+            "holders": dict(self._node_of),
+            "claimed": dict(self._claimed),
+            "sizes": dict(self.sizes),
+        }
 
     def restore(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Know again what :meth:`state` gave: these nodes need not be asked."""
         self._key_of = {int(node_id): key for node_id, key in state["nodes"].items()}
-        self._size_of = {**state["sizes"], **(self._given or {})}
-        self._node_of, self._population = dict(state["holders"]), None
+        self._claimed = {**state["claimed"], **(self._given or {})}
+        self._node_of, self.sizes = dict(state["holders"]), dict(state["sizes"])
+        self._is_bounded = False
 
-    def _learn(self, grid: Grid, strangers: list[int]) -> None:
+    def _learn(self, grid: Grid, new: list[int]) -> None:
+        """Ask nodes for their clients' names and sizes; take what the server knows."""
         present, taken = set(grid.get_node_ids()), set[str]()
         if self._given is not None:
-            for node_id in strangers:
+            for node_id in new:
                 if str(node_id) in self._given:
                     self._key_of[node_id] = str(node_id)
-                    self._size_of[str(node_id)] = self._given[str(node_id)]
-            strangers = [node_id for node_id in strangers if node_id not in self._key_of]
-        for answer in ask_sizes(grid, strangers, timeout=self._query_timeout) if strangers else ():
+                    self._claimed[str(node_id)] = self._given[str(node_id)]
+            new = [node_id for node_id in new if node_id not in self._key_of]
+        for answer in ask_sizes(grid, new, timeout=self._query_timeout) if new else ():
             key = answer.key if self._names == "client" else str(answer.node_id)
             if self._node_of.get(key) in present or key in taken:
                 log.warning("node %d says it is %r, which is there", answer.node_id, key)
@@ -135,16 +139,84 @@ class Directory:
             taken.add(key)
             self._key_of[answer.node_id] = key
             given = None if self._given is None else self._given.get(key)
-            self._size_of[key] = answer.size if given is None else given
+            self._claimed[key] = answer.size if given is None else given
 
-    def _bounded(self) -> Population:
-        own_word = [self._given is None or key not in self._given for key in self._keys]
-        claims = Claims(self._keys, [self._size_of[key] for key in self._keys], own_word)
+    def _bound(self) -> None:
+        """Bound the sizes of those that are there."""
+        keys = self.present
+        own_word = [self._given is None or key not in self._given for key in keys]
+        claims = Claims(keys, [self._claimed[key] for key in keys], own_word)
         sizes = claims.bounded(max_size=self._max_size, max_share=self._max_share)
-        return Population(sizes, ids=self._keys)
+        self.sizes |= dict(zip(keys, sizes.tolist(), strict=True))
+        self._is_bounded = True
 
 
-def _order(key: str) -> tuple[int, int, str]:
-    """Sort numbers by value, before names."""
-    is_number = key.isascii() and key.isdecimal() and len(key) < 20
-    return (0, int(key), key) if is_number else (1, 0, key)
+@final
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Sizes that are not to be trusted yet.
+
+    Attributes
+    ----------
+    keys, sizes
+        The clients, and how many samples each is said to have.
+    is_own_word
+        Whether the client says so itself; else the server knows.
+    """
+
+    keys: Sequence[str]
+    sizes: Sequence[int]
+    is_own_word: Sequence[bool]
+
+    def bounded(self, *, max_size: int | None, max_share: float | None) -> NDArray[np.int64]:
+        """Return the sizes that count, and log whom a bound concerns.
+
+        Explicit bounds hold for everybody; where ``max_share`` is None, clients' own word is
+        bounded by half of all samples if ten clients or more have samples.
+        """
+        claimed = np.array(self.sizes, dtype=object)  # a sum of claims must not wrap around
+        sizes = claimed if max_size is None else np.minimum(claimed, max_size)
+        sizes = self._believed(sizes) if max_share is None else cut_to_share(sizes, max_share)
+        for place in np.flatnonzero(sizes < claimed).tolist():
+            log.warning(
+                "client %r claims %d samples; it counts as %d",
+                self.keys[place],
+                claimed[place],
+                sizes[place],
+            )
+        return sizes.astype(np.int64)
+
+    def _believed(self, sizes: NDArray[Any]) -> NDArray[Any]:
+        """Bound what clients say of themselves where there are many; elsewhere only warn."""
+        own_word = np.array(self.is_own_word, dtype=bool)
+        n_positive, total = np.count_nonzero(sizes), int(sizes.sum())
+        if n_positive >= MANY:
+            return np.where(own_word, cut_to_share(sizes, LARGEST_SHARE, own_word), sizes)
+        for place in np.flatnonzero(own_word & (sizes > ALARMING_SHARE * total)).tolist():
+            if n_positive > 1:
+                log.warning(
+                    "client %r claims %d of all %d samples: it will be drawn nearly always. Bound "
+                    "max_share if that cannot be",
+                    self.keys[place],
+                    sizes[place],
+                    total,
+                )
+        return sizes
+
+
+def cut_to_share(
+    sizes: NDArray[Any], share: float, is_bounded: NDArray[np.bool_] | bool = True
+) -> NDArray[Any]:
+    """Cut sizes at the largest number that is at most ``share`` of what they then sum to.
+
+    Where so few clients cannot have so small a share, all count the same. Sizes that are not
+    bounded count in the sum as they are.
+    """
+    low, high = 0, int(sizes.max(initial=0))
+    if high <= share * int(sizes.sum()):
+        return sizes
+    while low < high:
+        middle = (low + high + 1) // 2
+        total = int(np.where(is_bounded, np.minimum(sizes, middle), sizes).sum())
+        low, high = (middle, high) if middle <= share * total else (low, middle - 1)
+    return np.asarray(np.minimum(sizes, max(low, 1)))

@@ -1,13 +1,14 @@
-"""The strategy that aggregates: one that respects weights, told to write to all it sees."""
+"""The strategy that aggregates: it respects weights, and writes to all nodes that it sees."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from logging import getLogger
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     Bulyan,
@@ -21,6 +22,7 @@ from flwr.serverapp.strategy import (
     QFedAvg,
     Strategy,
 )
+from numpy.typing import NDArray
 
 from fedcohort.designs import Recipe
 from fedcohort.errors import FlowerError
@@ -37,6 +39,11 @@ WEIGHTLESS = (
     MultiKrum,
     QFedAvg,
 )
+#: Attributes of FedAdam, FedYogi and FedAdagrad, and of FedAvgM.
+MOMENTS = ("m_t", "v_t")
+MOMENTUM = ("momentum_vector", "current_arrays")
+#: Between an attribute's name and an array's.
+DOT = "."
 
 
 def weighing_strategy(strategy: Strategy) -> FedAvg:
@@ -116,6 +123,68 @@ def _with(inner: FedAvg, **values: Any) -> Iterator[None]:
             setattr(inner, name, value)
 
 
+def state_of(inner: FedAvg) -> dict[str, Any]:
+    """Return the strategy's state by attribute; it replaces these values, never changes them."""
+    names = [*(MOMENTS if hasattr(inner, "m_t") else ())]
+    names += MOMENTUM if hasattr(inner, "momentum_vector") else ()
+    return {name: getattr(inner, name) for name in names}
+
+
+def put_back(inner: FedAvg, state: Mapping[str, Any]) -> None:
+    """Give the strategy a state that :func:`state_of` or :func:`unpacked` returned."""
+    for name, value in state.items():
+        setattr(inner, name, value)
+
+
+def is_finite_state(inner: FedAvg) -> bool:
+    """Whether the strategy can go on with its state."""
+    return all(np.isfinite(array).all() for _, array in _arrays(state_of(inner)))
+
+
+def check_state(inner: FedAvg, model: Mapping[str, NDArray[Any]]) -> None:
+    """Refuse a model that the strategy's moments or momentum do not belong to."""
+    shapes = [array.shape for array in model.values()]
+    for value in state_of(inner).values():
+        is_named = hasattr(value, "items")
+        parts = list(value.values()) if is_named else value or []
+        found = [tuple(part.shape) for part in parts]
+        if parts and (found != shapes or (is_named and list(value) != list(model))):
+            raise FlowerError(
+                f"CohortStrategy: {type(inner).__name__} goes on from arrays of shapes {found}; "
+                f"got a model of shapes {shapes}. Use a new strategy for another model."
+            )
+
+
+def packed(state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """Return the state as named arrays, for a file."""
+    return dict(_arrays(state))
+
+
+def unpacked(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Return the state that :func:`packed` made arrays of."""
+    found: dict[str, dict[str, NDArray[Any]]] = {}
+    for name, array in arrays.items():
+        attribute, _, part = name.partition(DOT)
+        found.setdefault(attribute, {})[part] = array
+    return {attribute: _value(attribute, parts) for attribute, parts in found.items()}
+
+
+def _value(attribute: str, parts: dict[str, NDArray[Any]]) -> Any:
+    if attribute == "current_arrays":
+        return ArrayRecord({name: Array(array) for name, array in parts.items()})
+    return list(parts.values()) if attribute == "momentum_vector" else parts
+
+
+def _arrays(state: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
+    for attribute, value in state.items():
+        if value is None:
+            continue
+        parts = value.items() if hasattr(value, "items") else enumerate(value)
+        for name, array in parts:
+            whole = array.numpy() if isinstance(array, Array) else np.asarray(array)
+            yield f"{attribute}{DOT}{name}", whole
+
+
 def refuse_wrapper(wrapper: Strategy) -> None:
     """Say why the difference estimator does not go with a wrapper for privacy."""
     raise FlowerError(
@@ -151,4 +220,19 @@ def refuse_secure_aggregation(recipe: Recipe, *, is_difference: bool) -> None:
     raise FlowerError(
         "CohortStrategy: Flower's Message API has no SecAgg+ yet; it is part of the older "
         "workflow, which draws clients itself. Use TLS, or differential privacy."
+    )
+
+
+def refuse_other_loops(*, is_difference: bool) -> None:
+    """Say why only our own loop can draw again, take the first answers, or remember updates."""
+    if is_difference:
+        raise FlowerError(
+            "CohortStrategy: the difference estimator needs its own start: under a wrapper for "
+            "privacy around it a client's last update would move the model in every later round, "
+            "which no noise accounts for. Call CohortStrategy's start, or use estimator='plain'."
+        )
+    raise FlowerError(
+        "CohortStrategy: on_failure='redraw' and extra need its own start; a wrapper around it "
+        "runs another loop, sees nothing of redrawn clients and would not clip their updates. Put "
+        "the wrapper inside, CohortStrategy(Wrapper(FedAvg()), ...), or use on_failure='keep'."
     )

@@ -2,49 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import partial
-from logging import getLogger
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from logging import INFO, NOTSET, Handler, LogRecord, getLogger
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedcohort.designs import Design, Recipe
-from fedcohort.designs.recipe import estimator_for
+from fedcohort.client_records import below
+from fedcohort.designs import Recipe
 from fedcohort.designs.signals import Request
 from fedcohort.difference import Difference, EstimatorName
 from fedcohort.errors import FlowerError
-from fedcohort.flower.aggregate import aggregated, within_range
+from fedcohort.failures import OnFailure, check_equal_draws
+from fedcohort.flower.averaging import averaged
 from fedcohort.flower.directory import Directory, Names
-from fedcohort.flower.failures import OnFailure, refuse_other_loops
 from fedcohort.flower.grid_view import FirstAnswers, wait_for_nodes
-from fedcohort.flower.inner_state import packed, put_back, state_of, unpacked
 from fedcohort.flower.inner_strategy import (
+    check_state,
     messages_to,
+    packed,
+    put_back,
+    refuse_other_loops,
     refuse_secure_aggregation,
     refuse_wrapper,
+    state_of,
+    unpacked,
     waiting_for_no_more_than,
     warn_of_choice,
     weighing_strategy,
 )
-from fedcohort.flower.keyed_memory import KeyedMemory
-from fedcohort.flower.keyed_variates import KeyedVariates
-from fedcohort.flower.planner import Planner
-from fedcohort.flower.replies import Decode, Reply, checked_reply
-from fedcohort.flower.saved_state import Origin, SavedState, read_state, write_state
-from fedcohort.flower.selection_log import SelectionLog
-from fedcohort.flower.sent_model import SentModel
-from fedcohort.flower.settling import FailureRule
-from fedcohort.flower.signal_book import SignalBook
-from fedcohort.flower.signal_query import ask_signal
-from fedcohort.flower.training_round import TrainingRound
-from fedcohort.streams import Stream, stream
+from fedcohort.flower.queries import ask_signal
+from fedcohort.flower.replies import Decode, ReplyCheck, SentModel, TrainingRound
+from fedcohort.population import Label
+from fedcohort.selection_log import SelectionLog
+from fedcohort.selector import Selector
+from fedcohort.whole_file import read_arrays, write_arrays
 
 log = getLogger("flwr.fedcohort")
 
+FORMAT = "fedcohort flower state 5"
 #: Seconds to wait for clients that were drawn in the place of others, where there is no deadline.
 REDRAW_WAIT = 600.0
 
@@ -70,10 +72,13 @@ class CohortStrategy(Strategy):
         are refused with it.
     sizes
         Samples by client name or node id; None asks the nodes (``register_size_query``).
+    groups
+        Labels by client name or node id, for recipes that draw by group; clients without one form
+        the group ``"unlabelled"``.
     names
         Under which names clients are known: ``"client"`` takes what each says of itself (its
         ``partition-id`` or the ``key`` of ``register_size_query``), ``"node"`` takes node ids,
-        which stay the same and cannot be feigned under node authentication.
+        which stay the same and cannot be spoofed under node authentication.
     on_failure
         What becomes of the weight of a drawn client that fails: ``"keep"`` leaves it on the
         current model, ``"redraw"`` draws other clients in its place, ``"renormalise"`` spreads
@@ -81,7 +86,7 @@ class CohortStrategy(Strategy):
     tries
         How often ``"redraw"`` draws again.
     extra
-        Over-selection: so many more draws, of which the first ``cohort_size`` that are answered
+        Over-selection: this many more draws, of which the first ``cohort_size`` that are answered
         count. That favours fast clients, so it is biased; only with ``start`` of this strategy.
     sketch
         Numbers that the memory keeps of an update; None keeps it whole.
@@ -104,6 +109,13 @@ class CohortStrategy(Strategy):
         sent; None where clients send arrays as they are.
     secure_aggregation
         True is refused, with the reason.
+
+    Attributes
+    ----------
+    selector
+        Draws the clients, and remembers what must be known of them; rounds count from 0.
+    directory
+        The nodes' clients and their sizes.
     """
 
     def __init__(
@@ -113,7 +125,8 @@ class CohortStrategy(Strategy):
         *,
         seed: int,
         estimator: EstimatorName | Difference = "plain",
-        sizes: Mapping[str | int, int] | None = None,
+        sizes: Mapping[Any, int] | None = None,
+        groups: Mapping[Any, Label | None] | None = None,
         names: Names = "client",
         on_failure: OnFailure = "keep",
         tries: int = 10,
@@ -129,26 +142,29 @@ class CohortStrategy(Strategy):
         decode: Decode | None = None,
         secure_aggregation: bool = False,
     ) -> None:
-        difference = estimator_for("CohortStrategy", recipe, estimator)
+        self.selector = Selector(
+            recipe,
+            {},
+            seed=seed,
+            groups=groups and {str(key): label for key, label in groups.items()},
+            estimator=estimator,
+            sketch=sketch,
+            on_failure=on_failure,
+            tries=tries,
+            extra=extra,
+            max_draws=max_draws,
+            log=log_file or True,
+        )
+        self._is_difference = estimator != "plain"
         if secure_aggregation:
-            refuse_secure_aggregation(recipe, is_difference=difference is not None)
-        self.strategy, self.recipe, self.seed = strategy, recipe, seed
+            refuse_secure_aggregation(recipe, is_difference=self._is_difference)
+        self.strategy, self.recipe, self.seed = strategy, recipe, self.selector.seed
         self._inner = weighing_strategy(strategy)
-        self._rule = FailureRule(on_failure, tries, extra, recipe.cohort_size, seed)
-        self._deadline, self._max_norm, self._decode = deadline, max_norm, decode
-        self._query_timeout = query_timeout
-        self._is_wrapper_within = strategy is not self._inner
-        if self._is_wrapper_within:
-            if difference is not None:
+        self._has_wrapper = strategy is not self._inner
+        if self._has_wrapper:
+            if self._is_difference:
                 refuse_wrapper(strategy)
             warn_of_choice(strategy, recipe)
-        self._planner = Planner(
-            recipe,
-            seed=seed,
-            extra=extra,
-            needs_equal_draws=self._rule.needs_own_loop or self._is_wrapper_within,
-            max_draws=max_draws,
-        )
         self.directory = Directory(
             sizes,
             max_size=max_size,
@@ -156,17 +172,18 @@ class CohortStrategy(Strategy):
             names=names,
             query_timeout=query_timeout,
         )
-        self.selections = SelectionLog(log_file)
-        self._memory = KeyedMemory(sketch, seed=seed) if recipe.learns else None
-        self._signals = SignalBook(recipe, seed=seed)
-        self._variates = None if difference is None else KeyedVariates(difference)
-        self._origin = Origin(
-            seed, sketch, type(self._inner).__name__, names, repr(difference or "plain")
-        )
-        self._design: Design | None = None
+        self._origin = {"strategy": type(self._inner).__name__, "names": names}
+        self._check = ReplyCheck(self._inner.weighted_by_key, max_norm, decode, recipe.learns)
+        self._redraws, self._extra = on_failure == "redraw", extra
+        self._deadline, self._query_timeout = deadline, query_timeout
         self._round: TrainingRound | None = None
-        self._rounds_before = self._number = 0
-        self._is_started = False
+        self._is_first, self._is_started = True, False
+
+    @property
+    def selections(self) -> SelectionLog:
+        """How often each client was drawn, and how often that was to be expected."""
+        assert self.selector.selections is not None  # for mypy: the selector has a log
+        return self.selector.selections
 
     def summary(self) -> None:
         """Log how clients are drawn, and the inner strategy's own summary."""
@@ -177,154 +194,153 @@ class CohortStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Draw the round's clients, and let the inner strategy write to exactly these."""
-        is_difference = self._variates is not None
-        if not self._is_started and (is_difference or self._rule.needs_own_loop):
-            refuse_other_loops(is_difference=is_difference)
+        if not self._is_started and (self._is_difference or self._redraws or self._extra):
+            refuse_other_loops(is_difference=self._is_difference)
         self._close_dropped_round()
-        number = self._rounds_before + server_round
-        # Only before the first round: afterwards training goes on with whoever is left.
-        if self._design is None:
-            wait_for_nodes(grid, self._inner.min_available_nodes)
-        changed = self.directory.refresh(grid)
-        now = TrainingRound(server_round, number, SentModel(arrays), config, grid, self._check)
-        self._round = now
-        if self._design is not None and not self.directory.has_samples:
-            log.warning("round %d: no client with samples is there; the model stays", number)
-            return []
-        if changed or self.recipe.changes or self._design is None:
-            population = self.directory.population
-            signals = self._signals.collect(population, number, partial(self._asked, now))
-            self._design = self._planner.design(population, self._memory, signals, number)
-        now.draw(self._design, stream(self.seed, round_=number, use=Stream.COHORT))
-        return self._messages(now, list(now.counts))
+        sent = SentModel(arrays)
+        self._check_model(sent)
+        self._look_around(grid)
+        # By the number over all starts: FedAdam's step depends on it, and a restart must not.
+        number = self.selector.round_ + 1
+        now = TrainingRound(server_round, number, sent, config, grid, self._check)
+        there = self.directory.present
+        cohort = self.selector.draw(there, self._signals(now, self.selector.ask(there)))
+        if self._has_wrapper and self.selector.design is not None:
+            check_equal_draws(self.selector.design)
+        self._round, self._is_first = now, False
+        return self._messages(now, cohort.ids)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Check the replies, settle what failed, and let the inner strategy aggregate the rest."""
-        if self._round is None or self._round.server_round != server_round:
+        now, cohort = self._round, self.selector.cohort
+        if now is None or cohort is None or now.server_round != server_round:
             raise FlowerError(
                 f"CohortStrategy: round {server_round} was not configured by it. Call "
                 f"configure_train first."
             )
-        now, self._round = self._round, None
-        self._number = now.number
-        if now.design is None:
-            return None, None
-        now.take(replies, self._keys_by_node(now.counts))
-        settled = self._settled(now, now.design)
-        if self._variates is not None:
-            now.recalled = self._variates.recall(
-                now.design.population, list(settled), now.sent.dimension
-            )
-        if not self._is_wrapper_within:
-            settled = within_range(now, settled)
-        # In the population's order: neither node ids nor arrival change a sum of floats.
-        weights = {key: settled[key] for key in self.directory.keys if settled.get(key)}
-        model, metrics = aggregated(self.strategy, self._inner, now, weights)
-        moved = {} if model is None else weights
-        self.selections.write(now.number, now.design, now.counts, moved, now.failed, self.seed)
-        self._signals.report(now)
-        if self._memory is not None:
-            self._memory.record(now.kept())
-        if self._variates is not None and model is not None:
-            self._variates.record(now.updates())
+        self._round = None
+        now.take(replies, self._keys_by_node(cohort.ids))
+        if self._redraws and now.failed:
+            self._ask_others(now)
+        model, metrics = averaged(self.strategy, self._inner, now, self.selector)
+        if model is None:
+            unused = dict.fromkeys(now.answered, "the round's aggregate was not used")
+            self.selector.skip(failed={**unused, **now.failed})
+        else:
+            self._remember(now)
         return model, metrics
 
     def start(self, grid: Grid, *args: Any, **kwargs: Any) -> Result:
         """Train, as every strategy does; with ``extra`` a round ends with the first answers."""
-        around = FirstAnswers(grid, self._is_enough) if self._rule.extra else grid
-        self._rounds_before = self._number  # a second start goes on in the stream
+        around = FirstAnswers(grid, self._is_enough) if self._extra else grid
         self._is_started = True
         try:
-            result = super().start(around, *args, **kwargs)
+            with _logged_by_flower():
+                result = super().start(around, *args, **kwargs)
+                self.selections.log_summary()
         finally:
             self._is_started = False
-        self.selections.log_summary()
         return result
 
     def save(self, path: Path) -> None:
         """Write what a restarted server needs.
 
-        That is how many rounds were drawn, the clients, who was drawn, the memory (the difference
-        estimator's as well), and the moments or the momentum of the inner strategy; the model is
-        the caller's to keep.
+        That is the selector (round, clients, memory, counts of draws), the nodes, and the moments
+        or the momentum of the inner strategy; the model is the caller's to keep.
         """
-        kept = {} if self._memory is None else self._memory.state()
+        head = {**self._origin, "directory": self.directory.state()}
+        arrays = {"head": np.frombuffer(json.dumps(head).encode(), np.uint8)}
+        arrays |= {f"selector.{name}": array for name, array in self.selector.state().items()}
         inner = packed(state_of(self._inner))
-        clients, drawn = self.directory.state(), self.selections.state()
-        known, variates = ((), {}) if self._variates is None else self._variates.state()
-        reports = self._signals.state()
-        state = SavedState(self._number, clients, drawn, kept, inner, known, variates, reports)
-        write_state(path, state, self._origin)
+        write_arrays(
+            Path(path), FORMAT, arrays | {f"inner.{name}": array for name, array in inner.items()}
+        )
 
     def load(self, path: Path) -> None:
         """Go on where :meth:`save` was called, in the same stream of cohorts."""
-        state = read_state(path, self._origin)
-        self._rounds_before = self._number = state.rounds
-        self.directory.restore(state.population)
-        self.selections.restore(state.selections)
-        put_back(self._inner, unpacked(state.inner))
-        self._signals.restore(state.reports)
-        if self._memory is not None:
-            self._memory.restore(state.updates)
-        if self._variates is not None:
-            self._variates.restore(state.known, state.variates)
+        try:
+            arrays = read_arrays(Path(path), FORMAT)
+        except (OSError, ValueError) as error:
+            raise FlowerError(
+                f"CohortStrategy: {path} cannot be read ({error}). Start without it."
+            ) from error
+        head = json.loads(arrays["head"].tobytes())
+        for name, own in self._origin.items():
+            if head[name] != own:
+                raise FlowerError(
+                    f"CohortStrategy: {path} was written with another {name}, {head[name]}; got "
+                    f"{own}. Use the same one."
+                )
+        self.selector.restore(below("selector.", arrays))
+        self.directory.restore(head["directory"])
+        put_back(self._inner, unpacked(below("inner.", arrays)))
+        self._round = None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Leave evaluation to the inner strategy, which waits for nobody that has gone."""
-        number = self._rounds_before + server_round
         with waiting_for_no_more_than(self._inner, len(list(grid.get_node_ids()))):
-            return list(self.strategy.configure_evaluate(number, arrays, config, grid))
+            return list(self.strategy.configure_evaluate(self._number, arrays, config, grid))
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Leave evaluation to the inner strategy."""
-        return self.strategy.aggregate_evaluate(self._rounds_before + server_round, replies)
+        return self.strategy.aggregate_evaluate(self._number, replies)
+
+    @property
+    def _number(self) -> int:
+        """The open round, or the one that ended last, counted from 1."""
+        return self.selector.round_ + (self.selector.cohort is not None)
 
     def _close_dropped_round(self) -> None:
-        """Log a round that a wrapper around this strategy never gave back."""
-        now, self._round = self._round, None
-        if now is None or now.design is None:
-            return
-        self._number = now.number
-        log.warning("round %d was dropped by what calls this strategy; the model stays", now.number)
-        self.selections.write(now.number, now.design, now.counts, {}, {}, self.seed)
+        """Skip a round that a wrapper around this strategy never gave back."""
+        self._round = None
+        if (cohort := self.selector.cohort) is not None:
+            log.warning("round %d was dropped by what calls this strategy", cohort.round_)
+            self.selector.skip(failed=dict.fromkeys(cohort.ids, "the round was dropped"))
 
-    def _is_enough(self, replies: list[Message]) -> bool:
-        """Whether as many draws were answered as count."""
-        if self._round is None:
-            return False
-        self._round.accept(replies, self._keys_by_node(self._round.counts))
-        return self._round.draws_answered >= self.recipe.cohort_size
+    def _check_model(self, sent: SentModel) -> None:
+        """Refuse another model than the one that is remembered."""
+        check_state(self._inner, sent.arrays)
+        for known in (self.selector.memory, self.selector.variates):
+            if known is not None and known.dimension != sent.dimension:
+                raise FlowerError(
+                    f"CohortStrategy: remembers updates of {known.dimension} numbers; got a model "
+                    f"of {sent.dimension}. Use a new strategy for another model."
+                )
 
-    def _asked(self, now: TrainingRound, request: Request) -> dict[str, float]:
-        """Ask clients for a signal before the draw."""
-        keys = [self.directory.keys[client] for client in request.clients]
-        nodes = self._keys_by_node(keys)
-        return ask_signal(
-            now.grid, request.signal, nodes, now.sent.record, timeout=self._query_timeout
-        )
+    def _look_around(self, grid: Grid) -> None:
+        """See who is there; whoever ever said its size is a member."""
+        # Only before the first round: afterwards training goes on with whoever is left.
+        if self._is_first:
+            wait_for_nodes(grid, self._inner.min_available_nodes)
+        changed = self.directory.refresh(grid)
+        if self._is_first and not self.directory.has_samples:
+            raise FlowerError(
+                "fedcohort.flower: no client is there that said its size. Start nodes, and call "
+                "register_size_query in the client app or pass sizes by node id."
+            )
+        if changed and self.selector.clients != self.directory.sizes:
+            self.selector.clients = self.directory.sizes
 
-    def _check(self, message: Message, sent: SentModel) -> Reply | str:
-        return checked_reply(
-            message,
-            sent,
-            weight_key=self._inner.weighted_by_key,
-            max_norm=self._max_norm,
-            decode=self._decode,
-            keep=None if self._memory is None else self._memory.shortened,
-            whole=self._variates is not None,
-        )
+    def _signals(
+        self, now: TrainingRound, request: Request | None
+    ) -> dict[str, dict[str, float]] | None:
+        """Ask clients for what the recipe wants to know before the draw."""
+        if request is None:
+            return None
+        nodes, model = self._keys_by_node(request.ids), now.sent.record
+        answers = ask_signal(now.grid, request.signal, nodes, model, timeout=self._query_timeout)
+        return {request.signal: answers}
 
-    def _messages(self, now: TrainingRound, keys: list[str]) -> list[Message]:
+    def _messages(self, now: TrainingRound, ids: Iterable[object]) -> list[Message]:
         """Let the inner strategy write to these clients."""
-        nodes = [self.directory.node_of(key) for key in keys]
+        nodes = list(self._keys_by_node(ids))
         sent = now.sent.record, now.config
-        # By the number in the stream: FedAdam's step depends on it, and a restart must not.
         messages = messages_to(nodes, self.strategy, now.number, sent, now.grid)
         for message in messages:
             now.asked.append(message.metadata)
@@ -332,17 +348,57 @@ class CohortStrategy(Strategy):
                 message.metadata.ttl = self._deadline
         return messages
 
-    def _keys_by_node(self, keys: Iterable[str]) -> dict[int, str]:
-        return {self.directory.node_of(key): key for key in keys}
+    def _keys_by_node(self, ids: Iterable[object]) -> dict[int, str]:
+        return {self.directory.node_of(str(each)): str(each) for each in ids}
 
-    def _settled(self, now: TrainingRound, design: Design) -> dict[str, float]:
-        """Return the weights of those that answered, by the rule for failures."""
+    def _is_enough(self, replies: list[Message]) -> bool:
+        """Whether as many draws were answered as count."""
+        now, cohort = self._round, self.selector.cohort
+        if now is None or cohort is None:
+            return False
+        now.accept(replies, self._keys_by_node(cohort.ids))
+        counts = zip(cohort.ids, cohort.counts.tolist(), strict=True)
+        answered: int = sum(count for each, count in counts if each in now.answered)
+        return answered >= self.recipe.cohort_size
 
-        def ask(keys: list[str]) -> set[str]:
-            if keys:
-                messages = self._messages(now, keys)
-                replies = now.grid.send_and_receive(messages, timeout=self._deadline or REDRAW_WAIT)
-                now.take(replies, self._keys_by_node(keys))
-            return set(now.answered)
+    def _ask_others(self, now: TrainingRound) -> None:
+        """Ask clients in the place of those that failed, until enough answered."""
+        lost = list(now.failed)
+        while more := self.selector.redraw(lost):
+            messages = self._messages(now, more)
+            replies = now.grid.send_and_receive(messages, timeout=self._deadline or REDRAW_WAIT)
+            now.take(replies, self._keys_by_node(more))
+            lost = [str(each) for each in more if each in now.failed]
 
-        return self._rule.settled(now, design, ask)
+    def _remember(self, now: TrainingRound) -> None:
+        """Let the selector remember the updates and what replies report beside them."""
+        losses, durations = now.reported()
+        was_empty = self.selector.variates is None
+        self.selector.remember(now.updates, losses=losses, durations=durations, failed=now.failed)
+        if was_empty and (variates := self.selector.variates) is not None:
+            n, size = self.selector.population.n_clients, variates.nbytes / 1e6
+            log.info("the difference estimator's memory of %d clients takes %.2f MB", n, size)
+
+
+class _ToFlower(Handler):
+    """Shows the library's own lines where Flower shows its own."""
+
+    def emit(self, record: LogRecord) -> None:
+        """Hand a line to Flower's handlers."""
+        for handler in getLogger("flwr").handlers:
+            if record.levelno >= handler.level:
+                handler.handle(record)
+
+
+@contextmanager
+def _logged_by_flower() -> Iterator[None]:
+    """Let Flower's log show who is drawn."""
+    library, handler = getLogger("fedcohort"), _ToFlower()
+    level = library.level
+    library.addHandler(handler)
+    library.setLevel(INFO if level == NOTSET else level)
+    try:
+        yield
+    finally:
+        library.removeHandler(handler)
+        library.setLevel(level)

@@ -1,0 +1,201 @@
+"""One step of the model: replies as the inner strategy must see them, and what it makes of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from logging import getLogger
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg, Strategy
+
+from fedcohort.cohort import Cohort
+from fedcohort.flower.inner_strategy import (
+    is_finite_state,
+    put_back,
+    shown_the_model,
+    state_of,
+    without_metrics,
+)
+from fedcohort.flower.replies import (
+    Reply,
+    SentModel,
+    TrainingRound,
+    is_finite,
+    is_finite_number,
+    with_content,
+)
+from fedcohort.selector import Selector
+
+log = getLogger("flwr.fedcohort")
+
+#: Weights whose sum is so near to 1 sum to 1.
+ROUNDING = 1e-12
+#: A client, its weight, and its model as the inner strategy gets it.
+Share = tuple[str, float, ArrayRecord]
+
+
+def averaged(
+    strategy: Strategy, inner: FedAvg, now: TrainingRound, selector: Selector
+) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    """Let the strategy, which is ``inner`` or wraps it, aggregate; None: the model stays."""
+    key = inner.weighted_by_key
+    if strategy is not inner:
+        messages = _for_wrapper(now, selector, key)
+    elif selector.cohort is not None and not len(selector.cohort):
+        return _by_memory_alone(inner, now, selector), None
+    else:
+        messages = _messages(now, _shares(now, selector), key)
+    return _step(strategy, inner, now, messages) if messages else (None, None)
+
+
+def _shares(now: TrainingRound, selector: Selector) -> list[Share]:
+    """Return who is averaged; whose model the weights stretch beyond its types has failed."""
+    while True:
+        settled = selector.settle(now.answered)
+        if selector.variates is None and abs(settled.residual) <= ROUNDING:
+            return _as_they_came(now, settled)
+        shares, far = list[Share](), list[str]()
+        for key, weight, update in selector.for_average(now.updates):
+            reply = now.answered[str(key)]
+            # As it came, where nothing changes: theta + (theta_i - theta) is rounded.
+            arrays = reply.arrays if update is reply.update else now.sent.moved(update)
+            if arrays is None:
+                far.append(str(key))
+            else:
+                shares.append((str(key), weight, arrays))
+        for each in far:
+            now.reject(each, "its update is too large for its weight")
+        if not far:
+            return shares
+
+
+def _as_they_came(now: TrainingRound, settled: Cohort) -> list[Share]:
+    """Return the settled cohort's models; no update is computed."""
+    return [
+        (str(key), weight, now.answered[str(key)].arrays)
+        for key, weight in zip(settled.ids, settled.weights.tolist(), strict=True)
+        if weight
+    ]
+
+
+def _for_wrapper(now: TrainingRound, selector: Selector, weight_key: str) -> list[Message]:
+    """Return the replies as they came, and the lost weight as a client that did not move.
+
+    A wrapper clips what it gets: it must get the updates as they are.
+    """
+    settled = selector.settle(now.answered)
+    messages = _messages(now, _as_they_came(now, settled), weight_key)
+    if messages and settled.residual > ROUNDING:
+        messages.append(_resting(messages, now.sent, weight_key))
+    return messages
+
+
+def _by_memory_alone(inner: FedAvg, now: TrainingRound, selector: Selector) -> ArrayRecord | None:
+    """If nobody was drawn, the estimate is what is remembered of all: step by that."""
+    for _, weight, vector in selector.for_average({}):
+        arrays = now.sent.moved(now.sent.unflat(vector)) if vector.any() else None
+        if arrays is None:
+            continue
+        metrics = MetricRecord({inner.weighted_by_key: weight})
+        content = RecordDict({"arrays": arrays, "metrics": metrics})
+        message = Message(content, dst_node_id=0, message_type=MessageType.TRAIN)
+        with without_metrics(inner):
+            shown_the_model(inner, now.number, (now.sent.record, now.config), now.grid)
+            return _step(inner, inner, now, [message])[0]
+    return None
+
+
+def _messages(now: TrainingRound, shares: Sequence[Share], weight_key: str) -> list[Message]:
+    """Write replies with these weights and models.
+
+    Records get the same names in every reply, and only the metrics that all share go along.
+    """
+    names = _shared_metrics([now.answered[key] for key, _, _ in shares], weight_key)
+    messages = []
+    for key, weight, arrays in shares:
+        message = now.answered[key].message
+        found = next(iter(message.content.metric_records.values()))
+        metrics = MetricRecord({**{name: found[name] for name in names}, weight_key: weight})
+        content = RecordDict({"arrays": arrays, "metrics": metrics})
+        messages.append(with_content(message, content))
+    return messages
+
+
+def _shared_metrics(replies: Iterable[Reply], weight_key: str) -> list[str]:
+    """Return the metrics that every reply has as one finite number."""
+    records = [next(iter(reply.message.content.metric_records.values())) for reply in replies]
+    names = set.intersection(*(set(record) for record in records)) if records else set()
+    return sorted(
+        name
+        for name in names - {weight_key}
+        if all(is_finite_number(record[name]) for record in records)
+    )
+
+
+def _resting(messages: Sequence[Message], sent: SentModel, weight_key: str) -> Message:
+    """Return a reply of a client that did not move, with the weight that the others leave.
+
+    Its metrics are the others' means, which then stay as they are.
+    """
+    records = [next(iter(message.content.metric_records.values())) for message in messages]
+    weights = [float(record[weight_key]) for record in records]  # type: ignore[arg-type]
+    means = {
+        name: float(np.average([record[name] for record in records], weights=weights))
+        for name in records[0]
+    }
+    metrics = MetricRecord({**means, weight_key: 1.0 - math.fsum(weights)})
+    content = RecordDict({"arrays": _nudged(sent), "metrics": metrics})
+    return with_content(messages[0], content)
+
+
+def _nudged(sent: SentModel) -> ArrayRecord:
+    """Move one entry by the least amount: Flower's clipping divides by the norm of an update."""
+    arrays = dict(sent.record.items())
+    for name, own in sent.arrays.items():
+        if own.size and own.dtype.kind == "f":
+            values = own.copy()
+            first = values.reshape(-1)[0]
+            least = max(np.spacing(np.abs(first)), values.dtype.type(1e-12))
+            values.reshape(-1)[0] = first + least
+            arrays[name] = Array(values)
+            break
+    return ArrayRecord(arrays)
+
+
+def _step(
+    strategy: Strategy, inner: FedAvg, now: TrainingRound, messages: list[Message]
+) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    """Let the strategy aggregate these messages; what is not finite is dropped."""
+    before = state_of(inner)
+    with np.errstate(over="ignore", invalid="ignore"):
+        arrays, metrics = strategy.aggregate_train(now.number, messages)
+    if arrays is None:
+        return None, metrics
+    model = _model_of(arrays, now.sent)
+    if model is None or not is_finite_state(inner):
+        log.error("round %d: the aggregate is not finite; the model stays", now.number - 1)
+        put_back(inner, before)
+        return None, None
+    return model, metrics
+
+
+def _model_of(arrays: ArrayRecord, sent: SentModel) -> ArrayRecord | None:
+    """Return the aggregate in the model's types; None where an entry is not finite.
+
+    Averages make floats of counters, and doubles of floats.
+    """
+    typed = {}
+    for name, array in arrays.items():
+        own, new = sent.arrays[name].dtype, array.numpy()
+        if not is_finite(new):
+            return None
+        if new.dtype != own:
+            with np.errstate(over="ignore"):
+                new = np.asarray(np.rint(new) if own.kind in "iub" else new, dtype=own)
+            if not is_finite(new):
+                return None
+            array = Array(new)
+        typed[name] = array
+    return ArrayRecord(typed)
