@@ -111,12 +111,12 @@ def kept_products_cell(n: int, m: int) -> dict[str, float]:
     memory = UpdateMemory(n, DIMENSION)
     everyone = rng.standard_normal((n, DIMENSION), dtype=np.float32)
     memory.record(np.arange(n), everyone, round_=0)
-    recipe.build(population, memory, None, 1, rng)
+    recipe.build(population, memory=memory, round_=1, rng=rng)
 
     def next_round() -> Design:
         clients = rng.choice(n, m, replace=False)
         memory.record(clients, everyone[rng.choice(n, m)], round_=1)
-        return recipe.build(population, memory, None, 1, rng)
+        return recipe.build(population, memory=memory, round_=1, rng=rng)
 
     kept = median_seconds(next_round, 5)
     anew = median_seconds(

@@ -21,6 +21,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 
 from fedcohort import Multinomial, Poisson, Recipe, SimilarityClustered, SizeClustered
 from fedcohort.flower import CohortStrategy
+from fedcohort.similarity import UpdateMemory
 from measurement import machine
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -28,12 +29,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from flower.in_process import InProcessGrid, play_the_server
 
 ROUNDS = 5
+#: Numbers of the model.
+DIMENSION = 10_000
 
 
 def selection_ms(strategy: Strategy, n_nodes: int) -> float:
     """Return the median time of a round's selection after the first, in milliseconds."""
     grid = InProcessGrid(ClientApp(), {node: node for node in range(1, n_nodes + 1)})
-    arrays, times = ArrayRecord([np.zeros(100, dtype=np.float32)]), []
+    arrays, times = ArrayRecord([np.zeros(DIMENSION, dtype=np.float32)]), []
     for round_ in range(1, ROUNDS + 2):
         start = time.perf_counter()
         list(strategy.configure_train(round_, arrays, ConfigRecord(), grid))
@@ -48,10 +51,11 @@ def ours(recipe: Recipe, n_nodes: int) -> float:
         k + 1: int(n) for k, n in enumerate(rng.integers(10, 1000, n_nodes))
     }
     strategy = CohortStrategy(FedAvg(), recipe, seed=0, sizes=sizes, sketch=64)
-    if strategy._memory is not None:
-        for key in sizes:
-            update = rng.normal(size=10_000).astype(np.float32)
-            strategy._memory.record({str(key): strategy._memory.shortened(update)})
+    if recipe.learns:
+        strategy.selector.clients = {str(key): size for key, size in sizes.items()}
+        memory = UpdateMemory(n_nodes, DIMENSION, sketch=64)
+        memory.record(range(n_nodes), rng.normal(size=(n_nodes, DIMENSION)), round_=0)
+        strategy.selector.memory = memory
     return selection_ms(strategy, n_nodes)
 
 

@@ -1,6 +1,6 @@
 """Selection among a thousand to a million clients: record updates, rebuild the tree, draw.
 
-Run ``python benchmarks/scale.py [--json] [--largest N]``: 3 to 5 minutes. Every cell runs
+Run ``python benchmarks/scale.py [--json] [--largest N]``: 4 to 6 minutes. Every cell runs
 alone, on one thread, in a process of its own. The server keeps sketches of 64 numbers; a round's m
 updates of a million parameters come one at a time, and none is kept. The tree is the whole of
 ``TournamentDesign(tree="auto")``. A peak is the most memory that the process held during the step;
@@ -9,6 +9,10 @@ the whole peak includes Python and the generation of the federation.
 Beside the draw stands what numpy needs for m draws by importance (the faster of ``choice`` and
 ``multinomial``), beside the bisecting tree Ward's on all pairs (``tree="exact"``, scipy), in time
 and in V, on three generated federations of unbalanced sizes.
+
+At the largest number of clients a whole selector is measured: making it, rounds of 100 draws with
+updates of 100,000 parameters, and its checkpoint. For similarity everyone has been heard of before,
+and every draw builds the bisecting tree anew.
 """
 
 import argparse
@@ -16,7 +20,10 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,7 +32,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fedcohort import MultinomialDesign, Population, TournamentDesign
+from fedcohort import (
+    Multinomial,
+    MultinomialDesign,
+    Population,
+    Recipe,
+    Selector,
+    SimilarityClustered,
+    SizeClustered,
+    TournamentDesign,
+)
 from fedcohort.similarity import UpdateMemory
 from fedcohort.synthetic import clustered_updates, dirichlet_updates, unbalanced_sizes
 from measurement import cell_or, in_own_process, machine, peak_megabytes, start_new_peak
@@ -38,6 +54,13 @@ DIMENSION = 10**6
 TREES, DRAWS = 5, 21
 #: The bisecting tree beside Ward's: so many clients, a cohort of so many, so many federations each.
 WARD_CLIENTS, WARD_COHORT, WARD_SEEDS = 10**4, 100, 5
+#: A selector's draws, the parameters of its model, and the rounds that are timed.
+SELECTOR_COHORT, SELECTOR_DIMENSION, SELECTOR_ROUNDS = 100, 10**5, 5
+SELECTORS: dict[str, Recipe] = {
+    "size": SizeClustered(SELECTOR_COHORT),
+    "multinomial": Multinomial(SELECTOR_COHORT),
+    "similarity": SimilarityClustered(SELECTOR_COHORT, tree="bisecting"),
+}
 FEDERATIONS: dict[str, Callable[[int, int], np.ndarray]] = {
     "clusters": lambda n, seed: clustered_updates(n, seed=seed),
     "Dir(0.1)": lambda n, seed: dirichlet_updates(n, alpha=0.1, seed=seed),
@@ -112,9 +135,9 @@ def selection_cell(n: int, m: int) -> dict[str, Any]:
     }
 
 
-def filled_memory(n: int) -> UpdateMemory:
+def filled_memory(n: int, dimension: int = DIMENSION) -> UpdateMemory:
     """Return the memory of a server that has heard of everyone before."""
-    head = {"dimension": DIMENSION, "sketch": SKETCH, "seed": 0}
+    head = {"dimension": dimension, "sketch": SKETCH, "seed": 0}
     return UpdateMemory.of_state(
         {
             "head": np.array(json.dumps(head)),
@@ -133,6 +156,51 @@ def recorded_seconds(memory: UpdateMemory, clients: np.ndarray, rng: np.random.G
         memory.record([client], [update], round_=1)
         total += time.perf_counter() - start
     return total
+
+
+class Steps:
+    """Times steps, and notes the peak of each."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, list[float]] = {}
+        self.peaks: dict[str, float] = {}
+
+    def timed(self, step: str, work: Callable[[], Any]) -> Any:
+        """Return what the step gives."""
+        start_new_peak()
+        start = time.perf_counter()
+        result = work()
+        self.seconds.setdefault(step, []).append(time.perf_counter() - start)
+        self.peaks[step] = max(self.peaks.get(step, 0.0), peak_megabytes())
+        return result
+
+
+def selector_cell(name: str, n: int) -> dict[str, Any]:
+    """Measure a selector's life: made, some rounds, saved, loaded."""
+    steps = Steps()
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "selector"
+        live(SELECTORS[name], n, path, steps)
+        file_mb = path.stat().st_size / 2**20
+        steps.timed("load", lambda: Selector.load(path))
+    return {
+        **{f"{step}_s": float(np.median(found)) for step, found in steps.seconds.items()},
+        **{f"peak_{step}_mb": peak for step, peak in steps.peaks.items()},
+        "file_mb": file_mb,
+    }
+
+
+def live(recipe: Recipe, n: int, path: Path, steps: Steps) -> None:
+    """Make a selector, play rounds, and save it."""
+    rng, sizes = np.random.default_rng(0), unbalanced_sizes(n, seed=0)
+    selector = steps.timed("build", lambda: Selector(recipe, sizes, seed=0, sketch=SKETCH))
+    if recipe.learns:
+        selector.memory = filled_memory(n, SELECTOR_DIMENSION)
+    for _ in range(SELECTOR_ROUNDS):
+        cohort = steps.timed("draw", selector.draw)
+        updates = rng.standard_normal((len(cohort), SELECTOR_DIMENSION), dtype=np.float32)
+        steps.timed("aggregate", partial(selector.aggregate, updates))
+    steps.timed("save", lambda: selector.save(path))
 
 
 def ward_cell(federation: str, seed: int) -> dict[str, Any]:
@@ -164,21 +232,27 @@ def measure_all(largest: int) -> dict[str, Any]:
     compared = [("ward", name, seed) for name in FEDERATIONS for seed in range(WARD_SEEDS)]
     if largest < WARD_CLIENTS:
         compared = []
+    selectors = [("selector", name, sizes[-1]) for name in SELECTORS]
     measured = []
-    for cell in shown([*cells, *compared]):
+    for cell in shown([*cells, *compared, *selectors]):
         measured.append(in_own_process(__file__, *cell))
     selection = [
         {"n": n, "m": m, **numbers} for (_, n, m), numbers in zip(cells, measured, strict=False)
     ]
     ward = [
         {"federation": name, "seed": seed, **numbers}
-        for (_, name, seed), numbers in zip(compared, measured[len(cells) :], strict=True)
+        for (_, name, seed), numbers in zip(compared, measured[len(cells) :], strict=False)
+    ]
+    lives = [
+        {"recipe": name, "n": n, **numbers}
+        for (_, name, n), numbers in zip(selectors, measured[-len(selectors) :], strict=True)
     ]
     return {
         "machine": machine(),
         "selection": selection,
         "growth": growth(selection),
         "ward": ward,
+        "selectors": lives,
         "bars": bars(selection, ward),
     }
 
@@ -260,6 +334,11 @@ def print_tables(results: dict[str, Any], console: Console) -> None:
             f"m = {WARD_COHORT}, {WARD_SEEDS} seeds"
         )
         console.print(ward_table(results["ward"]))
+    console.print(
+        f"\nA selector, n = {results['selectors'][0]['n']}, m = {SELECTOR_COHORT}, "
+        f"d = {SELECTOR_DIMENSION}; s, and MB: peak of the step"
+    )
+    console.print(selectors_table(results["selectors"]))
     console.print()
     for bar in results["bars"]:
         verdict = "kept" if bar["kept"] else "MISSED"
@@ -307,6 +386,20 @@ def ward_table(ward: list[dict[str, Any]]) -> Table:
     return table
 
 
+def selectors_table(selectors: list[dict[str, Any]]) -> Table:
+    """Put the selectors into lines."""
+    steps = ("build", "draw", "aggregate", "save", "load")
+    table = new_table("recipe", *(head for step in steps for head in (step, "MB")), "file MB")
+    for cell in selectors:
+        numbers = [
+            text
+            for step in steps
+            for text in (f"{cell[f'{step}_s']:.3f}", f"{cell[f'peak_{step}_mb']:.0f}")
+        ]
+        table.add_row(cell["recipe"], *numbers, f"{cell['file_mb']:.0f}")
+    return table
+
+
 def new_table(*columns: str) -> Table:
     """Return an empty table with numbers to the right."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
@@ -333,4 +426,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    cell_or(main, {"selection": selection_cell, "ward": ward_cell})
+    cell_or(main, {"selection": selection_cell, "ward": ward_cell, "selector": selector_cell})

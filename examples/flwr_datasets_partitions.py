@@ -47,7 +47,7 @@ def main() -> None:
     population, rng = data.population, np.random.default_rng(0)
     print(f"{CLIENTS} clients with {population.sizes.min()} to {population.sizes.max()} images")
     recipes = [Multinomial(DRAWS), SizeClustered(DRAWS), SimilarityClustered(DRAWS)]
-    designs = [recipe.build(population, None, None, 0, rng) for recipe in recipes[:2]]
+    designs = [recipe.build(population, rng=rng) for recipe in recipes[:2]]
     variances = [diagnostics.weight_variance(design).sum() for design in designs]
     print(f"variance of the weights, size over multinomial: {variances[1] / variances[0]:.2f}\n")
 

@@ -14,17 +14,20 @@ ways that use past updates end with a lower loss and a higher accuracy than mult
 Run it as ``python examples/pytorch_loop.py``: 15 seconds on one core. Needs ``fedcohort[sim]``.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from fedcohort import Difference, Multinomial, Population, Recipe, SimilarityClustered
-from fedcohort.similarity import UpdateMemory
+from fedcohort import Multinomial, Recipe, Selector, SimilarityClustered
+from fedcohort.difference import EstimatorName
 
-CLIENTS, DRAWS, ROUNDS, LAST = 100, 10, 80, 10
+DRAWS, ROUNDS, LAST = 10, 80, 10
+#: A state dict.
+Model = dict[str, Tensor]
 
 images, labels = (torch.tensor(part) for part in load_digits(return_X_y=True))
 images = (images.float() / 16).reshape(-1, 1, 8, 8)
@@ -32,7 +35,7 @@ images = (images.float() / 16).reshape(-1, 1, 8, 8)
 digits = [torch.nonzero(labels == digit).flatten() for digit in range(10)]
 test = torch.cat([digit[::5] for digit in digits])
 pieces = [piece for d in digits for piece in d[torch.arange(len(d)) % 5 != 0].tensor_split(10)]
-population = Population([len(piece) for piece in pieces])
+sizes = [len(piece) for piece in pieces]
 
 
 def make_network() -> nn.Module:
@@ -42,41 +45,36 @@ def make_network() -> nn.Module:
     )
 
 
-def local_update(network: nn.Module, model: Tensor, client: int) -> Tensor:
+def local_update(network: nn.Module, model: Model, client: Any) -> Model:
     """Take five steps of SGD on the client's images; return its model minus the global one."""
-    vector_to_parameters(model.clone(), network.parameters())
+    network.load_state_dict(model)
     optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
     for _ in range(5):
         optimiser.zero_grad()
         cross_entropy(network(images[pieces[client]]), labels[pieces[client]]).backward()
         optimiser.step()
-    return parameters_to_vector(network.parameters()).detach() - model
+    return {name: value - model[name] for name, value in network.state_dict().items()}
 
 
-def quality(network: nn.Module, model: Tensor) -> tuple[float, float]:
+def quality(network: nn.Module, model: Model) -> tuple[float, float]:
     """Return the global model's loss and accuracy on the test images."""
-    vector_to_parameters(model, network.parameters())
+    network.load_state_dict(model)
     with torch.no_grad():
         scores = network(images[test])
     right = (scores.argmax(dim=1) == labels[test]).float().mean()
     return float(cross_entropy(scores, labels[test])), float(right)
 
 
-def serve(recipe: Recipe, estimator: Difference | None = None) -> tuple[float, float]:
+def serve(recipe: Recipe, estimator: EstimatorName) -> tuple[float, float]:
     """Train by cohorts; return the mean loss and accuracy of the last rounds."""
     torch.manual_seed(0)
-    network, rng = make_network(), np.random.default_rng(0)
-    model = parameters_to_vector(network.parameters()).detach()
-    memory = UpdateMemory(CLIENTS, len(model), sketch=128)  # for the design
-    settings = estimator or Difference(shrink=0)  # which remembers nothing: the plain aggregate
-    variates = settings.memory(population.importance, torch.zeros_like(model))
-    qualities = []
-    for round_ in range(ROUNDS):
-        cohort = recipe.build(population, memory, None, round_, rng).draw(rng)
-        updates = torch.stack([local_update(network, model, i) for i in cohort.clients])
-        model = model + variates.aggregate(cohort.clients, cohort.weights, updates)
-        variates.record(cohort.clients, updates)
-        memory.record(cohort.clients, updates.numpy(), round_=round_)
+    network, qualities = make_network(), []
+    model = {name: value.clone() for name, value in network.state_dict().items()}
+    selector = Selector(recipe, sizes, seed=0, estimator=estimator, sketch=128)
+    for _ in range(ROUNDS):
+        cohort = selector.draw()
+        updates = {client: local_update(network, model, client) for client in cohort.ids}
+        model = selector.aggregate(updates, model=model)
         qualities.append(quality(network, model))
     losses, accuracies = zip(*qualities[-LAST:], strict=True)
     return float(np.mean(losses)), float(np.mean(accuracies))
@@ -85,10 +83,11 @@ def serve(recipe: Recipe, estimator: Difference | None = None) -> tuple[float, f
 if __name__ == "__main__":
     torch.set_num_threads(1)
     print("                         loss  accuracy")
-    for name, recipe, estimator in (
-        ("multinomial", Multinomial(DRAWS), None),
-        ("similarity", SimilarityClustered(DRAWS), None),
-        ("multinomial, difference", Multinomial(DRAWS), Difference()),
-    ):
+    runs: list[tuple[str, Recipe, EstimatorName]] = [
+        ("multinomial", Multinomial(DRAWS), "plain"),
+        ("similarity", SimilarityClustered(DRAWS), "plain"),
+        ("multinomial, difference", Multinomial(DRAWS), "difference"),
+    ]
+    for name, recipe, estimator in runs:
         loss, accuracy = serve(recipe, estimator)
         print(f"{name:24} {loss:.3f}   {accuracy:.1%}", flush=True)

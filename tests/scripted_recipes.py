@@ -51,7 +51,6 @@ class Scripted(Recipe):
     """Draws and asks by a script, one entry a round, over and over; ``told`` is what it hears."""
 
     name: ClassVar[str] = "scripted"
-    cycles: ClassVar[bool] = True
 
     draws: tuple[tuple[int, ...], ...] = ((0,),)
     asks: tuple[tuple[AskedSignal, tuple[int, ...]] | None, ...] = (None,)

@@ -58,9 +58,60 @@ def test_an_empty_cohort_leaves_the_model() -> None:
 def test_updates_that_do_not_fit_the_cohort_are_refused() -> None:
     cohort = Cohort.of_shares(np.array([0, 2]), np.array([1, 1]), 2)
 
-    with pytest.raises(AggregationError, match=r"shape \(2, 2, 2\).*got \(3, 2, 2\)"):
+    with pytest.raises(AggregationError, match=r"must be 2, one per client.*got shape \(3, 2, 2\)"):
         aggregate(MODEL, np.ones((3, 2, 2)), cohort)
-    with pytest.raises(AggregationError, match=r"shape \(2, 2\).*got \(0,\)"):
+    with pytest.raises(AggregationError, match=r"must be 2, one per client and all of one shape"):
         aggregate([1.0, 2.0], [[1.0, 2.0], [3.0]], cohort)
+    with pytest.raises(AggregationError, match=r"arrays of the model, 2 numbers of .*; got 3 of"):
+        aggregate([1.0, 2.0], np.ones((2, 3)), cohort)
     with pytest.raises(AggregationError, match=r"updates must be finite; client 2 sent other"):
         aggregate([1.0, 2.0], [[1.0, 2.0], [3.0, np.nan]], cohort)
+
+
+def test_a_mapping_of_arrays_moves_in_its_own_structure_and_types() -> None:
+    """A quarter of the first client's update, three quarters of the second's."""
+    cohort = Cohort.of_shares(np.array([0, 2]), np.array([1, 3]), 4)
+    model: dict[str, np.ndarray] = {
+        "weight": np.ones((1, 2), dtype=np.float32),
+        "bias": np.zeros(1),
+        "seen": np.array(7),
+    }
+    updates = [
+        {"weight": np.full((1, 2), 4.0), "bias": np.array([8.0]), "seen": np.array(4)},
+        {"weight": np.full((1, 2), 8.0), "bias": np.array([0.0]), "seen": np.array(8)},
+    ]
+
+    moved = aggregate(model, updates, cohort)
+
+    assert list(moved) == ["weight", "bias", "seen"]
+    assert moved["weight"].tolist() == [[8.0, 8.0]]
+    assert moved["bias"].tolist() == [2.0]
+    assert moved["seen"].tolist() == 14
+    assert (moved["weight"].dtype, moved["seen"].dtype) == (np.float32, model["seen"].dtype)
+    assert model["weight"].tolist() == [[1.0, 1.0]]
+
+
+def test_a_list_of_arrays_moves_as_a_list() -> None:
+    cohort = Cohort.of_shares(np.array([0]), np.array([1]), 1)
+
+    moved = aggregate([np.zeros((2, 1)), np.zeros(1)], [[np.ones((2, 1)), np.ones(1)]], cohort)
+
+    assert isinstance(moved, list)
+    assert [array.tolist() for array in moved] == [[[1.0], [1.0]], [1.0]]
+
+
+def test_tensors_stay_tensors() -> None:
+    torch = pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+    cohort = Cohort.of_shares(np.array([0, 2]), np.array([1, 3]), 4)
+
+    moved = aggregate({"w": torch.ones(2)}, [{"w": torch.zeros(2)}, {"w": torch.ones(2)}], cohort)
+
+    assert torch.equal(moved["w"], torch.full((2,), 1.75))
+
+
+def test_without_a_model_the_step_is_returned() -> None:
+    cohort = Cohort.of_shares(np.array([0, 2]), np.array([1, 3]), 4)
+
+    step = aggregate(None, np.array([[4.0, 0.0], [0.0, 4.0]]), cohort, server_lr=2.0)
+
+    assert step.tolist() == [2.0, 6.0]

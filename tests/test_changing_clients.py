@@ -17,8 +17,10 @@ def updates_of(rng: np.random.Generator, n: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=repr)
-def test_another_importance_gives_the_memory_that_always_had_it(difference: Difference) -> None:
-    """Client 1 goes away, clients 4 and 5 are new; they are recorded before and after.
+def test_new_clients_and_another_importance_give_the_memory_that_always_had_them(
+    difference: Difference,
+) -> None:
+    """Client 1 goes away, clients 4 and 5 are new; clients are recorded before and after.
 
     Numbers are of order 1 and sums have at most 6 terms: 1e-12 is thousands of roundings.
     """
@@ -30,6 +32,7 @@ def test_another_importance_gives_the_memory_that_always_had_it(difference: Diff
         rows = updates_of(rng, len(clients))
         changed.record(clients, rows)
         always.record(clients, rows)
+    changed.rearrange(np.array([0, 1, 2, 3, -1, -1]))
     changed.reweigh(after)
 
     assert changed.expected() == pytest.approx(always.expected(), abs=1e-12)
@@ -62,5 +65,32 @@ def test_another_importance_changes_nothing_of_the_callers(difference: Differenc
 def test_clients_that_there_were_cannot_be_left_out(difference: Difference) -> None:
     memory = difference.memory(np.full(3, 1 / 3), np.zeros(DIMENSION))
 
-    with pytest.raises(AggregationError, match=r"of the 3 clients .*; got shape \(2,\)\. Give 0"):
+    with pytest.raises(AggregationError, match=r"each of the 3 clients; got 2\. Give 0 to those"):
         memory.reweigh([0.5, 0.5])
+
+
+@pytest.mark.parametrize("difference", DIFFERENCES, ids=repr)
+def test_clients_move_to_other_places_with_what_is_remembered(difference: Difference) -> None:
+    """Order 2, new, 0, 1: shares are eighths and updates small integers, so that sums are exact."""
+    rng = np.random.default_rng(1)
+    memory = difference.memory([0.5, 0.25, 0.25], np.zeros(DIMENSION))
+    memory.record(np.arange(3), rng.integers(-8, 9, size=(3, DIMENSION)).astype(float))
+    before = memory.of(np.arange(3))
+
+    memory.rearrange(np.array([2, -1, 0, 1]))
+    memory.reweigh([0.125, 0.5, 0.25, 0.125])
+
+    after = memory.of(np.arange(4))
+    assert (after == np.stack([before[2], np.zeros(DIMENSION), before[0], before[1]])).all()
+    assert (memory.expected() == np.array([0.125, 0.5, 0.25, 0.125]) @ after).all()
+
+
+def test_a_client_that_is_left_out_is_forgotten() -> None:
+    memory = Difference().memory([0.5, 0.25, 0.25], np.zeros(1))
+    memory.record(np.arange(3), np.array([[4.0], [8.0], [2.0]]))
+
+    memory.rearrange(np.array([0, 2]))
+    memory.reweigh([0.5, 0.5])
+
+    assert memory.of(np.arange(2)).tolist() == [[4.0], [2.0]]
+    assert memory.expected().tolist() == [3.0]

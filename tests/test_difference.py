@@ -129,7 +129,7 @@ def layouts(updates: np.ndarray) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("clusters", [None, 2])
-@pytest.mark.parametrize("shape", [(), (5,), (7, 3), (101,), (4, 0)])
+@pytest.mark.parametrize("shape", [(), (5,), (7, 3), (101,)])
 def test_without_h_the_aggregate_is_the_plain_one_bit_for_bit(
     shape: tuple[int, ...], clusters: int | None
 ) -> None:
@@ -233,8 +233,8 @@ def test_cluster_means_take_k_times_d_numbers_whatever_the_clients() -> None:
         )
     ]
 
-    assert shapes[0] == {"means": (4, 7), "cluster": (9,), "open": ()}
-    assert shapes[1] == {"means": (4, 7), "cluster": (99,), "open": ()}
+    assert shapes[0] == {"importance": (9,), "means": (4, 7), "cluster": (9,), "open": ()}
+    assert shapes[1] == {"importance": (99,), "means": (4, 7), "cluster": (99,), "open": ()}
 
 
 def test_a_client_that_comes_again_opens_no_second_cluster() -> None:
@@ -359,7 +359,7 @@ def test_an_empty_cohort_moves_by_what_is_expected_of_all() -> None:
     memory = remembering(Difference(), population, np.array([[4.0, 0.0], [0.0, 4.0], [2.0, 2.0]]))
     empty = Cohort.of_weights(np.empty(0, dtype=int), np.empty(0, dtype=int), np.empty(0))
 
-    moved = aggregate([[1.0], [1.0]], [], empty, server_lr=0.5, memory=memory)
+    moved = aggregate(np.array([[1.0], [1.0]]), [], empty, server_lr=0.5, memory=memory)
     memory.record(empty.clients, np.empty((0, 2)))
 
     assert moved.tolist() == [[2.0], [2.0]]
@@ -391,13 +391,51 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert repr(Difference(1)) == repr(Difference())
 
 
-@pytest.mark.parametrize(
-    ("importance", "zeros"),
-    [([0.5, 0.5], np.zeros((2, 2))), ([0.5, 0.5], np.zeros(2, dtype=int)), (0.5, np.zeros(2))],
-)
-def test_a_memory_of_another_kind_is_refused(importance: Any, zeros: Any) -> None:
+@pytest.mark.parametrize("zeros", [np.zeros((2, 2)), np.zeros(2, dtype=int)])
+def test_a_memory_of_another_kind_is_refused(zeros: Any) -> None:
     with pytest.raises(AggregationError, match=r"a flat model of floats, all 0; got .*\.$"):
-        Difference().memory(importance, zeros)
+        Difference().memory([0.5, 0.5], zeros)
+
+
+NO_SHARES: dict[str, tuple[Any, str]] = {
+    "sizes": ([5, 3], r"shape \(2,\) with the sum 8"),
+    "negative": ([1.5, -0.5], r"shape \(2,\) with the sum 1"),
+    "not a number": ([1.0, np.nan], r"shape \(2,\) with the sum nan"),
+    "infinite": ([np.inf, 0.0], r"shape \(2,\) with the sum inf"),
+    "empty": ([], r"shape \(0,\) with the sum nan"),
+    "one number": (1.0, r"shape \(\) with the sum nan"),
+    "a matrix": ([[0.5, 0.5]], r"shape \(1, 2\) with the sum nan"),
+    "names": (["a", "b"], r"shape \(0,\) with the sum nan"),
+    "off by 1e-8": ([0.5, 0.5 + 1e-8], r"shape \(2,\) with the sum 1"),
+}
+
+
+@pytest.mark.parametrize(("importance", "came"), NO_SHARES.values(), ids=list(NO_SHARES))
+@pytest.mark.parametrize("clusters", [None, 2])
+def test_importances_that_are_no_shares_of_one_are_refused(
+    clusters: int | None, importance: Any, came: str
+) -> None:
+    """When the memory is made, and when it takes others; it then keeps what it had."""
+    needed = "importance must be one share per client, at least 0 and 1 together"
+    message = rf"^Difference: {needed}; got {came}\. Pass population\.importance\.$"
+    settings = Difference(clusters=clusters)
+    memory = settings.memory([0.25, 0.75], np.zeros(1))
+    memory.record(np.array([0, 1]), np.array([[4.0], [8.0]]))
+
+    with pytest.raises(AggregationError, match=message):
+        settings.memory(importance, np.zeros(1))
+    with pytest.raises(AggregationError, match=message):
+        memory.reweigh(importance)
+    assert memory.expected().tolist() == [7.0]
+
+
+def test_shares_that_are_off_by_rounding_are_taken() -> None:
+    shares = np.array([0.6, 0.2, 0.1, 0.1 + 2.0**-40])
+
+    memory = Difference().memory(shares, np.zeros(1))
+
+    assert shares.sum() != 1.0
+    assert memory.state()["importance"].tolist() == shares.tolist()
 
 
 ONE = Cohort.of_shares(np.array([1]), np.array([1]), 1)

@@ -14,13 +14,17 @@ SOURCE = Path(fedcohort.__file__).parent
 
 #: Every room of the house, lowest first; a room imports from those below it, and from itself.
 LAYERS = [
-    ["version", "errors", "allocation", "subsets"],
-    ["extras", "arguments", "streams", "whole_file"],
+    ["version", "errors", "allocation", "subsets", "arrays"],
+    ["extras", "arguments", "streams", "whole_file", "updates"],
     ["population", "cohort", "synthetic"],
-    ["plan", "difference"],
+    ["plan", "difference", "roster"],
     ["aggregation"],
     ["similarity"],
     ["designs"],
+    ["client_records", "failures", "selection_log"],
+    ["answers", "planner", "saved_selector"],
+    ["open_round"],
+    ["selector"],
     ["diagnostics"],
     ["simulation", "flower", "testing"],
     ["experiments"],

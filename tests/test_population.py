@@ -208,3 +208,39 @@ def test_a_restricted_population_has_the_importance_of_the_available_exactly(
 def test_who_is_available_must_be_clear_and_somebody(available: list[bool], message: str) -> None:
     with pytest.raises(PopulationError, match=message):
         Population([5, 0, 2]).restricted(available)
+
+
+def test_groups_label_the_clients() -> None:
+    population = Population([1, 2, 3], groups=["a", 7, np.int64(7)])  # type: ignore[list-item]
+
+    assert population.groups == ("a", 7, 7)
+    assert Population([1, 2, 3]).groups is None
+
+
+def test_clients_without_a_label_are_unlabelled() -> None:
+    assert Population([1, 2], groups=["a", None]).groups == ("a", "unlabelled")
+
+
+def test_labels_may_be_an_array() -> None:
+    assert Population([1, 2], groups=np.array(["a", "b"])).groups == ("a", "b")  # type: ignore[arg-type]
+
+
+def test_clients_that_are_away_keep_their_labels() -> None:
+    population = Population([1, 2], groups=["a", "b"])
+
+    assert population.restricted([True, False]).groups == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (["a"], r"groups must be one label per client, 2; got 1\. Label every client"),
+        (5, r"groups must be one label per client, 2; got 0"),
+        (["a", 1.5], r"groups must be strings or integers; got 1\.5\. Write the label as"),
+        (["a", True], r"groups must be strings or integers; got True"),
+        (["a", ("b",)], r"groups must be strings or integers; got \('b',\)"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(groups: object, message: str) -> None:
+    with pytest.raises(PopulationError, match=f"^Population: {message}"):
+        Population([1, 2], groups=groups)  # type: ignore[arg-type]

@@ -199,7 +199,7 @@ def by_hand(script: Script, path: Path) -> list[tuple[Cohort, Cohort]]:
         available = None if played.available is None else [str(k) for k in played.available]
         signals: dict[str, Any] = {}
         if (request := selector.ask(available)) is not None:
-            answers = {each: answer_of(int(each), request.signal, played) for each in request.ids}  # type: ignore[call-overload]
+            answers = {each: answer_of(int(each), request.signal, played) for each in request.ids}
             signals = {request.signal: answers}
         drawn, fails = selector.draw(available, signals), script.failing(round_)
         while selector.redraw([each for each in selector.asked if int(each) in fails]):

@@ -44,9 +44,10 @@ def test_numbers_of_uses_never_change() -> None:
         "SYNTHETIC",
         "CANDIDATES",
         "DEVICES",
+        "FAILURES",
     ]
 
-    assert {use.name: use.value for use in Stream} == dict(zip(names, range(12), strict=True))
+    assert {use.name: use.value for use in Stream} == dict(zip(names, range(13), strict=True))
 
 
 def test_addresses_never_change() -> None:

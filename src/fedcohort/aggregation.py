@@ -80,7 +80,7 @@ def aggregate(
     step, counters = server_lr * step, rows.counted(server_lr * cohort.weights)
     if model is None:
         return rows.layout.unflat(step, counters)
-    return moved(OWNER, model, step, counters)
+    return moved(OWNER, model, rows.layout, step, counters)
 
 
 def _rows(model: Update | None, updates: Any, cohort: Cohort) -> Rows:

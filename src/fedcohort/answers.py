@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort.arrays import finite_rows, joined
+from fedcohort.arrays import Array, joined
 from fedcohort.client_records import ClientRecords
 from fedcohort.errors import AggregationError, SelectorError
 from fedcohort.updates import Layout, Rows, Update
@@ -19,6 +19,8 @@ log = getLogger("fedcohort")
 
 #: Numbers by id, or in the order of ids.
 Numbers = Mapping[Any, float] | ArrayLike
+#: Updates by id, or rows in the order of ids.
+Updates = Mapping[Any, Update] | Array | Sequence[Update]
 
 
 @final
@@ -65,16 +67,17 @@ class Answers:
         Where whole updates are not needed, updates by id are read one at a time, or not at all.
         """
         places = np.argsort(positions, kind="stable")
-        if isinstance(updates, Mapping):
-            named = [ids[k] for k in places]
-            rows, kept = _one_by_one(updates, named, records, whole=whole)
-        else:
-            rows = _at_once(updates, places)
-            kept = None if rows is None else records.shortened(rows.flat)
+        try:
+            if isinstance(updates, Mapping):
+                named = [ids[k] for k in places]
+                rows, kept = _one_by_one(updates, named, records, whole=whole)
+            else:
+                rows, kept = _at_once(updates, places, records)
+        except AggregationError as error:
+            raise SelectorError(str(error)) from error
         good = np.ones(len(ids), dtype=bool)
         if rows is not None:
-            records.check(rows.layout.size)
-            good &= finite_rows(rows.flat)
+            good &= records.finite(rows.flat)
         if kept is not None:
             good &= np.isfinite(kept).all(axis=1)
         if not good.all():
@@ -90,18 +93,26 @@ class Answers:
             None if kept is None else kept[good],
         )
 
+    @staticmethod
+    def is_usable(update: Update, records: ClientRecords) -> bool:
+        """Whether an update is finite, also in the type that it is remembered in."""
+        try:
+            layout = Layout.of("Selector", update)
+            records.check(layout.size)
+            row = layout.flat(update)[None]
+        except AggregationError as error:
+            raise SelectorError(str(error)) from error
+        kept = records.shortened(row)
+        return bool(records.finite(row)[0]) and (kept is None or bool(np.isfinite(kept).all()))
+
     @classmethod
     def none(cls) -> Answers:
         """Return the answers of nobody."""
         nobody = np.empty(0, dtype=np.int64)
         return cls(nobody, nobody, nobody, 0)
 
-    def numbers(
-        self, name: str, given: Numbers | None, ids: Sequence[object]
-    ) -> NDArray[np.float64] | None:
+    def numbers(self, name: str, given: Numbers, ids: Sequence[object]) -> NDArray[np.float64]:
         """Return what these clients reported, in the order of ``clients``; NaN for nothing."""
-        if given is None:
-            return None
         if isinstance(given, Mapping):
             return np.array([given.get(each, np.nan) for each in ids], dtype=np.float64)
         values = np.asarray(given, dtype=np.float64)
@@ -113,14 +124,15 @@ class Answers:
         return np.asarray(values[self.places])
 
 
-def _at_once(updates: Any, places: NDArray[np.int64]) -> Rows | None:
+def _at_once(
+    updates: Any, places: NDArray[np.int64], records: ClientRecords
+) -> tuple[Rows | None, NDArray[np.float32] | None]:
     """Read rows, or a list of updates, and order them."""
-    if len(places) == 0 and not hasattr(updates, "shape"):
-        return None
-    try:
-        return Rows.of("Selector", updates, len(places)).taken(places)
-    except AggregationError as error:
-        raise SelectorError(str(error)) from error
+    if len(places) == 0 and len(getattr(updates, "shape", ())) < 2 and len(updates) == 0:
+        return None, None
+    rows = Rows.of("Selector", updates, len(places)).taken(places)
+    records.check(rows.layout.size)
+    return rows, records.shortened(rows.flat)
 
 
 def _one_by_one(

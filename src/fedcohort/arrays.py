@@ -21,7 +21,7 @@ def zero_rows(zeros: Array, n: int) -> Array:
 def like(values: Array, array: Array) -> Array:
     """Return a copy of the values in the kind, type and device of an array."""
     if isinstance(array, np.ndarray):
-        return np.array(values if isinstance(values, np.ndarray) else values.cpu(), array.dtype)
+        return np.array(as_numpy(values), dtype=array.dtype)
     if isinstance(values, np.ndarray):
         return array.new_tensor(values)
     return values.to(array)
@@ -58,7 +58,9 @@ def row_norms(rows: Array) -> NDArray[np.float64]:
 
 
 def joined(arrays: Sequence[Array], *, stacked: bool = False) -> Array:
-    """Join flat arrays of one kind end to end, or stack them as rows."""
+    """Join flat arrays end to end, or stack them as rows; in the kind of the first."""
+    first = arrays[0]
+    arrays = [each if same_place(first, each) else like(each, first) for each in arrays]
     if isinstance(arrays[0], np.ndarray):
         return np.stack(arrays) if stacked else np.concatenate(arrays)
     torch = sys.modules["torch"]

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.arrays import Array, as_numpy, row_norms, same_place
+from fedcohort.arrays import Array, as_numpy, finite_rows, like, row_norms, same_place
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Recipe
 from fedcohort.designs.signals import ASKED, PAST
 from fedcohort.difference import ControlVariates, Difference
 from fedcohort.errors import SelectorError
+from fedcohort.population import Population
 from fedcohort.similarity import UpdateMemory
 
 State = dict[str, NDArray[Any]]
-#: Positions, flat rows and the round of updates that the memory does not show yet.
-Pending = tuple[NDArray[np.int64], NDArray[np.float32], int]
+#: A recipe's own arrays, by name.
+Notes = dict[str, NDArray[np.float64]]
+#: Updates that the memory does not show yet: positions, what is kept of each, the numbers that
+#: each had, and the round.
+Pending = tuple[NDArray[np.int64], NDArray[np.float32], int, int]
 
 
 @final
@@ -41,7 +47,8 @@ class ClientRecords:
     variates
         The estimator's memory; None before the first update, and for the plain estimator.
     pending
-        With overlap: updates that the next design must not know yet.
+        Updates that the memory does not show yet, by round; with overlap those of the last round,
+        which the next design must not know.
     """
 
     def __init__(
@@ -52,7 +59,8 @@ class ClientRecords:
         self.n_clients = 0
         self.memory: UpdateMemory | None = None
         self.variates: ControlVariates | None = None
-        self.pending: Pending | None = None
+        self.pending: list[Pending] = []
+        self._shortens: UpdateMemory | None = None
         #: Past signals, and the recipe's own arrays; NaN before the first.
         self._signals = {name: np.zeros(0) for name in recipe.signals if name not in ASKED}
 
@@ -71,46 +79,63 @@ class ClientRecords:
         held = sum(values.nbytes for values in self._signals.values())
         held += 0 if self.memory is None else self.memory.nbytes
         held += 0 if self.variates is None else self.variates.nbytes
-        return held + (0 if self.pending is None else self.pending[1].nbytes)
+        return held + sum(kept.nbytes for _, kept, _, _ in self.pending)
 
     def rearrange(self, order: NDArray[np.int64]) -> None:
         """Move to other positions: ``order`` gives each client's old one, -1 for a new client."""
-        is_known, self.n_clients = order >= 0, len(order)
+        is_known, n_before, self.n_clients = order >= 0, self.n_clients, len(order)
         for name, values in self._signals.items():
             self._signals[name] = np.full(len(order), np.nan)
             self._signals[name][is_known] = values[order[is_known]]
+        if not len(order):
+            self.memory, self.variates, self.pending = None, None, []
         if self.memory is not None:
             self.memory.rearrange(order)
         if self.variates is not None:
             self.variates.rearrange(order)
-        if self.pending is not None:
-            clients, rows, round_ = self.pending
-            at = {old: new for new, old in enumerate(order.tolist()) if old >= 0}
-            stays = np.array([client in at for client in clients.tolist()], dtype=bool)
-            moved = np.array([at[client] for client in clients[stays].tolist()], dtype=np.int64)
-            self.pending = (moved, rows[stays], round_)
+        new = np.full(n_before, -1)
+        new[order[is_known]] = np.flatnonzero(is_known)
+        self.pending = [
+            (new[clients][new[clients] >= 0], kept[new[clients] >= 0], dimension, round_)
+            for clients, kept, dimension, round_ in self.pending
+        ]
 
     def check(self, dimension: int) -> None:
         """Refuse updates of another model than the remembered ones."""
         known = [each.dimension for each in (self.memory, self.variates) if each is not None]
+        known += [dimension for _, _, dimension, _ in self.pending]
         if known and known[0] != dimension:
             raise SelectorError(
                 f"Selector: remembers updates of {known[0]} numbers; got {dimension}. Make a "
                 f"selector for each model."
             )
 
-    def estimator(self, rows: Array, importance: NDArray[np.float64]) -> ControlVariates | None:
-        """Return the estimator's memory in the kind of ``rows``, with these importances."""
-        if self._difference is None:
+    def reweigh(self, population: Population) -> None:
+        """Let the estimator expect what these clients would send."""
+        if self.variates is not None:
+            self.variates.reweigh(population.importance)
+
+    def estimator(self, rows: Array) -> ControlVariates | None:
+        """Return the estimator's memory in the kind of ``rows``; None before the first update."""
+        variates = self.variates
+        if variates is None or self._difference is None:
             return None
-        if self.variates is None:
-            self.variates = self._difference.memory(importance, self._zeros(rows))
-        elif not same_place(self.variates.zeros, rows):
-            state, zeros = self.variates.state(), self._zeros(rows)
-            self.variates = self._difference.memory(state["importance"], zeros)
+        is_numpy = isinstance(rows, np.ndarray)
+        if not same_place(variates.zeros, rows) or not (
+            is_numpy or variates.zeros.dtype == rows.dtype
+        ):
+            state = variates.state()
+            self.variates = self._difference.memory(state["importance"], self._zeros(rows))
             self.variates.restore(state)
-        self.variates.reweigh(importance)
         return self.variates
+
+    def finite(self, rows: Array) -> NDArray[np.bool_]:
+        """Say which updates are finite, also in the type that the estimator remembers them in."""
+        good = finite_rows(rows)
+        if self.variates is not None and self.variates.zeros.dtype != rows.dtype:
+            with np.errstate(over="ignore", invalid="ignore"):
+                good &= finite_rows(like(rows, self.variates.zeros))
+        return good
 
     def _zeros(self, rows: Array) -> Array:
         """Return a flat model of zeros; means of clusters are few, and kept in float64."""
@@ -123,23 +148,58 @@ class ClientRecords:
         """Return what the memory keeps of updates; None where it keeps nothing."""
         if not self._recipe.learns:
             return None
-        if self.memory is None:
-            self.memory = UpdateMemory(self.n_clients, rows.shape[1], self._sketch, self._seed)
-        return self.memory.shortened(as_numpy(rows))
+        memory = self.memory
+        if memory is None:
+            if self._shortens is None or self._shortens.dimension != rows.shape[1]:
+                self._shortens = UpdateMemory(1, rows.shape[1], self._sketch, self._seed)
+            memory = self._shortens
+        return memory.shortened(as_numpy(rows))
 
     def record(
-        self, clients: NDArray[np.int64], kept: NDArray[np.float32] | None, *, round_: int
+        self,
+        clients: NDArray[np.int64],
+        rows: Array | None,
+        kept: NDArray[np.float32] | None,
+        *,
+        population: Population,
+        round_: int,
     ) -> None:
-        """Take what :meth:`shortened` gave of updates; the memory shows it when it is settled."""
-        if kept is not None and len(clients):
-            self.pending = (clients, kept, round_)
+        """Take updates; the memory shows what is kept of them when that is settled.
 
-    def settle_pending(self) -> None:
-        """Let the memory show the updates that were taken last."""
-        if self.pending is not None and self.memory is not None:
-            clients, kept, round_ = self.pending
-            self.memory.record_shortened(clients, kept, round_=round_)
-            self.pending = None
+        ``rows`` are whole, for the estimator; ``kept`` is what :meth:`shortened` gave.
+        """
+        if not len(clients):
+            return
+        if rows is not None and self._difference is not None:
+            if self.variates is None:
+                zeros = self._zeros(rows)
+                self.variates = self._difference.memory(population.importance, zeros)
+            variates = self.estimator(rows)
+            assert variates is not None  # for mypy: it was made
+            variates.record(clients, rows)
+        if kept is not None:
+            shortens = self.memory if self.memory is not None else self._shortens
+            assert shortens is not None  # for mypy: it shortened them
+            self.pending.append((clients, kept, shortens.dimension, round_))
+
+    def settle(self, before: int, ahead: UpdateMemory | None = None) -> None:
+        """Let the memory show the updates of rounds before one; ``ahead`` shows them already."""
+        due = [each for each in self.pending if each[3] < before]
+        self.pending = [each for each in self.pending if each[3] >= before]
+        self.memory = self._with(due, self.memory) if ahead is None else ahead
+
+    def ahead(self) -> Callable[[], UpdateMemory | None]:
+        """Return what copies the memory and lets it show all updates so far, also in a thread."""
+        memory, pending = self.memory, list(self.pending)
+        return lambda: self._with(pending, deepcopy(memory))
+
+    def _with(self, updates: list[Pending], memory: UpdateMemory | None) -> UpdateMemory | None:
+        """Record updates in a memory; make one where there is none."""
+        for clients, kept, dimension, round_ in updates:
+            if memory is None:
+                memory = UpdateMemory(self.n_clients, dimension, self._sketch, self._seed)
+            memory.record_shortened(clients, kept, round_=round_)
+        return memory
 
     @property
     def wants_norms(self) -> bool:
@@ -157,16 +217,23 @@ class ClientRecords:
         return self._difference is not None or self.wants_norms
 
     def hear(self, clients: NDArray[np.int64], heard: Mapping[str, NDArray[np.float64]]) -> None:
-        """Note past signals of clients that answered; NaN leaves what was known."""
+        """Note past signals of clients that answered; what is no such number changes nothing."""
         for name, values in heard.items():
             if name in self._signals:
-                known = ~np.isnan(values)
+                known = np.isfinite(values) & (values >= 0)
                 self._signals[name][clients[known]] = values[known]
 
-    def observe(self, cohort: Cohort, clients: NDArray[np.int64], rows: Array) -> None:
-        """Let the recipe take its own notes; ``rows`` are the updates of ``clients``."""
-        own = {name: values for name, values in self._signals.items() if name not in PAST}
-        self._recipe.observe(own, cohort, row_norms(rows)[np.searchsorted(clients, cohort.clients)])
+    def observed(self, cohort: Cohort, clients: NDArray[np.int64], rows: Array | None) -> Notes:
+        """Return the recipe's own notes after a round; ``rows`` are the updates of ``clients``."""
+        own = {name: v.copy() for name, v in self._signals.items() if name not in PAST}
+        if self.wants_norms and rows is not None and len(cohort):
+            norms = row_norms(rows)[np.searchsorted(clients, cohort.clients)]
+            self._recipe.observe(MappingProxyType(own), cohort, norms)
+        return own
+
+    def note(self, notes: Notes) -> None:
+        """Keep what :meth:`observed` gave."""
+        self._signals |= notes
 
     def state(self) -> State:
         """Return everything that is to be kept, as arrays."""
@@ -175,10 +242,9 @@ class ClientRecords:
             kept |= {f"memory.{name}": array for name, array in self.memory.state().items()}
         if self.variates is not None:
             kept |= {f"variates.{name}": array for name, array in self.variates.state().items()}
-        if self.pending is not None:
-            clients, rows, round_ = self.pending
+        for clients, rows, dimension, round_ in self.pending:  # between rounds at most one
             kept |= {"pending.clients": clients, "pending.rows": rows}
-            kept["pending.round"] = np.array(round_)
+            kept["pending.of"] = np.array([dimension, round_])
         return kept
 
     def restore(self, state: Mapping[str, NDArray[Any]], n_clients: int) -> None:
@@ -194,14 +260,11 @@ class ClientRecords:
             zeros = np.zeros(wide.shape[1], dtype=wide.dtype)
             self.variates = self._difference.memory(variates["importance"], zeros)
             self.variates.restore(variates)
-        self.pending = None
+        self.pending = []
         if "pending.clients" in state:
             clients, rows = state["pending.clients"], state["pending.rows"]
-            self.pending = (
-                clients.astype(np.int64),
-                rows.astype(np.float32),
-                int(state["pending.round"]),
-            )
+            dimension, round_ = state["pending.of"].tolist()
+            self.pending = [(clients.astype(np.int64), rows.astype(np.float32), dimension, round_)]
 
 
 def below(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:

@@ -1,9 +1,9 @@
 """Who was drawn for one round, how often, and with what weight."""
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ class Cohort:
     counts: NDArray[np.int64]
     weights: NDArray[np.float64]
     residual: float
-    ids: Sequence[Hashable] = ()
+    ids: Sequence[Any] = ()
     round_: int = 0
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class Cohort:
         none = np.empty(0, dtype=np.int64)
         return cls.of_weights(none, none, np.empty(0))
 
-    def named(self, ids: Sequence[Hashable], round_: int) -> Self:
+    def named(self, ids: Sequence[Any], round_: int) -> Self:
         """Return the same cohort with the clients' ids and its round."""
         return replace(self, ids=ids, round_=round_)
 

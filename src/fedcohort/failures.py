@@ -48,12 +48,8 @@ class FailureRule:
         checked_choice("Selector", "on_failure", self.on_failure, ON_FAILURE)
         for name, least in (("tries", 0), ("extra", 0), ("max_draws", 1)):
             value = getattr(self, name)
-            if name == "max_draws" and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise SelectorError(
-                    f"Selector: {name} must be a whole number of at least {least}; got {value!r}."
-                )
+            if name != "max_draws" or value is not None:
+                object.__setattr__(self, name, checked_whole(name, value, least))
         if self.extra and self.on_failure == "redraw":
             raise SelectorError(
                 f"Selector: extra must be 0 with on_failure='redraw', which replaces what is lost; "
@@ -97,10 +93,11 @@ class FailureRule:
             return self._first(draws, answered, cohort_size)
         if draws.counts is not None:
             clients = np.sort(answered)
+            clients = clients[draws.counts[clients] > 0]
             counts = draws.counts[clients]
-            some = counts > 0
-            weights = counts[some] / draws.cohort_size
-            return Cohort.of_weights(clients[some], counts[some], weights)
+            if counts.sum() == draws.cohort_size:
+                return Cohort.of_shares(clients, counts, draws.cohort_size)
+            return Cohort.of_weights(clients, counts, counts / draws.cohort_size)
         has_answered = np.isin(drawn.clients, answered)
         if has_answered.all():
             return drawn
@@ -113,17 +110,13 @@ class FailureRule:
     def _first(self, draws: Draws, answered: NDArray[np.int64], cohort_size: int) -> Cohort:
         """Take the first answers, until as many draws are answered as count."""
         drawn = draws.cohort
-        count_of = dict(zip(drawn.clients.tolist(), drawn.counts.tolist(), strict=True))
-        first: dict[int, int] = {}
-        for client in answered.tolist():
-            if sum(first.values()) >= cohort_size:
-                break
-            first[client] = count_of[client]
-        if not first:
-            return Cohort.empty()
-        clients = np.array(sorted(first), dtype=np.int64)
-        counts = np.array([first[client] for client in clients.tolist()], dtype=np.int64)
+        counts = drawn.counts[np.searchsorted(drawn.clients, answered)]
+        is_first = np.cumsum(counts) - counts < cohort_size
+        order = np.argsort(answered[is_first])
+        clients, counts = answered[is_first][order], counts[is_first][order]
         shares = int(counts.sum())
+        if not shares:
+            return Cohort.empty()
         if self.on_failure == "keep" and shares < cohort_size:
             return Cohort.of_weights(clients, counts, counts / cohort_size)
         return Cohort.of_shares(clients, counts, shares)
@@ -174,10 +167,13 @@ class Draws:
 
     def replace(self, lost: Iterable[int]) -> list[int]:
         """Draw in the place of these clients; return whom to ask that was not asked yet."""
+        new_failures = set(lost) - self.failed
         if self.counts is None:
+            if not new_failures:
+                return []
             self.counts = np.zeros(self.population.n_clients, dtype=np.int64)
             self.counts[self.cohort.clients] = self.cohort.counts
-        for client in set(lost) - self.failed:
+        for client in new_failures:
             self.failed.add(client)
             self.lost += int(self.counts[client])
             self.counts[client] = 0
@@ -205,3 +201,12 @@ def check_equal_draws(design: Design) -> None:
             f"Selector: on_failure='redraw', extra and privacy wrappers need a design whose draws "
             f"weigh the same; {design.name}'s do not. Use size or multinomial."
         )
+
+
+def checked_whole(name: str, value: object, least: int) -> int:
+    """Validate a whole number of at least ``least``."""
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= least:
+        return int(value)
+    raise SelectorError(
+        f"Selector: {name} must be a whole number of at least {least}; got {value!r}."
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, wait
 from dataclasses import replace
 from logging import getLogger
 from typing import TypeVar, final
@@ -17,6 +17,7 @@ from fedcohort.designs.signals import ASKED, Request, Signals
 from fedcohort.errors import DesignError, SelectorError
 from fedcohort.failures import FailureRule
 from fedcohort.population import Population
+from fedcohort.similarity import UpdateMemory
 from fedcohort.streams import Stream, stream
 
 log = getLogger("fedcohort")
@@ -40,23 +41,28 @@ class Planner:
     def __init__(
         self, recipe: Recipe, rule: FailureRule, records: ClientRecords, *, seed: int
     ) -> None:
-        self._recipe = replace(recipe, cohort_size=recipe.cohort_size + rule.extra)
+        self._recipe = recipe
+        if rule.extra:
+            self._recipe = replace(recipe, cohort_size=recipe.cohort_size + rule.extra)
         self._rule, self._records, self._seed = rule, records, seed
         self._changes = bool(recipe.learns or recipe.signals)
         self.last: Design | None = None
-        self._ready: Design | Future[Design] | None = None
+        self._ready: Design | None = None
+        self._ahead: Future[tuple[Design, UpdateMemory | None]] | None = None
+        self._few: int | None = None
 
     def rehearse(self, population: Population) -> None:
         """Build the first design, from made-up answers: what cannot be built is refused here."""
         signals, request = None, None
         if self._recipe.signals:
-            signals = self._records.signals()
+            n_clients = population.n_clients
+            signals = {name: np.full(n_clients, np.nan) for name in self._records.signals()}
             request = self._asked(self._recipe, population, 0)
             if request is not None:
                 answers = np.full(population.n_clients, np.nan)
                 answers[request.clients] = MADE_UP[request.signal]
                 signals[request.signal] = answers
-        design = self._build(self._recipe, population, signals, 0)
+        design = self._build(self._recipe, population, signals, 0, None)
         if request is None:  # no answer was made up: it is the first round's
             self._ready = self.last = design
 
@@ -67,47 +73,91 @@ class Planner:
         return self._fitted(population, lambda recipe: self._asked(recipe, population, round_))
 
     def design(
-        self, population: Population, signals: Signals | None, round_: int, *, is_full: bool
+        self, population: Population, given: Signals, round_: int, *, is_full: bool
     ) -> Design:
-        """Return the design of a round; ``is_full``: no member is away."""
+        """Return the design of a round.
+
+        ``given`` are signals that clients answered; ``is_full``: no member is away.
+        """
         ready, self._ready = self._ready, None
-        if ready is not None and is_full:
-            self.last = ready.result() if isinstance(ready, Future) else ready
+        if ready is not None and is_full and not given:
+            self.last = ready
         elif self._changes or not _is_over(self.last, population):
-            self.last = self.built(population, signals, round_)
+            self.last = self._built(population, given, round_, self._records.memory)
         assert self.last is not None  # for mypy: else it was built
         return self.last
 
-    def built(self, population: Population, signals: Signals | None, round_: int) -> Design:
+    def next(self, population: Population, given: Signals, round_: int, *, is_open: bool) -> Design:
+        """Build what the design of the next round would be; ``is_open``: the last goes on."""
+        if self._ahead is not None:
+            wait([self._ahead])
+        records = self._records
+        memory = records.ahead()() if is_open and records.pending else records.memory
+        return self._built(population, given, round_, memory)
+
+    def _built(
+        self, population: Population, given: Signals, round_: int, memory: UpdateMemory | None
+    ) -> Design:
         """Build the design of a round; with fewer draws where fewer clients are there."""
+        signals = self._known(population, given, round_) if self._recipe.signals else None
         return self._fitted(
-            population, lambda recipe: self._build(recipe, population, signals, round_)
+            population, lambda recipe: self._build(recipe, population, signals, round_, memory)
         )
 
+    def _known(self, population: Population, given: Signals, round_: int) -> Signals:
+        """Return past signals, and answers of those that were asked."""
+        request = self.request(population, round_) if given else None
+        answers = dict(given)
+        if request is not None and request.signal in given:
+            answers[request.signal] = np.full(population.n_clients, np.nan)
+            answers[request.signal][request.clients] = given[request.signal][request.clients]
+        return {**self._records.signals(), **answers}
+
     def prepare(self, executor: Executor, population: Population, round_: int) -> None:
-        """Build the design of a round in the background."""
-        if self._ready is None:
-            self._ready = executor.submit(self.built, population, None, round_)
+        """Build the next round's design in the background, on a copy of the memory."""
+        copied = self._records.ahead()
 
-    def wait(self) -> None:
-        """Wait until nothing is built in the background."""
-        if isinstance(self._ready, Future):
-            self._ready = self._ready.result()
+        def build() -> tuple[Design, UpdateMemory | None]:
+            memory = copied()
+            return self._build(self._recipe, population, None, round_, memory), memory
 
-    def discard(self) -> None:
-        """Drop what was built ahead: the clients or the memory change."""
-        self.wait()
+        if self._ahead is None:
+            self._ahead = executor.submit(build)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the next design is built in the background."""
+        return self._ahead is not None
+
+    def catch_up(self) -> UpdateMemory | None:
+        """Wait for what was prepared, and return the memory that it was built on.
+
+        None where the build failed: the design is then built again, and the error is raised.
+        """
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead.exception() is not None:
+            return None
+        self._ready, memory = ahead.result()
+        return memory
+
+    def discard(self, *, last: bool = False) -> None:
+        """Drop what was built ahead: the clients or the memory change; ``last``: and all else."""
         self._ready = None
-        self.last = None if self._changes else self.last
+        self.last = None if self._changes or last else self.last
 
     def _build(
-        self, recipe: Recipe, population: Population, signals: Signals | None, round_: int
+        self,
+        recipe: Recipe,
+        population: Population,
+        signals: Signals | None,
+        round_: int,
+        memory: UpdateMemory | None,
     ) -> Design:
         # A design that does not change is built once: its ties are those of round 0.
         address = round_ if self._changes else 0
         known = Knowledge(
             recipe,
-            memory=self._records.memory,
+            memory=memory,
             signals=signals,
             round_=round_,
             rng=stream(self._seed, round_=address, use=Stream.TIES),
@@ -116,7 +166,7 @@ class Planner:
         if not self._changes and (known.round_was_read or not design.lasts):
             self._changes = True
             if round_ != address:
-                return self._build(recipe, population, signals, round_)
+                return self._build(recipe, population, signals, round_, memory)
         self._rule.check(design)
         return design
 
@@ -128,10 +178,10 @@ class Planner:
         except DesignError:
             if self._recipe.cohort_size <= n_there:
                 raise
-        name, wanted = self._recipe.name, self._recipe.cohort_size
-        log.warning(
-            "%s: only %d clients are left for %d draws; all are drawn", name, n_there, wanted
-        )
+        if n_there != self._few:  # once, not in every round
+            self._few = n_there
+            name, wanted = self._recipe.name, self._recipe.cohort_size
+            log.warning("%s: draws all %d available clients, not %d", name, n_there, wanted)
         return make(replace(self._recipe, cohort_size=n_there))
 
     def _asked(self, recipe: Recipe, population: Population, round_: int) -> Request | None:
@@ -147,7 +197,8 @@ def _is_over(design: Design | None, population: Population) -> bool:
     known = design.population
     if known is population:
         return True
-    return np.array_equal(known.sizes, population.sizes) and known.groups == population.groups
+    same = np.array_equal(known.sizes, population.sizes) and known.ids == population.ids
+    return same and known.groups == population.groups
 
 
 def _checked(recipe: Recipe, request: Request, population: Population) -> Request:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any, final
 
 import numpy as np
@@ -18,6 +19,9 @@ Id = str | int
 Clients = ArrayLike | Mapping[Any, int] | Population
 #: Labels in the order of the clients, or by id.
 Groups = Sequence[Label | None] | NDArray[Any] | Mapping[Any, Label | None]
+
+#: Units of a client whose importance is not known.
+NONE = -1
 
 
 @final
@@ -41,12 +45,24 @@ class Roster:
         self.ids: Sequence[Id] = range(0)
         self.sizes: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self.is_member: NDArray[np.bool_] = np.zeros(0, dtype=bool)
-        self._position: dict[Id, int] | None = None
-        self._groups, self._importance = groups, importance
-        self._units_of: dict[Id, int] | None = None
-        #: Labels by id, also of clients that have not come yet; or one per client, in order.
-        self._label_of: dict[Id, Label] | None = None
         self._labels: tuple[Label, ...] | None = None
+        self._units: NDArray[np.int64] | None = None
+        #: Labels and units of importance of clients that have not come yet.
+        self._coming_labels: dict[Id, Label] = {}
+        self._coming_units: dict[Id, int] = {}
+        if isinstance(groups, Mapping):
+            self._labels = ()
+            self._coming_labels = {checked_id(k): checked_label(v) for k, v in groups.items()}
+            groups = None
+        if isinstance(importance, Mapping):
+            self._units = np.zeros(0, dtype=np.int64)
+            units = Population(importance=list(importance.values())).sizes.tolist()
+            owners = [checked_id(key) for key in importance]
+            self._coming_units = dict(zip(owners, units, strict=True))
+            importance = None
+        #: Of the first clients, in their order.
+        self._first_groups, self._first_importance = groups, importance
+        self._position: dict[Id, int] | None = None
         self._population: Population | None = None
 
     @property
@@ -55,84 +71,61 @@ class Roster:
         return len(self.ids)
 
     @property
-    def has_samples(self) -> bool:
-        """Whether there is a member that can be drawn."""
-        return bool(self.sizes.any())
-
-    @property
     def population(self) -> Population:
         """Everyone that is known; who has left has size 0."""
         if self._population is None:
-            self._population = Population.of_checked(self.sizes.copy(), self.ids, self.groups)
+            self._population = Population.of_checked(self.sizes.copy(), self.ids, self._labels)
         return self._population
 
     @property
     def groups(self) -> tuple[Label, ...] | None:
         """The label of everyone that is known, in order; None where no client has one."""
-        if self._label_of is not None:
-            return tuple(self._label_of.get(each, UNLABELLED) for each in self.ids)
         return self._labels
 
     def members(self) -> dict[Id, int]:
         """Return the members' sizes by id."""
-        return {self.ids[k]: int(self.sizes[k]) for k in np.flatnonzero(self.is_member).tolist()}
+        there = np.flatnonzero(self.is_member)
+        return dict(zip(self.names(there), self.sizes[there].tolist(), strict=True))
 
-    def set(self, clients: Clients) -> NDArray[np.int64] | None:
-        """Let these be the members.
+    def set(
+        self, clients: Clients, check: Callable[[Population], object] | None = None
+    ) -> NDArray[np.int64] | None:
+        """Let these be the members; where they cannot be, or ``check`` raises, nothing changes.
+
+        An empty mapping leaves no member; everyone stays known.
 
         Returns
         -------
         Each known client's old position, -1 for a new client; None where all keep theirs.
         """
-        ids, population = _by_id(clients)
-        sizes = population.sizes if self._importance is None else self._units(ids)
-        if self._groups is not None:
-            self._set_groups(ids)
-        elif population.groups is not None:
-            self._label_of = (self._label_of or {}) | dict(zip(ids, population.groups, strict=True))
-        known = self.ids
-        if isinstance(ids, range) and isinstance(known, range):
-            every: Sequence[Id] = ids if len(ids) >= len(known) else known
+        trial = copy(self)
+        order = None
+        if isinstance(clients, Mapping) and not clients:
+            trial._clear()
         else:
-            every = _ordered({*known, *ids})
-        order = None if every == known else self._old_positions(every)
-        self.ids, self._position, self._population = every, None, None
-        there = self.positions(ids)
-        self.sizes = np.zeros(len(every), dtype=np.int64)
-        self.sizes[there] = sizes
-        self.is_member = np.zeros(len(every), dtype=bool)
-        self.is_member[there] = True
+            order = trial._set(clients)
+            if check is not None:
+                check(trial.population)
+        vars(self).update(vars(trial))
         return order
-
-    def clear(self) -> None:
-        """Let nobody be a member; everyone stays known."""
-        self.sizes, self.is_member = np.zeros_like(self.sizes), np.zeros_like(self.is_member)
-        self._population = None
 
     def remove(self, ids: Iterable[object]) -> NDArray[np.int64]:
         """Forget clients; return the old positions of those that stay."""
         stays = np.ones(self.n_clients, dtype=bool)
         stays[self.positions(ids)] = False
         kept = np.flatnonzero(stays)
-        labels = self.groups
-        if labels is not None and self._label_of is None:
-            self._label_of = dict(zip(self.ids, labels, strict=True))
-        self.ids = [self.ids[k] for k in kept.tolist()]
-        if self._label_of is not None:
-            self._label_of = {each: self._label_of[each] for each in self.ids}
         self.sizes, self.is_member = self.sizes[kept], self.is_member[kept]
-        self._position, self._population = None, None
+        self._move(_counted(self.names(kept)), kept)
         return kept
 
     def positions(self, ids: Iterable[object]) -> NDArray[np.int64]:
         """Return the clients' positions; refuse ids that are not known."""
-        if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu" and isinstance(self.ids, range):
-            found = ids.astype(np.int64)
-            if len(found) and not 0 <= found.min() <= found.max() < self.n_clients:
-                raise _unknown(ids[(found < 0) | (found >= self.n_clients)][0])
-            return found
-        if isinstance(ids, range) and ids == range(len(ids)) == self.ids[: len(ids)]:
-            return np.arange(len(ids))
+        if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
+            raise SelectorError(
+                f"Selector: needs a list of ids; got {ids!r}. Put a single id into a list."
+            )
+        if isinstance(self.ids, range):
+            return _counted_positions(ids, len(self.ids))
         if self._position is None:
             self._position = {each: k for k, each in enumerate(self.ids)}
         position, each = self._position, None
@@ -143,9 +136,8 @@ class Roster:
 
     def names(self, positions: NDArray[np.int64]) -> list[Id]:
         """Return the ids at these positions."""
-        if isinstance(self.ids, range):
-            return [int(each) for each in positions.tolist()]
-        return [self.ids[k] for k in positions.tolist()]
+        numbers: list[int] = positions.tolist()
+        return [*numbers] if isinstance(self.ids, range) else [self.ids[k] for k in numbers]
 
     def presence(self, available: object) -> NDArray[np.bool_]:
         """Return which members are available, shape (n_clients,); None: all of them."""
@@ -156,6 +148,8 @@ class Roster:
                 f"Selector: available must be ids, or a mask of {self.n_clients} booleans; got "
                 f"{available!r}. Leave it out where everyone is available."
             )
+        if isinstance(available, (list, tuple)) and _is_mask(available):
+            available = np.array(available, dtype=bool)
         if isinstance(available, np.ndarray) and available.dtype == np.bool_:
             if available.shape != self.is_member.shape:
                 raise SelectorError(
@@ -167,78 +161,167 @@ class Roster:
         there[self.positions(available)] = True
         return there & self.is_member
 
+    def available(self, present: NDArray[np.bool_]) -> Population | None:
+        """Return the clients with those that are away at size 0; None: nobody has samples."""
+        sizes = self.sizes if present is self.is_member else np.where(present, self.sizes, 0)
+        if not sizes.any():
+            return None
+        if sizes is self.sizes or np.array_equal(sizes, self.sizes):
+            return self.population
+        return Population.of_checked(sizes, self.ids, self._labels)
+
+    def numbers(self, name: str, given: object) -> NDArray[np.float64]:
+        """Return a signal, given by id or in order, as one number per client; NaN for none."""
+        places, numbers = np.arange(self.n_clients), given
+        if isinstance(given, Mapping):
+            places, numbers = self.positions(given), list(given.values())
+        values = np.full(self.n_clients, np.nan)
+        try:
+            values[places] = np.array(numbers, dtype=np.float64).reshape(places.shape)
+        except (TypeError, ValueError) as error:
+            raise SelectorError(
+                f"Selector: the signal {name!r} must be numbers by id, or one for each of the "
+                f"{self.n_clients} clients; got {type(given).__name__} ({error})."
+            ) from error
+        return values
+
     def state(self) -> dict[str, NDArray[Any]]:
         """Return everything that is to be kept, as arrays."""
         kept: dict[str, NDArray[Any]] = {"sizes": self.sizes, "is_member": self.is_member}
-        if self._units_of is not None:
-            kept["units_of"] = _text([list(self._units_of), list(self._units_of.values())])
         if not isinstance(self.ids, range):
             kept["ids"] = _text(list(self.ids))
-        if self._label_of is not None:
-            kept["label_of"] = _text([list(self._label_of), list(self._label_of.values())])
-        elif (labels := self.groups) is not None:
-            names = list(dict.fromkeys(labels))
+        if self._units is not None:
+            kept["units"] = self._units
+        if self._labels is not None:
+            names = list(dict.fromkeys(self._labels))
             number = {label: k for k, label in enumerate(names)}
             kept["labels"] = _text(names)
-            kept["label_numbers"] = np.array([number[label] for label in labels])
+            numbers = [number[label] for label in self._labels]
+            kept["label_numbers"] = np.array(numbers, dtype=np.int64)
+        for name, coming in (("labels", self._coming_labels), ("units", self._coming_units)):
+            if coming:
+                kept[f"coming_{name}"] = _text([list(coming), list(coming.values())])
         return kept
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take over what :meth:`state` gave."""
-        self.sizes = state["sizes"].astype(np.int64)
-        self.is_member = state["is_member"].astype(bool)
-        self.ids = _read(state["ids"]) if "ids" in state else range(len(self.sizes))
-        self._label_of, self._labels, self._groups = None, None, None
-        if "label_of" in state:
-            self._label_of = dict(zip(*_read(state["label_of"]), strict=True))
-        elif "labels" in state:
+        restored = Roster()
+        restored.sizes = state["sizes"].astype(np.int64)
+        restored.is_member = state["is_member"].astype(bool)
+        restored.ids = _read(state["ids"]) if "ids" in state else range(len(restored.sizes))
+        if "units" in state:
+            restored._units = state["units"].astype(np.int64)
+        if "labels" in state:
             names = _read(state["labels"])
-            self._labels = tuple(names[k] for k in state["label_numbers"].tolist())
-        if "units_of" in state:
-            self._units_of = dict(zip(*_read(state["units_of"]), strict=True))
-            self._importance = self._units_of
-        self._position, self._population = None, None
+            restored._labels = tuple(names[k] for k in state["label_numbers"].tolist())
+        if "coming_labels" in state:
+            restored._coming_labels = dict(zip(*_read(state["coming_labels"]), strict=True))
+        if "coming_units" in state:
+            restored._coming_units = dict(zip(*_read(state["coming_units"]), strict=True))
+        vars(self).update(vars(restored))
 
-    def _units(self, ids: Sequence[Id]) -> NDArray[np.int64]:
-        """Return the units of importance of these clients."""
-        if self._units_of is None:
-            by_id = isinstance(self._importance, Mapping)
-            shares: Any = list(self._importance.values()) if by_id else self._importance  # type: ignore[attr-defined]
-            units = Population(importance=shares).sizes
-            owners = [checked_id(key) for key in self._importance] if by_id else ids  # type: ignore[attr-defined]
-            if len(owners) != len(units):
-                raise SelectorError(
-                    f"Selector: importance must be one share for each of the {len(owners)} "
-                    f"clients; got {len(units)}. Give one each, or shares by id."
-                )
-            self._units_of = dict(zip(owners, units.tolist(), strict=True))
-        if strange := [each for each in ids if each not in self._units_of]:
+    def _clear(self) -> None:
+        if self._first_groups is not None or self._first_importance is not None:
             raise SelectorError(
-                f"Selector: importance has no entry for client {strange[0]!r}. Give sizes instead, "
-                f"or the importance of every client that may come."
+                "Selector: groups and importance in the order of the clients need clients; got "
+                "none. Pass both by id."
             )
-        return np.array([self._units_of[each] for each in ids], dtype=np.int64)
+        self.sizes, self.is_member = np.zeros_like(self.sizes), np.zeros_like(self.is_member)
+        self._population = None
+
+    def _set(self, clients: Clients) -> NDArray[np.int64] | None:
+        ids, population = _by_id(clients)
+        every = self._every(ids)
+        order = None if every == self.ids else self._old_positions(every)
+        if order is not None:
+            self._move(every, order)
+        there = self.positions(ids)
+        self._take_labels(there, population.groups)
+        self._take_units(ids, there)
+        sizes = population.sizes if self._units is None else self._units[there]
+        self.sizes, self.is_member = np.zeros(len(every), np.int64), np.zeros(len(every), bool)
+        self.sizes[there], self.is_member[there] = sizes, True
+        self._population = None
+        return order
+
+    def _every(self, ids: Sequence[Id]) -> Sequence[Id]:
+        """Return the known clients and these, in order."""
+        known = self.ids
+        if isinstance(ids, range) and isinstance(known, range):
+            return ids if len(ids) >= len(known) else known
+        every = {*known, *ids}
+        return known if len(every) == len(known) else _counted(_ordered(every))
 
     def _old_positions(self, every: Sequence[Id]) -> NDArray[np.int64]:
-        if isinstance(every, range):
+        if isinstance(every, range) and isinstance(self.ids, range):
             old = np.full(len(every), -1)
             old[: self.n_clients] = np.arange(self.n_clients)
             return old
-        self._position = {each: k for k, each in enumerate(self.ids)}
-        return np.array([self._position.get(each, -1) for each in every], dtype=np.int64)
+        position = {each: k for k, each in enumerate(self.ids)}
+        return np.array([position.get(each, -1) for each in every], dtype=np.int64)
 
-    def _set_groups(self, ids: Sequence[Id]) -> None:
-        """Take the labels that the selector was made with, once the clients are known."""
-        groups, self._groups = self._groups, None
-        if isinstance(groups, Mapping):
-            self._label_of = {checked_id(key): checked_label(v) for key, v in groups.items()}
+    def _move(self, every: Sequence[Id], order: NDArray[np.int64]) -> None:
+        """Let these be the known clients; ``order`` gives their old positions, -1 for new ones."""
+        if self._labels is not None:
+            old = (*self._labels, UNLABELLED)  # the last is at -1
+            self._labels = tuple(old[k] for k in order.tolist())
+        if self._units is not None:
+            self._units = np.append(self._units, NONE)[order]
+        self.ids, self._position, self._population = every, None, None
+
+    def _take_labels(self, there: NDArray[np.int64], given: tuple[Label, ...] | None) -> None:
+        """Label clients: as the population says, or as the selector was made."""
+        if self._first_groups is not None:
+            one_each = np.ones(len(there), dtype=np.int64)
+            given = Population(one_each, groups=self._first_groups).groups  # type: ignore[arg-type]
+            self._first_groups = None
+        elif self._coming_labels:
+            come = [each for each in self._coming_labels if self._knows(each)]
+            labels = [self._coming_labels[each] for each in come]
+            self._put_labels(self.positions(come), labels)
+            self._coming_labels = _without(self._coming_labels, come)
+        if given is not None:
+            self._put_labels(there, given)
+
+    def _put_labels(self, there: NDArray[np.int64], labels: Sequence[Label]) -> None:
+        if np.array_equal(there, np.arange(self.n_clients)):
+            self._labels = tuple(labels)
             return
-        labels = Population([1] * len(ids), groups=groups).groups  # type: ignore[arg-type]
-        assert labels is not None  # for mypy: groups were given
-        if isinstance(ids, range):
-            self._labels = labels
-        else:
-            self._label_of = dict(zip(ids, labels, strict=True))
+        every = list(self._labels or [UNLABELLED] * self.n_clients)
+        for position, label in zip(there.tolist(), labels, strict=True):
+            every[position] = label
+        self._labels = tuple(every)
+
+    def _take_units(self, ids: Sequence[Id], there: NDArray[np.int64]) -> None:
+        """Give clients their units of importance; refuse those without any."""
+        if self._first_importance is not None:
+            shares: Any = self._first_importance
+            units, self._first_importance = Population(importance=shares).sizes, None
+            if len(units) != len(ids):
+                raise SelectorError(
+                    f"Selector: importance must be one share for each of the {len(ids)} clients; "
+                    f"got {len(units)}. Give one each, or shares by id."
+                )
+            self._units = np.full(self.n_clients, NONE)
+            self._units[there] = units
+        if self._units is None:
+            return
+        new, self._units = there[self._units[there] == NONE], self._units.copy()
+        for each, position in zip(self.names(new), new.tolist(), strict=True):
+            if each not in self._coming_units:
+                raise SelectorError(
+                    f"Selector: importance has no entry for client {each!r}. Give sizes instead, "
+                    f"or the importance of every client that may come."
+                )
+            self._units[position] = self._coming_units[each]
+        self._coming_units = _without(self._coming_units, self.names(new))
+
+    def _knows(self, each: Id) -> bool:
+        if isinstance(self.ids, range):
+            return each in self.ids
+        if self._position is None:
+            self._position = {known: k for k, known in enumerate(self.ids)}
+        return each in self._position
 
 
 def checked_id(value: object) -> Id:
@@ -263,17 +346,49 @@ def _by_id(clients: Clients) -> tuple[Sequence[Id], Population]:
     return [checked_id(each) for each in population.ids], population
 
 
-def _ordered(ids: Iterable[Id]) -> Sequence[Id]:
+def _counted(ids: list[Id]) -> Sequence[Id]:
+    """Return a range where the ids are 0 ... n - 1."""
+    return range(len(ids)) if ids == list(range(len(ids))) else ids
+
+
+def _counted_positions(ids: Iterable[object], n: int) -> NDArray[np.int64]:
+    """Return ids as positions, where the known ids are 0 ... n - 1."""
+    if isinstance(ids, range) and ids == range(min(len(ids), n)):
+        return np.arange(len(ids))
+    is_array = isinstance(ids, np.ndarray) and ids.dtype.kind in "iu" and ids.ndim == 1
+    given = ids if is_array else [checked_id(each) for each in ids]
+    for each in given if not is_array else ():
+        if not isinstance(each, int) or not 0 <= each < n:
+            raise _unknown(each)
+    found = np.array(given, dtype=np.int64)
+    if len(found) and not 0 <= found.min() <= found.max() < n:
+        raise _unknown(int(found[(found < 0) | (found >= n)][0]))
+    return found
+
+
+def _is_mask(values: Sequence[object]) -> bool:
+    return len(values) > 0 and all(isinstance(each, (bool, np.bool_)) for each in values)
+
+
+def _without(coming: dict[Id, Any], come: Iterable[Id]) -> dict[Id, Any]:
+    gone = set(come)
+    return {each: value for each, value in coming.items() if each not in gone} if gone else coming
+
+
+def _ordered(ids: Iterable[Id]) -> list[Id]:
     """Sort ids: numbers by value, also those written as text, then names."""
-    found = sorted(ids, key=_order)
-    return range(len(found)) if found == list(range(len(found))) else found
+    numbers: list[Id] = []
+    names: list[str] = []
+    for each in ids:
+        if isinstance(each, str) and not (each.isdecimal() and each.isascii() and len(each) < 20):
+            names.append(each)
+        else:
+            numbers.append(each)
+    return [*sorted(numbers, key=_value), *sorted(names)]
 
 
-def _order(each: Id) -> tuple[int, int, str]:
-    if isinstance(each, int):
-        return (0, each, "")
-    is_number = each.isascii() and each.isdecimal() and len(each) < 20
-    return (0, int(each), each) if is_number else (1, 0, each)
+def _value(each: Id) -> tuple[int, str]:
+    return (each, "") if isinstance(each, int) else (int(each), each)
 
 
 def _unknown(each: object) -> SelectorError:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Design, RowDesign
+from fedcohort.errors import WriteError
 from fedcohort.roster import Id, Roster
 from fedcohort.streams import Stream, stream
 
@@ -43,9 +44,10 @@ class SelectionLog:
 
     def __init__(self, roster: Roster, path: Path | None = None) -> None:
         self._roster, self._path = roster, path
-        self.drawn = np.zeros(0, dtype=np.int64)
-        self.failed = np.zeros(0, dtype=np.int64)
-        self.expected = np.zeros(0)
+        self._append("")
+        self.drawn = np.zeros(roster.n_clients, dtype=np.int64)
+        self.failed = np.zeros(roster.n_clients, dtype=np.int64)
+        self.expected = np.zeros(roster.n_clients)
 
     def write(
         self,
@@ -55,24 +57,32 @@ class SelectionLog:
         failed: Mapping[Id, str],
         seed: int,
     ) -> None:
-        """Count a round, and log it."""
+        """Log a round, and count it."""
+        counts = dict(zip(drawn.ids, drawn.counts.tolist(), strict=True))
+        if self._path is not None:
+            line = {
+                "round": drawn.round_,
+                "drawn": counts,
+                "rows": self._rows(design, drawn.round_, seed),
+                "weights": dict(zip(settled.ids, settled.weights.tolist(), strict=True)),
+                "failed": dict(failed),
+            }
+            self._append(json.dumps(line) + "\n")
+        log.info("round %d: drawn %s, failed %s", drawn.round_, counts, list(failed) or "none")
         self.drawn[drawn.clients] += drawn.counts
         self.failed[self._roster.positions(failed)] += 1
         if design is not None:
             self.expected += design.expected_counts
-        counts = dict(zip(drawn.ids, drawn.counts.tolist(), strict=True))
-        log.info("round %d: drawn %s, failed %s", drawn.round_, counts, list(failed) or "none")
+
+    def _append(self, text: str) -> None:
         if self._path is None:
             return
-        line = {
-            "round": drawn.round_,
-            "drawn": counts,
-            "rows": self._rows(design, drawn.round_, seed),
-            "weights": dict(zip(settled.ids, settled.weights.tolist(), strict=True)),
-            "failed": dict(failed),
-        }
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise WriteError(f"{self._path}: cannot be written ({reason})") from error
 
     def summary(self) -> dict[Id, tuple[int, float]]:
         """Return how often each client was drawn, and how often that was to be expected."""

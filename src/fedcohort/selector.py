@@ -2,52 +2,45 @@
 
 from __future__ import annotations
 
-import json
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from dataclasses import asdict, dataclass
 from logging import getLogger
-from operator import index
 from pathlib import Path
 from typing import Any, Literal, Self, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort.aggregation import aggregate as aggregated
-from fedcohort.answers import Answers, Numbers
+from fedcohort.answers import Answers, Numbers, Updates
 from fedcohort.arrays import Array
 from fedcohort.client_records import ClientRecords, below
 from fedcohort.cohort import Cohort
-from fedcohort.designs import RECIPES, Design, Recipe
+from fedcohort.designs import Design, Recipe
 from fedcohort.designs.recipe import estimator_for
 from fedcohort.designs.signals import Request, Signals
 from fedcohort.difference import ControlVariates, Difference, EstimatorName
 from fedcohort.errors import SelectorError
-from fedcohort.failures import Draws, FailureRule, OnFailure
+from fedcohort.failures import Draws, FailureRule, OnFailure, checked_whole
+from fedcohort.open_round import OpenRound
 from fedcohort.planner import Planner
 from fedcohort.population import Population
 from fedcohort.roster import Clients, Groups, Id, Roster
+from fedcohort.saved_selector import FORMAT, Origin, arguments_of, read_state
 from fedcohort.selection_log import SelectionLog
 from fedcohort.similarity import UpdateMemory
 from fedcohort.streams import Stream, stream
-from fedcohort.updates import Layout, Rows, Update
-from fedcohort.whole_file import read_arrays, write_arrays
+from fedcohort.updates import Update
+from fedcohort.whole_file import write_arrays
 
 log = getLogger("fedcohort")
-
-FORMAT = "fedcohort selector 1"
-#: Updates by id, or rows in the order of ids.
-Updates = Mapping[Any, Update] | Array | Sequence[Update]
 
 
 @final
 class Selector:
     """The server's side of one federation: who trains in each round, and with what weight.
 
-    It holds all that a server keeps between rounds: the clients, what is remembered of them, the
-    round, and the log. One seed gives one sequence of cohorts.
+    It holds all that a server keeps between rounds. One seed gives one sequence of cohorts.
 
     Parameters
     ----------
@@ -58,21 +51,17 @@ class Selector:
         :class:`Population`. Ids are strings or integers. An empty mapping: they come later.
     seed
         Of all draws: an integer, a generator that is asked for one, or None for a random one.
-    importance
-        Shares that replace the sizes, in the order of ``clients`` or by id; they sum to 1.
-    groups
-        Labels for recipes that draw by group, in the order of ``clients`` or by id. Clients
-        without one form the group ``"unlabelled"``.
+    importance, groups
+        Shares that replace the sizes and sum to 1, and labels for recipes that draw by group: in
+        the order of ``clients`` or by id. Who has no label is in the group ``"unlabelled"``.
     estimator
         ``"plain"``, ``"difference"``, or a :class:`fedcohort.Difference`.
     sketch
         Numbers that the memory keeps of an update; None keeps it whole.
-    on_failure
+    on_failure, tries
         What becomes of the weight of a drawn client that does not answer: ``"keep"`` leaves it on
-        the current model, ``"redraw"`` draws other clients in its place, ``"renormalise"``
-        spreads it over those that answered (biased).
-    tries
-        How often ``"redraw"`` draws again.
+        the current model, ``"redraw"`` draws other clients in its place, up to ``tries`` times,
+        ``"renormalise"`` spreads it over those that answered (biased).
     extra
         Over-selection: this many more draws, of which the first ``cohort_size`` that are answered
         count (biased toward fast clients).
@@ -82,16 +71,14 @@ class Selector:
         Build each design from the updates up to the round before the last, so that
         :meth:`prepare` can build it while clients train.
     log
-        A file that gets a JSON line for every round; True only counts draws
-        (``selector.selections``).
+        A file that gets a JSON line for every round; True only counts draws.
 
     Attributes
     ----------
     recipe, seed, round_
         As given; the round that is open or comes next, from 0.
     selections
-        How often each client was drawn, and how often that was to be expected; None without
-        ``log``.
+        How often clients were drawn, and were expected to be; None without ``log``.
 
     Examples
     --------
@@ -129,22 +116,19 @@ class Selector:
                 f"SizeClustered(10)."
             )
         self.recipe, self.seed, self.round_ = recipe, _checked_seed(seed), 0
-        self._difference = estimator_for("Selector", recipe, estimator)
-        if sketch is not None and (isinstance(sketch, bool) or index(sketch) < 1):
-            raise SelectorError(
-                f"Selector: sketch must be a whole number of at least 1; got {sketch!r}. Leave it "
-                f"out to remember updates whole."
-            )
-        self._sketch, self._overlap = sketch, bool(overlap)
+        difference = estimator_for("Selector", recipe, estimator)
+        width = None if sketch is None else checked_whole("sketch", sketch, 1)
         self._rule = FailureRule(on_failure, tries, extra, max_draws)
+        self._origin = Origin(recipe, difference, self._rule, self.seed, width, bool(overlap))
         self._roster = Roster(groups, importance)
-        self._records = ClientRecords(recipe, self._difference, sketch=sketch, seed=self.seed)
+        self._records = ClientRecords(recipe, difference, sketch=width, seed=self.seed)
         self._planner = Planner(recipe, self._rule, self._records, seed=self.seed)
-        path = None if log is None or log is True else Path(log)
-        self.selections = None if log is None else SelectionLog(self._roster, path)
-        self._open: _OpenRound | None = None
+        self._open: OpenRound | None = None
         self._present: NDArray[np.bool_] | None = None
+        self.selections: SelectionLog | None = None
         self.clients = clients
+        if log:
+            self.selections = SelectionLog(self._roster, None if log is True else Path(log))
 
     def __repr__(self) -> str:
         n = int(self._roster.is_member.sum())
@@ -160,16 +144,13 @@ class Selector:
     @clients.setter
     def clients(self, clients: Clients) -> None:
         self._refuse_open("clients can change")
-        if isinstance(clients, Mapping) and not clients:
-            self._roster.clear()
-            return
-        is_first = not self._roster.n_clients
-        order = self._roster.set(clients)
-        if order is not None:
-            self._rearrange(order)
-        self._planner.discard()
-        if is_first:
-            self._planner.rehearse(self._roster.population)
+        self._catch_up()
+        if self._roster.n_clients:
+            order = self._roster.set(clients)
+            self._planner.discard()
+        else:
+            order = self._roster.set(clients, check=self._planner.rehearse)
+        self._move(order)
 
     @property
     def population(self) -> Population:
@@ -183,8 +164,10 @@ class Selector:
         of its cluster (``Difference(clusters=...)``).
         """
         self._refuse_open("clients can be forgotten")
-        self._planner.discard()
-        self._rearrange(self._roster.remove(ids))
+        self._catch_up()
+        order = self._roster.remove(ids)
+        self._planner.discard(last=True)
+        self._move(order)
 
     # Before the draw
 
@@ -195,11 +178,14 @@ class Selector:
         """
         self._refuse_open("clients can be asked")
         self._present = self._roster.presence(available)
-        population = self._there(self._present)
-        return None if population is None else self._named_request(population)
+        population = self._roster.available(self._present)
+        request = None if population is None else self._planner.request(population, self.round_)
+        if request is None:
+            return None
+        return Request(request.signal, request.clients, self._roster.names(request.clients))
 
     def draw(self, available: object = None, signals: Mapping[str, Any] | None = None) -> Cohort:
-        """Open a round and draw its cohort.
+        """Open a round and draw its cohort; it is empty where nobody with samples is available.
 
         Parameters
         ----------
@@ -209,40 +195,42 @@ class Selector:
             What clients answered, by the signal's name: numbers by id, or one per client of
             ``population``, NaN for none. Only answers of clients that were asked count.
 
-        Returns
-        -------
-        The cohort; empty where nobody with samples is available.
         """
         self._refuse_open("another can be drawn")
+        self._catch_up()
         present = self._present if available is None else self._roster.presence(available)
-        population = self._there(self._roster.is_member if present is None else present)
-        design, cohort = None, Cohort.empty()
+        population = self._roster.available(self._roster.is_member if present is None else present)
+        round_, design, cohort = self.round_, None, Cohort.empty()
         if population is None:
-            log.warning("round %d: no client with samples is available", self.round_)
+            log.info("round %d: no client with samples is available", round_)
         else:
-            heard = self._heard(population, signals)
-            full = population is self._roster.population
-            design = self._planner.design(population, heard, self.round_, is_full=full)
-            cohort = design.draw(stream(self.seed, round_=self.round_, use=Stream.COHORT))
-        self._records.settle_pending()
-        cohort = self._named(cohort)
-        self._open = _OpenRound(
-            design,
-            Draws(
-                cohort,
-                self._roster.population if population is None else population,
-                0 if design is None else design.cohort_size,
-                stream(self.seed, round_=self.round_, use=Stream.REDRAW),
-                self._rule.tries,
-            ),
+            is_full = population is self._roster.population
+            given = self._by_position(signals)
+            design = self._planner.design(population, given, round_, is_full=is_full)
+            cohort = design.draw(stream(self.seed, round_=round_, use=Stream.COHORT))
+            self._records.reweigh(population)
+        draws = Draws(
+            cohort.named(self._roster.names(cohort.clients), round_),
+            self._roster.population if population is None else population,
+            0 if design is None else design.cohort_size,
+            stream(self.seed, round_=round_, use=Stream.REDRAW),
+            self._rule.tries,
+        )
+        self._open = OpenRound(
+            self._roster, self._records, self._rule, design, draws, self.recipe.cohort_size
         )
         self._present = None
-        return cohort
+        return draws.cohort
 
     @property
     def cohort(self) -> Cohort | None:
         """The open round's cohort; None between rounds."""
         return None if self._open is None else self._open.draws.cohort
+
+    @property
+    def asked(self) -> list[Id]:
+        """Whom the open round has asked so far, replacements included; in the order of ids."""
+        return self._required("be asked about").asked
 
     @property
     def design(self) -> Design | None:
@@ -251,15 +239,16 @@ class Selector:
 
     def next_design(self, signals: Mapping[str, Any] | None = None) -> Design:
         """Build what the next round's law would be, if every member were available."""
+        self._catch_up()
+        is_open, given = self._open is not None, self._by_position(signals)
         population = self._roster.population
-        heard = self._heard(population, signals)
-        return self._planner.built(population, heard, self.round_ + (self._open is not None))
+        return self._planner.next(population, given, self.round_ + is_open, is_open=is_open)
 
     def prepare(self, executor: Executor) -> None:
         """Build the next round's design in the background, where ``overlap`` allows it."""
-        now = self._required("be prepared")
-        full = now.draws.population is self._roster.population
-        if self._overlap and self.recipe.learns and not self.recipe.signals and full:
+        now, recipe = self._required("be prepared"), self.recipe
+        is_full = now.design is not None and now.draws.population is self._roster.population
+        if self._origin.overlap and recipe.learns and not recipe.signals and is_full:
             self._planner.prepare(executor, now.draws.population, self.round_ + 1)
 
     # Between the draw and the aggregate
@@ -269,56 +258,39 @@ class Selector:
 
         Call it again with those of them that fail, until it returns none.
         """
-        now = self._required("be drawn again")
-        if self._rule.on_failure != "redraw":
-            return []
-        return self._roster.names(np.array(now.draws.replace(self._asked(lost).tolist()), int))
+        return self._required("be drawn again").redrawn(lost)
 
     def settle(self, answered: Iterable[object]) -> Cohort:
         """Return the cohort of those that answered, with their final weights; changes nothing.
 
         ``answered`` are ids, in order of arrival where ``extra`` counts.
         """
-        return self._settled(self._asked(answered))
+        now = self._required("be settled")
+        return now.settled(now.positions(answered))
 
     def step(self, updates: Updates, ids: Iterable[object] | None = None) -> Update:
         """Return the step that :meth:`aggregate` returns, and change nothing."""
-        return self._step(self._answers(updates, ids, whole=True), None)
+        now = self._required("step")
+        return now.step(now.answers(updates, ids, whole=True), None)
 
     def recall(self, ids: Iterable[object]) -> tuple[Array, Array] | None:
         """Return what the difference estimator remembers: h, one row per id, and H = sum p h.
 
-        None where there is nothing to recall.
+        None where there is nothing to recall, or nobody is available.
         """
-        now, variates = self._required("be recalled"), self._records.variates
-        if variates is None:
-            return None
-        variates.reweigh(now.draws.population.importance)
-        return variates.of(self._roster.positions(ids)), variates.expected()
+        return self._required("be recalled").recall(ids)
 
     def for_average(
         self, updates: Mapping[Any, Update]
     ) -> Iterator[tuple[Id | None, float, Update]]:
-        r"""Yield (id, weight, update) for a framework that divides by the sum of the weights.
+        r"""Return (id, weight, update) for a framework that divides by the sum of the weights.
 
         With W the sum of the settled weights, :math:`W(\Delta_i - h_i) + H` in the place of
         :math:`\Delta_i` makes its average the aggregate. Updates that need no change are passed
         on as they are. Where nobody was drawn and the difference estimator remembers something,
         one pair stands for H: its id is None, its update flat.
         """
-        now, settled = self._required("be averaged"), self.settle(updates)
-        total = 1.0 if abs(settled.residual) <= 1e-12 else 1.0 - settled.residual
-        recalled = None if now.design is None else self.recall(settled.ids)
-        if not len(now.draws.cohort) and recalled is not None:
-            yield None, 1.0, recalled[1]
-        for k, each in enumerate(settled.ids):
-            update, weight = updates[each], float(settled.weights[k])
-            if weight == 0.0:
-                continue
-            if total != 1.0 or recalled is not None:
-                around = None if recalled is None else (recalled[0][k], recalled[1])
-                update = _stretched(update, total, around)
-            yield each, weight, update  # type: ignore[misc]
+        return self._required("be averaged").for_average(updates)
 
     # The end of a round
 
@@ -333,6 +305,9 @@ class Selector:
     ) -> Update:
         """Settle failures, aggregate, remember, and end the round.
 
+        Return the step in the structure of the updates, 0 where nobody answered; with ``model``
+        the moved model in its own.
+
         Parameters
         ----------
         updates
@@ -341,21 +316,15 @@ class Selector:
             missing has failed, and so has a client whose update is not finite.
         ids
             Whose the rows are; the cohort's by default.
-        model
-            The model to move; None returns the step alone.
         losses, durations
             What the clients reported: the root of the mean squared loss of their samples, and the
             seconds they took; by id, or in the order of the updates.
-
-        Returns
-        -------
-        The step in the structure of the updates, or the moved model in its own. 0 where nobody
-        answered and no model is given.
         """
-        answers = self._answers(updates, ids, whole=True)
-        heard = self._reported(answers, losses, durations)
-        result = self._step(answers, model)
-        self._finish(answers, heard, {})
+        now = self._required("be aggregated")
+        answers = now.answers(updates, ids, whole=True)
+        heard = now.reported(answers, losses, durations)
+        result = now.step(answers, model)
+        self._finish(now, answers, heard, {})
         return result
 
     def remember(
@@ -373,20 +342,22 @@ class Selector:
         failed. Updates are read one at a time, and only where the recipe or the estimator needs
         them.
         """
-        answers = self._answers(updates, ids, whole=self._records.wants_rows)
-        heard = self._reported(answers, losses, durations)
-        self._finish(answers, heard, failed or {})
+        now = self._required("be remembered")
+        reasons = now.reasons(failed)
+        answers = now.answers(updates, ids, whole=self._records.wants_rows)
+        self._finish(now, answers, now.reported(answers, losses, durations), reasons)
 
     def skip(self, failed: Mapping[Any, str] | None = None) -> None:
         """End the round as if nobody had answered; nothing is remembered."""
-        self._required("be skipped")
-        self._finish(Answers.none(), {}, failed or {})
+        now = self._required("be skipped")
+        self._finish(now, Answers.none(), {}, now.reasons(failed))
 
     # Saving
 
     @property
     def memory(self) -> UpdateMemory | None:
         """The clients' last updates, in the order of ``population``; assign one to start from."""
+        self._catch_up()
         return self._records.memory
 
     @memory.setter
@@ -397,8 +368,9 @@ class Selector:
                 f"Selector: memory must be of its {self._roster.n_clients} clients; got "
                 f"{memory.n_clients}."
             )
+        self._catch_up()
         self._planner.discard()
-        self._records.memory, self._records.pending = memory, None
+        self._records.memory, self._records.pending = memory, []
 
     @property
     def variates(self) -> ControlVariates | None:
@@ -416,35 +388,23 @@ class Selector:
         return self._roster.sizes.nbytes + self._roster.is_member.nbytes + self._records.nbytes
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return everything that is to be kept, as arrays; an open round is not."""
-        self._planner.wait()
-        head = json.dumps({**self._origin(), "round": self.round_}, default=np.generic.item)
-        kept = {"head": np.frombuffer(head.encode(), np.uint8)}
-        kept |= {f"roster.{name}": array for name, array in self._roster.state().items()}
-        kept |= {f"records.{name}": array for name, array in self._records.state().items()}
-        if self.selections is not None:
-            kept |= {f"log.{name}": array for name, array in self.selections.state().items()}
-        return kept
+        """Return a copy of everything that is to be kept, as arrays; an open round is not."""
+        return {name: array.copy() for name, array in self._arrays().items()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take over what :meth:`state` gave; refuse a state of another recipe or settings."""
-        head = json.loads(state["head"].tobytes())
-        for name, own in json.loads(json.dumps(self._origin(), default=np.generic.item)).items():
-            if head.get(name) != own:
-                raise SelectorError(
-                    f"Selector: the state was written with another {name}, "
-                    f"{_shown(head.get(name))}; got {_shown(own)}. Use the same one."
-                )
-        self._planner.discard()
+        round_ = self._origin.round_of(state)
+        self._planner.catch_up()
+        self._planner.discard(last=True)
         self._roster.restore(below("roster.", state))
         self._records.restore(below("records.", state), self._roster.n_clients)
         if self.selections is not None:
             self.selections.restore(below("log.", state), self._roster.n_clients)
-        self.round_, self._open, self._present = int(head["round"]), None, None
+        self.round_, self._open, self._present = round_, None, None
 
     def save(self, path: str | Path) -> None:
         """Write the state to a file, whole or not at all; only its owner may read it."""
-        write_arrays(Path(path), FORMAT, self.state())
+        write_arrays(Path(path), FORMAT, self._arrays())
 
     @classmethod
     def load(
@@ -458,47 +418,19 @@ class Selector:
 
         A recipe that is not one of the library's must be given. Nothing is unpickled or imported.
         """
-        try:
-            state = read_arrays(Path(path), FORMAT)
-            head = json.loads(state["head"].tobytes())
-        except (OSError, ValueError, KeyError) as error:
-            raise SelectorError(
-                f"Selector: {path} cannot be read ({error}). Start without it."
-            ) from error
-        saved = head["recipe"]
-        if recipe is None:
-            if saved["fields"] is None:
-                raise SelectorError(
-                    f"Selector: {path} was written with a recipe of your own, {saved['text']}. "
-                    f"Pass it as recipe=."
-                )
-            recipe = RECIPES[saved["name"]](**saved["fields"])
-        difference = head["estimator"]
-        selector = cls(
-            recipe,
-            {},
-            seed=head["seed"],
-            estimator="plain" if difference is None else Difference(**difference),
-            sketch=head["sketch"],
-            overlap=head["overlap"],
-            log=log,
-            **head["failures"],
-        )
+        state = read_state(Path(path))
+        selector = cls(clients={}, log=log, **arguments_of(Path(path), state, recipe))
         selector.restore(state)
         return selector
 
-    def _origin(self) -> dict[str, Any]:
-        """Return what a state belongs to."""
-        own, text = self.recipe, repr(self.recipe)
-        fields = asdict(own) if RECIPES.get(own.name) is type(own) else None
-        return {
-            "recipe": {"name": own.name, "fields": fields, "text": text},
-            "seed": self.seed,
-            "estimator": None if self._difference is None else asdict(self._difference),
-            "sketch": self._sketch,
-            "failures": asdict(self._rule),
-            "overlap": self._overlap,
-        }
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        self._catch_up()
+        kept: dict[str, NDArray[Any]] = {"head": self._origin.head(self.round_)}
+        kept |= {f"roster.{name}": array for name, array in self._roster.state().items()}
+        kept |= {f"records.{name}": array for name, array in self._records.state().items()}
+        if self.selections is not None:
+            kept |= {f"log.{name}": array for name, array in self.selections.state().items()}
+        return kept
 
     # What the above is made of
 
@@ -509,148 +441,51 @@ class Selector:
                 f"or remember, or skip."
             )
 
-    def _required(self, what: str) -> _OpenRound:
+    def _required(self, what: str) -> OpenRound:
         if self._open is None:
             raise SelectorError(f"Selector: no round is open that could {what}. Call draw first.")
         return self._open
 
-    def _rearrange(self, order: NDArray[np.int64]) -> None:
-        self._records.rearrange(order)
-        if self.selections is not None:
-            self.selections.rearrange(order)
+    def _catch_up(self) -> None:
+        """Take over what was built while clients trained, once their round has ended."""
+        if self._open is None and self._planner.is_ahead:
+            self._records.settle(self.round_ - 1, self._planner.catch_up())
 
-    def _there(self, present: NDArray[np.bool_]) -> Population | None:
-        """Return the clients with those that are away at size 0; None: nobody has samples."""
-        sizes = np.where(present, self._roster.sizes, 0)
-        if not sizes.any():
-            return None
-        if np.array_equal(sizes, self._roster.sizes):
-            return self._roster.population
-        return Population.of_checked(sizes, self._roster.ids, self._roster.groups)
+    def _move(self, order: NDArray[np.int64] | None) -> None:
+        """Let what is known of clients follow them to other positions; None: all keep theirs."""
+        self._present = None
+        if order is not None:
+            self._records.rearrange(order)
+            if self.selections is not None:
+                self.selections.rearrange(order)
 
-    def _named_request(self, population: Population) -> Request | None:
-        request = self._planner.request(population, self.round_)
-        if request is None:
-            return None
-        return Request(request.signal, request.clients, self._roster.names(request.clients))
-
-    def _named(self, cohort: Cohort) -> Cohort:
-        return cohort.named(self._roster.names(cohort.clients), self.round_)
-
-    def _heard(self, population: Population, signals: Mapping[str, Any] | None) -> Signals | None:
-        """Return what the recipe may know: past signals, and answers of those that were asked."""
-        if not self.recipe.signals:
-            return None
-        known = self._records.signals()
-        request = self._planner.request(population, self.round_)
-        for name, given in (signals or {}).items():
-            values = self._by_position(name, given)
-            if request is not None and name == request.signal:
-                answers = np.full(len(values), np.nan)
-                answers[request.clients] = values[request.clients]
-                values = answers
-            known[name] = values
-        return known
-
-    def _by_position(self, name: str, given: Numbers) -> NDArray[np.float64]:
-        """Return numbers by id as one number per known client, NaN for none."""
-        if isinstance(given, Mapping):
-            values = np.full(self._roster.n_clients, np.nan)
-            values[self._roster.positions(given)] = list(given.values())
-            return values
-        values = np.asarray(given, dtype=np.float64)
-        if values.shape != (self._roster.n_clients,):
-            raise SelectorError(
-                f"Selector: the signal {name!r} must be numbers by id, or one for each of the "
-                f"{self._roster.n_clients} clients; got shape {values.shape}."
-            )
-        return values
-
-    def _asked(self, ids: Iterable[object]) -> NDArray[np.int64]:
-        """Return positions of clients; refuse those that the open round did not ask."""
-        now = self._required("be settled")
-        positions = self._roster.positions(ids)
-        if len(set(positions.tolist())) < len(positions):
-            raise SelectorError("Selector: a client answers once; got an id twice.")
-        for client in positions.tolist():
-            if client not in now.draws.asked:
-                raise SelectorError(
-                    f"Selector: client {self._roster.ids[client]!r} was not drawn in round "
-                    f"{self.round_}. Pass answers of the cohort alone."
-                )
-        return positions
-
-    def _settled(self, positions: NDArray[np.int64]) -> Cohort:
-        now = self._required("be settled")
-        size = min(self.recipe.cohort_size, now.draws.cohort_size)
-        return self._named(self._rule.settled(now.draws, positions, cohort_size=size))
-
-    def _answers(self, updates: Updates, ids: Iterable[object] | None, *, whole: bool) -> Answers:
-        now = self._required("be aggregated")
-        if isinstance(updates, Mapping):
-            named: Sequence[object] = list(updates)
-        else:
-            named = now.draws.cohort.ids if ids is None else list(ids)
-        return Answers.read(updates, named, self._asked(named), self._records, whole=whole)
-
-    def _reported(
-        self, answers: Answers, losses: Numbers | None, durations: Numbers | None
-    ) -> dict[str, NDArray[np.float64]]:
-        """Return what clients reported, by the name of the past signal."""
-        ids = self._roster.names(answers.clients)
-        heard = {"past_round": np.full(len(ids), float(self.round_))}
-        for name, given in (("past_loss", losses), ("past_duration", durations)):
-            if (values := answers.numbers(name, given, ids)) is not None:
-                heard[name] = values
-        return heard
-
-    def _step(self, answers: Answers, model: Update | None) -> Update:
-        """Aggregate by the settled weights."""
-        now, settled, rows = self._required("step"), self._settled(answers.arrived), answers.rows
-        memory = self._records.variates
-        if rows is None:  # no update says of which kind they are
-            rows = None if memory is None else Rows.of("Selector", memory.zeros[None][:0], 0)
-        if rows is None or (len(now.draws.cohort) and not len(settled)) or now.design is None:
-            # Nobody answered: the difference estimator's H would repeat the last updates.
-            return model if model is not None else 0.0 if rows is None else rows.zero()
-        chosen = rows.taken(np.searchsorted(answers.clients, settled.clients))
-        estimator = self._records.estimator(chosen.flat, now.draws.population.importance)
-        return aggregated(model, chosen, settled, memory=estimator)
+    def _by_position(self, signals: Mapping[str, Any] | None) -> Signals:
+        return {name: self._roster.numbers(name, v) for name, v in (signals or {}).items()}
 
     def _finish(
         self,
+        now: OpenRound,
         answers: Answers,
         heard: Mapping[str, NDArray[np.float64]],
-        failed: Mapping[Any, str],
+        reasons: Mapping[Id, str],
     ) -> None:
-        """Remember the answers, write the log, and end the round."""
-        now, settled = self._required("end"), self._settled(answers.arrived)
-        records, rows, clients = self._records, answers.rows, answers.clients
-        if rows is not None and len(clients):
-            variates = records.estimator(rows.flat, now.draws.population.importance)
-            if variates is not None:
-                variates.record(clients, rows.flat)
-        records.record(clients, answers.kept, round_=self.round_)
-        if not self._overlap:
-            records.settle_pending()
-        records.hear(clients, heard)
-        if records.wants_norms and rows is not None:
-            records.observe(settled, clients, rows.flat)
+        """Write the log, remember the answers, and end the round; an error changes nothing."""
+        records, clients, settled = self._records, answers.clients, now.settled(answers.arrived)
+        rows = None if answers.rows is None else answers.rows.flat
+        notes = records.observed(settled, clients, rows)
         if self.selections is not None:
-            lost = sorted(now.draws.asked - set(clients.tolist()))
-            missing = dict.fromkeys(self._roster.names(np.array(lost, dtype=int)), "no answer")
-            drawn = now.draws.cohort
-            self.selections.write(drawn, settled, now.design, {**missing, **failed}, self.seed)
+            failed = now.failures(clients, reasons)
+            self.selections.write(now.cohort, settled, now.design, failed, self.seed)
+        if not self._planner.is_ahead:
+            records.settle(self.round_)
+        records.record(
+            clients, rows, answers.kept, population=now.draws.population, round_=self.round_
+        )
+        if not self._origin.overlap:
+            records.settle(self.round_ + 1)
+        records.hear(clients, heard)
+        records.note(notes)
         self._open, self.round_ = None, self.round_ + 1
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _OpenRound:
-    """A round between draw and aggregate; no design: nobody was available."""
-
-    design: Design | None
-    draws: Draws
 
 
 def _checked_seed(seed: object) -> int:
@@ -664,22 +499,3 @@ def _checked_seed(seed: object) -> int:
     raise SelectorError(
         f"Selector: seed must be a whole number of at least 0, a generator or None; got {seed!r}."
     )
-
-
-def _stretched(update: Update, total: float, around: tuple[Array, Array] | None) -> Update:
-    """Return total * (update - h) + H; counters have neither."""
-    layout = Layout.of("Selector", update)
-    leaves = layout.leaves(update)
-
-    def make(number: int, place: slice | None) -> Array:
-        leaf = next(leaves)[0].reshape(-1)
-        if around is None or place is None:
-            return total * leaf
-        h, mean = around
-        return total * (leaf - h[place]) + mean[place]
-
-    return layout.structured(make)
-
-
-def _shown(value: object) -> object:
-    return value["text"] if isinstance(value, dict) and "text" in value else value

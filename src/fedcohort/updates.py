@@ -7,6 +7,7 @@ aggregated and rounded; they are not part of the vector.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -55,22 +56,30 @@ class Layout:
         is_map = isinstance(update, Mapping)
         in_list = isinstance(update, (list, tuple)) and any(np.ndim(part) > 0 for part in update)
         keys = tuple(update) if is_map else tuple(range(len(update))) if in_list else None
-        leaves = [_leaf(owner, update, key) for key in (keys if keys is not None else (None,))]
-        whole = [_is_whole(leaf) for leaf in leaves]
+        # One array at a time: a mapping may compute its arrays when they are read.
+        leaves = (_leaf(owner, update, key) for key in (keys if keys is not None else (None,)))
+        read = [(tuple(leaf.shape), _kind(leaf)) for leaf in leaves]
+        shapes, own = tuple(shape for shape, _ in read), [kind for _, kind in read]
+        whole = [_is_whole(kind) for kind in own]
         # An update of integers alone is an update.
         counters = [each and not all(whole) for each in whole]
-        sizes = [int(np.prod(leaf.shape)) for leaf in leaves]
+        sizes = [math.prod(shape) for shape in shapes]
         ends = np.cumsum([0 if c else size for c, size in zip(counters, sizes, strict=True)])
         places = [
             None if counter else slice(int(end) - size, int(end))
             for counter, size, end in zip(counters, sizes, ends, strict=True)
         ]
         kinds = [
-            _kind(leaf if counter else _floats(leaf) if each else leaf)
-            for leaf, counter, each in zip(leaves, counters, whole, strict=True)
+            _floats(kind) if each and not counter else kind
+            for kind, counter, each in zip(own, counters, whole, strict=True)
         ]
-        shapes = tuple(tuple(leaf.shape) for leaf in leaves)
-        return cls(owner, keys, in_list, shapes, tuple(places), tuple(kinds))
+        made = cls(owner, keys, in_list, shapes, tuple(places), tuple(kinds))
+        if not made.size:
+            raise AggregationError(
+                f"{owner}: an update must have at least one number; got {_told(update)}. Send the "
+                f"client's model minus the model that it was sent."
+            )
+        return made
 
     @property
     def size(self) -> int:
@@ -78,9 +87,27 @@ class Layout:
         return max((place.stop for place in self.places if place is not None), default=0)
 
     def matches(self, other: Layout) -> bool:
-        """Whether updates of both layouts can be added."""
-        own = (self.keys, self.shapes, self.places)
-        return own == (other.keys, other.shapes, other.places)
+        """Whether updates of both layouts can be added; names may come in another order."""
+        same_kind = (self.keys is None, self.in_list) == (other.keys is None, other.in_list)
+        return same_kind and self._named_shapes() == other._named_shapes()
+
+    def fits(self, model: Layout) -> bool:
+        """Whether a model of that layout can be moved by updates of this one.
+
+        Arrays go by name or number where both have them, else all numbers by their order. Updates
+        may leave out counters.
+        """
+        if self.in_list != model.in_list or None in (self.keys, model.keys):
+            return self.size == model.size
+        own, needed = self._named_shapes(), model._named_shapes()
+        floats = {key for key, (_, is_counter) in needed.items() if not is_counter}
+        return floats <= own.keys() and own.items() <= needed.items()
+
+    def _named_shapes(self) -> dict[Hashable, tuple[tuple[int, ...], bool]]:
+        """Return every array's shape, and whether it is a counter."""
+        keys = (None,) if self.keys is None else self.keys
+        each = zip(self.shapes, (place is None for place in self.places), strict=True)
+        return dict(zip(keys, each, strict=True))
 
     def leaves(self, update: Update) -> Iterator[tuple[Array, slice | None]]:
         """Yield the arrays of an update, each with its place."""
@@ -90,6 +117,15 @@ class Layout:
 
     def flat(self, update: Update) -> Array:
         """Return the update as one vector of floats; half precision becomes float32."""
+        counted = [k for k, place in enumerate(self.places) if place is not None]
+        if len(counted) > 1 and isinstance(self.kinds[counted[0]], np.ndarray):
+            # Filled array by array: the parts and the whole would be two updates.
+            types = {np.result_type(self.kinds[k].dtype, np.float32) for k in counted}
+            vector = np.empty(self.size, dtype=np.result_type(*types))
+            for leaf, place in self.leaves(update):
+                if place is not None:
+                    vector[place] = leaf.reshape(-1)
+            return vector
         parts = [_floats(leaf) for leaf, place in self.leaves(update) if place is not None]
         return joined(parts) if len(parts) != 1 else parts[0]
 
@@ -183,32 +219,64 @@ class Rows:
         return Rows(self.layout, self.flat[order], [self.counters[k] for k in order])
 
     def counted(self, weights: NDArray[np.float64]) -> list[Array]:
-        """Return the weighted sums of the counters."""
+        """Return the weighted sums of the counters, flat."""
+        # Flat: numpy would turn a product of arrays without a dimension into a plain number.
         return [
-            sum(w * double(counter) for w, counter in zip(weights.tolist(), own, strict=True))
+            sum(w * double(each).reshape(-1) for w, each in zip(weights.tolist(), own, strict=True))
             for own in zip(*self.counters, strict=True)
         ]
 
 
-def moved(owner: str, model: Update, vector: Array, counters: Sequence[Array]) -> Update:
-    """Return the model plus a flat vector and counters, in the model's own structure."""
-    layout = Layout.of(owner, model)
-    if layout.size != len(vector):
+def moved(
+    owner: str, model: Update, layout: Layout, vector: Array, counters: Sequence[Array]
+) -> Update:
+    """Return the model plus an update in flat form, in the model's own structure.
+
+    ``layout`` is the update's.
+    """
+    own = Layout.of(owner, model)
+    if not layout.fits(own):
         raise AggregationError(
-            f"{owner}: updates must have as many numbers as the model, {layout.size}; got "
-            f"{len(vector)}. Send the client's model minus the model that it was sent."
+            f"{owner}: updates must have the arrays of the model, {own.size} numbers of shapes "
+            f"{own.shapes}; got {layout.size} of shapes {layout.shapes}. Send the client's model "
+            f"minus the model that it was sent."
         )
-    leaves, left = list(layout.leaves(model)), iter(counters)
+    by_name = own.keys is not None and layout.keys is not None and own.in_list == layout.in_list
+    places = layout if by_name else own
+    left = iter(counters)
+    steps = {
+        key: next(left, None) if place is None else vector[place]
+        for key, place in zip(places.keys or (None,), places.places, strict=True)
+    }
+    leaves = list(own.leaves(model))
 
     def make(number: int, place: slice | None) -> Array:
         leaf = leaves[number][0]
-        if place is None:
-            step = next(left, None)
-            return leaf if step is None else double(leaf) + like(step, double(leaf))
-        own, step = _floats(leaf), vector[place]
+        step = steps.get(None if own.keys is None else own.keys[number])
+        if step is None:
+            return leaf
+        base = double(leaf).reshape(-1) if place is None else _floats(leaf)
         # Numpy's wider type counts; tensors meet in the model's.
-        same = isinstance(own, np.ndarray) and isinstance(step, np.ndarray)
-        return own + (step if same else like(step, own))
+        same = isinstance(base, np.ndarray) and isinstance(step, np.ndarray)
+        return base + (step if same else like(step, base)).reshape(-1)
+
+    return own.structured(make)
+
+
+def stretched(
+    owner: str, update: Update, total: float, around: tuple[Array, Array] | None
+) -> Update:
+    """Return total * (update - h) + H, where ``around`` is (h, H); counters have neither."""
+    layout = Layout.of(owner, update)
+    leaves = list(layout.leaves(update))
+
+    def make(number: int, place: slice | None) -> Array:
+        leaf = leaves[number][0].reshape(-1)
+        if around is None or place is None:
+            return total * leaf
+        own = _floats(leaf)
+        h, mean = (like(each[place], own) for each in around)
+        return total * (own - h) + mean
 
     return layout.structured(make)
 
@@ -220,16 +288,20 @@ def _other_shapes(owner: str, n: int, came: str) -> AggregationError:
     )
 
 
+def _told(update: Update) -> str:
+    return "an empty mapping" if isinstance(update, Mapping) and not update else "empty arrays"
+
+
 def _leaf(owner: str, update: Update, key: Hashable | None) -> Array:
     """Return one array of an update; refuse anything but real numbers."""
     value = update if key is None else update[key]
-    if is_tensor(value):
+    if is_tensor(value) and not value.is_complex():
         return value.detach()
     try:
-        array = np.asarray(value)
+        array = value if is_tensor(value) else np.asarray(value)
     except (ValueError, TypeError):  # rows of different lengths
         array = np.empty(0, dtype=object)
-    if array.dtype.kind not in "iufb":
+    if is_tensor(array) or array.dtype.kind not in "iufb":
         where = "" if key is None else f" under {key!r}"
         raise AggregationError(
             f"{owner}: an update must be real numbers: an array, or a list or mapping of arrays; "

@@ -1,18 +1,21 @@
 """Writing a file so that it is whole or not there, whenever the power fails."""
 
-import io
 import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.lib.format import read_array, write_array
 from numpy.typing import NDArray
 
 from fedcohort.errors import WriteError
+
+#: Bytes that are read at a time.
+BLOCK = 2**20
 
 
 def replace_whole(path: Path, write: Callable[[Path], None]) -> None:
@@ -49,34 +52,60 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def write_arrays(path: Path, kind: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Put arrays into ``path`` behind their kind and their SHA-256; only the owner may read it."""
-    packed = io.BytesIO()
-    # Numbered: names can be any text.
-    names = np.frombuffer(json.dumps(list(arrays)).encode(), np.uint8)
-    numbered = {str(k): array for k, array in enumerate(arrays.values())}
-    np.savez(packed, names=names, **numbered)  # type: ignore[arg-type]
-    head = f"{kind}\n{sha256(packed.getbuffer()).hexdigest()}\n".encode()
+    """Put arrays into ``path``, with their kind before and their SHA-256 behind them.
+
+    Only the owner may read the file.
+    """
 
     def write(temporary: Path) -> None:
-        temporary.touch(mode=0o600)
-        with temporary.open("wb") as file:
-            file.write(head)
-            file.write(packed.getbuffer())
+        if not temporary.exists() or temporary.is_file():  # else a pipe or a device
+            temporary.unlink(missing_ok=True)
+            temporary.touch(mode=0o600)
+        with temporary.open("wb") as opened:
+            file = _HashedFile(opened)
+            file.write(f"{kind}\n{json.dumps(list(arrays))}\n".encode())
+            for array in arrays.values():
+                write_array(file, np.asarray(array), allow_pickle=False)
+            opened.write(file.digest())
 
     replace_whole(path, write)
 
 
 def read_arrays(path: Path, kind: str) -> dict[str, NDArray[Any]]:
     """Return what :func:`write_arrays` wrote; any other or damaged file is a ``ValueError``."""
-    found, _, rest = path.read_bytes().partition(b"\n")
-    digest, _, content = rest.partition(b"\n")
-    if found != kind.encode():
-        raise ValueError(f"it is no {kind}")
-    if digest != sha256(content).hexdigest().encode():
-        raise ValueError("it is damaged")
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        names = json.loads(arrays["names"].tobytes())
-        return {name: arrays[str(k)] for k, name in enumerate(names)}
+    with path.open("rb") as file:
+        if file.readline(len(kind) + 1) != f"{kind}\n".encode():
+            raise ValueError(f"it is no {kind}")
+        if not _is_whole(file):
+            raise ValueError("it is damaged")
+        file.seek(len(kind) + 1)
+        names = json.loads(file.readline())
+        return {name: read_array(file, allow_pickle=False) for name in names}
+
+
+class _HashedFile:
+    """A file that knows the SHA-256 of what was written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._hash = file, sha256()
+
+    def write(self, content: bytes) -> int:
+        self._hash.update(content)
+        return self._file.write(content)
+
+    def digest(self) -> bytes:
+        return self._hash.digest()
+
+
+def _is_whole(file: BinaryIO) -> bool:
+    """Whether the last bytes of a file are the SHA-256 of all others."""
+    digest = sha256()
+    left = file.seek(0, os.SEEK_END) - digest.digest_size
+    file.seek(0)
+    while left > 0 and (block := file.read(min(left, BLOCK))):
+        digest.update(block)
+        left -= len(block)
+    return left == 0 and file.read() == digest.digest()
 
 
 def _sync(path: Path) -> None:

@@ -104,6 +104,30 @@ def test_rows_belong_to_the_clients_in_the_order_of_the_sizes(
     assert [variance(odd) for odd in range(3)] == [15 / 64, 7 / 64, 12 / 64]
 
 
+def test_rows_follow_the_file_of_sizes_where_its_ids_have_another_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first row is b's, of importance 5/8: V of one draw is p (1 - p)."""
+    path = saved(tmp_path, [[1.0], [0.0], [0.0]])
+    options = ("-m", 1, "--updates", path, "-d", "multinomial", "--json")
+
+    result = run(capsys, "compare", "-", *options, stdin="id,size\nb,5\na,1\n7,2\n")
+
+    assert rows(result)["multinomial"]["aggregate_variance"] == 15 / 64
+
+
+def test_designs_see_differences_that_only_float64_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two kinds of equal clients, 1e-12 apart: a tournament draws one of each, and V is 0."""
+    path = saved(tmp_path, [[1.0], [1.0 + 1e-12], [1.0], [1.0 + 1e-12]])
+    options = ("-m", 2, "--updates", path, "-d", "tournament:measure=l2", "--json")
+
+    result = run(capsys, "compare", "-", *options, stdin="[1, 1, 1, 1]")
+
+    assert rows(result)["tournament:measure=l2"]["aggregate_variance"] == 0.0
+
+
 def test_the_table_has_v_at_80_columns_and_says_what_was_estimated(
     updates: NDArray[np.float32], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,6 +61,8 @@ def test_csv_files_hold_the_same(
             for key, value in values.items():
                 if value is None:
                     assert line[key] == ""
+                elif isinstance(value, bool):
+                    assert line[key] == ("true" if value else "false")
                 else:
                     assert type(value)(line[key]) == value
 

@@ -8,7 +8,7 @@ import pytest
 
 from command_line import SIZES, refused, run
 from fedcohort import SizeClusteredDesign, Stream, stream
-from fedcohort.cli.design_names import build_design
+from fedcohort.cli.design_names import next_design, selector_of
 from fedcohort.cli.plan import _some
 from fedcohort.cli.sizes_file import read_federation
 from populations import same
@@ -148,7 +148,7 @@ def test_ids_are_printed_and_drawn_as_they_are(
 def test_a_seed_is_the_stream_of_ties(tmp_path: Path) -> None:
     federation = read_federation(str(SIZES))
 
-    built = build_design("size", federation, 10, seed=5)
+    built = next_design(selector_of("size", federation, 10, seed=5))
 
     expected = SizeClusteredDesign(federation.population, 10, rng=stream(5, use=Stream.TIES))
     assert isinstance(built, SizeClusteredDesign)

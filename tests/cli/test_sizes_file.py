@@ -11,23 +11,27 @@ from fedcohort.cli.sizes_file import read_federation
 @pytest.mark.parametrize(
     ("text", "sizes", "ids", "groups"),
     [
-        ("5\n3\n2\n", [5, 3, 2], [0, 1, 2], ()),
-        ("size\n5\n3.0\n\n2e0\n", [5, 3, 2], [0, 1, 2], ()),
-        ("id,size\na,5\nb,3\n", [5, 3], ["a", "b"], ()),
+        ("5\n3\n2\n", [5, 3, 2], [0, 1, 2], None),
+        ("size\n5\n3.0\n\n2e0\n", [5, 3, 2], [0, 1, 2], None),
+        ("id,size\na,5\nb,3\n", [5, 3], ["a", "b"], None),
         ("Size, ID ,group\n5,a,x\n3,b,y", [5, 3], ["a", "b"], ("x", "y")),
-        ("id;size\na;5\n", [5], ["a"], ()),
-        ("id\tsize\r\na\t5\r\n", [5], ["a"], ()),
-        ('"id","size"\n"a, b",5\n', [5], ["a, b"], ()),
-        ('id,size\n"a\nb",5\nab,3\nc\u2028d,1\n', [5, 3, 1], ["a\nb", "ab", "c\u2028d"], ()),
-        ("1152921504606846977\n3.0", [2**60 + 1, 3], [0, 1], ()),
-        ("\ufeffid,size\na,5\n", [5], ["a"], ()),
-        ("[5, 3.0]", [5, 3], [0, 1], ()),
-        ('{"sizes": [5, 3], "ids": ["a", 7], "groups": [1, 2]}', [5, 3], ["a", 7], (1, 2)),
-        (f"{2**60 + 1}\n0", [2**60 + 1, 0], [0, 1], ()),
+        ("id;size\na;5\n", [5], ["a"], None),
+        ("id\tsize\r\na\t5\r\n", [5], ["a"], None),
+        ('"id","size"\n"a, b",5\n', [5], ["a, b"], None),
+        ('id,size\n"a\nb",5\nab,3\nc\u2028d,1\n', [5, 3, 1], ["a\nb", "ab", "c\u2028d"], None),
+        ("1152921504606846977\n3.0", [2**60 + 1, 3], [0, 1], None),
+        ("\ufeffid,size\na,5\n", [5], ["a"], None),
+        ("[5, 3.0]", [5, 3], [0, 1], None),
+        ('{"sizes": [5, 3], "ids": ["a", 7], "groups": [1, 2]}', [3, 5], [7, "a"], (2, 1)),
+        (f"{2**60 + 1}\n0", [2**60 + 1, 0], [0, 1], None),
     ],
 )
 def test_csv_and_json_say_the_same(
-    text: str, sizes: list[int], ids: list[object], groups: tuple[object, ...], tmp_path: Path
+    text: str,
+    sizes: list[int],
+    ids: list[object],
+    groups: tuple[object, ...] | None,
+    tmp_path: Path,
 ) -> None:
     path = tmp_path / "sizes.txt"
     path.write_text(text, encoding="utf-8", newline="")
@@ -36,7 +40,18 @@ def test_csv_and_json_say_the_same(
 
     assert federation.population.sizes.tolist() == sizes
     assert list(federation.population.ids) == ids
-    assert federation.groups == groups
+    assert federation.population.groups == groups
+
+
+def test_clients_stand_in_the_order_of_ids_numbers_first(tmp_path: Path) -> None:
+    path = tmp_path / "sizes.csv"
+    path.write_text("id,size\nb,1\n10,2\na,3\n9,4\n")
+
+    federation = read_federation(str(path))
+
+    assert list(federation.population.ids) == ["9", "10", "a", "b"]
+    assert federation.population.sizes.tolist() == [4, 2, 3, 1]
+    assert federation.places.tolist() == [3, 1, 2, 0]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +68,7 @@ def test_csv_and_json_say_the_same(
         ("1" + "0" * 400, ("must sum to less than 2^63; got 1000",)),
         ("id,size\na,5,9", ("line 2: needs 2 values (id, size); got 3",)),
         ("group,size\n,5", ("line 2: group is empty",)),
-        ('{"sizes": [3], "ids": ["\\ud800"]}', ("ids must be numbers or names; client 0 has",)),
+        ('{"sizes": [3], "ids": ["\\ud800"]}', ("ids must be integers or names; client 0 has",)),
         ("5\n-3", ("sizes must not be negative; client 1 has -3",)),
         ("5\n1.5", ("sizes must be whole numbers; client 1 has 1.5", "Round it")),
         ("nan", ("sizes must be finite; client 0 has nan",)),
@@ -79,8 +94,13 @@ def test_csv_and_json_say_the_same(
         ('{"size": [5]}', ("unknown column 'size'", "Did you mean 'sizes'?")),
         ('{"ids": [5]}', ("needs a column sizes; got ids",)),
         ('{"sizes": [5], "ids": ["a", "b"]}', ("ids must be one per client, 1; got 2",)),
-        ('{"sizes": [5], "groups": ["a", "b"]}', ("groups must be one per client, 1; got 2",)),
-        ('{"sizes": [5], "ids": [null]}', ("ids must be numbers or names; client 0 has null",)),
+        (
+            '{"sizes": [5], "groups": ["a", "b"]}',
+            ("groups must be one label per client, 1; got 2",),
+        ),
+        ('{"sizes": [5], "ids": [null]}', ("ids must be integers or names; client 0 has null",)),
+        ('{"sizes": [5], "ids": [1.5]}', ("ids must be integers or names; client 0 has 1.5",)),
+        ('{"sizes": [5], "groups": [0.5]}', ("groups must be integers or names",)),
         (b"\xff\xfe5", ("must be UTF-8 text",)),
     ],
 )

@@ -20,7 +20,6 @@ from fedcohort import (
     TournamentDesign,
     diagnostics,
 )
-from fedcohort.designs import Knowledge
 from fedcohort.errors import DesignError
 from fedcohort.similarity import MergeTree
 from populations import CIFAR_SIZES, cohort_sizes, populations, rng
@@ -226,16 +225,17 @@ def test_the_recipe_hands_its_options_on() -> None:
 
     population = Population([2] * 20)
     recipe = Auto(5, measure="l2", linkage="average", tree="exact")
-    built = recipe.build(population, Known(), None, 3, rng(4))
+    built = recipe.build(population, memory=Known(), round_=3, rng=rng(4))
     own = AutoDesign(
         population, 5, Known.updates, measure="l2", linkage="average", tree="exact", rng=rng(4)
     )
-    blind = recipe._design(population, Knowledge(None, None, 0, rng(4)))
+    blind = recipe.build(population, rng=rng(4))
 
     assert isinstance(built, AutoDesign)
+    assert isinstance(blind, AutoDesign)
     assert built.predicted == own.predicted
     assert (built.draw(rng(5)).clients == own.draw(rng(5)).clients).all()
     assert set(blind.predicted.values()) == {0.0}
-    other = Auto(5).build(population, Known(), None, 3, rng(4))
+    other = Auto(5).build(population, memory=Known(), round_=3, rng=rng(4))
     assert isinstance(other, AutoDesign)
     assert other.predicted != built.predicted

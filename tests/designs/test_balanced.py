@@ -312,7 +312,7 @@ class FixedMemory:
 def test_the_recipe_reads_the_memory() -> None:
     recipe = Balanced(2, representatives=2, measure="l2")
 
-    design = recipe.build(Population([1] * 8), FixedMemory(), None, 5, rng())
+    design = recipe.build(Population([1] * 8), memory=FixedMemory(), round_=5, rng=rng())
 
     assert isinstance(design, BalancedDesign)
     groups = dict(zip(design.leaves.tolist(), design.tree.groups.tolist(), strict=True))

@@ -11,11 +11,11 @@ from populations import rng
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_builds_the_design_of_its_name(name: str) -> None:
-    options = {"groups": ("a", "b", "a", "b")} if name in ("target", "stratified") else {}
-    recipe = make_recipe(name, 2, options)
+    recipe = make_recipe(name, 2, {})
     signals = {str(signal): np.arange(4.0) for signal in recipe.signals}
+    population = Population([4, 3, 2, 1], groups=["a", "b", "a", "b"])
 
-    design = recipe.build(Population([4, 3, 2, 1]), None, signals, 0, rng())
+    design = recipe.build(population, signals=signals, rng=rng())
 
     assert design.cohort_size == 2
     assert type(design).__name__ == f"{type(recipe).__name__}Design"
@@ -24,7 +24,7 @@ def test_every_recipe_builds_the_design_of_its_name(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, kind in RECIPES.items() if kind.signals])
 def test_a_recipe_that_needs_signals_says_so_where_there_are_none(name: str) -> None:
     with pytest.raises(DesignError, match=r"Design: needs the signal '.*', which nobody collected"):
-        make_recipe(name, 2, {}).build(Population([4, 3, 2, 1]), None, None, 0, rng())
+        make_recipe(name, 2, {}).build(Population([4, 3, 2, 1]), rng=rng())
 
 
 class FixedMemory:
@@ -34,7 +34,7 @@ class FixedMemory:
 def test_the_similarity_recipe_reads_the_memory() -> None:
     recipe = make_recipe("similarity", 2, {"measure": "l2"})
 
-    design = recipe.build(Population([1] * 4), FixedMemory(), None, 5, rng())
+    design = recipe.build(Population([1] * 4), memory=FixedMemory(), round_=5, rng=rng())
 
     rows = design.plan.units.toarray().tolist()  # type: ignore[attr-defined]
     assert sorted(rows) == [[0, 0, 2, 2], [2, 2, 0, 0]]

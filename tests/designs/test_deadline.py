@@ -82,4 +82,4 @@ def test_the_schemes_bias_is_that_of_all_sets_of_candidates() -> None:
 
 def test_negative_durations_are_refused() -> None:
     with pytest.raises(DesignError, match=r"DeadlineDesign: .*client 0 has -1.0"):
-        Deadline(1).build(Population([1]), None, {"duration": np.array([-1.0])}, 0, rng())
+        Deadline(1).build(Population([1]), signals={"duration": np.array([-1.0])}, rng=rng())

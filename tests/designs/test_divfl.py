@@ -84,7 +84,7 @@ def test_before_the_first_update_anyone_is_chosen_and_the_rest_stand_behind_anyo
     """
     seen, lopsided = np.zeros(5), 0
     for seed in range(3000):
-        design = DivFL(2).build(Population([1] * 5), None, None, 0, rng(seed))
+        design = DivFL(2).build(Population([1] * 5), rng=rng(seed))
         seen += design.expected_counts
         weights = sorted(design.weight_per_draw[design.weight_per_draw > 0].tolist())
         assert weights in ([0.2, 0.8], [0.4, 0.6])

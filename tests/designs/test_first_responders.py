@@ -68,7 +68,7 @@ def test_of_equally_fast_clients_each_is_as_often_the_first() -> None:
 )
 def test_durations_that_cannot_be_used_are_refused(signals: object, message: str) -> None:
     with pytest.raises(DesignError, match=message):
-        FirstResponders(1).build(Population([1, 2]), None, signals, 0, rng())  # type: ignore[arg-type]
+        FirstResponders(1).build(Population([1, 2]), signals=signals, rng=rng())  # type: ignore[arg-type]
 
 
 def test_the_recipe_asks_all_clients_with_samples() -> None:

@@ -118,7 +118,7 @@ def test_by_hand_a_slow_client_has_a_hundredth_of_its_chance() -> None:
     """Scaled utilities 1, 1, 0, 1, and ten times the preferred duration takes (1/10)^2."""
     recipe = Oort(1, exploration=0.0, exploration_least=0.0, clip=1.0, cutoff=0.0)
 
-    design = recipe.build(Population([10] * 4), None, SLOW_LAST, 0, rng())
+    design = recipe.build(Population([10] * 4), signals=SLOW_LAST, rng=rng())
 
     expected = [1 / 2.01, 1 / 2.01, 0, 0.01 / 2.01]
     assert design.expected_counts == pytest.approx(expected, abs=3 / 2**24)
@@ -150,7 +150,7 @@ def test_the_schemes_bias_is_toward_useful_and_fast_clients() -> None:
 )
 def test_signals_that_cannot_be_used_are_refused(signals: object, message: str) -> None:
     with pytest.raises(DesignError, match=message):
-        Oort(1).build(Population([1, 2]), None, signals, 0, rng())  # type: ignore[arg-type]
+        Oort(1).build(Population([1, 2]), signals=signals, rng=rng())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("key", ["exploration", "clip", "cutoff", "pace", "penalty"])
@@ -161,7 +161,6 @@ def test_hyper_parameters_out_of_range_are_refused(key: str) -> None:
 
 def test_nobody_is_asked() -> None:
     assert Oort(1).ask(Population([1, 2]), 0, rng()) is None
-    assert Oort(1).changes
 
 
 @given(

@@ -81,7 +81,7 @@ def test_the_schemes_bias_is_that_of_all_candidates() -> None:
 )
 def test_losses_that_cannot_be_used_are_refused(signals: object, message: str) -> None:
     with pytest.raises(DesignError, match=message):
-        PowerOfChoice(1).build(Population([1, 2]), None, signals, 0, rng())  # type: ignore[arg-type]
+        PowerOfChoice(1).build(Population([1, 2]), signals=signals, rng=rng())  # type: ignore[arg-type]
 
 
 def test_fewer_candidates_than_places_are_refused() -> None:

@@ -35,7 +35,7 @@ RECIPES: list[Recipe] = [
     SizeClustered(2),
     SizeClustered(3, whole_rows_first=True),
     SimilarityClustered(2),
-    Target(2, groups=(0, 1, 0, 1, 2)),
+    Target(2),
     Tournament(3),
     Auto(2),
     Balanced(2),
@@ -54,11 +54,12 @@ def test_a_restricted_design_is_exactly_unbiased_over_the_available(
     """By enumeration: E[w_i] = p_i / p(A) for the available, no outcome draws another."""
     there = [size if flag else 0 for size, flag in zip(sizes, flags, strict=True)]
     assume(sum(map(bool, there)) >= recipe.cohort_size)
-    population = Population(sizes).restricted(np.array(flags))
+    labelled = Population(sizes, groups=[0, 1, 0, 1, 2])
+    population = labelled.restricted(np.array(flags))
     memory = UpdateMemory(N, 2)
     memory.record(np.arange(N), rng(seed).integers(-1, 2, size=(N, 2)).astype(float), round_=0)
 
-    design = recipe.build(population, memory, None, 1, rng(seed))
+    design = recipe.build(population, memory=memory, round_=1, rng=rng(seed))
 
     assert design.unbiased
     outcomes = laws.law(design)

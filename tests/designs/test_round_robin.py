@@ -1,13 +1,21 @@
 """Clients that take turns."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fedcohort import Population, RoundRobin, RoundRobinDesign, UniformDesign, diagnostics
+from fedcohort import (
+    Population,
+    RoundRobin,
+    RoundRobinDesign,
+    Selector,
+    UniformDesign,
+    diagnostics,
+)
 from fedcohort.errors import DesignError
 from fedcohort.testing import agree
 from populations import larger_populations, rng
@@ -81,11 +89,21 @@ def test_the_measured_bias_of_whole_cycles_is_zero_and_of_one_round_is_not() -> 
 def test_the_recipe_takes_the_next_in_every_round_and_no_generator_matters() -> None:
     recipe, population = RoundRobin(2, seed=3), Population([1] * 6)
 
-    designs = [recipe.build(population, None, None, t, rng(t)) for t in range(3)]
+    designs = [recipe.build(population, round_=t, rng=rng(t)) for t in range(3)]
 
-    assert recipe.changes
     turns = [design.draw(rng()).clients for design in designs]
     assert sorted(np.concatenate(turns).tolist()) == list(range(6))
+
+
+def test_a_selector_builds_it_anew_in_every_round() -> None:
+    selector = Selector(RoundRobin(2, seed=3), [1] * 6, seed=0)
+    drawn: list[Any] = []
+
+    for _ in range(3):
+        drawn += selector.draw().ids
+        selector.skip()
+
+    assert sorted(drawn) == list(range(6))
 
 
 @pytest.mark.parametrize(("round_", "seed"), [(1.5, 0), (0, "x"), (-1, 0), (0, -1)])

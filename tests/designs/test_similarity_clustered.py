@@ -124,7 +124,7 @@ def test_the_largest_groups_of_the_tree_open_the_rows(
     groups.sort(key=lambda group: -sizes[list(group)].sum())
 
     design = SimilarityClustered(m, measure=measure, linkage=linkage, reading=reading).build(
-        Population(sizes), FixedMemory(updates), None, 0, generator
+        Population(sizes), memory=FixedMemory(updates), rng=generator
     )
 
     assert isinstance(design, SimilarityClusteredDesign)
@@ -278,14 +278,14 @@ def test_it_needs_a_generator_for_ties() -> None:
 def test_too_many_pairs_are_refused_before_memory_is_taken() -> None:
     with pytest.raises(DesignError, match=r"at most 20000 clients; got 200000, whose .* 160 GB"):
         SimilarityClustered(10, tree="exact").build(
-            Population(np.ones(200_000, dtype=int)), None, None, round_=0, rng=rng()
+            Population(np.ones(200_000, dtype=int)), rng=rng()
         )
 
 
 def test_a_recipe_without_memory_takes_every_update_as_zero() -> None:
     population = Population(CIFAR_SIZES)
 
-    recipe = SimilarityClustered(10).build(population, None, None, 0, rng(13))
+    recipe = SimilarityClustered(10).build(population, rng=rng(13))
     design = SimilarityClusteredDesign(population, 10, np.zeros((100, 1)), rng=rng(13))
 
     assert isinstance(recipe, SimilarityClusteredDesign)

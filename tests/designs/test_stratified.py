@@ -124,17 +124,17 @@ def test_whole_shares_are_never_worse_than_multinomial_sampling() -> None:
 
 
 def test_without_any_spread_neymans_allocation_is_the_proportional_one() -> None:
-    recipe = Stratified(4, groups=("a", "b", "b"), allocation="neyman")
+    recipe = Stratified(4, allocation="neyman")
 
-    design = recipe.build(Population([6, 1, 1]), None, None, 0, rng())
+    design = recipe.build(Population([6, 1, 1], groups=["a", "b", "b"]), rng=rng())
 
     assert isinstance(design, StratifiedDesign)
     assert design.draws.tolist() == [3, 1]
 
 
 def test_only_neymans_allocation_learns() -> None:
-    assert Stratified(2, groups=(1, 2), allocation="neyman").changes
-    assert not Stratified(2, groups=(1, 2)).changes
+    assert Stratified(2, allocation="neyman").learns
+    assert not Stratified(2).learns
 
 
 def test_fewer_draws_than_strata_with_samples_are_refused() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcohort import Population, Target, TargetDesign
+from fedcohort import Population, Recipe, Stratified, Target, TargetDesign
 from fedcohort.errors import DesignError
 from fedcohort.testing import agree
 from populations import cohort_sizes, larger_populations, rng
@@ -85,13 +85,34 @@ def test_it_needs_a_generator_for_ties() -> None:
         TargetDesign(Population([1, 2]), 1, [0, 1], rng=0)  # type: ignore[arg-type]
 
 
-def test_labels_may_be_anything_that_can_be_told_apart() -> None:
-    design = Target(2, groups=("x", 1, None, (2, 3))).build(
-        Population([1, 1, 1, 1]), None, None, 0, rng()
-    )
+def test_labels_of_a_law_may_be_anything_that_can_be_told_apart() -> None:
+    design = TargetDesign(Population([1, 1, 1, 1]), 2, ["x", 1, None, (2, 3)], rng=rng())
+
+    assert design.plan.units.sum() == 8
+
+
+def test_the_recipe_draws_by_the_populations_groups() -> None:
+    population = Population([1, 1, 1, 1], groups=["x", 1, "x", 1])
+
+    design = Target(2).build(population, rng=rng())
 
     assert isinstance(design, TargetDesign)
-    assert design.plan.units.sum() == 8
+    rows = design.plan.units.toarray().tolist()
+    assert sorted(rows) == [[0, 2, 0, 2], [2, 0, 2, 0]]
+
+
+def test_clients_without_a_label_are_one_group() -> None:
+    population = Population([1, 1, 1, 1], groups=["x", None, "x", None])
+
+    rows = Target(2).build(population, rng=rng()).plan.units.toarray().tolist()  # type: ignore[attr-defined]
+
+    assert sorted(rows) == [[0, 2, 0, 2], [2, 0, 2, 0]]
+
+
+@pytest.mark.parametrize("recipe", [Target(2), Stratified(2)], ids=repr)
+def test_a_population_without_groups_is_refused(recipe: Recipe) -> None:
+    with pytest.raises(DesignError, match=r"needs the group of every client.*Pass groups= to"):
+        recipe.build(Population([1, 1, 1]), rng=rng())
 
 
 @pytest.mark.parametrize("groups", [[0, 1], [[0], [1], [2]], None, [0, 1, 2, 3]])

@@ -460,9 +460,9 @@ def test_the_recipe_builds_it_from_the_memory() -> None:
         updates = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0], [0.0, 3.0]])
 
     recipe = Tournament(2, tree="bisecting", measure="l2")
-    design = recipe.build(Population([1] * 4), Memory(), None, 0, rng())
+    design = recipe.build(Population([1] * 4), memory=Memory(), rng=rng())
 
     assert isinstance(design, TournamentDesign)
     assert design.tree.whole is None
     # Without a memory all updates are zero.
-    assert isinstance(recipe.build(Population([1] * 4), None, None, 0, rng()), TournamentDesign)
+    assert isinstance(recipe.build(Population([1] * 4), rng=rng()), TournamentDesign)

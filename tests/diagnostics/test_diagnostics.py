@@ -4,15 +4,18 @@ import numpy as np
 import pytest
 
 from fedcohort import (
+    DivFL,
     MultinomialDesign,
     Population,
     PowerOfChoice,
     SizeClusteredDesign,
+    Stratified,
     Uniform,
     UniformDesign,
     diagnostics,
 )
 from fedcohort.errors import DesignError
+from fedcohort.similarity import UpdateMemory
 from fedcohort.testing import agree
 from populations import CIFAR_SIZES, rng
 
@@ -118,6 +121,40 @@ def test_only_asked_clients_answer_in_the_estimate() -> None:
     assert all_asked.standard_errors.tolist() == [0.0] * 3
     # False alarms: 1e-6 over the clients.
     assert agree(one_asked.values, np.zeros(3), one_asked.standard_errors)
+
+
+def test_the_estimate_has_the_order_of_the_population_whatever_the_ids() -> None:
+    """All are candidates, so that b, the first, is certain: a selector would put a first."""
+    population, losses = Population([1, 3], ids=["b", "a"]), {"loss": np.array([9.0, 1.0])}
+
+    found = diagnostics.estimated_bias(
+        PowerOfChoice(1), population, signals=losses, rng=rng(), rounds=2
+    )
+
+    assert found.values.tolist() == [0.75, -0.75]
+
+
+def test_the_estimate_reads_the_populations_groups() -> None:
+    """Two draws, one in each group of a single client: weights are certain."""
+    population = Population([1, 1], groups=["x", "y"])
+
+    found = diagnostics.estimated_bias(Stratified(2), population, rng=rng(), rounds=3)
+
+    assert found.values.tolist() == found.standard_errors.tolist() == [0.0, 0.0]
+
+
+def test_the_estimate_reads_the_memory_and_leaves_it() -> None:
+    """DivFL takes one client of each kind; by their updates clients 0 and 1 are one, and 2 not."""
+    memory = UpdateMemory(3, 1)
+    memory.record([0, 1, 2], [[1.0], [1.0], [-5.0]], round_=0)
+    before = memory.updates.copy()
+
+    found = diagnostics.estimated_bias(
+        DivFL(2), Population([1, 1, 1]), memory=memory, rng=rng(), rounds=20
+    )
+
+    assert found.standard_errors[2] == 0.0  # it is in every cohort, with one weight
+    assert (memory.updates == before).all()
 
 
 def test_an_estimate_of_a_single_round_is_refused() -> None:

@@ -213,9 +213,24 @@ def test_designs_are_the_same_with_products_that_were_kept() -> None:
     memory.products()
     memory.record([5, 80], generator.standard_normal((2, 40)), round_=1)
 
-    kept = Tournament(10).build(population, memory, None, 2, rng(6))
+    kept = Tournament(10).build(population, memory=memory, round_=2, rng=rng(6))
     plain = TournamentDesign(population, 10, memory.updates, rng=rng(6))
 
     assert isinstance(kept, TournamentDesign)
     assert (kept.tree.groups == plain.tree.groups).all()
     assert (kept.tree.merges == plain.tree.merges).all()
+
+
+def test_clients_move_to_other_places_with_their_updates_and_products() -> None:
+    """Order 2, new, 0: client 1 is forgotten. Small integers: products are exact."""
+    memory = UpdateMemory(n_clients=3, dimension=2)
+    memory.record([0, 1, 2], [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], round_=4)
+    memory.products()
+    memory.record([0], [[7.0, 8.0]], round_=5)
+
+    memory.rearrange(np.array([2, -1, 0]))
+
+    assert memory.n_clients == 3
+    assert memory.updates.tolist() == [[5, 6], [0, 0], [7, 8]]
+    assert memory.last_seen.tolist() == [4, -1, 5]
+    assert memory.products().tolist() == [[61, 0, 83], [0, 0, 0], [83, 0, 113]]

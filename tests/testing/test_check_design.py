@@ -1,7 +1,7 @@
 """The contract sees what it says that it sees: one fault at a time, each in its own words."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -20,6 +20,7 @@ from fedcohort import (
     RowDesign,
     SimilarityClusteredDesign,
     SizeClusteredDesign,
+    TargetDesign,
 )
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Knowledge
@@ -267,7 +268,7 @@ def test_a_hyper_parameter_needs_a_default() -> None:
 
 
 def test_a_recipe_is_built_before_there_is_a_memory() -> None:
-    with pytest.raises(ContractError, match="Forgetful: must build without a memory"):
+    with pytest.raises(ContractError, match="Forgetful: must build before anything was sent"):
         check_design(Forgetful(3))
 
 
@@ -309,7 +310,7 @@ def test_a_design_that_draws_everyone_passes() -> None:
 
 @dataclass(frozen=True)
 class LearnsInSecret(Recipe):
-    """Uses what it does not declare, so that a simulation builds it once, before it learns."""
+    """Reads updates, which it does not declare."""
 
     name: ClassVar[str] = "secret"
 
@@ -319,12 +320,12 @@ class LearnsInSecret(Recipe):
 
 
 @dataclass(frozen=True)
-class ChangesInSecret(Recipe):
-    name: ClassVar[str] = "secret"
+class HearsInSecret(Of):
+    """Reads a signal that it does not declare."""
 
     def _design(self, population: Population, known: Knowledge) -> Design:
-        own = SizeClusteredDesign(population, self.cohort_size, rng=known.rng)
-        return Sound(population, self.cohort_size) if known.round_ else own
+        assert known.signals is not None
+        return self.kind(population, self.cohort_size + int(known.signals["loss"].sum()))
 
 
 @dataclass(frozen=True)
@@ -335,15 +336,62 @@ class WantsWhatNobodySends(Of):
 @pytest.mark.parametrize(
     ("recipe", "sentence"),
     [
-        (LearnsInSecret(3), "depends on updates. Say learns"),
-        (ChangesInSecret(3), "depends on the round. Say cycles"),
+        (LearnsInSecret(3), "reads the memory, which it does not declare. Say learns"),
+        (HearsInSecret(3), "reads the signal 'loss', which it does not declare. Add it to signals"),
         (WantsWhatNobodySends(3), "signals must be among .*; got mood, which nobody sends"),
     ],
-    ids=["learns", "cycles", "signals"],
+    ids=["learns", "hears", "signals"],
 )
-def test_what_a_recipe_depends_on_must_be_said(recipe: Recipe, sentence: str) -> None:
+def test_what_a_recipe_reads_must_be_declared(recipe: Recipe, sentence: str) -> None:
     with pytest.raises(ContractError, match=sentence):
         check_design(recipe)
+
+
+@dataclass(frozen=True)
+class TakesTurns(Recipe):
+    """Draws otherwise in odd rounds."""
+
+    name: ClassVar[str] = "turns"
+
+    def _design(self, population: Population, known: Knowledge) -> Design:
+        own = SizeClusteredDesign(population, self.cohort_size, rng=known.rng)
+        return Sound(population, self.cohort_size) if known.round_ % 2 else own
+
+
+@dataclass(frozen=True)
+class CountsItsDraws(Of):
+    """Fills an array of its own."""
+
+    signals: ClassVar[tuple[str, ...]] = ("times",)
+
+    def observe(
+        self,
+        state: Mapping[str, NDArray[np.float64]],
+        cohort: Cohort,
+        norms: NDArray[np.float64],
+    ) -> None:
+        state["times"][cohort.clients] = np.nan_to_num(state["times"][cohort.clients]) + 1
+
+
+@pytest.mark.parametrize("recipe", [TakesTurns(3), CountsItsDraws(3)], ids=["round", "own array"])
+def test_the_round_and_arrays_of_its_own_need_no_more_words(recipe: Recipe) -> None:
+    check_design(recipe)
+
+
+@dataclass(frozen=True)
+class ByGroup(Recipe):
+    """Reads the population's groups."""
+
+    name: ClassVar[str] = "by group"
+    grouped: ClassVar[bool] = True
+
+    def _design(self, population: Population, known: Knowledge) -> Design:
+        assert population.groups is not None
+        return TargetDesign(population, self.cohort_size, population.groups, rng=known.rng)
+
+
+def test_a_recipe_that_reads_groups_passes() -> None:
+    check_design(ByGroup(3))
 
 
 def test_an_empty_law_is_refused() -> None:

@@ -15,6 +15,7 @@ from example_federation import (
     ROUND,
     SIZES,
     behaviour,
+    changes,
     recipe_named,
     signals,
 )
@@ -41,7 +42,7 @@ def facts(name: str) -> str:
         "unbiased": "yes" if seen.unbiased else "no",
         "needs": needs(recipe),
         "asks before the draw": asked(recipe),
-        "is built": "anew in every round" if recipe.changes else "once",
+        "is built": "anew in every round" if changes(recipe) else "once",
         "V in the example": f"{seen.variance:.3g} of multinomial sampling's",
         "distinct clients in it": f"{seen.inclusion.sum():.3g} in {COHORT_SIZE} draws",
     }
@@ -68,7 +69,7 @@ def needs(recipe: Recipe) -> str:
     'sizes, `loss`'
     """
     found = ["sizes"]
-    if any(field.name == "groups" for field in fields(recipe)):
+    if recipe.grouped:
         found.append("every client's group")
     if recipe.learns:
         found.append("the clients' last updates")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort import CohortMean, Multinomial, Population, Recipe, diagnostics
-from fedcohort.designs import Design, make_recipe
+from fedcohort.designs import Design, Knowledge, make_recipe
 from fedcohort.designs.signals import Signals
 
 COHORT_SIZE = 5
@@ -42,7 +42,7 @@ class ExampleMemory:
 
 
 MEMORY = ExampleMemory()
-POPULATION = Population(SIZES)
+POPULATION = Population(SIZES, groups=KINDS)
 
 
 @cache
@@ -64,9 +64,25 @@ def signals() -> Signals:
 
 
 def recipe_named(name: str) -> Recipe:
-    """Return the recipe of this name with its defaults; the kinds where it needs groups."""
-    options = {"groups": KINDS} if name in ("target", "stratified") else {}
-    return make_recipe(name, COHORT_SIZE, options)
+    """Return the recipe of this name with its defaults."""
+    return make_recipe(name, COHORT_SIZE, {})
+
+
+def takes_turns(recipe: Recipe) -> bool:
+    """Whether the design depends on the round's number, and on nothing else that changes."""
+    is_alone = not (recipe.learns or recipe.signals)
+    return is_alone and _built(recipe, ROUND, _rng())[1].round_was_read
+
+
+def changes(recipe: Recipe) -> bool:
+    """Whether the design is built anew in every round.
+
+    >>> changes(CohortMean(2)), changes(Multinomial(2))
+    (True, False)
+    """
+    design, known = _built(recipe, ROUND, _rng())
+    changing = recipe.learns or recipe.signals or known.round_was_read
+    return bool(changing or not design.lasts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +122,7 @@ def behaviour(name: str) -> Behaviour:
     rounds = len(chances)
     is_measured = _chooses_before(recipe)
     deviation = np.std(chances, axis=0).max() / math.sqrt(rounds) if is_measured else 0.0
-    base = _variance(Multinomial(COHORT_SIZE).build(POPULATION, None, None, 0, _rng()))
+    base = _variance(Multinomial(COHORT_SIZE).build(POPULATION, rng=_rng()))
     return Behaviour(
         inclusion=np.mean(chances, axis=0),
         standard_error=float(deviation),
@@ -120,19 +136,25 @@ def _designs(recipe: Recipe) -> Iterator[Design]:
     """Build the design of one round, or of all that its chances are averaged over."""
     if _chooses_before(recipe):
         rounds = range(ROUND, ROUND + ROUNDS)
-    elif recipe.cycles:
+    elif takes_turns(recipe):
         rounds = range(len(SIZES) // math.gcd(len(SIZES), COHORT_SIZE))
     else:
         rounds = range(ROUND, ROUND + 1)
     rng = _rng()
     for round_ in rounds:
-        request = recipe.ask(POPULATION, round_, rng)
-        heard = dict(signals())
-        if request is not None:
-            answers = np.full(len(SIZES), np.nan)
-            answers[request.clients] = heard[request.signal][request.clients]
-            heard[request.signal] = answers
-        yield recipe.build(POPULATION, MEMORY, heard, round_, rng)
+        yield _built(recipe, round_, rng)[0]
+
+
+def _built(recipe: Recipe, round_: int, rng: np.random.Generator) -> tuple[Design, Knowledge]:
+    """Build the design of a round, from what only the asked clients answer."""
+    request = recipe.ask(POPULATION, round_, rng)
+    heard = dict(signals())
+    if request is not None:
+        answers = np.full(len(SIZES), np.nan)
+        answers[request.clients] = heard[request.signal][request.clients]
+        heard[request.signal] = answers
+    known = Knowledge(recipe, memory=MEMORY, signals=heard, round_=round_, rng=rng)
+    return recipe.build_from(POPULATION, known), known
 
 
 def _asks_candidates(recipe: Recipe) -> bool:
@@ -157,7 +179,7 @@ def _source(recipe: Recipe, rounds: int) -> str:
         return f"measured on {rounds:,} rounds, each with candidates of its own"
     if _chooses_before(recipe):
         return f"measured on {rounds:,} rounds, each with a cohort of its own"
-    if recipe.cycles:
+    if takes_turns(recipe):
         return f"exact, over a cycle of {rounds} rounds"
     if recipe.signals:
         return "exact, for what the clients answer in this round"

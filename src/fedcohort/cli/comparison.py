@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from fedcohort.cli.design_names import build_design
+from fedcohort.cli.design_names import next_design, selector_of
 from fedcohort.cli.sizes_file import Federation
 from fedcohort.cli.updates_file import GivenUpdates
 from fedcohort.designs import Design, MultinomialDesign
@@ -115,8 +115,9 @@ def _defaults(task: Task, notes: list[str]) -> str:
 
 
 def _line(spec: str, task: Task) -> Line:
+    selector = selector_of(spec, task.federation, task.cohort_size, task.seed)
     start = time.perf_counter()
-    design = build_design(spec, task.federation, task.cohort_size, task.seed, memory=task.given)
+    design = next_design(selector, task.given)
     built = time.perf_counter()
     draws = []
     for round_ in range(TIMED_DRAWS):

@@ -1,16 +1,17 @@
 """Designs as they are written on the command line: ``size:whole_rows_first,multinomial``."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from typing import cast
 
 import numpy as np
 
 from fedcohort.cli.sizes_file import Federation
+from fedcohort.cli.updates_file import GivenUpdates
 from fedcohort.designs import RECIPES, Design, make_recipe
 from fedcohort.designs.chosen import ChosenDesign
-from fedcohort.designs.recipe import Memory
 from fedcohort.errors import InputError
-from fedcohort.streams import Stream, stream
+from fedcohort.selector import Selector
+from fedcohort.similarity import UpdateMemory
 
 #: What help says of designs; hyper-parameters are those of the recipes.
 DESIGN_LINES = (
@@ -20,37 +21,32 @@ DESIGN_LINES = (
 )
 
 
-def build_design(
-    spec: str,
-    federation: Federation,
-    cohort_size: int,
-    seed: int,
-    *,
-    memory: Memory | None = None,
-) -> Design:
-    """Build the design that ``name[:key[=value]]...`` asks for; learners read ``memory``."""
+def selector_of(spec: str, federation: Federation, cohort_size: int, seed: int) -> Selector:
+    """Make a selector of the design that ``name[:key[=value]]...`` asks for."""
     name, *pairs = spec.strip().split(":")
     options: dict[str, object] = {}
     for pair in pairs:
         key, given, value = pair.partition("=")
         options[key.strip()] = _value(value.strip()) if given else True
-    if name in RECIPES and any(field.name == "groups" for field in fields(RECIPES[name])):
-        if not federation.groups:
-            raise InputError(
-                f"design {name!r}: needs the group of every client; {federation.source} gives "
-                f"none. Add a column group."
-            )
-        if "groups" in options:
-            raise InputError(
-                f"design {name!r}: groups come from {federation.source}. Drop the key."
-            )
-        options["groups"] = federation.groups
     recipe = make_recipe(name, cohort_size, options)
-    rng = stream(seed, use=Stream.TIES)
+    if recipe.grouped and federation.population.groups is None:
+        raise InputError(
+            f"design {name!r}: needs the group of every client; {federation.source} gives none. "
+            f"Add a column group."
+        )
+    return Selector(recipe, federation.population, seed=seed)
+
+
+def next_design(selector: Selector, given: GivenUpdates | None = None) -> Design:
+    """Build the first round's design; where updates are given, from them and their norms."""
+    if given is None:
+        return selector.next_design()
+    # Designs only read it, in the type that the file has: float32 would lose digits.
+    selector.memory = cast(UpdateMemory, given)
     signals = None
-    if memory is not None and "update_norm" in recipe.signals:
-        signals = {"update_norm": np.linalg.norm(memory.updates.astype(np.float64), axis=1)}
-    return recipe.build(federation.population, memory=memory, signals=signals, round_=0, rng=rng)
+    if "update_norm" in selector.recipe.signals:
+        signals = {"update_norm": np.linalg.norm(given.updates.astype(np.float64), axis=1)}
+    return selector.next_design(signals)
 
 
 def notes_on(designs: Mapping[str, Design]) -> list[str]:

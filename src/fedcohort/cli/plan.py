@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from fedcohort.cli.completion import a_design
-from fedcohort.cli.design_names import build_design, notes_on
+from fedcohort.cli.design_names import next_design, notes_on, selector_of
 from fedcohort.cli.figure_file import check_figure_path, save_figure
 from fedcohort.cli.options import CohortSize, Plot, Seed, Sizes
 from fedcohort.cli.plain_console import plain_console
@@ -58,7 +58,7 @@ def plan(
     if plot is not None:
         check_figure_path(plot, "plan")
     federation = read_federation(sizes)
-    built = build_design(design, federation, cohort_size, seed)
+    built = next_design(selector_of(design, federation, cohort_size, seed))
     if plot is not None:
         if not isinstance(built, RowDesign):
             raise InputError(

@@ -4,14 +4,17 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedcohort.arguments import did_you_mean
 from fedcohort.errors import InputError, PopulationError
 from fedcohort.population import Population
+from fedcohort.roster import Roster
 
 #: Columns of a CSV file, and the key of a JSON object that holds the same.
 COLUMNS = {"size": "sizes", "id": "ids", "group": "groups"}
@@ -20,11 +23,21 @@ EXAMPLE = "Give one size per line, or a header such as id,size."
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Federation:
-    """What a file of sizes says."""
+    """What a file of sizes says.
+
+    Attributes
+    ----------
+    source
+        The file, for messages.
+    population
+        The clients in the order of ids, as a selector has them.
+    places
+        Where each of them stands in the file, shape (n_clients,).
+    """
 
     source: str
     population: Population
-    groups: tuple[Hashable, ...]
+    places: NDArray[np.int64]
 
 
 def read_federation(path: str) -> Federation:
@@ -36,16 +49,14 @@ def read_federation(path: str) -> Federation:
     read = _from_json if text.lstrip()[0] in "[{" else _from_csv
     lists = read(text, source)
     try:
-        population = Population(lists["sizes"], ids=lists.get("ids"))
+        in_file = Population(lists["sizes"], ids=lists.get("ids"), groups=lists.get("groups"))
     except PopulationError as error:
         raise InputError(f"{source}: {error}") from error
-    groups = tuple(lists.get("groups", ()))
-    if groups and len(groups) != population.n_clients:
-        raise InputError(
-            f"{source}: groups must be one per client, {population.n_clients}; got {len(groups)}. "
-            f"Give every client a group, or leave groups out."
-        )
-    return Federation(source, population, groups)
+    roster = Roster()
+    roster.set(in_file)
+    place = {each: k for k, each in enumerate(in_file.ids)}
+    places = np.array([place[each] for each in roster.population.ids], dtype=np.int64)
+    return Federation(source, roster.population, places)
 
 
 def _read_text(path: str, source: str) -> str:
@@ -71,14 +82,15 @@ def _from_json(text: str, source: str) -> dict[str, list[Any]]:
     lists = {"sizes": content} if isinstance(content, list) else content
     _check_keys(lists, list(COLUMNS.values()), "sizes", source)
     for key, values in lists.items():
-        kinds = (int, float) if key == "sizes" else (int, float, str)
+        is_size = key == "sizes"
+        kinds = (int, float) if is_size else (int, str)
         if not isinstance(values, list):
             raise InputError(f"{source}: {key} must be a list; got {json.dumps(values)[:40]}.")
         for position, value in enumerate(values):
             if not isinstance(value, kinds) or isinstance(value, bool) or _is_broken(value):
                 raise InputError(
-                    f"{source}: {key} must be {'numbers' if key == 'sizes' else 'numbers or names'}"
-                    f"; client {position} has {json.dumps(value)[:40]}. Correct it."
+                    f"{source}: {key} must be {'numbers' if is_size else 'integers or names'}; "
+                    f"client {position} has {json.dumps(value)[:40]}. Correct it."
                 )
     return lists
 

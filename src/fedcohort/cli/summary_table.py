@@ -39,6 +39,10 @@ def print_summary(results: Results) -> None:
             f"deviation over seeds\n"
             f"difference     to {summary.baseline}, seed by seed, ± 95 % confidence interval"
         )
+        if any(design.divergence for design in summary.designs):
+            console.print(
+                "diverged       updates that are not finite count as lost; lower lr or server_lr"
+            )
     console.print(f"\nrun folder: {results.folder.path}", soft_wrap=True)
 
 
@@ -49,7 +53,7 @@ def _table(summary: PanelSummary) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for design in summary.designs:
         table.add_row(
-            design.label,
+            f"{design.label} ({design.divergence})" if design.divergence else design.label,
             _needed(design.rounds_needed),
             _spread(design.final_loss, "{:.3f}"),
             _spread(100 * design.final_accuracy, "{:.1f}", " %"),

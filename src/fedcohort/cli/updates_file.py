@@ -23,14 +23,22 @@ class GivenUpdates:
     Attributes
     ----------
     updates
-        Shape (n_clients, dimension), in the order of the sizes.
+        Shape (n_clients, dimension), in the order of the federation's population.
     """
 
     updates: NDArray[np.floating]
 
+    @property
+    def n_clients(self) -> int:
+        """How many clients there are."""
+        return len(self.updates)
+
 
 def read_updates(path: Path, federation: Federation) -> GivenUpdates:
-    """Read one row per client; nothing is unpickled, and float32 and float64 stay on disk."""
+    """Read one row per client, in the order of the file of sizes.
+
+    Nothing is unpickled. Float32 and float64 stay on disk where the file has the order of ids.
+    """
     array = _opened(path)
     n_clients = federation.population.n_clients
     if array.ndim == 2 and len(array) != n_clients:
@@ -41,9 +49,11 @@ def read_updates(path: Path, federation: Federation) -> GivenUpdates:
         )
     try:
         with np.errstate(over="ignore"):  # what float64 cannot hold becomes infinite: refused
-            return GivenUpdates(checked_updates(str(path), array, n_clients))
+            updates = checked_updates(str(path), array, n_clients)
     except DesignError as error:
         raise InputError(str(error)) from error
+    in_order = np.array_equal(federation.places, np.arange(n_clients))
+    return GivenUpdates(updates if in_order else updates[federation.places])
 
 
 def _opened(path: Path) -> NDArray[np.generic]:

@@ -118,6 +118,8 @@ class Recipe(ABC):
     #: :mod:`fedcohort.designs.signals`; any other name is an array of the recipe's own, which
     #: :meth:`observe` fills.
     signals: ClassVar[tuple[str, ...]] = ()
+    #: Whether the design draws by the population's groups; a population without labels is refused.
+    grouped: ClassVar[bool] = False
     #: Whether every asked client gets the model and trains, and the answers of those that are not
     #: drawn come too late to be used (over-selection).
     overselects: ClassVar[bool] = False
@@ -166,6 +168,11 @@ class Recipe(ABC):
 
     def build_from(self, population: Population, known: Knowledge) -> Design:
         """Build the design from what is known, and check that it is one over ``population``."""
+        if self.grouped and population.groups is None:
+            raise DesignError(
+                f"{type(self).__name__}: needs the group of every client; this population has "
+                f"none. Pass groups= to Population or Selector, one label per client."
+            )
         design = self._design(population, known)
         if not isinstance(design, Design) or design.population.n_clients != population.n_clients:
             found = type(design).__name__
@@ -234,13 +241,3 @@ def known_updates(population: Population, known: Knowledge) -> NDArray[np.floati
 def known_products(known: Knowledge) -> Callable[[], NDArray[np.float64]] | None:
     """Return what gives the updates' inner products, where the memory keeps them."""
     return getattr(known.memory, "products", None)
-
-
-def known_groups(recipe: Recipe, population: Population) -> tuple[str | int, ...]:
-    """Return the population's group labels; refuse a population without any."""
-    if population.groups is None:
-        raise DesignError(
-            f"{type(recipe).__name__}: needs the group of every client; this population has none. "
-            f"Pass groups= to Population or Selector, one label per client."
-        )
-    return population.groups

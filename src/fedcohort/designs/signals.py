@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,7 @@ class Request:
 
     signal: AskedSignal
     clients: NDArray[np.int64]
-    ids: Sequence[Hashable] = ()
+    ids: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
         if len(self.ids) != len(self.clients):

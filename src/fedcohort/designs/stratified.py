@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from fedcohort.arguments import checked_choice, checked_rng, group_numbers
 from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design, count_matrix
-from fedcohort.designs.recipe import Knowledge, Recipe, known_groups, known_updates
+from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
 from fedcohort.designs.spread import spread
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
@@ -238,6 +238,7 @@ class Stratified(Recipe):
     """
 
     name: ClassVar[str] = "stratified"
+    grouped: ClassVar[bool] = True
 
     allocation: Allocation = "proportional"
 
@@ -250,7 +251,7 @@ class Stratified(Recipe):
         return StratifiedDesign(
             population,
             self.cohort_size,
-            known_groups(self, population),
+            population.groups or (),
             allocation=self.allocation,
             updates=known_updates(population, known) if self.learns else None,
             rng=known.rng,

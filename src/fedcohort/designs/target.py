@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedcohort.allocation import Entries, fill_groups, overlaps, whole_rows
 from fedcohort.arguments import checked_rng, group_numbers
-from fedcohort.designs.recipe import Knowledge, Recipe, known_groups
+from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.designs.rows import RowDesign
 from fedcohort.plan import Plan
 from fedcohort.population import Population
@@ -99,7 +99,7 @@ class Target(Recipe):
     """Recipe of :class:`TargetDesign`; the groups are the population's."""
 
     name: ClassVar[str] = "target"
+    grouped: ClassVar[bool] = True
 
     def _design(self, population: Population, known: Knowledge) -> TargetDesign:
-        groups = known_groups(self, population)
-        return TargetDesign(population, self.cohort_size, groups, rng=known.rng)
+        return TargetDesign(population, self.cohort_size, population.groups or (), rng=known.rng)

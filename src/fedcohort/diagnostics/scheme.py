@@ -7,11 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.arguments import checked_rng, checked_rounds
-from fedcohort.designs.base import Design
-from fedcohort.designs.recipe import Memory, Recipe
-from fedcohort.designs.signals import Request, Signals
+from fedcohort.designs.recipe import Recipe
+from fedcohort.designs.signals import Signals
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
+from fedcohort.selector import Selector
+from fedcohort.similarity import UpdateMemory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,15 +36,15 @@ def estimated_bias(
     population: Population,
     *,
     signals: Signals | None = None,
-    memory: Memory | None = None,
+    memory: UpdateMemory | None = None,
     rng: np.random.Generator,
     rounds: int,
 ) -> Estimates:
     """Measure E[w] - p of a scheme: its candidates, its ties and its draws.
 
     A built design knows its own bias (:func:`bias`); but many schemes choose at random *before*
-    they build one, and the design of power-of-choice, say, is certain of its cohort. Here the
-    recipe asks, builds and draws in rounds 0, 1, ... of a federation that stands still: signals
+    they build one, and the design of power-of-choice, say, is certain of its cohort. Here a
+    selector asks, builds and draws in rounds 0, 1, ... of a federation that stands still: signals
     and memory do not change, and only asked clients answer. ``rounds`` is at least 2. The standard
     errors take rounds for independent.
 
@@ -78,26 +79,20 @@ def estimated_bias(
         raise DesignError(
             f"{owner}: rounds must be at least 2, for a standard error; got {rounds}. Draw more."
         )
-    mean, squares = np.zeros(population.n_clients), np.zeros(population.n_clients)
-    design: Design | None = None
+    n, importance = population.n_clients, population.importance
+    # By position: a selector orders clients by id, and signals have the population's order.
+    numbered = Population.of_checked(population.sizes, range(n), population.groups)
+    selector = Selector(recipe, numbered, seed=rng)
+    if memory is not None:
+        selector.memory = memory
+    mean, squares = np.zeros(n), np.zeros(n)
     for round_ in range(rounds):
-        if design is None or recipe.changes:
-            answers = _answers(signals, recipe.ask(population, round_, rng))
-            design = recipe.build(population, memory, answers, round_, rng)
-        cohort = design.draw(rng)
-        off = -population.importance
+        cohort = selector.draw(signals=signals)
+        selector.skip()
+        off = -importance
         off[cohort.clients] += cohort.weights
         # Welford's running moments: no difference of large sums.
         step = off - mean
         mean += step / (round_ + 1)
         squares += step * (off - mean)
     return Estimates(mean, np.sqrt(squares / (rounds - 1)) / math.sqrt(rounds))
-
-
-def _answers(signals: Signals | None, request: Request | None) -> Signals | None:
-    """Return what the server learns: of the requested signal, only what was asked for."""
-    if signals is None or request is None or request.signal not in signals:
-        return signals
-    heard = np.full(np.shape(signals[request.signal]), np.nan)
-    heard[request.clients] = np.asarray(signals[request.signal])[request.clients]
-    return {**signals, request.signal: heard}

@@ -102,11 +102,18 @@ class ControlVariates(ABC):
     def rearrange(self, order: NDArray[np.int64]) -> None:
         """Move to other positions: ``order`` gives each client's old one, -1 for a new client.
 
-        Clients that are not in ``order`` are forgotten; new ones have p = 0 until ``reweigh``.
+        Clients that are not in ``order`` are forgotten, and the others share their p; new ones
+        have p = 0 until ``reweigh``.
         """
         is_known = order >= 0
         before, self._importance = self._importance, np.zeros(len(order))
         self._importance[is_known] = before[order[is_known]]
+        if np.count_nonzero(is_known) < len(before):
+            # p stays a share of 1: a state is refused otherwise.
+            total = self._importance.sum()
+            self._importance = (
+                self._importance / total if total else np.full(len(order), 1 / len(order))
+            )
         self._rearrange(order, is_known)
         if np.count_nonzero(is_known) < len(before):
             self._reweigh()

@@ -203,7 +203,8 @@ class CohortStrategy(Strategy):
         # By the number over all starts: FedAdam's step depends on it, and a restart must not.
         number = self.selector.round_ + 1
         now = TrainingRound(server_round, number, sent, config, grid, self._check)
-        there = self.directory.present
+        present = self.directory.present
+        there = None if len(present) == len(self.directory.sizes) else present
         cohort = self.selector.draw(there, self._signals(now, self.selector.ask(there)))
         if self._has_wrapper and self.selector.design is not None:
             check_equal_draws(self.selector.design)

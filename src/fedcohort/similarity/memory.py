@@ -14,7 +14,7 @@ from fedcohort.similarity.measures import inner_products
 from fedcohort.similarity.sketch import CountSketch
 from fedcohort.whole_file import read_arrays, write_arrays
 
-FORMAT = "fedcohort update memory 1"
+FORMAT = "fedcohort update memory 2"
 NEVER = -1
 
 

@@ -45,9 +45,9 @@ ONCE: tuple[Callable[[Candidate], None], ...] = (
 #: Held against a recipe once.
 OF_RECIPES: tuple[Callable[[Candidate, Recipe], None], ...] = (
     recipe_clauses.an_experiment_file_can_make_it,
+    recipe_clauses.it_declares_what_it_reads,
     recipe_clauses.it_builds_before_anything_was_sent,
     recipe_clauses.the_same_knowledge_gives_the_same_design,
-    recipe_clauses.it_says_what_it_depends_on,
 )
 #: Small populations that :func:`check_design` tries.
 POPULATIONS = 60

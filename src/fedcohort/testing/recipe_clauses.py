@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from fedcohort.designs import Design, Recipe
 from fedcohort.designs.signals import ASKED, PAST
 from fedcohort.population import Population
+from fedcohort.selector import Selector
 from fedcohort.testing.candidate import Candidate
 
 rng = np.random.default_rng
@@ -25,29 +26,26 @@ class SomeMemory:
 def build_from_recipe(
     recipe: Recipe, population: Population, cohort_size: int, generator: np.random.Generator
 ) -> Design:
-    """Build a recipe's design with made-up knowledge: updates, signals, and groups if it has any.
+    """Build a recipe's design with made-up knowledge: groups, updates and signals.
 
     Updates are small integers, so that identical, proportional and zero ones all come up; signals
     are small positive numbers, NaN for clients that were not asked or never drawn.
     """
-    n = population.n_clients
-    changes: dict[str, Any] = {"cohort_size": cohort_size}
-    if any(field.name == "groups" for field in fields(recipe)):
-        n_groups = cohort_size if cohort_size in (1, 2) else 3
-        changes["groups"] = tuple(generator.integers(n_groups, size=n).tolist())
-    own = replace(recipe, **changes)
+    n, own = population.n_clients, replace(recipe, cohort_size=cohort_size)
+    labels = generator.integers(cohort_size if cohort_size in (1, 2) else 3, size=n).tolist()
+    labelled = Population.of_checked(population.sizes, population.ids, tuple(labels))
     memory = SomeMemory(generator.integers(-1, 2, size=(n, 2)).astype(np.float32))
     signals: dict[str, NDArray[np.float64]] = {
         name: generator.integers(1, 5, size=n).astype(float) for name in own.signals
     }
     is_new = generator.random(n) < 0.5
-    for name in set(signals) & set(PAST):
+    for name in set(signals) - set(ASKED):
         signals[name][is_new] = np.nan
-    request = own.ask(population, round_=5, rng=generator)
+    request = own.ask(labelled, round_=5, rng=generator)
     if request is not None:
         silent = np.setdiff1d(np.arange(n), request.clients)
         signals[request.signal][silent] = np.nan
-    return own.build(population, memory, signals, round_=5, rng=generator)
+    return own.build(labelled, memory=memory, signals=signals, round_=5, rng=generator)
 
 
 def an_experiment_file_can_make_it(c: Candidate, recipe: Recipe) -> None:
@@ -63,15 +61,16 @@ def an_experiment_file_can_make_it(c: Candidate, recipe: Recipe) -> None:
 
 
 def it_builds_before_anything_was_sent(c: Candidate, recipe: Recipe) -> None:
-    """Build without a memory: in the first round there is none yet."""
-    if recipe.signals or any(field.name == "groups" for field in fields(recipe)):
-        return
-    own = replace(recipe, cohort_size=3)
+    """Make a selector: in the first round no client has sent an update or a past signal."""
+    population = Population([5, 3, 2, 2, 7], groups=[0, 1, 2, 0, 1])
     try:
-        own.build(Population([5, 3, 2, 2, 7]), None, None, round_=0, rng=rng(0))
+        Selector(replace(recipe, cohort_size=3), population, seed=0)
     except Exception as error:
-        found = f"{type(error).__name__} {error}".strip()
-        c.demand(False, f"must build without a memory; got {found}. Take updates for zero then.")
+        c.demand(
+            False,
+            f"must build before anything was sent; got {_shown(error)}. Take updates for zero "
+            f"then, and past signals for NaN.",
+        )
 
 
 def the_same_knowledge_gives_the_same_design(c: Candidate, recipe: Recipe) -> None:
@@ -85,30 +84,23 @@ def the_same_knowledge_gives_the_same_design(c: Candidate, recipe: Recipe) -> No
     c.demand(drawn[0] == drawn[1], "two builds must draw alike; they do not. Keep no state.")
 
 
-def it_says_what_it_depends_on(c: Candidate, recipe: Recipe) -> None:
-    """Demand known signals; and that what claims to stay is the same in every round.
+def it_declares_what_it_reads(c: Candidate, recipe: Recipe) -> None:
+    """Demand signals that somebody fills, and that nothing else than declared is read.
 
-    A recipe that says neither ``learns`` nor ``cycles`` and has no signals is built once: what it
-    would do in later rounds never comes up.
+    The round needs no declaration: a recipe that reads it is built anew in every round.
     """
     known = (*ASKED, *PAST)
     strange = [str(name) for name in recipe.signals if name not in known]
     c.demand(
-        not strange,
-        f"signals must be among {', '.join(known)}; got {', '.join(strange)}, which nobody sends.",
+        not strange or type(recipe).observe is not Recipe.observe,
+        f"signals must be among {', '.join(known)}, or filled by observe; got "
+        f"{', '.join(strange)}, which nobody sends.",
     )
-    if recipe.changes or any(field.name == "groups" for field in fields(recipe)):
-        return
-    own, population = replace(recipe, cohort_size=3), Population([5, 3, 2, 2, 7])
-    memory = SomeMemory(np.array([[1, 0], [0, 1], [1, 1], [-1, 0], [0, -1]], dtype=np.float32))
+    try:
+        build_from_recipe(recipe, Population([5, 3, 2, 2, 7]), 3, rng(0))
+    except Exception as error:
+        c.demand(False, f"must build from what it declares; got {_shown(error)}")
 
-    first, learnt, later = (
-        own.build(population, updates, None, round_=round_, rng=rng(0))
-        .draw_many(rng(1), 200)
-        .toarray()
-        .tolist()
-        for updates, round_ in ((None, 0), (memory, 0), (None, 5))
-    )
 
-    c.demand(first == learnt, "depends on updates. Say learns: ClassVar[bool] = True.")
-    c.demand(first == later, "depends on the round. Say cycles: ClassVar[bool] = True.")
+def _shown(error: Exception) -> str:
+    return f"{type(error).__name__} {error}".strip()

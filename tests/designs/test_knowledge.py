@@ -1,0 +1,161 @@
+"""What recipes read: only what they declare, and the round makes a design the round's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedcohort import Cohort, Design, MultinomialDesign, Population, Recipe, Selector
+from fedcohort.designs import Knowledge
+from fedcohort.errors import DesignError
+from fedcohort.similarity import UpdateMemory
+from populations import rng
+
+POPULATION = Population([3, 2, 1])
+
+
+@dataclass(frozen=True)
+class Reading(Recipe):
+    """Reads what it is told to, and notes what it found."""
+
+    name: ClassVar[str] = "reading"
+
+    read: Callable[[Knowledge], Any] = lambda known: None
+    found: list[Any] = field(default_factory=list, compare=False, repr=False)
+
+    def _design(self, population: Population, known: Knowledge) -> Design:
+        self.found.append(self.read(known))
+        return MultinomialDesign(population, self.cohort_size)
+
+
+@dataclass(frozen=True)
+class Learning(Reading):
+    learns: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Hearing(Reading):
+    signals: ClassVar[tuple[str, ...]] = ("past_loss",)
+
+
+def test_an_undeclared_memory_is_refused() -> None:
+    recipe = Reading(2, lambda known: known.memory)
+
+    with pytest.raises(DesignError, match=r"^Reading: reads the memory, which .*Say learns:"):
+        recipe.build(POPULATION, memory=UpdateMemory(3, 2), rng=rng())
+
+
+def test_a_declared_memory_is_read() -> None:
+    recipe, memory = Learning(2, lambda known: known.memory), UpdateMemory(3, 2)
+
+    recipe.build(POPULATION, memory=memory, rng=rng())
+
+    assert recipe.found == [memory]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda known: known.signals["loss"],
+        lambda known: known.signals.get("loss"),
+        lambda known: "loss" in known.signals,
+    ],
+    ids=["item", "get", "in"],
+)
+def test_an_undeclared_signal_is_refused(read: Callable[[Knowledge], Any]) -> None:
+    signals = {"loss": np.ones(3), "past_loss": np.ones(3)}
+
+    with pytest.raises(DesignError, match=r"^Hearing: reads the signal 'loss', which .*Add it to"):
+        Hearing(2, read).build(POPULATION, signals=signals, rng=rng())
+
+
+def test_declared_signals_are_read_and_others_are_not_listed() -> None:
+    recipe = Hearing(2, lambda known: known.signals and {**known.signals})
+
+    recipe.build(POPULATION, signals={"loss": np.ones(3), "past_loss": np.arange(3.0)}, rng=rng())
+
+    assert list(recipe.found[0]) == ["past_loss"]
+    assert recipe.found[0]["past_loss"].tolist() == [0.0, 1.0, 2.0]
+
+
+def test_a_selector_refuses_what_is_undeclared_when_it_is_made() -> None:
+    with pytest.raises(DesignError, match="reads the memory, which it does not declare"):
+        Selector(Reading(2, lambda known: known.memory), POPULATION, seed=0)
+
+
+def rounds_built(recipe: Reading) -> list[Any]:
+    """Let a selector draw three rounds; return what the recipe read at each build."""
+    selector = Selector(recipe, POPULATION, seed=0)
+    for _ in range(3):
+        selector.draw()
+        selector.skip()
+    return recipe.found
+
+
+def test_a_recipe_that_reads_the_round_is_built_in_every_round() -> None:
+    assert rounds_built(Reading(2, lambda known: known.round_)) == [0, 1, 2]
+
+
+def test_a_recipe_that_reads_nothing_is_built_once() -> None:
+    assert rounds_built(Reading(2, lambda known: "built")) == ["built"]
+
+
+def test_the_round_is_known_to_have_been_read() -> None:
+    known = Knowledge(Reading(2), memory=None, signals=None, round_=7, rng=rng())
+
+    before = known.round_was_read
+
+    assert (before, known.round_, known.round_was_read) == (False, 7, True)
+
+
+@dataclass(frozen=True)
+class Noting(Recipe):
+    """Remembers the norm of each client's last update."""
+
+    name: ClassVar[str] = "noting"
+    signals: ClassVar[tuple[str, ...]] = ("last_norm",)
+
+    def _design(self, population: Population, known: Knowledge) -> Design:
+        return MultinomialDesign(population, self.cohort_size)
+
+    def observe(
+        self,
+        state: Mapping[str, NDArray[np.float64]],
+        cohort: Cohort,
+        norms: NDArray[np.float64],
+    ) -> None:
+        state["last_norm"][cohort.clients] = norms
+
+
+def test_a_recipe_keeps_arrays_of_its_own() -> None:
+    heard: list[Any] = []
+
+    @dataclass(frozen=True)
+    class Told(Noting):
+        def _design(self, population: Population, known: Knowledge) -> Design:
+            assert known.signals is not None
+            heard.append(known.signals["last_norm"].tolist())
+            return super()._design(population, known)
+
+    selector = Selector(Told(1), [1], seed=0)
+    for length in (5.0, 6.0):
+        selector.draw()
+        selector.aggregate({0: np.array([length, 0.0])})
+    selector.draw()
+
+    assert np.isnan(heard[0]).all()
+    assert heard[-2:] == [[5.0], [6.0]]
+
+
+def test_a_generator_may_be_a_seed() -> None:
+    recipe = Reading(2, lambda known: known.rng.integers(2**62))
+
+    for given in (3, np.random.default_rng(3)):
+        recipe.build(POPULATION, rng=given)
+
+    assert recipe.found[0] == recipe.found[1]

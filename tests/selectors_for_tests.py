@@ -1,0 +1,85 @@
+"""Small selectors that tests share: clients, updates, and recipes of a user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort import Cohort, Design, MultinomialDesign, Population, Recipe, Selector
+from fedcohort.designs import Knowledge
+
+SIZES = {"a": 4, "b": 3, "c": 3, "d": 2, "e": 2, "f": 2}
+
+
+def updates_for(cohort: Cohort, dimension: int = 3) -> dict[Any, NDArray[np.float64]]:
+    """Updates that tell rounds and clients apart; halves, so that sums are exact."""
+    return {
+        each: np.arange(dimension) + 4.0 * position + 0.5 * cohort.round_
+        for each, position in zip(cohort.ids, cohort.clients.tolist(), strict=True)
+    }
+
+
+def played(selector: Selector, rounds: int, dimension: int = 3) -> list[Cohort]:
+    """Play rounds in which everyone answers; return who was drawn."""
+    cohorts = []
+    for _ in range(rounds):
+        cohorts.append(selector.draw())
+        selector.aggregate(updates_for(cohorts[-1], dimension))
+    return cohorts
+
+
+def drawn(cohorts: list[Cohort]) -> list[tuple[int, list[Any], list[int], list[float]]]:
+    """What cohorts consist of, to be compared."""
+    return [
+        (each.round_, list(each.ids), each.counts.tolist(), each.weights.tolist())
+        for each in cohorts
+    ]
+
+
+def frozen(selector: Selector) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    """The selector's state, to be compared bit for bit."""
+    return {
+        name: (str(array.dtype), array.shape, array.tobytes())
+        for name, array in selector.state().items()
+    }
+
+
+@dataclass(frozen=True)
+class Largest(Recipe):
+    """Draws by the norms of last updates, which it notes itself; not one of the library's."""
+
+    name: ClassVar[str] = "largest"
+    signals: ClassVar[tuple[str, ...]] = ("norm", "times")
+
+    def observe(
+        self,
+        state: Mapping[str, NDArray[np.float64]],
+        cohort: Cohort,
+        norms: NDArray[np.float64],
+    ) -> None:
+        state["norm"][cohort.clients] = norms
+        state["times"][cohort.clients] = np.nan_to_num(state["times"][cohort.clients]) + 1
+
+    def _design(self, population: Population, known: Knowledge) -> Design:
+        assert known.signals is not None
+        sizes = np.rint(population.sizes * (1 + np.nan_to_num(known.signals["norm"])))
+        return MultinomialDesign(
+            Population(sizes.astype(int), ids=population.ids), self.cohort_size
+        )
+
+
+@dataclass(frozen=True)
+class Rotating(Recipe):
+    """Draws one client alone, another one in every round: it reads the round."""
+
+    name: ClassVar[str] = "rotating"
+
+    def _design(self, population: Population, known: Knowledge) -> Design:
+        there = np.flatnonzero(population.sizes)
+        sizes = np.zeros(population.n_clients, dtype=int)
+        sizes[there[known.round_ % len(there)]] = 1
+        return MultinomialDesign(Population(sizes), self.cohort_size)

@@ -1,0 +1,376 @@
+"""Checkpoints and logs of a selector: going on bit for bit, and files that are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedcohort import (
+    Balanced,
+    Cohort,
+    Difference,
+    Multinomial,
+    Oort,
+    Poisson,
+    PowerOfChoice,
+    Recipe,
+    RoundRobin,
+    Selector,
+    SimilarityClustered,
+    SizeClustered,
+    Stratified,
+    Tournament,
+    Uniform,
+)
+from fedcohort.errors import FedcohortError, SelectorError
+from fedcohort.whole_file import read_arrays, write_arrays
+from selectors_for_tests import SIZES, Largest, Rotating, drawn, frozen, played, updates_for
+
+ROUNDS = 7
+RUNS: list[tuple[Recipe, dict[str, Any]]] = [
+    (SizeClustered(3), {}),
+    (Uniform(3), {"estimator": "difference"}),
+    (Multinomial(3), {"on_failure": "redraw"}),
+    (Poisson(2), {"estimator": Difference(0.5, clusters=2)}),
+    (SimilarityClustered(3), {"sketch": 2, "estimator": "difference"}),
+    (SimilarityClustered(3), {"overlap": True}),
+    (Tournament(3), {"overlap": True, "sketch": 3}),
+    (Balanced(3), {}),
+    (Stratified(3), {"groups": dict(zip(SIZES, "xyxyxy", strict=True))}),
+    (RoundRobin(2), {}),
+    (PowerOfChoice(2, candidates=3), {}),
+    (Oort(2), {"estimator": "difference"}),
+    (Largest(2), {}),
+    (Rotating(1), {"importance": dict(zip(SIZES, [0.5, 0.1, 0.1, 0.1, 0.1, 0.1], strict=True))}),
+]
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def opened(selector: Selector) -> Cohort:
+    """Open a round; who is there, and what they answer, depends on the round alone."""
+    away = list(SIZES)[selector.round_ % 7] if selector.round_ % 7 < 6 else None
+    request = selector.ask([each for each in selector.clients if each != away])
+    signals: dict[str, Any] | None = None
+    if request is not None:
+        signals = {request.signal: {each: 1.0 + ord(str(each)) % 3 for each in request.ids}}
+    return selector.draw(signals=signals)
+
+
+def end(selector: Selector, cohort: Cohort) -> None:
+    """End a round; one client in four fails, and others may stand in for it."""
+    fails = list(SIZES)[selector.round_ % 4]
+    selector.redraw([fails] if fails in cohort.ids else [])
+    answering = [each for each in selector.asked if each != fails]
+    losses = np.array([ord(str(each)) % 5 for each in answering], dtype=float)
+    rows = losses[:, None] + [0.0, selector.round_, 0.5]
+    selector.aggregate(rows, answering, losses=losses, durations=losses)
+
+
+def uninterrupted(recipe: Recipe, arguments: dict[str, Any]) -> tuple[list[Any], Any]:
+    selector = Selector(recipe, SIZES, seed=5, log=True, **arguments)
+    cohorts = []
+    for _ in range(ROUNDS):
+        cohorts.append(opened(selector))
+        end(selector, cohorts[-1])
+    return drawn(cohorts), frozen(selector)
+
+
+@pytest.mark.parametrize(("recipe", "arguments"), RUNS, ids=str)
+def test_a_run_that_is_loaded_in_every_round_ends_as_if_never_saved(
+    recipe: Recipe, arguments: dict[str, Any], tmp_path: Path
+) -> None:
+    """Between rounds and within: the draw that was open comes again."""
+    expected, last = uninterrupted(recipe, arguments)
+    own = recipe if isinstance(recipe, (Largest, Rotating)) else None
+    path, cohorts = tmp_path / "selector", []
+    Selector(recipe, SIZES, seed=5, log=True, **arguments).save(path)
+    for _ in range(ROUNDS):
+        selector = Selector.load(path, recipe=own, log=True)
+        first = opened(selector)
+        selector.save(path)
+        selector = Selector.load(path, recipe=own, log=True)
+        assert selector.cohort is None
+        cohorts.append(opened(selector))
+        assert drawn([first]) == drawn(cohorts[-1:])
+        end(selector, cohorts[-1])
+        selector.save(path)
+
+    assert drawn(cohorts) == expected
+    assert frozen(Selector.load(path, recipe=own, log=True)) == last
+
+
+def test_a_round_that_was_prepared_can_be_saved(tmp_path: Path) -> None:
+    expected = played(Selector(Tournament(3), SIZES, seed=5, overlap=True), 6)
+    selector, cohorts = Selector(Tournament(3), SIZES, seed=5, overlap=True), []
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(6):
+            selector.draw()
+            selector.prepare(pool)
+            selector.save(tmp_path / "selector")
+            selector = Selector.load(tmp_path / "selector")
+            cohorts.append(selector.draw())
+            selector.prepare(pool)
+            selector.aggregate(updates_for(cohorts[-1]))
+
+    assert drawn(cohorts) == drawn(expected)
+
+
+def test_a_state_is_a_copy_and_can_be_restored_again() -> None:
+    selector = Selector(SimilarityClustered(3), SIZES, seed=5, estimator="difference", log=True)
+    played(selector, 3)
+    state, before = selector.state(), frozen(selector)
+
+    first = drawn(played(selector, 3))
+    selector.restore(state)
+
+    assert frozen(selector) == before
+    assert drawn(played(selector, 3)) == first
+    selector.restore(state)
+    assert frozen(selector) == before
+
+
+def test_clients_that_have_not_come_yet_keep_their_labels_and_shares(tmp_path: Path) -> None:
+    groups = {"a": "x", "late": "y"}
+    shares = {"a": 0.5, "late": 0.5}
+    Selector(SizeClustered(2), {}, seed=0, groups=groups, importance=shares).save(tmp_path / "s")
+
+    selector = Selector.load(tmp_path / "s")
+    selector.clients = {"late": 1, "a": 3}
+
+    assert selector.population.groups == ("x", "y")
+    assert selector.population.importance.tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("clients", [["a"], list(SIZES)])
+def test_what_was_forgotten_can_be_saved(clients: list[str], tmp_path: Path) -> None:
+    selector = Selector(SimilarityClustered(2), SIZES, seed=0, estimator="difference", log=True)
+    played(selector, 4)
+    selector.forget(clients)
+
+    selector.save(tmp_path / "s")
+
+    assert frozen(Selector.load(tmp_path / "s", log=True)) == frozen(selector)
+
+
+def test_only_the_owner_may_read_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "selector"
+    path.write_text("older, and open to all")
+    path.chmod(0o644)
+    (tmp_path / ".selector.part").write_text("left by a process that was killed")
+
+    Selector(SizeClustered(2), SIZES, seed=0).save(path)
+
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert files_in(tmp_path) == ["selector"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_is_left_as_it_is(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+
+    with pytest.raises(FedcohortError, match="cannot be written"):
+        Selector(SizeClustered(2), SIZES, seed=0).save(tmp_path / "selector")
+    assert files_in(tmp_path) == []
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FedcohortError, match=r"none/selector: cannot be written \(no such file"):
+        Selector(SizeClustered(2), SIZES, seed=0).save(tmp_path / "none" / "selector")
+    assert files_in(tmp_path) == []
+
+
+def test_what_fails_while_it_is_written_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "selector"
+    Selector(SizeClustered(2), SIZES, seed=0).save(path)
+    before = path.read_bytes()
+    monkeypatch.setattr("fedcohort.whole_file._sync", full)
+
+    with pytest.raises(FedcohortError, match="no space left on device"):
+        Selector(SizeClustered(2), SIZES, seed=1).save(path)
+    assert path.read_bytes() == before
+    assert files_in(tmp_path) == ["selector"]
+
+
+def damaged(content: bytes, kind: str) -> bytes:
+    middle = len(content) // 2
+    return {
+        "empty": b"",
+        "foreign": b"PK\x03\x04" + content,
+        "pickle": pickle.dumps([1, 2, 3]),
+        "other version": content.replace(b"selector 1", b"selector 9", 1),
+        "truncated": content[:middle],
+        "one byte less": content[:-1],
+        "one byte more": content + b"!",
+        "one bit": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
+        "head only": b"fedcohort selector 1\n",
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("empty", "it is no fedcohort selector 1"),
+        ("foreign", "it is no fedcohort selector 1"),
+        ("pickle", "it is no fedcohort selector 1"),
+        ("other version", "it is no fedcohort selector 1"),
+        ("truncated", "it is damaged"),
+        ("one byte less", "it is damaged"),
+        ("one byte more", "it is damaged"),
+        ("one bit", "it is damaged"),
+        ("head only", "it is damaged"),
+    ],
+)
+def test_a_foreign_or_damaged_file_is_refused_in_a_sentence(
+    kind: str, reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "selector"
+    Selector(SizeClustered(2), SIZES, seed=0).save(path)
+    path.write_bytes(damaged(path.read_bytes(), kind))
+
+    with pytest.raises(SelectorError, match=rf"selector cannot be read \({reason}\)\. Start"):
+        Selector.load(path)
+
+
+def test_a_missing_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(SelectorError, match=r"cannot be read \(no such file or directory\)"):
+        Selector.load(tmp_path / "none")
+
+
+@pytest.mark.parametrize("state", [{}, {"head": np.zeros(3, np.uint8)}, {"head": 3}])
+def test_what_is_no_state_is_refused(state: Any) -> None:
+    with pytest.raises(SelectorError, match="this is not the state of a selector"):
+        Selector(SizeClustered(2), SIZES, seed=0).restore(state)
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("recipe", {"recipe": Tournament(3)}),
+        ("recipe", {"recipe": SimilarityClustered(2)}),
+        ("recipe", {"recipe": SimilarityClustered(3, measure="l2")}),
+        ("recipe", {"recipe": Largest(3)}),
+        ("seed", {"seed": 6}),
+        ("estimator", {"estimator": "plain"}),
+        ("estimator", {"estimator": Difference(0.5)}),
+        ("sketch", {"sketch": 3}),
+        ("failures", {"on_failure": "redraw"}),
+        ("failures", {"extra": 1}),
+        ("overlap", {"overlap": True}),
+    ],
+    ids=str,
+)
+def test_the_state_of_another_selector_is_refused(name: str, other: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {
+        "recipe": SimilarityClustered(3),
+        "clients": SIZES,
+        "seed": 5,
+        "estimator": "difference",
+        "sketch": 2,
+    }
+    state = Selector(**arguments).state()
+    selector = Selector(**{**arguments, **other})
+    played(selector, 2)
+    before = frozen(selector)
+
+    with pytest.raises(SelectorError, match=rf"written with another {name}, .*Use the same one\."):
+        selector.restore(state)
+    assert frozen(selector) == before
+
+
+def test_a_recipe_of_ones_own_must_be_given_again(tmp_path: Path) -> None:
+    Selector(Largest(2), SIZES, seed=0).save(tmp_path / "s")
+
+    with pytest.raises(SelectorError, match=r"Largest\(cohort_size=2\)\. Pass it as recipe="):
+        Selector.load(tmp_path / "s")
+    with pytest.raises(SelectorError, match="written with another recipe"):
+        Selector.load(tmp_path / "s", recipe=Largest(3))
+    assert Selector.load(tmp_path / "s", recipe=Largest(2)).recipe == Largest(2)
+
+
+def test_arrays_with_objects_are_neither_written_nor_left_behind(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Object arrays"):
+        write_arrays(tmp_path / "file", "kind", {"a": np.array([object()])})
+    assert files_in(tmp_path) == []
+
+
+def test_arrays_come_back_as_they_were(tmp_path: Path) -> None:
+    arrays = {"a/b.c": np.array("text"), "none": np.empty((0, 3)), "f": np.ones((2, 3), order="F")}
+
+    write_arrays(tmp_path / "file", "kind", arrays)
+
+    found = read_arrays(tmp_path / "file", "kind")
+    assert list(found) == list(arrays)
+    for name, array in arrays.items():
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+        assert (found[name] == array).all()
+
+
+def test_the_log_has_a_line_for_every_round(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    selector = Selector(SizeClustered(3), SIZES, seed=0, log=path)
+    first = selector.draw()
+    lost, *others = first.ids
+    settled = selector.settle(others)
+    selector.remember(dict.fromkeys(others, 0), failed={lost: "timeout"})
+    selector.draw(available=[])
+    selector.skip()
+    selector = Selector.load(_saved(selector, tmp_path / "s"), log=path)
+    second = selector.draw()
+    selector.aggregate({})
+
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["round"] for line in lines] == [0, 1, 2]
+    assert lines[0]["drawn"] == dict(zip(first.ids, first.counts.tolist(), strict=True))
+    assert lines[0]["weights"] == dict(zip(others, settled.weights.tolist(), strict=True))
+    assert lines[0]["failed"] == {lost: "timeout"}
+    assert sorted(set(lines[0]["rows"])) == first.ids
+    assert (lines[1]["drawn"], lines[1]["rows"], lines[1]["failed"]) == ({}, None, {})
+    assert lines[2]["failed"] == dict.fromkeys(second.ids, "no answer")
+    assert selector.selections is not None
+    drawn_twice = np.zeros(len(SIZES), dtype=int)
+    for each in (first, second):
+        drawn_twice[each.clients] += each.counts
+    assert selector.selections.drawn.tolist() == drawn_twice.tolist()
+    assert selector.selections.expected == pytest.approx(2 * 3 * np.array([*SIZES.values()]) / 16)
+    assert selector.selections.summary()["a"][0] == drawn_twice[0]
+
+
+def test_a_log_that_cannot_be_written_is_refused_at_construction(tmp_path: Path) -> None:
+    with pytest.raises(FedcohortError, match="cannot be written"):
+        Selector(SizeClustered(3), SIZES, seed=0, log=tmp_path / "none" / "log")
+
+
+def test_a_log_that_fails_changes_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    selector = Selector(SimilarityClustered(3), SIZES, seed=0, log=folder / "log")
+    cohort, before = selector.draw(), frozen(selector)
+    (folder / "log").unlink()
+    folder.rmdir()
+
+    with pytest.raises(FedcohortError, match="cannot be written"):
+        selector.aggregate(updates_for(cohort))
+    assert frozen(selector) == before
+    folder.mkdir()
+    selector.aggregate(updates_for(cohort))
+    assert selector.round_ == 1
+
+
+def _saved(selector: Selector, path: Path) -> Path:
+    selector.save(path)
+    return path

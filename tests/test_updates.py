@@ -1,0 +1,310 @@
+"""Updates of any structure, and the estimators that they go through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedcohort import (
+    Cohort,
+    Difference,
+    Multinomial,
+    Poisson,
+    Recipe,
+    Selector,
+    SimilarityClustered,
+    SizeClustered,
+    Uniform,
+)
+from fedcohort.designs import MultinomialDesign
+from fedcohort.errors import AggregationError, SelectorError
+from fedcohort.updates import Layout, Rows
+from selectors_for_tests import SIZES, frozen, updates_for
+
+FOUR = [1, 1, 1, 1]
+
+
+def flat_of(update: Any) -> list[float]:
+    """All numbers of an update, in order, counters included."""
+    if isinstance(update, dict):
+        return [number for part in update.values() for number in flat_of(part)]
+    if isinstance(update, list):
+        return [number for part in update for number in flat_of(part)]
+    return [float(number) for number in np.asarray(update).ravel()]
+
+
+def kinds() -> Iterator[Any]:
+    """One update in every structure; four numbers."""
+    values = np.array([4.0, -8.0, 12.0, 2.0])
+    yield pytest.param(values, id="flat")
+    yield pytest.param(values.reshape(2, 2), id="matrix")
+    yield pytest.param(values.astype(np.float16), id="half")
+    yield pytest.param(values.astype(np.float32), id="single")
+    yield pytest.param(values.astype(int), id="integers")
+    yield pytest.param([values[:3], values[3:].reshape(1, 1)], id="list")
+    yield pytest.param({"w": values[:3].reshape(3, 1), "b": np.float32(values[3:])}, id="mapping")
+    yield pytest.param({"w": values[:3], "seen": np.array(8), "b": values[3:]}, id="counter")
+
+
+@pytest.mark.parametrize("update", list(kinds()))
+def test_what_comes_in_goes_out(update: Any) -> None:
+    """Everyone sends the same: four dyadic weights give it back, exactly and in its types."""
+    selector = Selector(Uniform(4), FOUR, seed=0)
+    selector.draw()
+
+    step = selector.aggregate(dict.fromkeys(range(4), update))
+
+    assert type(step) is type(update)
+    assert flat_of(step) == flat_of(update)
+    if isinstance(update, np.ndarray) and update.dtype.kind == "f":
+        assert (step.dtype, step.shape) == (update.dtype, update.shape)
+    if isinstance(update, dict):
+        assert {k: (v.dtype, v.shape) for k, v in step.items()} == {
+            k: (v.dtype, v.shape) for k, v in update.items()
+        }
+
+
+@pytest.mark.parametrize("update", list(kinds()))
+def test_a_model_moves_in_its_own_structure(update: Any) -> None:
+    selector = Selector(Uniform(4), FOUR, seed=0)
+    selector.draw()
+
+    moved = selector.aggregate(dict.fromkeys(range(4), update), model=update)
+
+    assert type(moved) is type(update)
+    assert flat_of(moved) == [2 * number for number in flat_of(update)]
+
+
+def test_counters_are_averaged_and_rounded() -> None:
+    selector = Selector(Uniform(4), FOUR, seed=0)
+    selector.draw()
+    updates = {k: {"w": np.zeros(2), "seen": np.array(k + 1)} for k in range(4)}
+
+    moved = selector.aggregate(updates, model={"w": np.ones(2), "seen": np.array(10)})
+
+    assert (moved["seen"], moved["seen"].dtype.kind) == (12, "i")  # 10 + 2.5, to even
+
+
+def test_names_may_come_in_any_order() -> None:
+    selector = Selector(Uniform(2), [1, 1], seed=0)
+    selector.draw()
+    first = {"w": np.array([2.0, 4.0]), "b": np.array([6.0])}
+    second = {"b": np.array([10.0]), "w": np.array([0.0, 0.0])}
+    model = {"b": np.array([1.0]), "w": np.array([1.0, 1.0])}
+
+    moved = selector.aggregate({0: first, 1: second}, model=model)
+
+    assert {name: part.tolist() for name, part in moved.items()} == {"b": [9.0], "w": [2.0, 3.0]}
+
+
+@pytest.mark.parametrize(
+    ("model", "update"),
+    [
+        ({"w": np.ones(2), "b": np.ones(1)}, {"w": np.ones(1), "b": np.ones(2)}),
+        ({"w": np.ones(3)}, {"v": np.ones(3)}),
+        ([np.ones(1), np.ones(2)], [np.ones(2), np.ones(1)]),
+        (np.ones(4), np.ones(3)),
+    ],
+    ids=["shapes", "names", "list", "width"],
+)
+def test_a_model_of_other_arrays_is_refused(model: Any, update: Any) -> None:
+    selector = Selector(Uniform(2), [1, 1], seed=0)
+    selector.draw()
+
+    with pytest.raises(AggregationError, match="updates must have the arrays of the model"):
+        selector.aggregate({0: update, 1: update}, model=model)
+    assert selector.round_ == 0
+
+
+def test_rows_have_the_order_of_their_ids() -> None:
+    rows = np.array([[1.0], [10.0], [100.0], [1000.0]])
+
+    def step(*arguments: Any) -> list[float]:
+        selector = Selector(Uniform(4), [1, 1, 2, 4], seed=0)
+        selector.draw()
+        result: list[float] = selector.aggregate(*arguments).tolist()
+        return result
+
+    assert step(rows) == step(dict(enumerate(rows)))
+    assert step(rows[::-1], [3, 2, 1, 0]) == step(rows)
+    assert step(rows[[2, 0]], [2, 0]) == step({2: rows[2], 0: rows[0]})
+    assert step([*rows]) == step(rows)
+
+
+def test_rows_can_have_any_shape() -> None:
+    selector = Selector(Uniform(4), FOUR, seed=0)
+    selector.draw()
+
+    step = selector.aggregate(np.arange(16.0).reshape(4, 2, 2))
+
+    assert step.tolist() == [[6.0, 7.0], [8.0, 9.0]]
+
+
+def torch_kinds() -> Iterator[Any]:
+    torch = pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+    values = torch.tensor([4.0, -8.0, 12.0, 2.0])
+    yield values
+    yield values.double().reshape(2, 2)
+    yield values.half()
+    yield values.bfloat16()
+    yield {"w": values[:3].clone().requires_grad_(), "n": torch.tensor(8), "b": values[3:].double()}
+
+
+@pytest.mark.parametrize("estimator", ["plain", "difference", Difference(clusters=2)])
+@pytest.mark.parametrize("number", range(5))
+def test_tensors_come_out_as_they_came_in(number: int, estimator: Any) -> None:
+    torch = pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+    update = list(torch_kinds())[number]
+    selector = Selector(Uniform(4), FOUR, seed=0, estimator=estimator)
+    for _ in range(2):
+        selector.draw()
+        moved = selector.aggregate(dict.fromkeys(range(4), update), model=update)
+
+    pairs = zip(moved.values(), update.values(), strict=True) if number == 4 else [(moved, update)]
+    for after, before in pairs:
+        assert torch.is_tensor(after)
+        assert (after.dtype, after.shape) == (before.dtype, before.shape)
+        assert torch.equal(after, 2 * before.detach())
+
+
+def test_tensors_and_arrays_can_meet() -> None:
+    torch = pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+    selector = Selector(Uniform(2), [1, 1], seed=0, estimator="difference")
+    for round_ in range(4):
+        selector.draw()
+        updates = {0: torch.ones(2), 1: np.full(2, 3.0)}
+        model = np.ones(2) if round_ % 2 else torch.ones(2)
+        moved = selector.aggregate({k: updates[(k + round_) % 2] for k in (0, 1)}, model=model)
+
+        assert type(moved) is type(model)
+        assert moved.tolist() == [3.0, 3.0]
+
+
+def test_a_complex_tensor_is_refused() -> None:
+    torch = pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+
+    with pytest.raises(AggregationError, match=r"must be real numbers.*got torch.complex64"):
+        Layout.of("test", torch.ones(2, dtype=torch.complex64))
+
+
+def test_nobodys_rows_give_a_step_of_their_width() -> None:
+    rows = Rows.of("test", np.empty((0, 3), dtype=np.float32), 0)
+
+    assert (rows.zero().tolist(), rows.zero().dtype) == ([0.0] * 3, np.dtype(np.float32))
+
+
+@pytest.mark.parametrize("estimator", ["plain", "difference", Difference(0.5)])
+@pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
+def test_the_average_is_the_step(
+    monkeypatch: pytest.MonkeyPatch, estimator: Any, factor: float
+) -> None:
+    """Exactly: all numbers are dyadic, and W is a power of 2."""
+
+    def weighed(self: object, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
+        return Cohort.of_weights(clients, counts, factor * counts / 4)
+
+    monkeypatch.setattr(MultinomialDesign, "_cohort", weighed)
+    selector = Selector(Multinomial(4), [4, 2, 1, 1], seed=0, estimator=estimator)
+    for _ in range(6):
+        cohort = selector.draw()
+        updates = {
+            each: {"w": values[:2], "n": np.array(16), "b": values[2:]}
+            for each, values in updates_for(cohort).items()
+        }
+        step = selector.step(updates)
+        given = list(selector.for_average(updates))
+        total = sum(weight for _, weight, _ in given)
+        for name in ("w", "b", "n"):
+            mean = sum(weight * update[name] for _, weight, update in given) / total
+            assert (mean == step[name]).all()
+        assert total == factor
+        assert [each for each, _, _ in given] == cohort.ids
+        selector.aggregate(updates)
+
+
+def test_clients_without_weight_are_not_averaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A framework would divide by 0."""
+
+    def weightless(self: object, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
+        return Cohort.of_weights(clients, counts, np.zeros(len(counts)))
+
+    monkeypatch.setattr(MultinomialDesign, "_cohort", weightless)
+    selector = Selector(Multinomial(4), SIZES, seed=0)
+    updates = updates_for(selector.draw())
+
+    assert list(selector.for_average(updates)) == []
+    assert (selector.aggregate(updates) == 0).all()
+
+
+def test_updates_that_need_no_change_are_passed_on_as_they_are() -> None:
+    selector = Selector(SizeClustered(4), SIZES, seed=0)
+    updates = updates_for(selector.draw())
+
+    assert all(update is updates[each] for each, _, update in selector.for_average(updates))
+
+
+def test_where_nobody_was_drawn_the_average_is_what_is_expected() -> None:
+    selector = Selector(Poisson(1), [1] * 4, seed=0, estimator="difference")
+    while len(selector.draw()) or selector.variates is None:
+        selector.aggregate(updates_for(selector.cohort))  # type: ignore[arg-type]
+    recalled = selector.recall(range(4))
+
+    ((each, weight, update),) = selector.for_average({})
+
+    assert recalled is not None
+    assert (each, weight) == (None, 1.0)
+    assert (update == recalled[1]).all()
+    assert recalled[1].any()
+    assert (recalled[0].mean(axis=0) == recalled[1]).all()
+    assert (selector.aggregate({}) == recalled[1]).all()
+
+
+def test_the_average_leaves_out_what_is_not_finite() -> None:
+    selector = Selector(SizeClustered(4), SIZES, seed=0)
+    updates = updates_for(selector.draw())
+    lost = next(iter(updates))
+    updates[lost] = updates[lost] * np.nan
+
+    given = list(selector.for_average(updates))
+
+    assert lost not in [each for each, _, _ in given]
+    total = sum(weight for _, weight, _ in given)
+    mean = sum(weight * update for _, weight, update in given) / total
+    assert mean == pytest.approx(selector.step(updates))
+
+
+@pytest.mark.parametrize("recipe", [SizeClustered(3), SimilarityClustered(3)], ids=repr)
+@pytest.mark.parametrize("difference", [Difference(), Difference(0.5), Difference(clusters=2)])
+def test_the_difference_estimator_steps_by_its_formula(
+    recipe: Recipe, difference: Difference
+) -> None:
+    selector = Selector(recipe, SIZES, seed=0, estimator=difference)
+    for _ in range(5):
+        cohort = selector.draw(available=list("abde")[selector.round_ % 2 :])
+        updates, recalled = updates_for(cohort), selector.recall(cohort.ids)
+        rows = np.array([*updates.values()])
+        expected = cohort.weights @ rows
+        if recalled is not None:
+            expected = cohort.weights @ (rows - recalled[0]) + recalled[1]
+            every = selector.recall(SIZES)
+            assert every is not None
+            assert selector.design is not None
+            importance = selector.design.population.importance
+            assert recalled[1] == pytest.approx(importance @ every[0], rel=1e-12)
+        before = frozen(selector)
+
+        assert selector.step(updates) == pytest.approx(expected, rel=1e-12)
+        assert frozen(selector) == before
+        selector.aggregate(updates)
+
+
+def test_updates_by_id_must_be_alike() -> None:
+    selector = Selector(Uniform(2), [1, 1], seed=0)
+    selector.draw()
+
+    with pytest.raises(SelectorError, match=r"client 1 sent \(\(3,\),\)"):
+        selector.aggregate({0: np.ones(2), 1: np.ones(3)})
