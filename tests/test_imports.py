@@ -14,7 +14,7 @@ SOURCE = Path(fedcohort.__file__).parent
 
 #: Every room of the house, lowest first; a room imports from those below it, and from itself.
 LAYERS = [
-    ["version", "errors", "allocation", "subsets", "arrays"],
+    ["version", "errors", "allocation", "subsets"],
     ["extras", "arguments", "streams", "whole_file", "updates"],
     ["population", "cohort", "synthetic"],
     ["plan", "difference", "roster"],
@@ -22,7 +22,7 @@ LAYERS = [
     ["similarity"],
     ["designs"],
     ["client_records", "failures", "selection_log"],
-    ["answers", "planner", "saved_selector"],
+    ["planner", "saved_selector"],
     ["open_round"],
     ["selector"],
     ["diagnostics"],

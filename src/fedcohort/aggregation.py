@@ -5,10 +5,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.arrays import Array, finite_rows, like
 from fedcohort.cohort import Cohort
 from fedcohort.errors import AggregationError
-from fedcohort.updates import Layout, Rows, Update, moved
+from fedcohort.updates import Array, Layout, Rows, Update, finite_rows, like, moved
 
 OWNER = "aggregate"
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedcohort.client_records import ClientRecords
 from fedcohort.designs import Design, Recipe
-from fedcohort.designs.recipe import Knowledge
+from fedcohort.designs.recipe import Knowledge, Memory
 from fedcohort.designs.signals import ASKED, Request, Signals
 from fedcohort.errors import DesignError, SelectorError
 from fedcohort.failures import FailureRule
@@ -83,20 +83,19 @@ class Planner:
         if ready is not None and is_full and not given:
             self.last = ready
         elif self._changes or not _is_over(self.last, population):
-            self.last = self._built(population, given, round_, self._records.memory)
+            self.last = self.built(population, given, round_, self._records.memory)
         assert self.last is not None  # for mypy: else it was built
         return self.last
 
-    def next(self, population: Population, given: Signals, round_: int, *, is_open: bool) -> Design:
-        """Build what the design of the next round would be; ``is_open``: the last goes on."""
+    def next_memory(self, *, is_open: bool) -> UpdateMemory | None:
+        """Return the memory that the next design is built from; ``is_open``: a round goes on."""
         if self._ahead is not None:
             wait([self._ahead])
         records = self._records
-        memory = records.ahead()() if is_open and records.pending else records.memory
-        return self._built(population, given, round_, memory)
+        return records.ahead()() if is_open and records.pending else records.memory
 
-    def _built(
-        self, population: Population, given: Signals, round_: int, memory: UpdateMemory | None
+    def built(
+        self, population: Population, given: Signals, round_: int, memory: Memory | None
     ) -> Design:
         """Build the design of a round; with fewer draws where fewer clients are there."""
         signals = self._known(population, given, round_) if self._recipe.signals else None
@@ -151,7 +150,7 @@ class Planner:
         population: Population,
         signals: Signals | None,
         round_: int,
-        memory: UpdateMemory | None,
+        memory: Memory | None,
     ) -> Design:
         # A design that does not change is built once: its ties are those of round 0.
         address = round_ if self._changes else 0

@@ -12,17 +12,15 @@ from typing import Any, Literal, Self, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort.answers import Answers, Numbers, Updates
-from fedcohort.arrays import Array
 from fedcohort.client_records import ClientRecords, below
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Design, Recipe
-from fedcohort.designs.recipe import estimator_for
+from fedcohort.designs.recipe import Memory, estimator_for
 from fedcohort.designs.signals import Request, Signals
 from fedcohort.difference import ControlVariates, Difference, EstimatorName
 from fedcohort.errors import SelectorError
 from fedcohort.failures import Draws, FailureRule, OnFailure, checked_whole
-from fedcohort.open_round import OpenRound
+from fedcohort.open_round import Answers, Numbers, OpenRound, Updates
 from fedcohort.planner import Planner
 from fedcohort.population import Population
 from fedcohort.roster import Clients, Groups, Id, Roster
@@ -30,7 +28,7 @@ from fedcohort.saved_selector import FORMAT, Origin, arguments_of, read_state
 from fedcohort.selection_log import SelectionLog
 from fedcohort.similarity import UpdateMemory
 from fedcohort.streams import Stream, stream
-from fedcohort.updates import Update
+from fedcohort.updates import Array, Update
 from fedcohort.whole_file import write_arrays
 
 log = getLogger("fedcohort")
@@ -237,12 +235,18 @@ class Selector:
         """The law of the open round, or of the last one drawn; None before the first."""
         return self._planner.last if self._open is None else self._open.design
 
-    def next_design(self, signals: Mapping[str, Any] | None = None) -> Design:
-        """Build what the next round's law would be, if every member were available."""
+    def next_design(
+        self, signals: Mapping[str, Any] | None = None, *, memory: Memory | None = None
+    ) -> Design:
+        """Build what the next round's law would be, if every member were available.
+
+        ``memory`` replaces what is remembered; its updates are in the order of ``population``.
+        """
         self._catch_up()
-        is_open, given = self._open is not None, self._by_position(signals)
-        population = self._roster.population
-        return self._planner.next(population, given, self.round_ + is_open, is_open=is_open)
+        given, round_ = self._by_position(signals), self.round_ + (self._open is not None)
+        if memory is None:
+            memory = self._planner.next_memory(is_open=self._open is not None)
+        return self._planner.built(self._roster.population, given, round_, memory)
 
     def prepare(self, executor: Executor) -> None:
         """Build the next round's design in the background, where ``overlap`` allows it."""

@@ -15,7 +15,7 @@ from fedcohort.cli.updates_file import GivenUpdates
 from fedcohort.designs import Design, MultinomialDesign
 from fedcohort.diagnostics import Estimate, Summary, estimated_aggregate_variance, summary
 from fedcohort.errors import DesignError
-from fedcohort.similarity.updates import largest_entries
+from fedcohort.similarity.measures import largest_entries
 from fedcohort.streams import Stream, stream
 
 #: Compared where nothing else is asked for: all that need nothing but sizes, and, where there are

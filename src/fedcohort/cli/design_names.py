@@ -1,7 +1,6 @@
 """Designs as they are written on the command line: ``size:whole_rows_first,multinomial``."""
 
 from collections.abc import Mapping
-from typing import cast
 
 import numpy as np
 
@@ -11,7 +10,6 @@ from fedcohort.designs import RECIPES, Design, make_recipe
 from fedcohort.designs.chosen import ChosenDesign
 from fedcohort.errors import InputError
 from fedcohort.selector import Selector
-from fedcohort.similarity import UpdateMemory
 
 #: What help says of designs; hyper-parameters are those of the recipes.
 DESIGN_LINES = (
@@ -41,12 +39,10 @@ def next_design(selector: Selector, given: GivenUpdates | None = None) -> Design
     """Build the first round's design; where updates are given, from them and their norms."""
     if given is None:
         return selector.next_design()
-    # Designs only read it, in the type that the file has: float32 would lose digits.
-    selector.memory = cast(UpdateMemory, given)
     signals = None
     if "update_norm" in selector.recipe.signals:
         signals = {"update_norm": np.linalg.norm(given.updates.astype(np.float64), axis=1)}
-    return selector.next_design(signals)
+    return selector.next_design(signals, memory=given)
 
 
 def notes_on(designs: Mapping[str, Design]) -> list[str]:

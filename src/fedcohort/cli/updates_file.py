@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedcohort.cli.sizes_file import Federation
 from fedcohort.errors import DesignError, InputError
-from fedcohort.similarity.updates import checked_updates
+from fedcohort.similarity.measures import checked_updates
 
 #: Characters of numpy's reason that are shown.
 REASON = 70

@@ -2,7 +2,7 @@
 
 from fedcohort.designs.auto import Auto, AutoDesign
 from fedcohort.designs.balanced import Balanced, BalancedDesign
-from fedcohort.designs.base import Design
+from fedcohort.designs.base import Design, RowDesign
 from fedcohort.designs.catalogue import RECIPES, make_recipe, recipe_of
 from fedcohort.designs.chosen import ChosenDesign
 from fedcohort.designs.cohort_mean import CohortMean, CohortMeanDesign
@@ -16,7 +16,6 @@ from fedcohort.designs.poisson import Poisson, PoissonDesign
 from fedcohort.designs.power_of_choice import PowerOfChoice, PowerOfChoiceDesign
 from fedcohort.designs.recipe import Knowledge, Memory, Recipe
 from fedcohort.designs.round_robin import RoundRobin, RoundRobinDesign
-from fedcohort.designs.rows import RowDesign
 from fedcohort.designs.similarity_clustered import SimilarityClustered, SimilarityClusteredDesign
 from fedcohort.designs.size_clustered import SizeClustered, SizeClusteredDesign
 from fedcohort.designs.stratified import Stratified, StratifiedDesign

@@ -17,13 +17,11 @@ from fedcohort.designs.recipe import Knowledge, known_updates
 from fedcohort.designs.similarity_clustered import SimilarityClusteredDesign
 from fedcohort.designs.size_clustered import SizeClusteredDesign
 from fedcohort.designs.tournament import TournamentDesign
-from fedcohort.designs.tree_choice import Products, check_options, chosen_tree
-from fedcohort.designs.tree_recipe import TreeRecipe
+from fedcohort.designs.tree_choice import Products, TreeRecipe, check_options, chosen_tree
 from fedcohort.population import Population
-from fedcohort.similarity.measures import MeasureName
+from fedcohort.similarity.measures import MeasureName, checked_updates
 from fedcohort.similarity.tree_kinds import TREE_KINDS, TreeKind
 from fedcohort.similarity.trees import GroupTree, Linkage
-from fedcohort.similarity.updates import checked_updates
 
 log = getLogger("fedcohort")
 

@@ -12,15 +12,13 @@ from scipy.sparse import csr_array
 
 from fedcohort.designs.base import Design, count_matrix
 from fedcohort.designs.recipe import Knowledge, known_updates
-from fedcohort.designs.tree_choice import Products, check_options, chosen_tree
-from fedcohort.designs.tree_recipe import TreeRecipe
+from fedcohort.designs.tree_choice import Products, TreeRecipe, check_options, chosen_tree
 from fedcohort.designs.walk import centred_points, walked
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
-from fedcohort.similarity.measures import MeasureName
+from fedcohort.similarity.measures import MeasureName, checked_updates
 from fedcohort.similarity.tree_kinds import TreeKind
 from fedcohort.similarity.trees import GroupTree, Linkage
-from fedcohort.similarity.updates import checked_updates
 
 #: Of the walk, where the longest of the centred updates has length 1. Smaller ones gave no smaller
 #: V on generated federations; 0.01 kept ten equal clusters from being met exactly.

@@ -13,8 +13,7 @@ from fedcohort.designs.chosen import ChosenDesign
 from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
-from fedcohort.similarity.measures import l2
-from fedcohort.similarity.updates import checked_updates
+from fedcohort.similarity.measures import checked_updates, l2
 
 #: All distances between more clients than this take more than 3 GB.
 LARGEST_MATRIX = 20_000

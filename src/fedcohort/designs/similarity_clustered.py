@@ -8,16 +8,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort.allocation import fill_groups, whole_rows
 from fedcohort.arguments import checked_choice
+from fedcohort.designs.base import RowDesign
 from fedcohort.designs.recipe import Knowledge, known_updates
-from fedcohort.designs.rows import RowDesign
-from fedcohort.designs.tree_choice import Products, Tree, check_options, chosen_tree
-from fedcohort.designs.tree_recipe import TreeRecipe
+from fedcohort.designs.tree_choice import Products, Tree, TreeRecipe, check_options, chosen_tree
 from fedcohort.errors import DesignError
 from fedcohort.plan import Plan
 from fedcohort.population import Population
-from fedcohort.similarity.measures import MEASURES, MeasureName
+from fedcohort.similarity.measures import MEASURES, MeasureName, checked_updates
 from fedcohort.similarity.trees import GroupTree, Linkage, cut_tree, merge_tree
-from fedcohort.similarity.updates import checked_updates
 
 Reading = Literal["distances", "rows-as-points"]
 READINGS: tuple[Reading, ...] = get_args(Reading)

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from fedcohort.allocation import Entries, descending, overlaps, whole_rows
 from fedcohort.arguments import checked_rng
+from fedcohort.designs.base import RowDesign
 from fedcohort.designs.recipe import Knowledge, Recipe
-from fedcohort.designs.rows import RowDesign
 from fedcohort.plan import Plan
 from fedcohort.population import Population
 

@@ -17,7 +17,7 @@ from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
 from fedcohort.designs.spread import spread
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
-from fedcohort.similarity.updates import checked_updates
+from fedcohort.similarity.measures import checked_updates
 
 Allocation = Literal["proportional", "neyman"]
 ALLOCATIONS: tuple[Allocation, ...] = get_args(Allocation)

@@ -14,8 +14,14 @@ from fedcohort.arguments import group_numbers
 from fedcohort.designs.base import Design, count_matrix
 from fedcohort.designs.duels import Duels
 from fedcohort.designs.recipe import Knowledge, known_updates
-from fedcohort.designs.tree_choice import Products, Tree, check_options, check_tree, chosen_tree
-from fedcohort.designs.tree_recipe import TreeRecipe
+from fedcohort.designs.tree_choice import (
+    Products,
+    Tree,
+    TreeRecipe,
+    check_options,
+    check_tree,
+    chosen_tree,
+)
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
 from fedcohort.similarity.group_order import tree_of_groups

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort.arguments import checked_choice, checked_rng
+from fedcohort.designs.recipe import Knowledge, Recipe, known_products
 from fedcohort.errors import DesignError
-from fedcohort.similarity.measures import MEASURES, MeasureName, angles
+from fedcohort.similarity.measures import MEASURES, MeasureName, angles, checked_updates
 from fedcohort.similarity.tree_kinds import TREE_KINDS, TreeKind, built_tree, chosen_kind
 from fedcohort.similarity.trees import LINKAGES, GroupTree, Linkage, MergeTree, cut_tree, merge_tree
-from fedcohort.similarity.updates import checked_updates
 
 #: A kind of tree to build from updates, or a tree whose leaves are all clients.
 Tree = TreeKind | MergeTree | GroupTree
@@ -133,3 +134,46 @@ def _array(values: ArrayLike) -> NDArray[Any]:
 
 def _is_whole(array: NDArray[Any]) -> bool:
     return array.dtype.kind in "iu" or array.size == 0
+
+
+class TreeOptions(TypedDict):
+    """Keywords of a design that builds a similarity tree."""
+
+    tree: TreeKind
+    measure: MeasureName
+    linkage: Linkage
+    products: Products | None
+    rng: np.random.Generator
+
+
+@dataclass(frozen=True)
+class TreeRecipe(Recipe):
+    """A recipe whose design works on the tree of the clients' last updates.
+
+    Without a memory every update is zero.
+
+    Attributes
+    ----------
+    measure
+        How far two updates are apart: ``"arccos"`` (the angle), ``"l2"`` or ``"l1"``.
+    linkage
+        ``"ward"``, or another of :data:`fedcohort.similarity.LINKAGES`.
+    tree
+        ``"exact"`` from all pairs, ``"vector"`` in O(n d) memory (extra ``scale``),
+        ``"bisecting"`` for a million clients, ``"auto"`` by their number.
+    """
+
+    learns: ClassVar[bool] = True
+
+    measure: MeasureName = "arccos"
+    linkage: Linkage = "ward"
+    tree: TreeKind = "auto"
+
+    def _tree_options(self, known: Knowledge) -> TreeOptions:
+        return {
+            "tree": self.tree,
+            "measure": self.measure,
+            "linkage": self.linkage,
+            "products": known_products(known),
+            "rng": known.rng,
+        }

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.similarity.updates import largest_entries
+from fedcohort.similarity.measures import largest_entries
 
 Numbers = NDArray[np.float64]
 

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from fedcohort.arguments import checked_rng, checked_rounds
 from fedcohort.designs.base import Design
 from fedcohort.errors import DesignError
-from fedcohort.similarity.updates import checked_updates
+from fedcohort.similarity.measures import checked_updates
 
 #: Entries of aggregates that are worked on at a time, 32 MB.
 BLOCK_ENTRIES = 2**22

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from fedcohort.errors import DesignError
 from fedcohort.extras import import_extra
 from fedcohort.similarity.bisecting import bisected
-from fedcohort.similarity.measures import MEASURES, MeasureName
+from fedcohort.similarity.measures import MEASURES, MeasureName, largest_entries
 from fedcohort.similarity.trees import GroupTree, Linkage, MergeTree, cut_tree, merge_tree
-from fedcohort.similarity.updates import largest_entries
 
 log = getLogger("fedcohort")
 

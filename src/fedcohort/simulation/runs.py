@@ -86,10 +86,9 @@ class Run:
 
     def failing(self, round_: int) -> NDArray[np.bool_]:
         """Say who sends no update in a round, if drawn; shape (n_clients,)."""
-        if self.failures is None:
-            return np.zeros(len(self.data.train), dtype=bool)
+        chances = np.zeros(self.data.n_clients) if self.failures is None else self.failures
         rng = stream(self.seed, round_=round_, use=Stream.FAILURES)
-        return np.asarray(rng.random(self.data.n_clients) < np.asarray(self.failures))
+        return np.asarray(rng.random(self.data.n_clients) < np.asarray(chances))
 
     def parts(self) -> list[object]:
         """Return all that a checkpoint is recognised by, data aside."""

@@ -147,15 +147,20 @@ class Server:
         if selector.cohort is None:
             selector.draw(opening.available, signals)
         seconds = time.perf_counter() - start
-        fails = self._run.failing(opening.round_)
-        asked = np.array(selector.asked, dtype=np.int64)
-        while selector.redraw(asked[fails[asked]]):
-            asked = np.array(selector.asked, dtype=np.int64)
-        trains, failed = asked[~fails[asked]], asked[fails[asked]]
+        trains, failed = np.array(selector.asked, dtype=np.int64), NOBODY
+        if self._run.failures is not None:
+            trains, failed = self._replaced(self._run.failing(opening.round_))
         if self._run.extra:
             trains = trains[np.argsort(opening.times.duration[trains], kind="stable")]
         self._drawn = Drawn(opening, selector.design, trains, failed, seconds)
         return self._drawn
+
+    def _replaced(self, fails: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Draw in the place of clients that fail; return those that answer, and the others."""
+        asked = np.array(self.selector.asked, dtype=np.int64)
+        while self.selector.redraw(asked[fails[asked]]):
+            asked = np.array(self.selector.asked, dtype=np.int64)
+        return asked[~fails[asked]], asked[fails[asked]]
 
     def prepare(self, pool: Executor) -> None:
         """Build the next design in the background, where nobody is ever away."""
