@@ -104,7 +104,7 @@ def test_updates_can_be_named_by_numpys_numbers_and_texts() -> None:
         [False, True, False, False, True, False],
         iter("be"),
     ],
-    ids=repr,
+    ids=["list", "set", "tuple", "array", "mask", "list of booleans", "iterator"],
 )
 def test_available_clients_are_ids_or_a_mask(available: Any) -> None:
     selector = Selector(Multinomial(4), SIZES, seed=0)
