@@ -210,7 +210,7 @@ def test_with_all_members_gone_nobody_is_drawn() -> None:
 
     assert selector.clients == {}
     assert len(selector.draw()) == 0
-    assert (selector.aggregate({}) == 0).all()
+    assert selector.aggregate({}) == 0.0
 
 
 def test_members_that_change_after_ask_are_those_that_are_drawn() -> None:

@@ -152,7 +152,7 @@ def test_with_nobody_available_the_cohort_is_empty_and_rounds_go_on() -> None:
     assert (len(cohort), cohort.residual, selector.design) == (0, 1.0, None)
     assert selector.recall([]) is None
     assert list(selector.for_average({})) == []
-    assert (selector.aggregate({}) == 0).all()
+    assert selector.aggregate({}) == 0.0
     assert drawn([selector.draw()]) == drawn([before])
 
 

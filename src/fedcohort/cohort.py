@@ -67,5 +67,10 @@ class Cohort:
         """Return the same cohort with the clients' ids and its round."""
         return replace(self, ids=ids, round_=round_)
 
+    @property
+    def sums_to_one(self) -> bool:
+        """Whether the weights sum to 1, up to rounding."""
+        return abs(self.residual) <= 1e-12
+
     def __len__(self) -> int:
         return len(self.clients)

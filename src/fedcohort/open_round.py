@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging import getLogger
@@ -279,13 +278,16 @@ class OpenRound:
     def step(self, answers: Answers, model: Update | None) -> Update:
         """Aggregate by the settled weights."""
         settled, rows, variates = self.settled(answers.arrived), answers.rows, self.records.variates
-        if rows is None and variates is not None:  # no update says of which kind they are
-            rows = Rows.of("Selector", variates.zeros[None][:0], 0)
-        if rows is None or self.design is None or (len(self.cohort) and not len(settled)):
-            # Nobody answered: the difference estimator's H would repeat the last updates.
+        # Where nobody answered, the difference estimator's H would repeat the last updates.
+        is_idle = self.design is None or bool(len(self.cohort) and not len(settled))
+        if is_idle or (rows is None and variates is None):
             if model is not None:
                 return aggregate(model, [], Cohort.empty())
             return 0.0 if rows is None else rows.zero()
+        if rows is None:  # nobody was drawn: no update says of which kind they are
+            assert variates is not None  # for mypy: else it is idle
+            kind = variates.zeros if model is None else Layout.of("Selector", model).flat(model)
+            rows = Rows.of("Selector", kind[None][:0], 0)
         chosen = rows.taken(np.searchsorted(answers.clients, settled.clients))
         return aggregate(model, chosen, settled, memory=self.records.estimator(chosen.flat))
 
@@ -295,14 +297,17 @@ class OpenRound:
         """Return (id, weight, update) for who divides by the sum of the weights."""
         positions = self.positions(updates)
         usable = [Answers.is_usable(update, self.records) for update in updates.values()]
-        return self._averaged(updates, self.settled(positions[np.array(usable, dtype=bool)]))
+        settled = self.settled(positions[np.array(usable, dtype=bool)])
+        # Recalled now: what is remembered may change before the last pair is taken.
+        return self._averaged(updates, settled, self.recall(settled.ids))
 
     def _averaged(
-        self, updates: Mapping[Any, Update], settled: Cohort
+        self,
+        updates: Mapping[Any, Update],
+        settled: Cohort,
+        recalled: tuple[Array, Array] | None,
     ) -> Iterator[tuple[Id | None, float, Update]]:
-        total = 1.0 - settled.residual
-        total = 1.0 if math.isclose(total, 1.0, rel_tol=1e-12) else total
-        recalled = self.recall(settled.ids)
+        total = 1.0 if settled.sums_to_one else 1.0 - settled.residual
         is_empty = not settled.weights.any() and (len(settled) > 0 or not len(self.cohort))
         if is_empty and recalled is not None:
             yield None, 1.0, recalled[1]

@@ -45,10 +45,12 @@ class Planner:
         if rule.extra:
             self._recipe = replace(recipe, cohort_size=recipe.cohort_size + rule.extra)
         self._rule, self._records, self._seed = rule, records, seed
-        self._changes = bool(recipe.learns or recipe.signals)
+        #: Whether a design is for one round only.
+        self.changes = bool(recipe.learns or recipe.signals)
         self.last: Design | None = None
-        self._ready: Design | None = None
-        self._ahead: Future[tuple[Design, UpdateMemory | None]] | None = None
+        #: A design that was built ahead, and its round.
+        self._ready: tuple[int, Design] | None = None
+        self._ahead: Future[tuple[tuple[int, Design], UpdateMemory | None]] | None = None
         self._few: int | None = None
 
     def rehearse(self, population: Population) -> None:
@@ -61,10 +63,12 @@ class Planner:
             if request is not None:
                 answers = np.full(population.n_clients, np.nan)
                 answers[request.clients] = MADE_UP[request.signal]
+                if self._rule.needs_equal_draws:  # equal answers could hide unequal weights
+                    answers[request.clients] += np.arange(len(request.clients))
                 signals[request.signal] = answers
         design = self._build(self._recipe, population, signals, 0, None)
         if request is None:  # no answer was made up: it is the first round's
-            self._ready = self.last = design
+            self._ready, self.last = (0, design), design
 
     def request(self, population: Population, round_: int) -> Request | None:
         """Return who is asked for what before the draw; None asks nobody."""
@@ -80,9 +84,9 @@ class Planner:
         ``given`` are signals that clients answered; ``is_full``: no member is away.
         """
         ready, self._ready = self._ready, None
-        if ready is not None and is_full and not given:
-            self.last = ready
-        elif self._changes or not _is_over(self.last, population):
+        if ready is not None and ready[0] == round_ and is_full and not given:
+            self.last = ready[1]
+        elif self.changes or not _is_over(self.last, population):
             self.last = self.built(population, given, round_, self._records.memory)
         assert self.last is not None  # for mypy: else it was built
         return self.last
@@ -116,9 +120,9 @@ class Planner:
         """Build the next round's design in the background, on a copy of the memory."""
         copied = self._records.ahead()
 
-        def build() -> tuple[Design, UpdateMemory | None]:
+        def build() -> tuple[tuple[int, Design], UpdateMemory | None]:
             memory = copied()
-            return self._build(self._recipe, population, None, round_, memory), memory
+            return (round_, self._build(self._recipe, population, None, round_, memory)), memory
 
         if self._ahead is None:
             self._ahead = executor.submit(build)
@@ -142,7 +146,7 @@ class Planner:
     def discard(self, *, last: bool = False) -> None:
         """Drop what was built ahead: the clients or the memory change; ``last``: and all else."""
         self._ready = None
-        self.last = None if self._changes or last else self.last
+        self.last = None if self.changes or last else self.last
 
     def _build(
         self,
@@ -153,7 +157,7 @@ class Planner:
         memory: Memory | None,
     ) -> Design:
         # A design that does not change is built once: its ties are those of round 0.
-        address = round_ if self._changes else 0
+        address = round_ if self.changes else 0
         known = Knowledge(
             recipe,
             memory=memory,
@@ -162,8 +166,8 @@ class Planner:
             rng=stream(self._seed, round_=address, use=Stream.TIES),
         )
         design = recipe.build_from(population, known)
-        if not self._changes and (known.round_was_read or not design.lasts):
-            self._changes = True
+        if not self.changes and (known.round_was_read or not design.lasts):
+            self.changes = True
             if round_ != address:
                 return self._build(recipe, population, signals, round_, memory)
         self._rule.check(design)

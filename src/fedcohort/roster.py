@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -128,11 +128,11 @@ class Roster:
             return _counted_positions(ids, len(self.ids))
         if self._position is None:
             self._position = {each: k for k, each in enumerate(self.ids)}
-        position, each = self._position, None
+        position = self._position
         try:
-            return np.array([position[each := checked_id(one)] for one in ids], dtype=np.int64)
-        except KeyError:
-            raise _unknown(each) from None
+            return np.array([position[each] for each in checked_ids(ids)], dtype=np.int64)
+        except KeyError as error:
+            raise _unknown(error.args[0]) from None
 
     def names(self, positions: NDArray[np.int64]) -> list[Id]:
         """Return the ids at these positions."""
@@ -204,7 +204,11 @@ class Roster:
         return kept
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what :meth:`state` gave."""
+        """Take over what :meth:`state` gave.
+
+        Labels and importances by id that this roster was made with count for clients that the
+        state does not know, labels also for those that have none there.
+        """
         restored = Roster()
         restored.sizes = state["sizes"].astype(np.int64)
         restored.is_member = state["is_member"].astype(bool)
@@ -218,7 +222,27 @@ class Roster:
             restored._coming_labels = dict(zip(*_read(state["coming_labels"]), strict=True))
         if "coming_units" in state:
             restored._coming_units = dict(zip(*_read(state["coming_units"]), strict=True))
+        for each, units in self._coming_units.items():
+            if restored._units is not None and not restored._knows(each):
+                restored._coming_units.setdefault(each, units)
+        restored._label_more(self._coming_labels)
         vars(self).update(vars(restored))
+
+    def _label_more(self, labels: Mapping[Id, Label]) -> None:
+        """Label clients that have no label, now or when they come."""
+        known = [each for each in labels if self._knows(each)]
+        bare = [
+            (each, position)
+            for each, position in zip(known, self.positions(known).tolist(), strict=True)
+            if self._labels is None or self._labels[position] == UNLABELLED
+        ]
+        if bare:
+            places = np.array([position for _, position in bare])
+            self._put_labels(places, [labels[each] for each, _ in bare])
+        for each in labels:
+            if not self._knows(each):
+                self._labels = self._labels or (UNLABELLED,) * self.n_clients
+                self._coming_labels.setdefault(each, labels[each])
 
     def _clear(self) -> None:
         if self._first_groups is not None or self._first_importance is not None:
@@ -235,7 +259,7 @@ class Roster:
         order = None if every == self.ids else self._old_positions(every)
         if order is not None:
             self._move(every, order)
-        there = self.positions(ids)
+        there = np.arange(len(ids)) if every == ids else self.positions(ids)
         self._take_labels(there, population.groups)
         self._take_units(ids, there)
         sizes = population.sizes if self._units is None else self._units[there]
@@ -249,14 +273,16 @@ class Roster:
         known = self.ids
         if isinstance(ids, range) and isinstance(known, range):
             return ids if len(ids) >= len(known) else known
-        every = {*known, *ids}
-        return known if len(every) == len(known) else _counted(_ordered(every))
+        every = dict.fromkeys([*known, *ids])  # ids that are in order stay so, and sort fast
+        return known if len(every) == len(known) else _counted(_ordered(list(every)))
 
     def _old_positions(self, every: Sequence[Id]) -> NDArray[np.int64]:
         if isinstance(every, range) and isinstance(self.ids, range):
             old = np.full(len(every), -1)
             old[: self.n_clients] = np.arange(self.n_clients)
             return old
+        if not self.n_clients:
+            return np.full(len(every), -1)
         position = {each: k for k, each in enumerate(self.ids)}
         return np.array([position.get(each, -1) for each in every], dtype=np.int64)
 
@@ -335,15 +361,21 @@ def checked_id(value: object) -> Id:
     )
 
 
+def checked_ids(values: Iterable[object]) -> list[Id]:
+    """Validate clients' ids."""
+    ids: list[Any] = list(values)
+    # A million at once; numpy's numbers and subclasses of str one by one.
+    return ids if set(map(type, ids)) <= {str, int} else [checked_id(each) for each in ids]
+
+
 def _by_id(clients: Clients) -> tuple[Sequence[Id], Population]:
     """Return the clients' ids, and their population in the same order."""
     if isinstance(clients, Mapping):
-        ids = [checked_id(each) for each in clients]
-        return ids, Population(list(clients.values()))
+        return checked_ids(clients), Population(list(clients.values()))
     population = clients if isinstance(clients, Population) else Population(clients)
     if isinstance(population.ids, range):
         return population.ids, population
-    return [checked_id(each) for each in population.ids], population
+    return checked_ids(population.ids), population
 
 
 def _counted(ids: list[Id]) -> Sequence[Id]:
@@ -375,8 +407,11 @@ def _without(coming: dict[Id, Any], come: Iterable[Id]) -> dict[Id, Any]:
     return {each: value for each, value in coming.items() if each not in gone} if gone else coming
 
 
-def _ordered(ids: Iterable[Id]) -> list[Id]:
+def _ordered(ids: list[Id]) -> list[Id]:
     """Sort ids: numbers by value, also those written as text, then names."""
+    kinds, plain = set(map(type, ids)), cast(list[str], ids)
+    if kinds == {int} or (kinds == {str} and not any(map(str.isdecimal, plain))):
+        return [*sorted(plain)]
     numbers: list[Id] = []
     names: list[str] = []
     for each in ids:

@@ -122,6 +122,7 @@ class Selector:
         self._records = ClientRecords(recipe, difference, sketch=width, seed=self.seed)
         self._planner = Planner(recipe, self._rule, self._records, seed=self.seed)
         self._open: OpenRound | None = None
+        self._last_design: Design | None = None
         self._present: NDArray[np.bool_] | None = None
         self.selections: SelectionLog | None = None
         self.clients = clients
@@ -214,6 +215,7 @@ class Selector:
             stream(self.seed, round_=round_, use=Stream.REDRAW),
             self._rule.tries,
         )
+        self._last_design = design
         self._open = OpenRound(
             self._roster, self._records, self._rule, design, draws, self.recipe.cohort_size
         )
@@ -232,8 +234,8 @@ class Selector:
 
     @property
     def design(self) -> Design | None:
-        """The law of the open round, or of the last one drawn; None before the first."""
-        return self._planner.last if self._open is None else self._open.design
+        """The law of the open round, or of the last one; None before the first."""
+        return self._last_design
 
     def next_design(
         self, signals: Mapping[str, Any] | None = None, *, memory: Memory | None = None
@@ -243,6 +245,10 @@ class Selector:
         ``memory`` replaces what is remembered; its updates are in the order of ``population``.
         """
         self._catch_up()
+        if not self._roster.sizes.any():
+            raise SelectorError(
+                "Selector: there is no client with samples to draw from. Add one to clients."
+            )
         given, round_ = self._by_position(signals), self.round_ + (self._open is not None)
         if memory is None:
             memory = self._planner.next_memory(is_open=self._open is not None)
@@ -367,6 +373,10 @@ class Selector:
     @memory.setter
     def memory(self, memory: UpdateMemory) -> None:
         self._refuse_open("the memory can change")
+        if not isinstance(memory, UpdateMemory):
+            raise SelectorError(
+                f"Selector: memory must be an UpdateMemory; got {type(memory).__name__}."
+            )
         if memory.n_clients != self._roster.n_clients:
             raise SelectorError(
                 f"Selector: memory must be of its {self._roster.n_clients} clients; got "
@@ -404,7 +414,8 @@ class Selector:
         self._records.restore(below("records.", state), self._roster.n_clients)
         if self.selections is not None:
             self.selections.restore(below("log.", state), self._roster.n_clients)
-        self.round_, self._open, self._present = round_, None, None
+        self._planner.changes = bool(state["changes"])
+        self.round_, self._open, self._present, self._last_design = round_, None, None, None
 
     def save(self, path: str | Path) -> None:
         """Write the state to a file, whole or not at all; only its owner may read it."""
@@ -430,6 +441,7 @@ class Selector:
     def _arrays(self) -> dict[str, NDArray[Any]]:
         self._catch_up()
         kept: dict[str, NDArray[Any]] = {"head": self._origin.head(self.round_)}
+        kept["changes"] = np.array(self._planner.changes)
         kept |= {f"roster.{name}": array for name, array in self._roster.state().items()}
         kept |= {f"records.{name}": array for name, array in self._records.state().items()}
         if self.selections is not None:

@@ -30,8 +30,6 @@ from fedcohort.selector import Selector
 
 log = getLogger("flwr.fedcohort")
 
-#: Weights whose sum is so near to 1 sum to 1.
-ROUNDING = 1e-12
 #: A client, its weight, and its model as the inner strategy gets it.
 Share = tuple[str, float, ArrayRecord]
 
@@ -54,7 +52,7 @@ def _shares(now: TrainingRound, selector: Selector) -> list[Share]:
     """Return who is averaged; whose model the weights stretch beyond its types has failed."""
     while True:
         settled = selector.settle(now.answered)
-        if selector.variates is None and abs(settled.residual) <= ROUNDING:
+        if selector.variates is None and settled.sums_to_one:
             return _as_they_came(now, settled)
         shares, far = list[Share](), list[str]()
         for key, weight, update in selector.for_average(now.updates):
@@ -87,7 +85,7 @@ def _for_wrapper(now: TrainingRound, selector: Selector, weight_key: str) -> lis
     """
     settled = selector.settle(now.answered)
     messages = _messages(now, _as_they_came(now, settled), weight_key)
-    if messages and settled.residual > ROUNDING:
+    if messages and settled.residual > 0 and not settled.sums_to_one:
         messages.append(_resting(messages, now.sent, weight_key))
     return messages
 
