@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -208,3 +209,34 @@ def test_before_the_first_draw_there_is_no_design() -> None:
 def test_without_clients_there_is_no_next_design() -> None:
     with pytest.raises(SelectorError, match="there is no client with samples to draw from"):
         Selector(SizeClustered(2), {}, seed=0).next_design()
+
+
+def test_the_log_says_whose_update_was_not_finite(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    selector = Selector(SizeClustered(3), SIZES, seed=0, log=path)
+    first, second, third = selector.draw().ids
+
+    selector.aggregate({first: [1.0], second: [np.nan]})
+
+    line = json.loads(path.read_text())
+    assert line["failed"] == {second: "not finite", third: "no answer"}
+
+
+@pytest.mark.parametrize("updates", [None, 5, 1.5])
+def test_what_are_no_updates_is_refused(updates: Any) -> None:
+    selector = Selector(SizeClustered(3), SIZES, seed=0)
+    selector.draw()
+
+    with pytest.raises(SelectorError, match="updates must be by id, or rows in the order of ids"):
+        selector.aggregate(updates)
+    assert selector.cohort is not None
+
+
+@pytest.mark.parametrize("losses", [{"a": "x"}, ["x", "y", "z"], [1.0]])
+def test_reports_that_are_no_numbers_are_refused(losses: Any) -> None:
+    selector = Selector(SizeClustered(6), SIZES, seed=0)
+    cohort = selector.draw()
+
+    with pytest.raises(SelectorError, match="losses and durations must be numbers by id, or one"):
+        selector.aggregate(updates_for(cohort), losses=losses)
+    assert selector.round_ == 0

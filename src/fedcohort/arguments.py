@@ -16,7 +16,7 @@ LARGEST_COHORT = 10**7
 
 
 def checked_cohort_size(owner: str, cohort_size: int) -> int:
-    """Let a whole number of at least 1 through."""
+    """Validate a positive integer."""
     try:
         size = index(cohort_size)
     except TypeError:
@@ -35,7 +35,7 @@ def checked_cohort_size(owner: str, cohort_size: int) -> int:
 
 
 def checked_rng(owner: str, rng: np.random.Generator) -> np.random.Generator:
-    """Let a numpy generator through."""
+    """Validate a numpy generator."""
     if not isinstance(rng, np.random.Generator):
         raise DesignError(
             f"{owner}: rng must be a numpy.random.Generator; got {type(rng).__name__}. "
@@ -45,7 +45,7 @@ def checked_rng(owner: str, rng: np.random.Generator) -> np.random.Generator:
 
 
 def checked_rounds(owner: str, rounds: int) -> int:
-    """Let a whole number of at least 0 through."""
+    """Validate a non-negative integer."""
     try:
         number = index(rounds)
     except TypeError:
@@ -59,7 +59,7 @@ def checked_rounds(owner: str, rounds: int) -> int:
 
 
 def checked_choice(owner: str, keyword: str, value: str, choices: Iterable[str]) -> None:
-    """Let one of ``choices`` through."""
+    """Validate one of ``choices``."""
     known = list(choices)
     if value not in known:
         raise DesignError(

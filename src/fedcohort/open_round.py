@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import getLogger
 from typing import Any, final
 
@@ -21,6 +21,8 @@ from fedcohort.updates import Array, Layout, Rows, Update, joined, stretched
 
 log = getLogger("fedcohort")
 
+#: Positions of no client.
+NOBODY = np.empty(0, dtype=np.int64)
 #: Numbers by id, or in the order of ids.
 Numbers = Mapping[Any, float] | ArrayLike
 #: Updates by id, or rows in the order of ids.
@@ -46,6 +48,8 @@ class Answers:
         Their updates, one row each; None where nobody needs whole updates.
     kept
         What the memory keeps of each; None where it keeps nothing.
+    unusable
+        Positions of clients whose updates are not finite.
     """
 
     arrived: NDArray[np.int64]
@@ -54,6 +58,7 @@ class Answers:
     n_given: int
     rows: Rows | None = None
     kept: NDArray[np.float32] | None = None
+    unusable: NDArray[np.int64] = field(default_factory=lambda: NOBODY)
 
     @classmethod
     def read(
@@ -95,6 +100,7 @@ class Answers:
             len(ids),
             None if rows is None else rows.taken(np.flatnonzero(good)),
             None if kept is None else kept[good],
+            positions[places][~good],
         )
 
     @staticmethod
@@ -112,20 +118,24 @@ class Answers:
     @classmethod
     def none(cls) -> Answers:
         """Return the answers of nobody."""
-        nobody = np.empty(0, dtype=np.int64)
-        return cls(nobody, nobody, nobody, 0)
+        return cls(NOBODY, NOBODY, NOBODY, 0)
 
     def numbers(self, name: str, given: Numbers, ids: Sequence[object]) -> NDArray[np.float64]:
         """Return what these clients reported, in the order of ``clients``; NaN for nothing."""
+        by_id = isinstance(given, Mapping)
+        plain: Any = given
         if isinstance(given, Mapping):
-            return np.array([given.get(each, np.nan) for each in ids], dtype=np.float64)
-        values = np.asarray(given, dtype=np.float64)
-        if values.shape != (self.n_given,):
+            plain = [given.get(each, np.nan) for each in ids]
+        try:
+            values = np.asarray(plain, dtype=np.float64)
+        except (TypeError, ValueError):
+            values = np.empty((0, 0))
+        if values.shape != ((len(ids) if by_id else self.n_given),):
             raise SelectorError(
                 f"Selector: losses and durations must be numbers by id, or one for each of the "
-                f"{self.n_given} updates; got shape {values.shape} for {name}."
+                f"{self.n_given} updates; got others for {name}."
             )
-        return np.asarray(values[self.places])
+        return values if by_id else np.asarray(values[self.places])
 
 
 def _at_once(
@@ -233,6 +243,11 @@ class OpenRound:
     def answers(self, updates: Updates, ids: Iterable[object] | None, *, whole: bool) -> Answers:
         """Read updates, by id or as rows in the order of ids; ``whole``: all of each is needed."""
         named: Sequence[object]
+        if not isinstance(updates, (Mapping, Sequence)) and not hasattr(updates, "shape"):
+            raise SelectorError(
+                f"Selector: updates must be by id, or rows in the order of ids; got "
+                f"{type(updates).__name__}. Pass an empty mapping where nobody answered."
+            )
         if not isinstance(updates, Mapping):
             named = self.cohort.ids if ids is None else list(ids)
         elif ids is None:
@@ -262,11 +277,13 @@ class OpenRound:
         names = self.roster.names(self.positions(given))
         return dict(zip(names, map(str, given.values()), strict=True))
 
-    def failures(self, answered: NDArray[np.int64], reasons: Mapping[Id, str]) -> dict[Id, str]:
+    def failures(self, answers: Answers, reasons: Mapping[Id, str]) -> dict[Id, str]:
         """Return who failed and why, by id."""
-        lost = sorted(self.draws.asked - set(answered.tolist()))
+        lost = sorted(self.draws.asked - set(answers.clients.tolist()))
         missing = self.roster.names(np.array(lost, dtype=np.int64))
-        return {**dict.fromkeys(missing, "no answer"), **reasons}
+        wrong = self.roster.names(answers.unusable)
+        found = {**dict.fromkeys(missing, "no answer"), **dict.fromkeys(wrong, "not finite")}
+        return {**found, **reasons}
 
     def recall(self, ids: Iterable[object]) -> tuple[Array, Array] | None:
         """Return the estimator's h, one row per id, and H = sum p h; None where there is none."""

@@ -213,7 +213,7 @@ def _as_units(importance: ArrayLike | None) -> NDArray[np.int64]:
 
 
 def _numbers(name: str, values: ArrayLike | None, kind: str) -> NDArray[Any]:
-    """Let a flat, non-empty array of real numbers through; objects where 64 bits do not do."""
+    """Validate a flat, non-empty array of real numbers; objects where 64 bits are too few."""
     try:
         array: NDArray[Any] = np.asarray(values)
         if array.dtype.kind in "if" and isinstance(values, (list, tuple)):
@@ -261,7 +261,7 @@ def _refuse(values: NDArray[Any], bad: NDArray[np.bool_], need: str, way_out: st
 
 
 def _distinct_ids(ids: Sequence[Hashable] | None, n_clients: int) -> Sequence[Hashable]:
-    """Let as many distinct ids as clients through; count the clients where there are none."""
+    """Validate one distinct id per client; without any, count the clients."""
     if ids is None:
         return range(n_clients)
     if isinstance(ids, range) and ids == range(n_clients):

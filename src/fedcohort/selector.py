@@ -490,7 +490,7 @@ class Selector:
         rows = None if answers.rows is None else answers.rows.flat
         notes = records.observed(settled, clients, rows)
         if self.selections is not None:
-            failed = now.failures(clients, reasons)
+            failed = now.failures(answers, reasons)
             self.selections.write(now.cohort, settled, now.design, failed, self.seed)
         if not self._planner.is_ahead:
             records.settle(self.round_)

@@ -183,7 +183,7 @@ class BalancedDesign(Design):
 
 
 def _checked_representatives(owner: str, representatives: int) -> int:
-    """Let a whole number of at least 1 through."""
+    """Validate a positive integer."""
     try:
         number = index(representatives)
     except TypeError:

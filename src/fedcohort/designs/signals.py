@@ -52,7 +52,7 @@ class Request:
 def checked_signal(
     owner: str, signals: Signals | None, name: SignalName, n_clients: int
 ) -> NDArray[np.float64]:
-    """Let a signal of one number per client through: NaN, or finite and at least 0."""
+    """Validate a signal: one number per client, NaN or finite and at least 0."""
     if signals is None or name not in signals:
         raise DesignError(
             f"{owner}: needs the signal {name!r}, which nobody collected. Let the simulator or "

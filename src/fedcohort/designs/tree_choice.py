@@ -61,14 +61,14 @@ def chosen_tree(
 def check_options(
     owner: str, measure: MeasureName, linkage: Linkage, rng: np.random.Generator
 ) -> None:
-    """Let what every design on a tree is told through."""
+    """Validate the options that designs on a tree share."""
     checked_rng(owner, rng)
     checked_choice(owner, "measure", measure, MEASURES)
     checked_choice(owner, "linkage", linkage, LINKAGES)
 
 
 def check_tree(owner: str, tree: Tree) -> None:
-    """Let the name of a kind of tree and a tree that is there through."""
+    """Validate a tree: the name of a kind, or a tree itself."""
     if isinstance(tree, str):
         checked_choice(owner, "tree", tree, TREE_KINDS)
     elif not isinstance(tree, MergeTree | GroupTree):
@@ -109,7 +109,7 @@ def _checked_cut(
 
 
 def _checked_merges(owner: str, merges: ArrayLike, n_leaves: int) -> NDArray[np.int64]:
-    """Let merges through that join all leaves, children first."""
+    """Validate merges: they join all leaves, children first."""
     wanted = (max(n_leaves - 1, 0), 2)
     pairs = _array(merges)
     if pairs.shape == wanted and (

@@ -139,7 +139,7 @@ class ControlVariates(ABC):
         self._take(state)
 
     def _check(self, clients: NDArray[np.int64], updates: Array) -> None:
-        """Let updates of this memory's clients and model through."""
+        """Validate updates: of this memory's clients and model."""
         n, (dimension,) = len(self._importance), self._zeros.shape
         shape = tuple(np.shape(updates))
         if isinstance(updates, np.ndarray) != isinstance(self._zeros, np.ndarray):

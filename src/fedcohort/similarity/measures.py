@@ -17,7 +17,7 @@ LARGEST_ENTRY = 1e150
 
 
 def checked_updates(owner: str, updates: ArrayLike, n_clients: int) -> NDArray[np.floating]:
-    """Let real, finite updates of shape (n_clients, dimension) through, float32 as it is."""
+    """Validate real, finite updates of shape (n_clients, dimension); float32 stays as it is."""
     try:
         array = np.asarray(updates)
     except ValueError:  # rows of different lengths

@@ -162,7 +162,7 @@ class UpdateMemory:
         return self._updates.nbytes + self._last_seen.nbytes + self._changed.nbytes + products
 
     def _positions(self, clients: object) -> NDArray[np.int64]:
-        """Let distinct positions of clients through."""
+        """Validate distinct positions of clients."""
         positions = np.asarray(clients)
         whole = positions.ndim == 1 and (positions.dtype.kind in "iu" or positions.size == 0)
         if (
