@@ -3,7 +3,6 @@
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import ClassVar, Literal, final, get_args
 
 import numpy as np
@@ -208,6 +207,8 @@ def _allocated(
     Whoever claims less than one draw gets one, and the others share what is left. In Python's
     integers: nothing overflows. Equal remainders are ordered at random.
     """
+    from fractions import Fraction
+
     held = {h: int(claims[h]) for h in rng.permutation(np.flatnonzero(takes_part)).tolist()}
     given = np.zeros(len(claims), dtype=np.int64)
     while True:
