@@ -242,12 +242,12 @@ def test_labels_come_in_order_or_by_id(groups: Any) -> None:
 
 def test_labels_wait_for_clients_that_come_later(roster: Roster) -> None:
     unlabelled = "unlabelled"
-    assert roster.groups == (*[unlabelled] * 4, "x", unlabelled)
+    assert roster.population.groups == (*[unlabelled] * 4, "x", unlabelled)
 
     roster.set({5: 1, "a": 7})
 
     assert roster.ids == [1, 2, "2", 5, "10", "a", "b"]
-    assert roster.groups == (*[unlabelled] * 3, "y", unlabelled, "x", unlabelled)
+    assert roster.population.groups == (*[unlabelled] * 3, "y", unlabelled, "x", unlabelled)
 
 
 def test_labels_of_a_population_are_taken_with_it() -> None:

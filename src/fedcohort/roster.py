@@ -77,11 +77,6 @@ class Roster:
             self._population = Population.of_checked(self.sizes.copy(), self.ids, self._labels)
         return self._population
 
-    @property
-    def groups(self) -> tuple[Label, ...] | None:
-        """The label of everyone that is known, in order; None where no client has one."""
-        return self._labels
-
     def members(self) -> dict[Id, int]:
         """Return the members' sizes by id."""
         there = np.flatnonzero(self.is_member)

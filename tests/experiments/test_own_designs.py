@@ -320,7 +320,7 @@ def test_a_design_that_fails_later_can_be_mended_and_the_run_goes_on(
 
     assert result.code == 2
     last = result.err.splitlines()[-1]
-    assert "code/broken.py, line 48 raises ZeroDivisionError: too late. Mend it. Then:" in last
+    assert "code/broken.py, line 47 raises ZeroDivisionError: too late. Mend it. Then:" in last
     assert last.endswith(f"fedcohort resume {path}")
     (path / "code" / "broken.py").write_text(BROKEN.replace("round_ == 3", "round_ == 99"))
     for name in [name for name in sys.modules if name.startswith("fedcohort_own_broken")]:
