@@ -83,7 +83,7 @@ def aggregate(
 
 
 def _rows(model: Update | None, updates: Any, cohort: Cohort) -> Rows:
-    """Flatten the updates; nobody's are rows of the model's width."""
+    """Flatten the updates; for an empty cohort, return no rows of the model's width."""
     if len(cohort) == 0 and model is not None:
         layout = Layout.of(OWNER, model)
         return Rows(layout, layout.flat(model)[None][:0], [])

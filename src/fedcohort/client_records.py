@@ -217,7 +217,7 @@ class ClientRecords:
         return self._difference is not None or self.wants_norms
 
     def hear(self, clients: NDArray[np.int64], heard: Mapping[str, NDArray[np.float64]]) -> None:
-        """Note past signals of clients that answered; what is no such number changes nothing."""
+        """Record past signals of clients that answered; ignore negative and non-finite values."""
         for name, values in heard.items():
             if name in self._signals:
                 known = np.isfinite(values) & (values >= 0)

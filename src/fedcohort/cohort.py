@@ -59,7 +59,7 @@ class Cohort:
 
     @classmethod
     def empty(cls) -> Self:
-        """Return a cohort of nobody: the whole weight stays on the model."""
+        """Return an empty cohort: the whole weight stays on the model."""
         none = np.empty(0, dtype=np.int64)
         return cls.of_weights(none, none, np.empty(0))
 

@@ -166,7 +166,7 @@ class Draws:
         self.asked = set(self.cohort.clients.tolist())
 
     def replace(self, lost: Iterable[int]) -> list[int]:
-        """Draw in the place of these clients; return whom to ask that was not asked yet."""
+        """Replace the draws of these clients; return the clients that must now be asked."""
         new_failures = set(lost) - self.failed
         if self.counts is None:
             if not new_failures:

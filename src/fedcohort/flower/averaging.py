@@ -91,7 +91,7 @@ def _for_wrapper(now: TrainingRound, selector: Selector, weight_key: str) -> lis
 
 
 def _by_memory_alone(inner: FedAvg, now: TrainingRound, selector: Selector) -> ArrayRecord | None:
-    """If nobody was drawn, the estimate is what is remembered of all: step by that."""
+    """If nobody was drawn, step by H, the mean of what is remembered."""
     for _, weight, vector in selector.for_average({}):
         arrays = now.sent.moved(now.sent.unflat(vector)) if vector.any() else None
         if arrays is None:
