@@ -19,12 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from fedcohort import (
-    Design,
+from fedcohort import Design, Population, SimilarityClustered
+from fedcohort.designs import (
     MultinomialDesign,
     PoissonDesign,
-    Population,
-    SimilarityClustered,
     SimilarityClusteredDesign,
     SizeClusteredDesign,
     TargetDesign,

@@ -11,21 +11,19 @@ from itertools import combinations, pairwise, product
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort import (
+from fedcohort import Design, Population, testing
+from fedcohort.designs import (
     AutoDesign,
     BalancedDesign,
     ChosenDesign,
-    Design,
     MultinomialDesign,
     NormOptimalDesign,
     OortDesign,
     PoissonDesign,
-    Population,
     RowDesign,
     StratifiedDesign,
     TournamentDesign,
     UniformDesign,
-    testing,
 )
 from fedcohort.designs.balanced import RIDGE
 from fedcohort.designs.norm_optimal import APPROXIMATE_PASSES

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort import Cohort, Design, MultinomialDesign, Population, Recipe, Selector
-from fedcohort.designs import Knowledge
+from fedcohort import Cohort, Design, Population, Recipe, Selector
+from fedcohort.designs import Knowledge, MultinomialDesign
 
 SIZES = {"a": 4, "b": 3, "c": 3, "d": 2, "e": 2, "f": 2}
 

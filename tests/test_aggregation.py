@@ -3,14 +3,8 @@
 import numpy as np
 import pytest
 
-from fedcohort import (
-    Cohort,
-    PoissonDesign,
-    Population,
-    SizeClusteredDesign,
-    UniformDesign,
-    aggregate,
-)
+from fedcohort import Cohort, Population, aggregate
+from fedcohort.designs import PoissonDesign, SizeClusteredDesign, UniformDesign
 from fedcohort.errors import AggregationError
 from populations import rng
 

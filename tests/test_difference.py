@@ -15,19 +15,15 @@ from hypothesis import strategies as st
 
 import laws
 from difference_twin import PlainClusters
-from fedcohort import (
+from fedcohort import Cohort, Design, Difference, Population, aggregate
+from fedcohort.designs import (
     AutoDesign,
-    Cohort,
-    Design,
-    Difference,
     MultinomialDesign,
     PoissonDesign,
-    Population,
     SimilarityClusteredDesign,
     SizeClusteredDesign,
     TournamentDesign,
     UniformDesign,
-    aggregate,
 )
 from fedcohort.difference import ClusterMeans, ControlVariates, LastUpdates
 from fedcohort.errors import AggregationError

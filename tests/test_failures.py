@@ -15,16 +15,15 @@ from scipy.stats import norm
 from fedcohort import (
     Cohort,
     Multinomial,
-    MultinomialDesign,
     Poisson,
     Population,
     Recipe,
     Selector,
     SizeClustered,
-    SizeClusteredDesign,
     Uniform,
 )
-from fedcohort.failures import Draws
+from fedcohort._failures import Draws
+from fedcohort.designs import MultinomialDesign, SizeClusteredDesign
 from laws import Law, law
 from populations import rng
 from selectors_for_tests import SIZES, updates_for

@@ -29,8 +29,8 @@ from fedcohort import (
     Tournament,
     Uniform,
 )
+from fedcohort._whole_file import read_arrays, write_arrays
 from fedcohort.errors import FedcohortError, SelectorError
-from fedcohort.whole_file import read_arrays, write_arrays
 from selectors_for_tests import SIZES, Largest, Rotating, drawn, frozen, played, updates_for
 
 ROUNDS = 7
@@ -198,7 +198,7 @@ def test_what_fails_while_it_is_written_leaves_the_old_file(
     path = tmp_path / "selector"
     Selector(SizeClustered(2), SIZES, seed=0).save(path)
     before = path.read_bytes()
-    monkeypatch.setattr("fedcohort.whole_file._sync", full)
+    monkeypatch.setattr("fedcohort._whole_file._sync", full)
 
     with pytest.raises(FedcohortError, match="no space left on device"):
         Selector(SizeClustered(2), SIZES, seed=1).save(path)

@@ -13,7 +13,6 @@ import pytest
 
 from fedcohort import (
     Design,
-    MultinomialDesign,
     NormOptimal,
     Poisson,
     Population,
@@ -21,11 +20,10 @@ from fedcohort import (
     Selector,
     SimilarityClustered,
     SizeClustered,
-    SizeClusteredDesign,
     Stratified,
     Tournament,
 )
-from fedcohort.designs import RECIPES, Knowledge
+from fedcohort.designs import RECIPES, Knowledge, MultinomialDesign, SizeClusteredDesign
 from fedcohort.errors import SelectorError
 from selectors_for_tests import SIZES, drawn, played, updates_for
 

@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from fedcohort import Stream, stream
 from fedcohort.errors import StreamError
+from fedcohort.streams import Stream, stream
 
 
 def numbers(seed: int, **address: object) -> tuple[int, ...]:

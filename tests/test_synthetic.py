@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from fedcohort import (
+from fedcohort import Population
+from fedcohort.designs import (
     MultinomialDesign,
-    Population,
     SimilarityClusteredDesign,
     SizeClusteredDesign,
     TournamentDesign,

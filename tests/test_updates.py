@@ -20,9 +20,9 @@ from fedcohort import (
     SizeClustered,
     Uniform,
 )
+from fedcohort._updates import Layout, Rows
 from fedcohort.designs import MultinomialDesign
 from fedcohort.errors import AggregationError, SelectorError
-from fedcohort.updates import Layout, Rows
 from selectors_for_tests import SIZES, frozen, updates_for
 
 FOUR = [1, 1, 1, 1]

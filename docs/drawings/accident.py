@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedcohort import Population, SizeClusteredDesign
+from fedcohort import Population
+from fedcohort.designs import SizeClusteredDesign
 from fedcohort.report.colours import class_colours
 
 DIGITS = np.repeat(np.arange(10), 10)

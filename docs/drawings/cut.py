@@ -8,7 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedcohort import Population, SimilarityClusteredDesign
+from fedcohort import Population
+from fedcohort.designs import SimilarityClusteredDesign
 from fedcohort.similarity import MergeTree
 
 LETTERS = "ABCDEFGHI"

@@ -8,11 +8,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter
 
-from fedcohort import (
-    Design,
+from fedcohort import Design, Population
+from fedcohort.designs import (
     MultinomialDesign,
     PoissonDesign,
-    Population,
     SimilarityClusteredDesign,
     SizeClusteredDesign,
     TournamentDesign,

@@ -9,7 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedcohort import Population, SizeClusteredDesign
+from fedcohort import Population
+from fedcohort.designs import SizeClusteredDesign
 from fedcohort.report.colours import class_colours
 
 SIZES, DRAWS = (11, 7, 5, 4, 3), 3

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedcohort import MultinomialDesign, Population
+from fedcohort import Population
+from fedcohort.designs import MultinomialDesign
 from fedcohort.synthetic import clustered_updates, unbalanced_sizes
 
 CLIENTS, DRAWS = 100, 10

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedcohort import MultinomialDesign, Population, TournamentDesign
+from fedcohort import Population
+from fedcohort.designs import MultinomialDesign, TournamentDesign
 from fedcohort.similarity import CountSketch
 from fedcohort.synthetic import clustered_updates, dirichlet_updates, unbalanced_sizes
 

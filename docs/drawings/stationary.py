@@ -7,13 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedcohort import (
-    Design,
-    MultinomialDesign,
-    Population,
-    SimilarityClusteredDesign,
-    TournamentDesign,
-)
+from fedcohort import Design, Population
+from fedcohort.designs import MultinomialDesign, SimilarityClusteredDesign, TournamentDesign
 from fedcohort.synthetic import clustered_updates, unbalanced_sizes
 
 CLIENTS, DRAWS, RATE, ROUNDS, RUNS = 100, 10, 0.1, 80, 200

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedcohort import (
-    Design,
+from fedcohort import Design, Population
+from fedcohort.designs import (
     MultinomialDesign,
     PoissonDesign,
-    Population,
     RowDesign,
     SizeClusteredDesign,
     TournamentDesign,

@@ -5,9 +5,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort._updates import Array, Layout, Rows, Update, finite_rows, like, moved
 from fedcohort.cohort import Cohort
 from fedcohort.errors import AggregationError
-from fedcohort.updates import Array, Layout, Rows, Update, finite_rows, like, moved
 
 OWNER = "aggregate"
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedcohort.allocation import Entries
+from fedcohort._allocation import Entries
 from fedcohort.errors import PlanError
 from fedcohort.population import Population
 

@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort.arguments import UNIT_LIMIT
+from fedcohort._arguments import UNIT_LIMIT
 from fedcohort.errors import PopulationError
 
 #: Importances that are not sizes become this many integer units.

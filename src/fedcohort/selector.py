@@ -12,24 +12,24 @@ from typing import Any, Literal, Self, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort.client_records import ClientRecords, below
+from fedcohort._client_records import ClientRecords, below
+from fedcohort._failures import Draws, FailureRule, OnFailure, checked_whole
+from fedcohort._open_round import Answers, Numbers, OpenRound, Updates
+from fedcohort._planner import Planner
+from fedcohort._roster import Clients, Groups, Id, Roster
+from fedcohort._saved_selector import FORMAT, Origin, arguments_of, read_state
+from fedcohort._selection_log import SelectionLog
+from fedcohort._updates import Array, Update
+from fedcohort._whole_file import write_arrays
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Design, Recipe
 from fedcohort.designs.recipe import Memory, estimator_for
 from fedcohort.designs.signals import Request, Signals
 from fedcohort.difference import ControlVariates, Difference, EstimatorName
 from fedcohort.errors import SelectorError
-from fedcohort.failures import Draws, FailureRule, OnFailure, checked_whole
-from fedcohort.open_round import Answers, Numbers, OpenRound, Updates
-from fedcohort.planner import Planner
 from fedcohort.population import Population
-from fedcohort.roster import Clients, Groups, Id, Roster
-from fedcohort.saved_selector import FORMAT, Origin, arguments_of, read_state
-from fedcohort.selection_log import SelectionLog
 from fedcohort.similarity import UpdateMemory
 from fedcohort.streams import Stream, stream
-from fedcohort.updates import Array, Update
-from fedcohort.whole_file import write_arrays
 
 log = getLogger("fedcohort")
 

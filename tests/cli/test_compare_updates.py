@@ -9,9 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from command_line import SIZES, Result, refused, run
-from fedcohort import BalancedDesign, Stream, TournamentDesign, diagnostics, stream
+from fedcohort import diagnostics
 from fedcohort.cli.comparison import MEASURED_COHORTS
 from fedcohort.cli.sizes_file import read_federation
+from fedcohort.designs import BalancedDesign, TournamentDesign
+from fedcohort.streams import Stream, stream
 from fedcohort.synthetic import clustered_updates
 
 DEFAULT = [

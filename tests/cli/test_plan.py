@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from command_line import SIZES, refused, run
-from fedcohort import SizeClusteredDesign, Stream, stream
 from fedcohort.cli.design_names import next_design, selector_of
 from fedcohort.cli.plan import _some
 from fedcohort.cli.sizes_file import read_federation
+from fedcohort.designs import SizeClusteredDesign
+from fedcohort.streams import Stream, stream
 from populations import same
 
 

@@ -10,15 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import laws
-from fedcohort import (
-    Auto,
+from fedcohort import Auto, Population, diagnostics
+from fedcohort.designs import (
     AutoDesign,
     MultinomialDesign,
-    Population,
     SimilarityClusteredDesign,
     SizeClusteredDesign,
     TournamentDesign,
-    diagnostics,
 )
 from fedcohort.errors import DesignError
 from fedcohort.similarity import MergeTree

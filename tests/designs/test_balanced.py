@@ -12,14 +12,8 @@ from scipy.spatial.distance import pdist
 from scipy.stats import norm
 
 import laws
-from fedcohort import (
-    Balanced,
-    BalancedDesign,
-    MultinomialDesign,
-    Population,
-    TournamentDesign,
-    diagnostics,
-)
+from fedcohort import Balanced, Population, diagnostics
+from fedcohort.designs import BalancedDesign, MultinomialDesign, TournamentDesign
 from fedcohort.designs.walk import centred_points, walked
 from fedcohort.diagnostics import estimated_aggregate_variance
 from fedcohort.errors import DesignError

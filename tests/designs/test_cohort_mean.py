@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from fedcohort import CohortMean, CohortMeanDesign, Population, diagnostics
+from fedcohort import CohortMean, Population, diagnostics
+from fedcohort.designs import CohortMeanDesign
 from fedcohort.testing import agree
 from populations import larger_populations, rng
 

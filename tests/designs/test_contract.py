@@ -8,20 +8,21 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import laws
-from fedcohort import (
+from fedcohort import Design, Population
+from fedcohort.designs import (
+    RECIPES,
     AutoDesign,
     BalancedDesign,
     CohortMeanDesign,
     DeadlineDesign,
-    Design,
     DivFLDesign,
     FirstRespondersDesign,
     MultinomialDesign,
     NormOptimalDesign,
     OortDesign,
     PoissonDesign,
-    Population,
     PowerOfChoiceDesign,
+    Recipe,
     RoundRobinDesign,
     RowDesign,
     SimilarityClusteredDesign,
@@ -31,7 +32,6 @@ from fedcohort import (
     TournamentDesign,
     UniformDesign,
 )
-from fedcohort.designs import RECIPES, Recipe
 from fedcohort.errors import DesignError
 from fedcohort.similarity import MergeTree
 from fedcohort.testing import EVERYWHERE, OF_RECIPES, ONCE, Candidate, agree, follows_law

@@ -5,7 +5,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from fedcohort import Deadline, DeadlineDesign, Population, diagnostics
+from fedcohort import Deadline, Population, diagnostics
+from fedcohort.designs import DeadlineDesign
 from fedcohort.errors import DesignError
 from fedcohort.testing import agree
 from populations import rng

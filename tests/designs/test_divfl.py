@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcohort import DivFL, DivFLDesign, Population, diagnostics
+from fedcohort import DivFL, Population, diagnostics
+from fedcohort.designs import DivFLDesign
 from fedcohort.errors import DesignError
 from fedcohort.testing import agree
 from populations import rng

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fedcohort import FirstResponders, FirstRespondersDesign, Population, diagnostics
+from fedcohort import FirstResponders, Population, diagnostics
+from fedcohort.designs import FirstRespondersDesign
 from fedcohort.errors import DesignError
 from fedcohort.testing import agree
 from populations import rng

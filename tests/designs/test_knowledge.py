@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedcohort import Cohort, Design, MultinomialDesign, Population, Recipe, Selector
-from fedcohort.designs import Knowledge
+from fedcohort import Cohort, Design, Population, Recipe, Selector
+from fedcohort.designs import Knowledge, MultinomialDesign
 from fedcohort.errors import DesignError
 from fedcohort.similarity import UpdateMemory
 from populations import rng

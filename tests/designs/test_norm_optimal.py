@@ -5,14 +5,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fedcohort import (
-    MultinomialDesign,
-    NormOptimal,
-    NormOptimalDesign,
-    PoissonDesign,
-    Population,
-    diagnostics,
-)
+from fedcohort import NormOptimal, Population, diagnostics
+from fedcohort.designs import MultinomialDesign, NormOptimalDesign, PoissonDesign
 from fedcohort.designs.recipe import estimator_for
 from fedcohort.errors import DesignError
 from populations import CIFAR_SIZES, rng

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcohort import Oort, OortDesign, Population, diagnostics
-from fedcohort.designs import OortOptions
+from fedcohort import Oort, Population, diagnostics
+from fedcohort.designs import OortDesign, OortOptions
 from fedcohort.designs.oort import _utility
 from fedcohort.designs.systematic import SystematicDraw
 from fedcohort.errors import DesignError

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 
-from fedcohort import PoissonDesign, Population, diagnostics
+from fedcohort import Population, diagnostics
+from fedcohort.designs import PoissonDesign
 from laws import capped_chances
 from populations import CIFAR_SIZES, cohort_sizes, larger_populations, rng
 

@@ -5,7 +5,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from fedcohort import Population, PowerOfChoice, PowerOfChoiceDesign, diagnostics
+from fedcohort import Population, PowerOfChoice, diagnostics
+from fedcohort.designs import PowerOfChoiceDesign
 from fedcohort.errors import DesignError
 from fedcohort.testing import agree
 from populations import rng

@@ -8,14 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fedcohort import (
-    Population,
-    RoundRobin,
-    RoundRobinDesign,
-    Selector,
-    UniformDesign,
-    diagnostics,
-)
+from fedcohort import Population, RoundRobin, Selector, diagnostics
+from fedcohort.designs import RoundRobinDesign, UniformDesign
 from fedcohort.errors import DesignError
 from fedcohort.testing import agree
 from populations import larger_populations, rng

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from scipy.cluster.hierarchy import ClusterWarning
 from scipy.cluster.hierarchy import linkage as scipy_linkage
 
-from fedcohort import Population, SimilarityClustered, SimilarityClusteredDesign, diagnostics
+from fedcohort import Population, SimilarityClustered, diagnostics
+from fedcohort.designs import SimilarityClusteredDesign
 from fedcohort.designs.similarity_clustered import READINGS, Reading, _between_rows
 from fedcohort.errors import DesignError
 from fedcohort.similarity.measures import MEASURES, MeasureName

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from fedcohort import MultinomialDesign, Population, SizeClusteredDesign, diagnostics
+from fedcohort import Population, diagnostics
+from fedcohort.designs import MultinomialDesign, SizeClusteredDesign
 from fedcohort.errors import DesignError
 from populations import CIFAR_SIZES, cohort_sizes, larger_populations, populations, rng
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcohort import MultinomialDesign, Population, Stratified, StratifiedDesign, diagnostics
+from fedcohort import Population, Stratified, diagnostics
+from fedcohort.designs import MultinomialDesign, StratifiedDesign
 from fedcohort.errors import DesignError
 from fedcohort.testing import agree
 from populations import CIFAR_SIZES, larger_populations, rng

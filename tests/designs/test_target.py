@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcohort import Population, Recipe, Stratified, Target, TargetDesign
+from fedcohort import Population, Recipe, Stratified, Target
+from fedcohort.designs import TargetDesign
 from fedcohort.errors import DesignError
 from fedcohort.testing import agree
 from populations import cohort_sizes, larger_populations, rng

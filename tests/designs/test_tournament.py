@@ -13,15 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import laws
-from fedcohort import (
+from fedcohort import Population, Tournament
+from fedcohort.designs import (
     MultinomialDesign,
-    Population,
     SimilarityClusteredDesign,
     TargetDesign,
-    Tournament,
     TournamentDesign,
+    duels,
 )
-from fedcohort.designs import duels
 from fedcohort.similarity import GroupTree, MergeTree
 from fedcohort.testing import Counts
 from populations import CIFAR_SIZES, random_merges, rng

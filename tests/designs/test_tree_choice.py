@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import laws
-from fedcohort import Population, SimilarityClusteredDesign, TournamentDesign
+from fedcohort import Population
+from fedcohort.designs import SimilarityClusteredDesign, TournamentDesign
 from fedcohort.errors import DesignError
 from fedcohort.similarity import GroupTree, MergeTree
 from populations import random_merges, rng

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import laws
-from fedcohort import MultinomialDesign, Population, UniformDesign, diagnostics
+from fedcohort import Population, diagnostics
+from fedcohort.designs import MultinomialDesign, UniformDesign
 from fedcohort.testing import follows_law
 from populations import CIFAR_SIZES, rng
 
@@ -54,7 +55,7 @@ def test_all_subsets_are_equally_likely_however_they_are_drawn(
     few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both ways to draw, three of six; false alarms 1e-6 each."""
-    monkeypatch.setattr("fedcohort.subsets.FEW", few)
+    monkeypatch.setattr("fedcohort._subsets.FEW", few)
     design = UniformDesign(Population([3, 1, 4, 1, 5, 9]), 3)
 
     assert follows_law(design.draw_many(rng(), 100_000), laws.law(design))

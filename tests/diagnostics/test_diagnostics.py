@@ -3,17 +3,8 @@
 import numpy as np
 import pytest
 
-from fedcohort import (
-    DivFL,
-    MultinomialDesign,
-    Population,
-    PowerOfChoice,
-    SizeClusteredDesign,
-    Stratified,
-    Uniform,
-    UniformDesign,
-    diagnostics,
-)
+from fedcohort import DivFL, Population, PowerOfChoice, Stratified, Uniform, diagnostics
+from fedcohort.designs import MultinomialDesign, SizeClusteredDesign, UniformDesign
 from fedcohort.errors import DesignError
 from fedcohort.similarity import UpdateMemory
 from fedcohort.testing import agree

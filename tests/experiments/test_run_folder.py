@@ -12,15 +12,8 @@ import pytest
 
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
-from fedcohort import (
-    Multinomial,
-    Poisson,
-    SimilarityClustered,
-    SimilarityClusteredDesign,
-    SizeClustered,
-    Uniform,
-    __version__,
-)
+from fedcohort import Multinomial, Poisson, SimilarityClustered, SizeClustered, Uniform, __version__
+from fedcohort.designs import SimilarityClusteredDesign
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments import Results, RunFolder, execute, read_experiment, read_results
 from fedcohort.experiments.units import Trial

@@ -27,11 +27,11 @@ from fedcohort import (
     Recipe,
     SimilarityClustered,
     SizeClustered,
-    SizeClusteredDesign,
     Uniform,
 )
+from fedcohort._failures import OnFailure
+from fedcohort.designs import SizeClusteredDesign
 from fedcohort.errors import SelectorError
-from fedcohort.failures import OnFailure
 from fedcohort.flower import CohortStrategy
 from flower.federation import (
     SIZES,

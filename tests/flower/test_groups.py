@@ -12,7 +12,8 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flwr.serverapp.strategy import FedAvg
 
-from fedcohort import Design, Multinomial, Population, Recipe, RowDesign, Stratified, Target
+from fedcohort import Design, Multinomial, Population, Recipe, Stratified, Target
+from fedcohort.designs import RowDesign
 from fedcohort.designs.recipe import Knowledge
 from fedcohort.errors import FedcohortError, PopulationError
 from fedcohort.flower import CohortStrategy

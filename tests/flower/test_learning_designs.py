@@ -9,9 +9,10 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flwr.serverapp.strategy import FedAvg
 
-from fedcohort import Auto, Population, Recipe, Stream, Tournament, stream
+from fedcohort import Auto, Population, Recipe, Tournament
 from fedcohort.flower import CohortStrategy
 from fedcohort.similarity import CountSketch, UpdateMemory
+from fedcohort.streams import Stream, stream
 from flower.differences import THETA, Federation, update_in
 from flower.federation import DIMENSION, SIZES, flat, model
 

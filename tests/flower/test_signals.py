@@ -23,10 +23,9 @@ from fedcohort import (
     PowerOfChoice,
     RoundRobin,
     Selector,
-    Stream,
-    stream,
 )
 from fedcohort.flower import CohortStrategy, register_signal_queries
+from fedcohort.streams import Stream, stream
 from flower.federation import SIZES, client_app, drawn, flat, grid_of, model, one_round
 from flower.in_process import InProcessGrid
 

@@ -26,12 +26,11 @@ from fedcohort import (
     Selector,
     SimilarityClustered,
     SizeClustered,
-    Stream,
     Uniform,
-    stream,
 )
 from fedcohort.errors import FlowerError, SelectorError
 from fedcohort.flower import CohortStrategy, register_size_query
+from fedcohort.streams import Stream, stream
 from flower.federation import (
     SIZES,
     client_app,

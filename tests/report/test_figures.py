@@ -3,13 +3,8 @@
 import numpy as np
 import pytest
 
-from fedcohort import (
-    MultinomialDesign,
-    Population,
-    SizeClusteredDesign,
-    UniformDesign,
-    diagnostics,
-)
+from fedcohort import Population, diagnostics
+from fedcohort.designs import MultinomialDesign, SizeClusteredDesign, UniformDesign
 from populations import CIFAR_SIZES, rng
 
 pytest.importorskip("matplotlib", reason="the extra 'report' is not installed")

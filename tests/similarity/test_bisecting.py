@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from fedcohort import MultinomialDesign, Population, TournamentDesign
+from fedcohort import Population
+from fedcohort.designs import MultinomialDesign, TournamentDesign
 from fedcohort.similarity import bisected, bisecting
 from fedcohort.synthetic import clustered_updates, dirichlet_updates, unbalanced_sizes
 from fedcohort.testing import FALSE_ALARM

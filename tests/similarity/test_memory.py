@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedcohort import Population, Tournament, TournamentDesign
+from fedcohort import Population, Tournament
+from fedcohort.designs import TournamentDesign
 from fedcohort.errors import MemoryOfUpdatesError
 from fedcohort.similarity import memory as memory_module
 from fedcohort.similarity.measures import inner_products

@@ -19,14 +19,11 @@ from fedcohort import (
     Recipe,
     SimilarityClustered,
     SizeClustered,
-    Stream,
     Target,
     Tournament,
     Uniform,
-    UniformDesign,
-    stream,
 )
-from fedcohort.designs import Knowledge
+from fedcohort.designs import Knowledge, UniformDesign
 from fedcohort.designs.signals import Request
 from fedcohort.errors import DesignError, SelectorError, SimulationError
 from fedcohort.simulation import (
@@ -42,6 +39,7 @@ from fedcohort.simulation import (
     one_class_shards,
 )
 from fedcohort.simulation.cost import idle_cost
+from fedcohort.streams import Stream, stream
 from scripted_recipes import Asking
 
 DATA = one_class_shards(

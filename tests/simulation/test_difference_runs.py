@@ -18,16 +18,14 @@ from fedcohort import (
     Auto,
     Difference,
     Multinomial,
-    MultinomialDesign,
     Poisson,
     Recipe,
     SimilarityClustered,
     SizeClustered,
-    Stream,
     Tournament,
     Uniform,
-    stream,
 )
+from fedcohort.designs import MultinomialDesign
 from fedcohort.designs.recipe import Memory
 from fedcohort.errors import AggregationError, SimulationError
 from fedcohort.simulation import (
@@ -43,6 +41,7 @@ from fedcohort.simulation import (
 )
 from fedcohort.simulation.batches import Lane
 from fedcohort.simulation.models import flat_parameters, make_model
+from fedcohort.streams import Stream, stream
 from populations import rng
 from simulation_twin import plain_update
 

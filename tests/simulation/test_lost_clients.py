@@ -12,9 +12,9 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 import torch
 
-from fedcohort import Multinomial, Recipe, Selector, SizeClustered, Stream, Uniform, stream
+from fedcohort import Multinomial, Recipe, Selector, SizeClustered, Uniform
+from fedcohort._failures import OnFailure
 from fedcohort.errors import SelectorError, SimulationError
-from fedcohort.failures import OnFailure
 from fedcohort.simulation import (
     Devices,
     History,
@@ -27,6 +27,7 @@ from fedcohort.simulation import (
     one_class_shards,
 )
 from fedcohort.simulation.local_trainer import LocalTrainer
+from fedcohort.streams import Stream, stream
 from populations import rng
 
 TRAINING = LocalTraining(steps=3, batch_size=6, lr=0.1)

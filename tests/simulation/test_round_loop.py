@@ -19,20 +19,16 @@ from torch.nn.functional import cross_entropy
 from fedcohort import (
     Balanced,
     Multinomial,
-    MultinomialDesign,
     Poisson,
     Population,
     Recipe,
     SimilarityClustered,
-    SimilarityClusteredDesign,
     SizeClustered,
-    Stream,
     Target,
     Uniform,
     diagnostics,
-    stream,
 )
-from fedcohort.designs import Knowledge, RowDesign
+from fedcohort.designs import Knowledge, MultinomialDesign, RowDesign, SimilarityClusteredDesign
 from fedcohort.errors import SimulationError
 from fedcohort.simulation import (
     FederatedData,
@@ -47,6 +43,7 @@ from fedcohort.simulation import (
 )
 from fedcohort.simulation.batches import Lane
 from fedcohort.simulation.models import flat_parameters, make_model
+from fedcohort.streams import Stream, stream
 from populations import rng
 from simulation_twin import load, plain_update
 

@@ -13,15 +13,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedcohort import (
-    Multinomial,
-    Population,
-    Recipe,
-    SimilarityClustered,
-    Stream,
-    Uniform,
-    stream,
-)
+from fedcohort import Multinomial, Population, Recipe, SimilarityClustered, Uniform
 from fedcohort.designs.signals import AskedSignal, Request, SignalName
 from fedcohort.errors import SelectorError, SimulationError
 from fedcohort.simulation import (
@@ -37,6 +29,7 @@ from fedcohort.simulation import (
 from fedcohort.simulation.batches import Lane
 from fedcohort.simulation.local_trainer import LocalTrainer
 from fedcohort.simulation.models import flat_parameters, make_model
+from fedcohort.streams import Stream, stream
 from scripted_recipes import Asking, Scripted
 from simulation_twin import load, plain_update
 

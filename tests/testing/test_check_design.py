@@ -11,19 +11,15 @@ import pytest
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedcohort import (
-    Design,
-    Multinomial,
-    Plan,
-    Population,
-    Recipe,
+from fedcohort import Design, Multinomial, Plan, Population, Recipe
+from fedcohort.cohort import Cohort
+from fedcohort.designs import (
+    Knowledge,
     RowDesign,
     SimilarityClusteredDesign,
     SizeClusteredDesign,
     TargetDesign,
 )
-from fedcohort.cohort import Cohort
-from fedcohort.designs import Knowledge
 from fedcohort.designs.base import count_matrix
 from fedcohort.designs.chosen import ChosenDesign
 from fedcohort.designs.recipe import known_updates

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from fedcohort._version import __version__
 from fedcohort.cli.compare import compare
 from fedcohort.cli.design_names import DESIGN_LINES
 from fedcohort.cli.doctor import doctor
@@ -17,7 +18,6 @@ from fedcohort.cli.report import report
 from fedcohort.cli.run import resume, run
 from fedcohort.cli.runs import runs
 from fedcohort.errors import FedcohortError
-from fedcohort.version import __version__
 
 # The base of all complaints about arguments. Newer releases of typer carry a click of their own,
 # so that it cannot be imported from click.

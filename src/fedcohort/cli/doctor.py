@@ -15,9 +15,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from fedcohort._version import __version__
 from fedcohort.cli.options import AsJson
 from fedcohort.cli.plain_console import plain_console
-from fedcohort.version import __version__
 
 #: A requirement as the package's metadata has it: a name, the oldest release that will do, and
 #: the extra that brings it.

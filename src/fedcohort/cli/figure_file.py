@@ -6,9 +6,9 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedcohort._extras import import_extra
+from fedcohort._whole_file import replace_whole
 from fedcohort.errors import InputError
-from fedcohort.extras import import_extra
-from fedcohort.whole_file import replace_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,6 +11,7 @@ import typer
 from rich import box
 from rich.table import Table
 
+from fedcohort._whole_file import replace_whole
 from fedcohort.cli.completion import a_design
 from fedcohort.cli.design_names import next_design, notes_on, selector_of
 from fedcohort.cli.figure_file import check_figure_path, save_figure
@@ -19,7 +20,6 @@ from fedcohort.cli.plain_console import plain_console
 from fedcohort.cli.sizes_file import read_federation
 from fedcohort.designs import Design, RowDesign
 from fedcohort.errors import InputError
-from fedcohort.whole_file import replace_whole
 
 #: Members of a distribution that are named in the table.
 NAMED_MEMBERS = 4

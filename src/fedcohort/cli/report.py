@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedcohort._extras import import_extra
 from fedcohort.cli.completion import a_run_folder, one_of
 from fedcohort.cli.runs_folder import RUNS, latest_run
 from fedcohort.errors import InputError
-from fedcohort.extras import import_extra
 from fedcohort.report import FIGURE_KINDS
 
 if TYPE_CHECKING:

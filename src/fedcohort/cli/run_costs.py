@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from rich import box
 from rich.table import Table
 
+from fedcohort._extras import import_extra
 from fedcohort.cli.figure_file import save_figure
 from fedcohort.cli.plain_console import plain_console
 from fedcohort.errors import InputError
-from fedcohort.extras import import_extra
 
 if TYPE_CHECKING:
     from fedcohort.experiments.costs import Price

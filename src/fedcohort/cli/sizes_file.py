@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.arguments import did_you_mean
+from fedcohort._arguments import did_you_mean
+from fedcohort._roster import Roster
 from fedcohort.errors import InputError, PopulationError
 from fedcohort.population import Population
-from fedcohort.roster import Roster
 
 #: Columns of a CSV file, and the key of a JSON object that holds the same.
 COLUMNS = {"size": "sizes", "id": "ids", "group": "groups"}

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from fedcohort.arguments import checked_choice
+from fedcohort._arguments import checked_choice
 from fedcohort.designs.base import Design
 from fedcohort.designs.multinomial import MultinomialDesign
 from fedcohort.designs.recipe import Knowledge, known_updates

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from fedcohort.arguments import UNIT_LIMIT, checked_cohort_size, checked_rng, checked_rounds
+from fedcohort._arguments import UNIT_LIMIT, checked_cohort_size, checked_rng, checked_rounds
 from fedcohort.cohort import Cohort
 from fedcohort.designs.spread import spread
 from fedcohort.errors import DesignError

@@ -5,9 +5,9 @@ from operator import index
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort._subsets import draw_subsets
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
-from fedcohort.subsets import draw_subsets
 
 #: Candidates for each member of the cohort, where nothing else is said.
 CANDIDATES_A_DRAW = 3

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 
-from fedcohort.arguments import did_you_mean
+from fedcohort._arguments import did_you_mean
 from fedcohort.designs.auto import Auto
 from fedcohort.designs.balanced import Balanced
 from fedcohort.designs.cohort_mean import CohortMean

@@ -7,7 +7,7 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedcohort.arguments import checked_rng
+from fedcohort._arguments import checked_rng
 from fedcohort.designs.base import drawable_clients
 from fedcohort.designs.candidates import equal_candidates, n_candidates
 from fedcohort.designs.chosen import ChosenDesign, smallest

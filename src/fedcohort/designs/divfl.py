@@ -7,7 +7,7 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort.arguments import checked_rng
+from fedcohort._arguments import checked_rng
 from fedcohort.designs.base import drawable_clients
 from fedcohort.designs.chosen import ChosenDesign
 from fedcohort.designs.recipe import Knowledge, Recipe, known_updates

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedcohort.arguments import checked_rng
+from fedcohort._arguments import checked_rng
 from fedcohort.designs.base import Design, count_matrix, drawable_clients
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.designs.signals import PAST, SignalName, Signals, checked_signal

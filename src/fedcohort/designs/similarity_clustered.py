@@ -6,8 +6,8 @@ from typing import ClassVar, Literal, final, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort.allocation import fill_groups, whole_rows
-from fedcohort.arguments import checked_choice
+from fedcohort._allocation import fill_groups, whole_rows
+from fedcohort._arguments import checked_choice
 from fedcohort.designs.base import RowDesign
 from fedcohort.designs.recipe import Knowledge, known_updates
 from fedcohort.designs.tree_choice import Products, Tree, TreeRecipe, check_options, chosen_tree

@@ -6,8 +6,8 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.allocation import Entries, descending, overlaps, whole_rows
-from fedcohort.arguments import checked_rng
+from fedcohort._allocation import Entries, descending, overlaps, whole_rows
+from fedcohort._arguments import checked_rng
 from fedcohort.designs.base import RowDesign
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.plan import Plan

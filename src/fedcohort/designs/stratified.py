@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from fedcohort.arguments import checked_choice, checked_rng, group_numbers
+from fedcohort._arguments import checked_choice, checked_rng, group_numbers
 from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design, count_matrix
 from fedcohort.designs.recipe import Knowledge, Recipe, known_updates

@@ -7,8 +7,8 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.allocation import Entries, fill_groups, overlaps, whole_rows
-from fedcohort.arguments import checked_rng, group_numbers
+from fedcohort._allocation import Entries, fill_groups, overlaps, whole_rows
+from fedcohort._arguments import checked_rng, group_numbers
 from fedcohort.designs.base import RowDesign
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.plan import Plan

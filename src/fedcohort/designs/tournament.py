@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from fedcohort.arguments import group_numbers
+from fedcohort._arguments import group_numbers
 from fedcohort.designs.base import Design, count_matrix
 from fedcohort.designs.duels import Duels
 from fedcohort.designs.recipe import Knowledge, known_updates

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort.arguments import checked_choice, checked_rng
+from fedcohort._arguments import checked_choice, checked_rng
 from fedcohort.designs.recipe import Knowledge, Recipe, known_products
 from fedcohort.errors import DesignError
 from fedcohort.similarity.measures import MEASURES, MeasureName, angles, checked_updates

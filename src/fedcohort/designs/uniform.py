@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from fedcohort._subsets import draw_subsets
 from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design, count_matrix, drawable_clients
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.designs.spread import spread
 from fedcohort.population import Population
-from fedcohort.subsets import draw_subsets
 
 
 @final

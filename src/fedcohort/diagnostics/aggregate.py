@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedcohort.arguments import checked_rng, checked_rounds
+from fedcohort._arguments import checked_rng, checked_rounds
 from fedcohort.designs.base import Design
 from fedcohort.errors import DesignError
 from fedcohort.similarity.measures import checked_updates
@@ -40,7 +40,8 @@ def aggregate_variance(design: Design, updates: ArrayLike) -> float:
 
     Examples
     --------
-    >>> from fedcohort import MultinomialDesign, Population
+    >>> from fedcohort import Population
+    >>> from fedcohort.designs import MultinomialDesign
     >>> aggregate_variance(MultinomialDesign(Population([6, 2]), cohort_size=3), [[1.0], [5.0]])
     1.0
     """
@@ -57,7 +58,8 @@ def estimated_aggregate_variance(
 
     Examples
     --------
-    >>> from fedcohort import MultinomialDesign, Population
+    >>> from fedcohort import Population
+    >>> from fedcohort.designs import MultinomialDesign
     >>> design, rng = MultinomialDesign(Population([6, 2]), cohort_size=3), np.random.default_rng(0)
     >>> estimate = estimated_aggregate_variance(design, [[1.0], [5.0]], rng=rng, rounds=10_000)
     >>> abs(estimate.value - 1.0) < 4 * estimate.standard_error < 0.1

@@ -11,7 +11,8 @@ def inclusion_probability(design: Design) -> NDArray[np.float64]:
 
     Examples
     --------
-    >>> from fedcohort import MultinomialDesign, Population
+    >>> from fedcohort import Population
+    >>> from fedcohort.designs import MultinomialDesign
     >>> inclusion_probability(MultinomialDesign(Population([6, 2]), 2)).round(6).tolist()
     [0.9375, 0.4375]
     """
@@ -23,7 +24,8 @@ def max_count(design: Design) -> NDArray[np.int64]:
 
     Examples
     --------
-    >>> from fedcohort import MultinomialDesign, Population
+    >>> from fedcohort import Population
+    >>> from fedcohort.designs import MultinomialDesign
     >>> max_count(MultinomialDesign(Population([6, 0]), cohort_size=2)).tolist()
     [2, 0]
     """
@@ -35,7 +37,8 @@ def expected_distinct(design: Design) -> float:
 
     Examples
     --------
-    >>> from fedcohort import MultinomialDesign, Population
+    >>> from fedcohort import Population
+    >>> from fedcohort.designs import MultinomialDesign
     >>> expected_distinct(MultinomialDesign(Population([6, 2]), cohort_size=2))
     1.375
     """

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.arguments import checked_rng, checked_rounds
+from fedcohort._arguments import checked_rng, checked_rounds
 from fedcohort.designs.recipe import Recipe
 from fedcohort.designs.signals import Signals
 from fedcohort.errors import DesignError

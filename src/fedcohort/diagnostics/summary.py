@@ -43,7 +43,8 @@ def summary(design: Design) -> Summary:
 
     Examples
     --------
-    >>> from fedcohort import MultinomialDesign, Population
+    >>> from fedcohort import Population
+    >>> from fedcohort.designs import MultinomialDesign
     >>> summary(MultinomialDesign(Population([6, 2]), cohort_size=2)).expected_distinct
     1.375
     """

@@ -15,7 +15,8 @@ def bias(design: Design) -> NDArray[np.float64]:
 
     Examples
     --------
-    >>> from fedcohort import Population, UniformDesign
+    >>> from fedcohort import Population
+    >>> from fedcohort.designs import UniformDesign
     >>> bias(UniformDesign(Population([6, 2]), cohort_size=1)).tolist()
     [-0.375, -0.125]
     """
@@ -27,7 +28,8 @@ def weight_variance(design: Design) -> NDArray[np.float64]:
 
     Examples
     --------
-    >>> from fedcohort import MultinomialDesign, Population
+    >>> from fedcohort import Population
+    >>> from fedcohort.designs import MultinomialDesign
     >>> weight_variance(MultinomialDesign(Population([6, 2]), cohort_size=3)).tolist()
     [0.0625, 0.0625]
     """
@@ -39,7 +41,8 @@ def weight_covariance(design: Design) -> NDArray[np.float64]:
 
     Examples
     --------
-    >>> from fedcohort import MultinomialDesign, Population
+    >>> from fedcohort import Population
+    >>> from fedcohort.designs import MultinomialDesign
     >>> weight_covariance(MultinomialDesign(Population([6, 2]), cohort_size=3)).tolist()
     [[0.0625, -0.0625], [-0.0625, 0.0625]]
     """

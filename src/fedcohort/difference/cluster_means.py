@@ -8,8 +8,8 @@ from typing import final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedcohort._updates import Array, as_numpy, double, like, zero_rows
 from fedcohort.difference.control_variates import ControlVariates
-from fedcohort.updates import Array, as_numpy, double, like, zero_rows
 
 
 @final

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedcohort._updates import Array, as_numpy, like
 from fedcohort.errors import AggregationError
 from fedcohort.population import IMPORTANCE_TOLERANCE
-from fedcohort.updates import Array, as_numpy, like
 
 
 class ControlVariates(ABC):

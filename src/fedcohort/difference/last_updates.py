@@ -8,8 +8,8 @@ from typing import final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedcohort._updates import Array, double, like, zero_rows
 from fedcohort.difference.control_variates import ControlVariates
-from fedcohort.updates import Array, double, like, zero_rows
 
 #: Numbers that are turned to float64 at a time, 32 MB.
 NUMBERS_AT_ONCE = 2**22

@@ -10,11 +10,11 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedcohort._updates import Array
 from fedcohort.difference.cluster_means import ClusterMeans
 from fedcohort.difference.control_variates import ControlVariates
 from fedcohort.difference.last_updates import LastUpdates
 from fedcohort.errors import AggregationError
-from fedcohort.updates import Array
 
 #: How updates are aggregated, by name.
 EstimatorName = Literal["plain", "difference"]

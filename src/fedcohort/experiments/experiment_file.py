@@ -15,7 +15,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from fedcohort.arguments import did_you_mean
+from fedcohort._arguments import did_you_mean
 from fedcohort.errors import ExperimentError, SimulationError
 from fedcohort.experiments.data_settings import (
     Dirichlet,

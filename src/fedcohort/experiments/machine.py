@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from fedcohort.version import __version__
+from fedcohort._version import __version__
 
 PACKAGES = ("numpy", "scipy", "torch", "pyarrow", "pydantic", "scikit-learn")
 

@@ -23,6 +23,7 @@ from typing import Any, final
 
 import pyarrow.parquet as pq
 
+from fedcohort._whole_file import write_whole
 from fedcohort.errors import ExperimentError, WriteError
 from fedcohort.experiments.device_settings import EqualDevices
 from fedcohort.experiments.lock import is_locked
@@ -31,7 +32,6 @@ from fedcohort.experiments.parts import part_files
 from fedcohort.experiments.settings import Experiment
 from fedcohort.experiments.tables import SCHEMAS
 from fedcohort.experiments.units import Unit, plan_units
-from fedcohort.whole_file import write_whole
 
 #: Of run.json and the tables; a folder with another number is refused, not guessed at.
 SCHEMA = 1

@@ -11,6 +11,7 @@ import pyarrow as pa
 import torch
 from threadpoolctl import threadpool_limits
 
+from fedcohort._whole_file import write_whole
 from fedcohort.errors import (
     DesignError,
     ExperimentError,
@@ -44,7 +45,6 @@ from fedcohort.simulation import (
     Run,
     Simulation,
 )
-from fedcohort.whole_file import write_whole
 
 log = logging.getLogger(__name__)
 

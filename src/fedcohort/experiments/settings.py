@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from fedcohort._failures import OnFailure
 from fedcohort.difference import Difference, EstimatorName
 from fedcohort.experiments.data_settings import Data
 from fedcohort.experiments.device_settings import DeviceTable, EqualDevices
 from fedcohort.experiments.own_model import OwnModel
 from fedcohort.experiments.settings_table import Count, Label, Number, Table
-from fedcohort.failures import OnFailure
 from fedcohort.simulation import (
     Dataset,
     LocalTraining,

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from fedcohort._whole_file import replace_whole
 from fedcohort.designs import (
     BalancedDesign,
     Design,
@@ -21,7 +22,6 @@ from fedcohort.designs import (
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.units import Trial
 from fedcohort.simulation import Devices, FederatedData, History
-from fedcohort.whole_file import replace_whole
 
 TRIAL = [("panel", pa.string()), ("design", pa.string()), ("seed", pa.int64())]
 

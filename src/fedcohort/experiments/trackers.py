@@ -12,11 +12,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, final
 
-from fedcohort.arguments import did_you_mean
+from fedcohort._arguments import did_you_mean
+from fedcohort._extras import import_extra
 from fedcohort.errors import ExperimentError, MissingExtraError
 from fedcohort.experiments.tables import COST
 from fedcohort.experiments.units import Trial
-from fedcohort.extras import import_extra
 from fedcohort.simulation import Round
 
 

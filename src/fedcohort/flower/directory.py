@@ -11,7 +11,7 @@ import numpy as np
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fedcohort.arguments import checked_choice
+from fedcohort._arguments import checked_choice
 from fedcohort.flower.queries import ask_sizes
 
 log = getLogger("flwr.fedcohort")

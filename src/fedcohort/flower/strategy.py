@@ -14,12 +14,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedcohort.client_records import below
+from fedcohort._client_records import below
+from fedcohort._failures import OnFailure, check_equal_draws
+from fedcohort._selection_log import SelectionLog
+from fedcohort._whole_file import read_arrays, write_arrays
 from fedcohort.designs import Recipe
 from fedcohort.designs.signals import Request
 from fedcohort.difference import Difference, EstimatorName
 from fedcohort.errors import FlowerError
-from fedcohort.failures import OnFailure, check_equal_draws
 from fedcohort.flower.averaging import averaged
 from fedcohort.flower.directory import Directory, Names
 from fedcohort.flower.grid_view import FirstAnswers, wait_for_nodes
@@ -40,9 +42,7 @@ from fedcohort.flower.inner_strategy import (
 from fedcohort.flower.queries import ask_signal
 from fedcohort.flower.replies import Decode, ReplyCheck, SentModel, TrainingRound
 from fedcohort.population import Label
-from fedcohort.selection_log import SelectionLog
 from fedcohort.selector import Selector
-from fedcohort.whole_file import read_arrays, write_arrays
 
 log = getLogger("flwr.fedcohort")
 

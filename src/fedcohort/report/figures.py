@@ -13,6 +13,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fedcohort._whole_file import replace_whole
 from fedcohort.errors import InputError
 from fedcohort.experiments.costs import COSTS
 from fedcohort.experiments.results import Results
@@ -22,7 +23,6 @@ from fedcohort.report import FIGURE_KINDS
 from fedcohort.report.class_shares import draw_class_samples, draw_class_shares
 from fedcohort.report.curve_axes import Pen
 from fedcohort.report.main_class import main_class_order
-from fedcohort.whole_file import replace_whole
 
 #: No dates and no random names: drawing again gives the same bytes.
 METADATA: dict[str, dict[str, Any]] = {

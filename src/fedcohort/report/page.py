@@ -9,12 +9,12 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from fedcohort._extras import import_extra
+from fedcohort._whole_file import write_whole
 from fedcohort.experiments.results import Results
-from fedcohort.extras import import_extra
 from fedcohort.report.colours import class_colours, design_colours, design_dashes, design_labels
 from fedcohort.report.page_text import panel_text, setup_text
 from fedcohort.report.panel_data import panel_data
-from fedcohort.whole_file import write_whole
 
 #: Of a curve; many designs and panels share fewer, to keep the page's data within some megabytes.
 MOST_POINTS, FEWEST_POINTS = 500, 60

@@ -9,10 +9,10 @@ from typing import Self, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedcohort._whole_file import read_arrays, write_arrays
 from fedcohort.errors import MemoryOfUpdatesError
 from fedcohort.similarity.measures import inner_products
 from fedcohort.similarity.sketch import CountSketch
-from fedcohort.whole_file import read_arrays, write_arrays
 
 FORMAT = "fedcohort update memory 2"
 NEVER = -1

@@ -9,8 +9,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort._extras import import_extra
 from fedcohort.errors import DesignError
-from fedcohort.extras import import_extra
 from fedcohort.similarity.bisecting import bisected
 from fedcohort.similarity.measures import MEASURES, MeasureName, largest_entries
 from fedcohort.similarity.trees import GroupTree, Linkage, MergeTree, cut_tree, merge_tree

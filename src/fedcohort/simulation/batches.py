@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort._subsets import draw_subsets
 from fedcohort.simulation.local_training import LocalTraining
 from fedcohort.streams import Stream, stream
-from fedcohort.subsets import draw_subsets
 
 #: The positions of every batch, padded with 0, and the batches' lengths.
 Batches = tuple[NDArray[np.int64], NDArray[np.int64]]

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort._whole_file import read_arrays, write_arrays
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.history import History
-from fedcohort.whole_file import read_arrays, write_arrays
 
 FORMAT = "fedcohort checkpoint 2"
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedcohort._extras import import_extra
+from fedcohort._whole_file import write_whole
 from fedcohort.errors import DataError
-from fedcohort.extras import import_extra
-from fedcohort.whole_file import write_whole
 
 log = logging.getLogger(__name__)
 

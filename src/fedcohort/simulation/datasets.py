@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort.arguments import did_you_mean
+from fedcohort._arguments import did_you_mean
+from fedcohort._extras import import_extra
 from fedcohort.errors import DataError
-from fedcohort.extras import import_extra
 from fedcohort.simulation.data_folder import RemoteFile, data_folder, fetch, unpack
 from fedcohort.simulation.original_files import read_cifar, read_idx
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedcohort.arguments import did_you_mean
+from fedcohort._arguments import did_you_mean
 from fedcohort.errors import DataError
 from fedcohort.simulation.availability import Availability
 from fedcohort.simulation.devices import Devices

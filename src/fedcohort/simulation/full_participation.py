@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedcohort._updates import as_numpy
 from fedcohort.designs import Design
 from fedcohort.difference import ControlVariates
 from fedcohort.simulation.batches import Lane
@@ -18,7 +19,6 @@ from fedcohort.simulation.full_gradients import FullGradients
 from fedcohort.simulation.local_trainer import LocalTrainer
 from fedcohort.simulation.oracle import Yardstick, yardstick
 from fedcohort.simulation.runs import Run
-from fedcohort.updates import as_numpy
 
 #: Clients whose models fill so many bytes train together.
 YARDSTICK_BYTES = 2**30

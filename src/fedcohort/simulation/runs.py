@@ -8,11 +8,11 @@ from operator import index
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedcohort._failures import FailureRule, OnFailure
 from fedcohort.designs import Recipe
 from fedcohort.designs.recipe import estimator_for
 from fedcohort.difference import Difference, EstimatorName
 from fedcohort.errors import SimulationError
-from fedcohort.failures import FailureRule, OnFailure
 from fedcohort.selector import Selector
 from fedcohort.simulation.devices import Devices
 from fedcohort.simulation.federated_data import FederatedData

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcohort.client_records import below
+from fedcohort._client_records import below
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Design, RowDesign
 from fedcohort.designs.signals import Request, Signals

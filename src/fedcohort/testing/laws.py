@@ -21,7 +21,7 @@ def law_of_rows(design: Design) -> Law:
     Examples
     --------
     >>> import numpy as np
-    >>> from fedcohort import SizeClusteredDesign
+    >>> from fedcohort.designs import SizeClusteredDesign
     >>> law = law_of_rows(
     ...     SizeClusteredDesign(Population([5, 3, 2]), 2, rng=np.random.default_rng(0))
     ... )

@@ -10,12 +10,12 @@ from typing import TypeVar, final
 
 import numpy as np
 
-from fedcohort.client_records import ClientRecords
+from fedcohort._client_records import ClientRecords
+from fedcohort._failures import FailureRule
 from fedcohort.designs import Design, Recipe
 from fedcohort.designs.recipe import Knowledge, Memory
 from fedcohort.designs.signals import ASKED, Request, Signals
 from fedcohort.errors import DesignError, SelectorError
-from fedcohort.failures import FailureRule
 from fedcohort.population import Population
 from fedcohort.similarity import UpdateMemory
 from fedcohort.streams import Stream, stream

@@ -11,10 +11,10 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort._roster import Id, Roster
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Design, RowDesign
 from fedcohort.errors import WriteError
-from fedcohort.roster import Id, Roster
 from fedcohort.streams import Stream, stream
 
 log = getLogger("fedcohort")

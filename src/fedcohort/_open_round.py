@@ -10,14 +10,14 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedcohort._client_records import ClientRecords
+from fedcohort._failures import Draws, FailureRule
+from fedcohort._roster import Id, Roster
+from fedcohort._updates import Array, Layout, Rows, Update, joined, stretched
 from fedcohort.aggregation import aggregate
-from fedcohort.client_records import ClientRecords
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Design
 from fedcohort.errors import AggregationError, SelectorError
-from fedcohort.failures import Draws, FailureRule
-from fedcohort.roster import Id, Roster
-from fedcohort.updates import Array, Layout, Rows, Update, joined, stretched
 
 log = getLogger("fedcohort")
 

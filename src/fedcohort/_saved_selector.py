@@ -11,11 +11,11 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort._failures import FailureRule
+from fedcohort._whole_file import read_arrays
 from fedcohort.designs import RECIPES, Recipe
 from fedcohort.difference import Difference
 from fedcohort.errors import SelectorError
-from fedcohort.failures import FailureRule
-from fedcohort.whole_file import read_arrays
 
 FORMAT = "fedcohort selector 1"
 

@@ -9,7 +9,7 @@ from typing import Literal, final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.arguments import checked_choice
+from fedcohort._arguments import checked_choice
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Design
 from fedcohort.errors import SelectorError

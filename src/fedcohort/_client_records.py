@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort._updates import Array, as_numpy, finite_rows, like, row_norms, same_place
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Recipe
 from fedcohort.designs.signals import ASKED, PAST
@@ -17,7 +18,6 @@ from fedcohort.difference import ControlVariates, Difference
 from fedcohort.errors import SelectorError
 from fedcohort.population import Population
 from fedcohort.similarity import UpdateMemory
-from fedcohort.updates import Array, as_numpy, finite_rows, like, row_norms, same_place
 
 State = dict[str, NDArray[Any]]
 #: A recipe's own arrays, by name.
