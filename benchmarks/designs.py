@@ -19,16 +19,25 @@ from typing import Any
 
 import numpy as np
 
-from fedcohort import Design, Population, SimilarityClustered
+from fedcohort import (
+    Auto,
+    Design,
+    Population,
+    Recipe,
+    SimilarityClustered,
+    Tournament,
+    UpdateMemory,
+)
 from fedcohort.designs import (
+    AutoDesign,
     MultinomialDesign,
     PoissonDesign,
     SimilarityClusteredDesign,
     SizeClusteredDesign,
     TargetDesign,
+    TournamentDesign,
     UniformDesign,
 )
-from fedcohort.similarity import UpdateMemory
 from measurement import cell_or, in_own_process, machine, peak_megabytes
 
 CLIENTS = (10**2, 10**3, 10**4, 10**5, 10**6)
@@ -123,6 +132,29 @@ def kept_products_cell(n: int, m: int) -> dict[str, float]:
     return {"kept_s": kept, "anew_s": anew, "ratio": kept / anew}
 
 
+def auto_cell(n: int, m: int) -> dict[str, float]:
+    """Measure what choosing among four designs adds to building the tournament alone."""
+    rng = np.random.default_rng(0)
+    population, memory = Population(rng.integers(1, 1001, size=n)), UpdateMemory(n, DIMENSION)
+    updates = rng.standard_normal((n, DIMENSION), dtype=np.float32)
+    memory.record(np.arange(n), updates, round_=0)
+
+    def a_round(recipe: Recipe) -> Design:
+        clients = rng.choice(n, m, replace=False)
+        memory.record(clients, updates[clients], round_=1)
+        return recipe.build(population, memory=memory, round_=1, rng=rng)
+
+    a_round(Auto(m))
+    four = Population([5, 3, 2, 2])
+    return {
+        "updates_ratio": median_seconds(lambda: AutoDesign(population, m, updates, rng=0), 5)
+        / median_seconds(lambda: TournamentDesign(population, m, updates, rng=0), 5),
+        "memory_ratio": median_seconds(lambda: a_round(Auto(m)), 9)
+        / median_seconds(lambda: a_round(Tournament(m)), 9),
+        "million_draws_s": median_seconds(lambda: Auto(10**6).build(four, rng=0), 3),
+    }
+
+
 def plain_angle(x: np.ndarray, y: np.ndarray) -> float:
     """Return the angle of one pair as a plain loop computes it."""
     cosine = np.sum(x * y) / np.sqrt(np.sum(x**2) * np.sum(y**2))
@@ -164,11 +196,20 @@ def measure_all(show: Callable[[str], None]) -> dict[str, Any]:
         f"{'10 of 1000 changed':>24}: {kept['kept_s']:.2f} s with kept products, "
         f"{kept['anew_s']:.2f} s without, ratio {kept['ratio']:.3f}"
     )
-    results["bars"] = bars(cells, similar)
+    auto = in_own_process(__file__, "auto", 539, 10)
+    results["auto"] = auto
+    show(
+        f"{'auto / tournament':>24}: {auto['updates_ratio']:.2f} from updates, "
+        f"{auto['memory_ratio']:.2f} from a memory; a million draws from 4 clients: "
+        f"{auto['million_draws_s']:.2f} s"
+    )
+    results["bars"] = bars(cells, similar, auto)
     return results
 
 
-def bars(cells: list[dict[str, Any]], similar: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def bars(
+    cells: list[dict[str, Any]], similar: list[dict[str, Any]], auto: dict[str, float]
+) -> list[dict[str, Any]]:
     """Hold the figures to their bars."""
     size = {(cell["n"], cell["m"]): cell for cell in cells if cell["design"] == "size"}
     top = size[10**6, 1000]
@@ -191,6 +232,11 @@ def bars(cells: list[dict[str, Any]], similar: list[dict[str, Any]]) -> list[dic
         )
         for cell in similar
         if cell["measure"] != "l1"
+    ]
+    rows += [
+        ("Auto / tournament, n = 539, from updates", auto["updates_ratio"], 1.5),
+        ("Auto / tournament, n = 539, from a memory", auto["memory_ratio"], 1.5),
+        ("Auto, a million draws from 4 clients: build s", auto["million_draws_s"], 2.0),
     ]
     return [
         {"bar": name, "measured": value, "limit": limit, "kept": value < limit}
@@ -221,6 +267,7 @@ CELLS: dict[str, Callable[..., dict[str, float]]] = {
     "design": design_cell,
     "choice": choice_cell,
     "similarity": similarity_cell,
+    "auto": auto_cell,
     "kept": kept_products_cell,
 }
 

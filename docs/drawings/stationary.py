@@ -47,6 +47,6 @@ def gradients(design: Design, points: np.ndarray) -> np.ndarray:
     squares = []
     for _ in range(ROUNDS + 1):
         squares.append(np.einsum("ij,ij->", off, off) / RUNS)
-        aggregates = (design.draw_many(rng, RUNS) * design.weight_per_draw) @ points
+        aggregates = (design.draw_many(RUNS, rng) * design.weight_per_draw()) @ points
         off = (1 - RATE) * off + RATE * (aggregates - best)
     return np.array(squares)

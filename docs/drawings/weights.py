@@ -36,7 +36,7 @@ def draw(colours: Mapping[str, str]) -> Figure:
     panels = figure.subplots(len(designs), 1, sharex=True, sharey=True)
     for axes, (name, (label, design)) in zip(panels, designs.items(), strict=True):
         chances = count_law(design)
-        weights = design.weight_per_draw[CLIENT] * np.arange(len(chances))
+        weights = design.weight_per_draw()[CLIENT] * np.arange(len(chances))
         seen = chances > 0
         axes.bar(weights[seen], chances[seen], width=0.022, color=colours[name])
         axes.axvline(population.importance[CLIENT], color="black", linestyle=":", linewidth=1)
@@ -56,7 +56,7 @@ def count_law(design: Design) -> np.ndarray:
     elif isinstance(design, RowDesign):
         shares = design.plan.probabilities.toarray()[:, CLIENT]
     else:  # one of two neighbouring counts, by its mean
-        low, share = divmod(float(design.expected_counts[CLIENT]), 1.0)
+        low, share = divmod(float(design.expected_counts()[CLIENT]), 1.0)
         return np.concatenate([np.zeros(int(low)), [1 - share, share]])
     law = np.ones(1)
     for share in shares:  # independent rows: the law of a sum

@@ -1,7 +1,9 @@
 """Checks of arguments that several nouns share; each raises or returns."""
 
+import math
 from collections.abc import Hashable, Iterable
 from difflib import get_close_matches
+from numbers import Real
 from operator import index
 
 import numpy as np
@@ -11,64 +13,115 @@ from fedcohort.errors import DesignError
 
 #: Units are 64-bit signed integers: a whole line of ``m * M`` units must stay below this.
 UNIT_LIMIT = 2**63
+#: What stands for a generator: itself, an integer that seeds one, or None for a random one.
+Rng = np.random.Generator | int | None
 #: A cohort has an entry for every draw.
 LARGEST_COHORT = 10**7
 
 
-def checked_cohort_size(owner: str, cohort_size: int) -> int:
+def checked_cohort_size(owner: str, cohort_size: object) -> int:
     """Validate a positive integer."""
-    try:
-        size = index(cohort_size)
-    except TypeError:
-        size = 0
-    if isinstance(cohort_size, (bool, np.bool_)) or size < 1:
-        raise DesignError(
-            f"{owner}: cohort_size must be a whole number of at least 1; got {cohort_size!r}. "
-            f"Pass the number of draws in a round."
-        )
+    way_out = "Pass the number of draws in a round."
+    size = checked_whole(owner, "cohort_size", cohort_size, least=1, way_out=way_out)
     if size > LARGEST_COHORT:
         raise DesignError(
-            f"{owner}: cohort_size must be at most {LARGEST_COHORT}; got {size}. "
+            f"{owner}: cohort_size must be at most {LARGEST_COHORT}; got {brief(size)}. "
             f"Lower it: more draws than that fit no memory."
         )
     return size
 
 
-def checked_rng(owner: str, rng: np.random.Generator) -> np.random.Generator:
-    """Validate a numpy generator."""
-    if not isinstance(rng, np.random.Generator):
-        raise DesignError(
-            f"{owner}: rng must be a numpy.random.Generator; got {type(rng).__name__}. "
-            f"Pass numpy.random.default_rng(seed)."
-        )
-    return rng
-
-
-def checked_rounds(owner: str, rounds: int) -> int:
-    """Validate a non-negative integer."""
+def checked_whole(
+    owner: str, name: str, value: object, *, least: int | None = 0, way_out: str = ""
+) -> int:
+    """Validate an integer, of at least ``least`` where that is given; True and False are none."""
     try:
-        number = index(rounds)
+        whole = None if isinstance(value, (bool, np.bool_)) else index(value)  # type: ignore[arg-type]
     except TypeError:
-        number = -1
-    if number < 0:
+        whole = None
+    if whole is None or (least is not None and whole < least):
+        limit = "" if least is None else f" of at least {least}"
         raise DesignError(
-            f"{owner}: rounds must be a whole number of at least 0; got {rounds!r}. "
-            f"Pass how many cohorts to draw."
+            f"{owner}: {name} must be a whole number{limit}; got {brief(value)}. "
+            f"{way_out or 'Pass an integer.'}"
+        )
+    return whole
+
+
+def checked_number(
+    owner: str, name: str, value: object, *, least: float, most: float = math.inf
+) -> float:
+    """Validate a finite number from ``least`` to ``most``; True and False are none."""
+    is_number = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+    number = _float(value) if is_number else math.nan
+    if not (least <= number <= most and math.isfinite(number)):  # NaN does not pass
+        limits = f"of at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
+        raise DesignError(
+            f"{owner}: {name} must be a number {limits}; got {brief(value)}. "
+            f"Pass one in these limits."
         )
     return number
 
 
-def checked_choice(owner: str, keyword: str, value: str, choices: Iterable[str]) -> None:
+def _float(value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (OverflowError, TypeError, ValueError):
+        return math.inf
+
+
+def checked_flag(owner: str, name: str, value: object) -> bool:
+    """Validate True or False; the string "False" is neither."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise DesignError(
+            f"{owner}: {name} must be True or False; got {brief(value)}. Pass a bool."
+        )
+    return bool(value)
+
+
+def brief(value: object) -> str:
+    """Write a value in one short line, for messages."""
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # integers of thousands of digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= 60 else f"{text[:40]}... ({len(text)} characters)"
+
+
+def checked_rng(owner: str, rng: Rng) -> np.random.Generator:
+    """Return the generator that ``rng`` stands for: itself, one seeded by an integer, a new one."""
+    if isinstance(rng, np.random.Generator):
+        return rng
+    if rng is None:
+        return np.random.default_rng()
+    try:
+        seed = -1 if isinstance(rng, (bool, np.bool_)) else index(rng)
+    except TypeError:
+        seed = -1
+    if seed < 0:
+        raise DesignError(
+            f"{owner}: rng must be an integer of at least 0, a numpy.random.Generator or None; "
+            f"got {brief(rng)}. Pass a seed, or numpy.random.default_rng(seed)."
+        )
+    return np.random.default_rng(seed)
+
+
+def checked_rounds(owner: str, rounds: object) -> int:
+    """Validate a non-negative integer."""
+    return checked_whole(owner, "rounds", rounds, way_out="Pass how many cohorts to draw.")
+
+
+def checked_choice(owner: str, keyword: str, value: object, choices: Iterable[str]) -> None:
     """Validate one of ``choices``."""
     known = list(choices)
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise DesignError(
-            f"{owner}: {keyword} must be one of {', '.join(known)}; got {value!r}."
+            f"{owner}: {keyword} must be one of {', '.join(known)}; got {brief(value)}."
             f"{did_you_mean(value, known)}"
         )
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Return `` Did you mean 'x'?`` for the nearest known word, or nothing."""
     nearest = get_close_matches(str(word), list(known), n=1)
     return f" Did you mean {nearest[0]!r}?" if nearest else ""

@@ -53,7 +53,11 @@ def test_a_recipe_cannot_be_changed() -> None:
         ("siz", {}, r"unknown design 'siz'; known are uniform, .*Did you mean 'size'\?"),
         ("size", {"whole_row_first": True}, r"unknown key .*Did you mean 'whole_rows_first'\?"),
         ("multinomial", {"x": 1}, r"design 'multinomial': unknown key 'x'; it has none"),
-        ("size", {"whole_rows_first": "yes"}, r"whole_rows_first must be bool.*got 'yes'"),
+        (
+            "size",
+            {"whole_rows_first": "yes"},
+            r"SizeClustered: whole_rows_first must be True or False; got 'yes'",
+        ),
         ("size", {"cohort_size": 3}, r"unknown key 'cohort_size'"),
     ],
 )

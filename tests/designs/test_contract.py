@@ -240,7 +240,7 @@ def test_the_statistical_test_sees_a_size_that_is_five_percent_off() -> None:
     right = MultinomialDesign(Population([700, 400, 400, 0, 100]), 3)
     off = MultinomialDesign(Population([735, 400, 400, 0, 100]), 3)
 
-    assert not follows_law(off.draw_many(rng(2), 100_000), laws.law(right))
+    assert not follows_law(off.draw_many(100_000, rng(2)), laws.law(right))
 
 
 def test_a_line_of_exactly_2_to_the_63_units_is_refused() -> None:

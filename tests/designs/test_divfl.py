@@ -65,7 +65,7 @@ def test_the_lazy_choice_costs_what_the_plain_one_does(n: int, m: int, seed: int
     assert cost == pytest.approx(plain_greedy(points, sizes, m)[-1], rel=1e-9, abs=1e-9)
     nearest = distances[design.chosen].argmin(axis=0)
     held = np.bincount(nearest, weights=sizes, minlength=m) / sizes.sum()
-    np.testing.assert_allclose(design.weight_per_draw[design.chosen], held, rtol=1e-15)
+    np.testing.assert_allclose(design.weight_per_draw()[design.chosen], held, rtol=1e-15)
 
 
 def test_the_error_is_at_most_the_mean_distance() -> None:
@@ -86,8 +86,8 @@ def test_before_the_first_update_anyone_is_chosen_and_the_rest_stand_behind_anyo
     seen, lopsided = np.zeros(5), 0
     for seed in range(3000):
         design = DivFL(2).build(Population([1] * 5), rng=rng(seed))
-        seen += design.expected_counts
-        weights = sorted(design.weight_per_draw[design.weight_per_draw > 0].tolist())
+        seen += design.expected_counts()
+        weights = sorted(design.weight_per_draw()[design.weight_per_draw() > 0].tolist())
         assert weights in ([0.2, 0.8], [0.4, 0.6])
         lopsided += weights == [0.2, 0.8]
 
@@ -98,7 +98,7 @@ def test_before_the_first_update_anyone_is_chosen_and_the_rest_stand_behind_anyo
 def test_a_chosen_client_stands_for_itself_among_its_equals() -> None:
     design = DivFLDesign(Population([1] * 5), 5, np.zeros((5, 2)), rng=rng())
 
-    assert design.weight_per_draw.tolist() == [0.2] * 5
+    assert design.weight_per_draw().tolist() == [0.2] * 5
 
 
 def test_too_many_clients_are_refused() -> None:

@@ -44,7 +44,7 @@ def test_where_nobody_answers_the_cohort_is_empty() -> None:
 
     assert len(cohort) == 0
     assert cohort.residual == 1.0
-    assert design.draw_many(rng(), 3).shape == (3, 3)
+    assert design.draw_many(3, rng()).shape == (3, 3)
     assert diagnostics.bias(design).tolist() == [-0.5, -0.3, -0.2]
 
 

@@ -28,7 +28,7 @@ class Reading(Recipe):
     read: Callable[[Knowledge], Any] = lambda known: None
     found: list[Any] = field(default_factory=list, compare=False, repr=False)
 
-    def _design(self, population: Population, known: Knowledge) -> Design:
+    def design(self, population: Population, known: Knowledge) -> Design:
         self.found.append(self.read(known))
         return MultinomialDesign(population, self.cohort_size)
 
@@ -120,7 +120,7 @@ class Noting(Recipe):
     name: ClassVar[str] = "noting"
     signals: ClassVar[tuple[str, ...]] = ("last_norm",)
 
-    def _design(self, population: Population, known: Knowledge) -> Design:
+    def design(self, population: Population, known: Knowledge) -> Design:
         return MultinomialDesign(population, self.cohort_size)
 
     def observe(
@@ -137,10 +137,10 @@ def test_a_recipe_keeps_arrays_of_its_own() -> None:
 
     @dataclass(frozen=True)
     class Told(Noting):
-        def _design(self, population: Population, known: Knowledge) -> Design:
+        def design(self, population: Population, known: Knowledge) -> Design:
             assert known.signals is not None
             heard.append(known.signals["last_norm"].tolist())
-            return super()._design(population, known)
+            return super().design(population, known)
 
     selector = Selector(Told(1), [1], seed=0)
     for length in (5.0, 6.0):

@@ -17,7 +17,7 @@ def test_the_chances_are_capped_importances_that_sum_to_the_cohort_size(
     assume(m <= np.count_nonzero(population.sizes))
     exact = capped_chances(population.sizes.tolist(), m)
 
-    chances = PoissonDesign(population, m).expected_counts
+    chances = PoissonDesign(population, m).expected_counts()
 
     assert sum(exact) == m
     assert chances.tolist() == [float(chance) for chance in exact]
@@ -67,8 +67,8 @@ def test_a_cohort_of_all_clients_is_certain() -> None:
 
 def test_many_rounds_are_tossed_in_blocks_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     design = PoissonDesign(Population(CIFAR_SIZES), 10)
-    whole = design.draw_many(rng(), 25)
+    whole = design.draw_many(25, rng())
 
     monkeypatch.setattr("fedcohort.designs.coins.BLOCK_COINS", 700)
 
-    assert (design.draw_many(rng(), 25).toarray() == whole.toarray()).all()
+    assert (design.draw_many(25, rng()).toarray() == whole.toarray()).all()

@@ -86,5 +86,5 @@ def test_losses_that_cannot_be_used_are_refused(signals: object, message: str) -
 
 
 def test_fewer_candidates_than_places_are_refused() -> None:
-    with pytest.raises(DesignError, match=r"PowerOfChoiceDesign: candidates must be .*; got 2"):
-        PowerOfChoice(3, candidates=2).ask(Population([1] * 5), 0, rng())
+    with pytest.raises(DesignError, match=r"PowerOfChoice: candidates must be .*; got 2"):
+        PowerOfChoice(3, candidates=2)

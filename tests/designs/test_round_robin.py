@@ -39,9 +39,9 @@ def test_the_weights_of_a_cycle_average_to_the_importance(
 
     designs = [RoundRobinDesign(population, m, first + t) for t in range(cycle)]
 
-    turns = np.sum([design.expected_counts for design in designs], axis=0)
+    turns = np.sum([design.expected_counts() for design in designs], axis=0)
     assert (turns == np.where(population.sizes > 0, m / math.gcd(n, m), 0)).all()
-    mean = np.mean([design.weight_per_draw for design in designs], axis=0)
+    mean = np.mean([design.weight_per_draw() for design in designs], axis=0)
     # At most 40 terms, each of a few roundings.
     np.testing.assert_allclose(mean, population.importance, rtol=100 * 2.0**-53)
 
@@ -68,7 +68,7 @@ def test_over_the_orders_a_round_is_an_unbiased_uniform_draw() -> None:
     uniform = UniformDesign(population, 2, unbiased=True)
     turn = RoundRobinDesign(population, 2, 3)
     np.testing.assert_allclose(
-        turn.weight_per_draw[turn.chosen], uniform.weight_per_draw[turn.chosen], rtol=1e-15
+        turn.weight_per_draw()[turn.chosen], uniform.weight_per_draw()[turn.chosen], rtol=1e-15
     )
 
 
@@ -102,5 +102,6 @@ def test_a_selector_builds_it_anew_in_every_round() -> None:
 
 @pytest.mark.parametrize(("round_", "seed"), [(1.5, 0), (0, "x"), (-1, 0), (0, -1)])
 def test_rounds_and_seeds_are_whole_numbers(round_: object, seed: object) -> None:
-    with pytest.raises(DesignError, match=r"RoundRobinDesign: round_ and seed must be whole"):
+    name = "seed" if round_ == 0 else "round_"
+    with pytest.raises(DesignError, match=rf"RoundRobinDesign: {name} must be a whole number of"):
         RoundRobinDesign(Population([1, 2]), 1, round_, seed=seed)  # type: ignore[arg-type]

@@ -271,9 +271,11 @@ def test_unknown_options_are_refused(option: dict[str, str], message: str) -> No
         SimilarityClusteredDesign(Population([1, 2]), 1, np.eye(2), rng=rng(), **option)  # type: ignore[arg-type]
 
 
-def test_it_needs_a_generator_for_ties() -> None:
-    with pytest.raises(DesignError, match=r"SimilarityClusteredDesign: rng must be .* got int"):
-        SimilarityClusteredDesign(Population([1, 2]), 1, np.eye(2), rng=0)  # type: ignore[arg-type]
+def test_it_needs_a_generator_or_a_seed_for_ties() -> None:
+    with pytest.raises(
+        DesignError, match=r"SimilarityClusteredDesign: rng must be an integer .* got 1.5"
+    ):
+        SimilarityClusteredDesign(Population([1, 2]), 1, np.eye(2), rng=1.5)  # type: ignore[arg-type]
 
 
 def test_too_many_pairs_are_refused_before_memory_is_taken() -> None:

@@ -20,10 +20,10 @@ def test_by_hand_two_strata() -> None:
     design = StratifiedDesign(Population([5, 3, 2]), 4, ["a", "b", "b"], rng=rng())
 
     assert design.draws.tolist() == [2, 2]
-    assert design.weight_per_draw.tolist() == [0.25] * 3
-    assert design.expected_counts == pytest.approx([2, 1.2, 0.8])
+    assert design.weight_per_draw().tolist() == [0.25] * 3
+    assert design.expected_counts() == pytest.approx([2, 1.2, 0.8])
     assert diagnostics.aggregate_variance(design, [[0.0], [10.0], [20.0]]) == pytest.approx(3.0)
-    counts = design.draw_many(rng(), 200).toarray()
+    counts = design.draw_many(200, rng()).toarray()
     assert (counts[:, 0] == 2).all()
     assert (counts[:, 1:].sum(axis=1) == 2).all()
 

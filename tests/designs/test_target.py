@@ -81,9 +81,9 @@ def test_of_equal_groups_each_is_as_often_the_one_that_is_spread() -> None:
     assert agree(spread, np.full(3, 1000.0), np.full(3, np.sqrt(3000 * 2 / 9)))
 
 
-def test_it_needs_a_generator_for_ties() -> None:
-    with pytest.raises(DesignError, match=r"TargetDesign: rng must be .* got int"):
-        TargetDesign(Population([1, 2]), 1, [0, 1], rng=0)  # type: ignore[arg-type]
+def test_it_needs_a_generator_or_a_seed_for_ties() -> None:
+    with pytest.raises(DesignError, match=r"TargetDesign: rng must be an integer .* got 1.5"):
+        TargetDesign(Population([1, 2]), 1, [0, 1], rng=1.5)  # type: ignore[arg-type]
 
 
 def test_labels_of_a_law_may_be_anything_that_can_be_told_apart() -> None:

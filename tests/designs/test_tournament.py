@@ -134,7 +134,7 @@ def n_combinations(design: TournamentDesign) -> int:
 def drawn_law(design: TournamentDesign) -> laws.Law:
     """Return how many of all combinations of random numbers give each outcome."""
     combinations = n_combinations(design)
-    counts = design.draw_many(EveryNumber(), combinations).toarray().tolist()
+    counts = design.draw_many(combinations, EveryNumber()).toarray().tolist()
     return {c: Fraction(n, combinations) for c, n in Counter(map(tuple, counts)).items()}
 
 
@@ -185,13 +185,13 @@ def test_the_size_of_a_block_does_not_change_the_draw(
 ) -> None:
     design = TournamentDesign(Population(CIFAR_SIZES), 10, rng(1).normal(size=(100, 3)), rng=rng())
     whole, variance = (
-        design.draw_many(rng(2), 30),
+        design.draw_many(30, rng(2)),
         design.aggregate_variance(rng(3).random((100, 9))),
     )
 
     monkeypatch.setattr(duels, "BLOCK_ENTRIES", entries)
 
-    assert (design.draw_many(rng(2), 30).toarray() == whole.toarray()).all()
+    assert (design.draw_many(30, rng(2)).toarray() == whole.toarray()).all()
     # A sum of nine columns, in one or in nine parts.
     blocks = design.aggregate_variance(rng(3).random((100, 9)))
     assert blocks == pytest.approx(variance, rel=ROUNDING)
@@ -209,7 +209,7 @@ def test_no_block_of_random_numbers_is_larger_than_asked_for(
             asked.append(math.prod(size))
             return super().integers(low, *arguments, size=size, **options)
 
-    design.draw_many(Watched(), 100)
+    design.draw_many(100, Watched())
 
     assert len(asked) > 1
     assert max(asked) <= 64
@@ -395,7 +395,7 @@ def test_the_unit_of_the_updates_changes_no_tree(tree: Any, measure: Any, scale:
         Population([1] * 6), 3, scale * directions, tree=tree, measure=measure, rng=rng()
     )
 
-    assert (design.draw_many(rng(), 50).toarray().reshape(50, 3, 2).sum(axis=2) == 1).all()
+    assert (design.draw_many(50, rng()).toarray().reshape(50, 3, 2).sum(axis=2) == 1).all()
     assert math.isfinite(design.aggregate_variance(scale * directions))
 
 
@@ -432,7 +432,7 @@ def test_with_m_groups_of_one_share_each_it_is_algorithm_2_and_target() -> None:
 def test_all_clients_are_drawn_where_all_are_asked_for() -> None:
     design = TournamentDesign(Population([3] * 7), 7, rng(1).normal(size=(7, 2)), rng=rng())
 
-    assert (design.draw_many(rng(), 20).toarray() == 1).all()
+    assert (design.draw_many(20, rng()).toarray() == 1).all()
     assert (design.weight_covariance() == 0).all()
     assert design.aggregate_variance(rng(2).normal(size=(7, 2))) == 0.0
 

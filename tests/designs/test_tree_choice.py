@@ -46,7 +46,7 @@ BOTH_DESIGNS = pytest.mark.parametrize("design", [TournamentDesign, SimilarityCl
 )
 def test_a_given_tree_is_used(design: Any, tree: Any) -> None:
     """Clients 0 and 2 share a draw, and so do 1 and 3."""
-    counts = design(FOUR, 2, tree=tree, rng=rng()).draw_many(rng(), 100).toarray()
+    counts = design(FOUR, 2, tree=tree, rng=rng()).draw_many(100, rng()).toarray()
 
     assert (counts[:, [0, 2]].sum(axis=1) == 1).all()
     assert (counts[:, [1, 3]].sum(axis=1) == 1).all()
@@ -64,7 +64,7 @@ def test_a_given_tree_has_a_leaf_for_clients_of_size_zero_too(design: Any) -> No
 
         assert built.leaves.tolist() == [0, 2, 4, 5]
         assert laws.moments(built).mean_weights == laws.importance(population)
-        assert built.draw_many(rng(), 20).toarray()[:, [1, 3, 6]].sum() == 0
+        assert built.draw_many(20, rng()).toarray()[:, [1, 3, 6]].sum() == 0
 
 
 @BOTH_DESIGNS
@@ -84,7 +84,7 @@ def test_groups_may_be_empty_first_in_between_and_last(design: Any, tree: GroupT
         for counts in [(1, 0, 1, 0), (1, 0, 0, 1), (0, 1, 1, 0), (0, 1, 0, 1)]
     }
     assert laws.law(built) == expected
-    assert set(map(tuple, built.draw_many(rng(), 200).toarray().tolist())) == set(expected)
+    assert set(map(tuple, built.draw_many(200, rng()).toarray().tolist())) == set(expected)
     assert built.aggregate_variance([[0.0], [0.0], [1.0], [1.0]]) == 0.0
 
 
@@ -92,7 +92,7 @@ def test_a_tree_over_clients_that_are_all_certain_has_no_duels() -> None:
     for tree in (merged(PAIRS), grouped([0, 1, 0, 1], [[0, 1]])):
         design = TournamentDesign(FOUR, 4, tree=tree, rng=rng())
 
-        assert (design.draw_many(rng(), 3).toarray() == 1).all()
+        assert (design.draw_many(3, rng()).toarray() == 1).all()
         assert (design.weight_covariance() == 0).all()
         assert design.aggregate_variance(UPDATES) == 0.0
 

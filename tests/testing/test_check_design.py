@@ -41,7 +41,7 @@ class ClaimsTwiceTheVariance(Sound):
 
 
 class ForgetsThatDrawsExcludeEachOther(Sound):
-    def weight_covariance(self) -> NDArray[np.float64]:
+    def covariance(self) -> NDArray[np.float64]:
         return np.diag(self.weight_variance())
 
 
@@ -56,31 +56,29 @@ class ClaimsOneDrawAtMost(Sound):
 
 
 class MiscountsItsDraws(Sound):
-    @property
     def expected_counts(self) -> NDArray[np.float64]:
-        return super().expected_counts + 0.01
+        return super().expected_counts() + 0.01
 
 
 class WeighsTooMuch(Sound):
-    @property
     def weight_per_draw(self) -> NDArray[np.float64]:
-        return 1.05 * super().weight_per_draw
+        return 1.05 * super().weight_per_draw()
 
 
 class WeighsOtherwiseThanItSays(Sound):
-    def _cohort(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
+    def weigh(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
         return Cohort.of_weights(clients, counts, counts / (1.05 * self.cohort_size))
 
 
 class HasNoSpread(Sound):
-    def _aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+    def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
         return 0.0
 
 
 class DrawsFivePercentOff(Sound):
     """Takes the first client for 5 % larger than it is."""
 
-    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
+    def sample(self, rng: np.random.Generator, rounds: int) -> csr_array:
         sizes = 100 * self.population.sizes
         sizes[0] += sizes[0] // 20
         units = rng.integers(sizes.sum(), size=(rounds, self.cohort_size))
@@ -91,7 +89,7 @@ class DrawsFivePercentOff(Sound):
 class DrawsAllRoundsAtOnce(Sound):
     """Its numbers depend on how many rounds are asked for."""
 
-    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
+    def sample(self, rng: np.random.Generator, rounds: int) -> csr_array:
         drawn = np.array([self.plan.draw_clients(rng, 1)[0] for _ in range(rounds)])
         return count_matrix(
             drawn[::-1].reshape(rounds, self.cohort_size), self.population.n_clients
@@ -99,26 +97,14 @@ class DrawsAllRoundsAtOnce(Sound):
 
 
 class UsesTheGlobalGenerator(Sound):
-    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
+    def sample(self, rng: np.random.Generator, rounds: int) -> csr_array:
         random.random()
-        return super()._draw_counts(rng, rounds)
+        return super().sample(rng, rounds)
 
 
 class LosesDigits(Sound):
     def inclusion_probability(self) -> NDArray[np.float64]:
         return 1 - (1 - self.population.importance) ** self.cohort_size
-
-
-class DoesNotCheckTheCohortSize(Sound):
-    def __init__(self, population: Population, cohort_size: int) -> None:
-        super().__init__(population, max(1, int(cohort_size or 1)))
-
-
-class WantsPairs(Sound):
-    def __init__(self, population: Population, cohort_size: int) -> None:
-        if not isinstance(cohort_size, int):
-            raise TypeError("an int, please")
-        super().__init__(population, cohort_size)
 
 
 @dataclass(frozen=True)
@@ -128,7 +114,7 @@ class Of(Recipe):
     name: ClassVar[str] = "of"
     kind: Callable[[Population, int], Design] = Sound
 
-    def _design(self, population: Population, known: Knowledge) -> Design:
+    def design(self, population: Population, known: Knowledge) -> Design:
         return self.kind(population, self.cohort_size)
 
 
@@ -151,8 +137,6 @@ def test_a_sound_design_passes() -> None:
         (DrawsAllRoundsAtOnce, "draw and draw_many must agree"),
         (UsesTheGlobalGenerator, "a global generator was used"),
         (LosesDigits, "inclusion_probability must keep twelve digits"),
-        (DoesNotCheckTheCohortSize, "must raise DesignError .'cohort_size .* raised nothing"),
-        (WantsPairs, "must raise DesignError .* raised TypeError: an int, please"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -218,7 +202,7 @@ class Bare(Recipe):
     name: ClassVar[str] = "bare"
     depth: int
 
-    def _design(self, population: Population, known: Knowledge) -> Design:
+    def design(self, population: Population, known: Knowledge) -> Design:
         return Sound(population, self.cohort_size)
 
 
@@ -234,7 +218,7 @@ class Forgetful(Recipe):
     name: ClassVar[str] = "forgetful"
     learns: ClassVar[bool] = True
 
-    def _design(self, population: Population, known: Knowledge) -> Design:
+    def design(self, population: Population, known: Knowledge) -> Design:
         assert known.memory is not None
         return Sound(population, self.cohort_size)
 
@@ -246,7 +230,7 @@ class Moody(Recipe):
     name: ClassVar[str] = "moody"
     moods: ClassVar[list[int]] = []
 
-    def _design(self, population: Population, known: Knowledge) -> Design:
+    def design(self, population: Population, known: Knowledge) -> Design:
         self.moods.append(0)
         if len(self.moods) % 2:
             return Sound(population, self.cohort_size)
@@ -292,7 +276,7 @@ class Everyone(ChosenDesign):
 class OfEveryone(Recipe):
     name: ClassVar[str] = "everyone"
 
-    def _design(self, population: Population, known: Knowledge) -> Design:
+    def design(self, population: Population, known: Knowledge) -> Design:
         return Everyone(population, self.cohort_size)
 
 
@@ -310,7 +294,7 @@ class LearnsInSecret(Recipe):
 
     name: ClassVar[str] = "secret"
 
-    def _design(self, population: Population, known: Knowledge) -> Design:
+    def design(self, population: Population, known: Knowledge) -> Design:
         updates = known_updates(population, known)
         return SimilarityClusteredDesign(population, self.cohort_size, updates, rng=known.rng)
 
@@ -319,7 +303,7 @@ class LearnsInSecret(Recipe):
 class HearsInSecret(Of):
     """Reads a signal that it does not declare."""
 
-    def _design(self, population: Population, known: Knowledge) -> Design:
+    def design(self, population: Population, known: Knowledge) -> Design:
         assert known.signals is not None
         return self.kind(population, self.cohort_size + int(known.signals["loss"].sum()))
 
@@ -349,7 +333,7 @@ class TakesTurns(Recipe):
 
     name: ClassVar[str] = "turns"
 
-    def _design(self, population: Population, known: Knowledge) -> Design:
+    def design(self, population: Population, known: Knowledge) -> Design:
         own = SizeClusteredDesign(population, self.cohort_size, rng=known.rng)
         return Sound(population, self.cohort_size) if known.round_ % 2 else own
 
@@ -381,7 +365,7 @@ class ByGroup(Recipe):
     name: ClassVar[str] = "by group"
     grouped: ClassVar[bool] = True
 
-    def _design(self, population: Population, known: Knowledge) -> Design:
+    def design(self, population: Population, known: Knowledge) -> Design:
         assert population.groups is not None
         return TargetDesign(population, self.cohort_size, population.groups, rng=known.rng)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from logging import getLogger
 from typing import ClassVar, final
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from fedcohort._arguments import checked_choice
+from fedcohort._arguments import Rng, checked_choice
 from fedcohort.designs.base import Design
 from fedcohort.designs.multinomial import MultinomialDesign
 from fedcohort.designs.recipe import Knowledge, known_updates
@@ -19,11 +20,19 @@ from fedcohort.designs.size_clustered import SizeClusteredDesign
 from fedcohort.designs.tournament import TournamentDesign
 from fedcohort.designs.tree_choice import Products, TreeRecipe, check_options, chosen_tree
 from fedcohort.population import Population
-from fedcohort.similarity.measures import MeasureName, checked_updates
-from fedcohort.similarity.tree_kinds import TREE_KINDS, TreeKind
+from fedcohort.similarity.measures import (
+    MeasureName,
+    checked_updates,
+    inner_products,
+    largest_entries,
+)
+from fedcohort.similarity.tree_kinds import AUTO_EXACT, TREE_KINDS, TreeKind
 from fedcohort.similarity.trees import GroupTree, Linkage
 
 log = getLogger("fedcohort")
+
+#: Variances from inner products are right to 1e-10 where this share of them is not their mean's.
+LEAST_LEFT = 1e-6
 
 
 @final
@@ -59,8 +68,8 @@ class AutoDesign(Design):
 
     Examples
     --------
-    >>> population, rng = Population([1, 1, 1, 1]), np.random.default_rng(0)
-    >>> design = AutoDesign(population, 2, [[1, 0], [0, 1], [2, 0], [0, 3]], rng=rng)
+    >>> population = Population([1, 1, 1, 1])
+    >>> design = AutoDesign(population, 2, [[1, 0], [0, 1], [2, 0], [0, 3]], rng=0)
     >>> design.choice, {name: round(v, 3) for name, v in design.predicted.items()}
     ('tournament', {'tournament': 0.312, 'similarity': 0.312, 'size': 0.938, 'multinomial': 1.094})
     """
@@ -77,12 +86,16 @@ class AutoDesign(Design):
         measure: MeasureName = "arccos",
         linkage: Linkage = "ward",
         products: Products | None = None,
-        rng: np.random.Generator,
+        rng: Rng = None,
     ) -> None:
         super().__init__(population, cohort_size)
-        check_options(self.name, measure, linkage, rng)
+        rng = check_options(self.name, measure, linkage, rng)
         checked_choice(self.name, "tree", _named(tree), TREE_KINDS)
         deltas = checked_updates(self.name, updates, population.n_clients)
+        is_small = population.n_clients <= AUTO_EXACT
+        if is_small and products is None and _can_be_squared(deltas):
+            # The tree and the predictions both need them.
+            products = cache(lambda: inner_products(deltas))
         # Under its own name: errors and the log are to speak of what the caller asked for.
         leaves, found = chosen_tree(
             self.name,
@@ -104,9 +117,7 @@ class AutoDesign(Design):
             "size": SizeClusteredDesign(population, cohort_size, rng=rng),
             "multinomial": MultinomialDesign(population, cohort_size),
         }
-        self.predicted = {
-            name: design.aggregate_variance(deltas) for name, design in candidates.items()
-        }
+        self.predicted = _predicted(candidates, deltas, products if is_small else None)
         self.choice = min(self.predicted, key=self.predicted.__getitem__)
         self.design = candidates[self.choice]
         log.info("%s: draws from %s; V predicted: %s", self.name, self.choice, self.predicted)
@@ -115,9 +126,9 @@ class AutoDesign(Design):
         """Return Var[w], shape (n_clients,)."""
         return self.design.weight_variance()
 
-    def weight_covariance(self) -> NDArray[np.float64]:
+    def covariance(self) -> NDArray[np.float64]:
         """Return Cov[w], shape (n_clients, n_clients): for small populations."""
-        return self.design.weight_covariance()
+        return self.design.covariance()
 
     def inclusion_probability(self) -> NDArray[np.float64]:
         """Return the chance of each client to be in the cohort, shape (n_clients,)."""
@@ -127,11 +138,42 @@ class AutoDesign(Design):
         """Return how often each client can be drawn at most, shape (n_clients,)."""
         return self.design.max_count()
 
-    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
-        return self.design.draw_many(rng, rounds)
+    def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.integer] | csr_array:
+        """Draw the clients of ``rounds`` cohorts."""
+        return self.design.sample(rng, rounds)
 
-    def _aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+    def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+        """Return the aggregate's mean squared distance from its own mean."""
         return self.design.aggregate_variance(updates)
+
+
+def _predicted(
+    candidates: dict[str, Design], updates: NDArray[np.floating], products: Products | None
+) -> dict[str, float]:
+    """Return V of unbiased candidates without residual, from inner products where they will do."""
+    shifted = None if products is None else _about_mean(candidates["multinomial"], products())
+    if shifted is None:
+        return {name: design.aggregate_variance(updates) for name, design in candidates.items()}
+    return {
+        name: max(float(np.vdot(design.weight_covariance(), shifted)), 0.0)
+        for name, design in candidates.items()
+    }
+
+
+def _about_mean(design: Design, products: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """Return the inner products of the updates less their mean; None where digits are lost."""
+    importance = design.population.importance
+    with_mean = products @ importance
+    shifted = products - with_mean[:, None] - with_mean + importance @ with_mean
+    # Where all updates have nearly everything in common, the difference is rounding.
+    is_right = shifted.diagonal().max() > LEAST_LEFT * products.diagonal().max()
+    return shifted if is_right else None
+
+
+def _can_be_squared(updates: NDArray[np.floating]) -> bool:
+    """Say whether no square of an entry that counts overflows or loses digits."""
+    largest = largest_entries(updates)
+    return bool(((largest == 0) | ((largest > 1e-100) & (largest < 1e100))).all())
 
 
 def _named(tree: object) -> str:
@@ -146,7 +188,8 @@ class Auto(TreeRecipe):
 
     name: ClassVar[str] = "auto"
 
-    def _design(self, population: Population, known: Knowledge) -> AutoDesign:
+    def design(self, population: Population, known: Knowledge) -> AutoDesign:
+        """Make the design from what is known."""
         return AutoDesign(
             population,
             self.cohort_size,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import index
 from typing import ClassVar, NoReturn, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
 
-from fedcohort.designs.base import Design, count_matrix
+from fedcohort._arguments import Rng, checked_whole
+from fedcohort.designs.base import Design
 from fedcohort.designs.recipe import Knowledge, known_updates
 from fedcohort.designs.tree_choice import Products, TreeRecipe, check_options, chosen_tree
 from fedcohort.designs.walk import centred_points, walked
@@ -77,7 +76,7 @@ class BalancedDesign(Design):
     >>> population, rng = Population([1, 1, 1, 1]), np.random.default_rng(0)
     >>> updates = [[1, 0], [0, 1], [1, 0], [0, 1]]
     >>> design = BalancedDesign(population, 2, updates, rng=rng)
-    >>> (design.draw_many(rng, 3) @ np.array([1, 0, 1, 0])).tolist()
+    >>> (design.draw_many(3, rng) @ np.array([1, 0, 1, 0])).tolist()
     [1, 1, 1]
 
     References
@@ -105,10 +104,10 @@ class BalancedDesign(Design):
         measure: MeasureName = "arccos",
         linkage: Linkage = "ward",
         products: Products | None = None,
-        rng: np.random.Generator,
+        rng: Rng = None,
     ) -> None:
         super().__init__(population, cohort_size)
-        check_options(self.name, measure, linkage, rng)
+        rng = check_options(self.name, measure, linkage, rng)
         total = population.total
         self._certain, self._units = np.divmod(self.cohort_size * population.sizes, total)
         capacity = -(-total // _checked_representatives(self.name, representatives))
@@ -140,7 +139,7 @@ class BalancedDesign(Design):
         total = self.population.total
         return self._units / total * ((total - self._units) / total) / self.cohort_size**2
 
-    def weight_covariance(self) -> NoReturn:
+    def covariance(self) -> NoReturn:
         """Refuse: there is no formula."""
         raise self._no_formula(
             "weight_covariance", "weight_variance, or diagnostics.estimated_aggregate_variance"
@@ -154,14 +153,15 @@ class BalancedDesign(Design):
         """Return how often each client can be drawn at most: its expectation, rounded up."""
         return self._certain + (self._units > 0)
 
-    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
+    def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
+        """Draw the clients of ``rounds`` cohorts."""
         certain = np.repeat(np.arange(self.population.n_clients), self._certain)
         drawn = np.empty((rounds, self.cohort_size), dtype=np.int64)
         drawn[:, : len(certain)] = certain
         if len(self._held):
             for line in drawn[:, len(certain) :]:
                 line[:] = self._selected(rng)
-        return count_matrix(drawn, self.population.n_clients)
+        return drawn
 
     def _selected(self, rng: np.random.Generator) -> NDArray[np.int64]:
         """Draw the groups' live clients, and round their chances."""
@@ -173,7 +173,8 @@ class BalancedDesign(Design):
         is_drawn = walked(low, high, points, RIDGE, lambda chance: rng.random() < chance)
         return np.asarray(live[is_drawn], dtype=np.int64)
 
-    def _aggregate_spread(self, updates: NDArray[np.floating]) -> NoReturn:
+    def aggregate_spread(self, updates: NDArray[np.floating]) -> NoReturn:
+        """Return the aggregate's mean squared distance from its own mean."""
         raise self._no_formula("aggregate_variance", "diagnostics.estimated_aggregate_variance")
 
     def _no_formula(self, what: str, instead: str) -> DesignError:
@@ -182,18 +183,10 @@ class BalancedDesign(Design):
         )
 
 
-def _checked_representatives(owner: str, representatives: int) -> int:
+def _checked_representatives(owner: str, representatives: object) -> int:
     """Validate a positive integer."""
-    try:
-        number = index(representatives)
-    except TypeError:
-        number = 0
-    if isinstance(representatives, bool) or number < 1:
-        raise DesignError(
-            f"{owner}: representatives must be a whole number of at least 1; got "
-            f"{representatives!r}. Pass how many live clients there are for each draw."
-        )
-    return number
+    way_out = "Pass how many live clients there are for each draw."
+    return checked_whole(owner, "representatives", representatives, least=1, way_out=way_out)
 
 
 @final
@@ -205,7 +198,13 @@ class Balanced(TreeRecipe):
 
     representatives: int = 4
 
-    def _design(self, population: Population, known: Knowledge) -> BalancedDesign:
+    def check(self) -> None:
+        """Validate the choices."""
+        super().check()
+        _checked_representatives(type(self).__name__, self.representatives)
+
+    def design(self, population: Population, known: Knowledge) -> BalancedDesign:
+        """Make the design from what is known."""
         return BalancedDesign(
             population,
             self.cohort_size,

@@ -5,15 +5,24 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, issparse
 
-from fedcohort._arguments import UNIT_LIMIT, checked_cohort_size, checked_rng, checked_rounds
+from fedcohort._arguments import (
+    UNIT_LIMIT,
+    Rng,
+    checked_cohort_size,
+    checked_rng,
+    checked_rounds,
+)
 from fedcohort.cohort import Cohort
 from fedcohort.designs.spread import spread
 from fedcohort.errors import DesignError
 from fedcohort.plan import Plan
 from fedcohort.population import Population
 from fedcohort.similarity.measures import checked_updates
+
+#: A covariance matrix of more clients than this does not fit the memory of one machine.
+LARGEST_MATRIX = 20_000
 
 
 class Design(ABC):
@@ -25,7 +34,11 @@ class Design(ABC):
 
     The base is written for the common case, m draws with :math:`E[c_i] = m p_i`: every draw then
     weighs 1/m and the residual is 0. A design with other counts or weights overrides
-    ``expected_counts``, ``weight_per_draw`` and ``_cohort``.
+    ``expected_counts``, ``weight_per_draw`` and ``weigh``.
+
+    A design of one's own gives ``unbiased``, ``sample``, ``covariance``,
+    ``inclusion_probability`` and ``max_count``; everything else follows from these, and can be
+    overridden by a shorter formula.
     """
 
     #: Whether the design claims :math:`E[w_i] = p_i`; the contract of all designs tests the claim.
@@ -33,6 +46,9 @@ class Design(ABC):
     #: Whether ``weight_covariance`` and ``aggregate_variance`` have a formula; where not, they
     #: raise :class:`DesignError`, and ``diagnostics.estimated_aggregate_variance`` measures.
     exact_moments: bool = True
+    #: Whether expected counts, inclusion and the weights' mean and variance are exact; where not,
+    #: they are estimated on draws.
+    exact_weights: bool = True
     #: Whether further rounds can draw from the same design; False where the choice of clients is
     #: made when the design is built.
     lasts: bool = True
@@ -57,27 +73,38 @@ class Design(ABC):
         """The class's name, for messages."""
         return type(self).__name__
 
-    @property
+    def __repr__(self) -> str:
+        clients = self.population.n_clients
+        return f"{self.name}(cohort_size={self.cohort_size}, n_clients={clients})"
+
     def expected_counts(self) -> NDArray[np.float64]:
         """How often each client is drawn on average, E[c], shape (n_clients,)."""
         return self.cohort_size * self.population.sizes / self.population.total
 
-    @property
     def weight_per_draw(self) -> NDArray[np.float64]:
-        """What one draw of each client weighs, shape (n_clients,); 0 where the size is 0."""
+        """Return what one draw of each client weighs, shape (n_clients,); 0 where the size is 0."""
         return np.where(self.population.sizes > 0, 1 / self.cohort_size, 0.0)
 
-    def draw(self, rng: np.random.Generator) -> Cohort:
-        """Draw one cohort; the same generator state gives the same cohort."""
-        counts = self.draw_many(rng, 1)
-        return self._cohort(counts.indices.astype(np.int64), counts.data)
+    def draw(self, rng: Rng = None) -> Cohort:
+        """Draw one cohort; the same seed or generator state gives the same cohort."""
+        counts = self.draw_many(1, rng)
+        return self.weigh(counts.indices.astype(np.int64), counts.data)
 
-    def draw_many(self, rng: np.random.Generator, rounds: int) -> csr_array:
-        """Draw ``rounds`` cohorts, equal to as many calls of ``draw``.
+    def draw_many(self, rounds: int, rng: Rng = None) -> csr_array:
+        """Draw ``rounds`` cohorts, equal to as many calls of ``draw`` with one generator.
 
-        Returns their counts: integers, shape (rounds, n_clients), indices sorted and distinct.
+        Returns
+        -------
+        Their counts: integers, shape (rounds, n_clients), indices sorted and distinct.
         """
-        return self._draw_counts(checked_rng(self.name, rng), checked_rounds(self.name, rounds))
+        number, generator = checked_rounds(self.name, rounds), checked_rng(self.name, rng)
+        drawn = self.sample(generator, number)
+        return drawn if issparse(drawn) else count_matrix(drawn, self.population.n_clients)
+
+    def draw_weights(self, rounds: int, rng: Rng = None) -> csr_array:
+        """Draw ``rounds`` cohorts; return their weights, shape (rounds, n_clients)."""
+        counts = self.draw_many(rounds, rng)
+        return counts.multiply(self.weight_per_draw()[None]).tocsr()
 
     def aggregate_variance(self, updates: ArrayLike) -> float:
         r"""Return :math:`E\|\sum_i w_i\Delta_i - \sum_i p_i\Delta_i\|^2`, squared bias included.
@@ -86,21 +113,34 @@ class Design(ABC):
         """
         deltas = checked_updates(self.name, updates, self.population.n_clients)
         offset = self.bias() @ deltas
-        return self._aggregate_spread(deltas) + float(offset @ offset)
+        return self.aggregate_spread(deltas) + float(offset @ offset)
 
     def bias(self) -> NDArray[np.float64]:
         """Return E[w] - p, shape (n_clients,); exactly 0 where the design is unbiased."""
         if self.unbiased:
             return np.zeros(self.population.n_clients)
-        return self.weight_per_draw * self.expected_counts - self.population.importance
+        return self.weight_per_draw() * self.expected_counts() - self.population.importance
 
-    @abstractmethod
+    def weight_covariance(self) -> NDArray[np.float64]:
+        """Return Cov[w], shape (n_clients, n_clients).
+
+        Raises
+        ------
+        DesignError
+            Where the matrix would fit no memory.
+        """
+        n = self.population.n_clients
+        if n > LARGEST_MATRIX:
+            raise DesignError(
+                f"{self.name}: the covariance is an n x n matrix, for at most {LARGEST_MATRIX} "
+                f"clients; got {n}, which take {8e-9 * n * n:.0f} GB. Use weight_variance or "
+                f"aggregate_variance."
+            )
+        return self.covariance()
+
     def weight_variance(self) -> NDArray[np.float64]:
         """Return Var[w], shape (n_clients,)."""
-
-    @abstractmethod
-    def weight_covariance(self) -> NDArray[np.float64]:
-        """Return Cov[w], shape (n_clients, n_clients): for small populations."""
+        return self.weight_covariance().diagonal().copy()
 
     @abstractmethod
     def inclusion_probability(self) -> NDArray[np.float64]:
@@ -111,15 +151,30 @@ class Design(ABC):
         """Return how often each client can be drawn at most, shape (n_clients,)."""
 
     @abstractmethod
-    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
-        """Draw the counts of ``rounds`` cohorts."""
+    def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.integer] | csr_array:
+        """Draw ``rounds`` cohorts: what ``draw`` and ``draw_many`` call.
+
+        Returns
+        -------
+        The drawn clients, shape (rounds, draws); or their counts, sparse integers of shape
+        (rounds, n_clients) with sorted indices, where the number of draws varies.
+        """
 
     @abstractmethod
-    def _aggregate_spread(self, updates: NDArray[np.floating]) -> float:
-        """Return the expected squared distance of the aggregate from its own mean."""
+    def covariance(self) -> NDArray[np.float64]:
+        """Return Cov[w] of few clients: what ``weight_covariance`` calls."""
 
-    def _cohort(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
-        """Weigh the drawn clients."""
+    def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+        """Return the expected squared distance of the aggregate from its own mean.
+
+        By default it is computed from the covariance; a design whose law gives a shorter formula
+        overrides it.
+        """
+        moves = self.weight_covariance() @ updates
+        return float(np.einsum("ij,ij->", updates, moves, dtype=np.float64))
+
+    def weigh(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
+        """Make the cohort of the drawn clients: by default each draw weighs 1/m."""
         return Cohort.of_shares(clients, counts, self.cohort_size)
 
 
@@ -180,7 +235,7 @@ class RowDesign(Design):
         units, total = self.plan.units.data, self.plan.total
         return self._by_client((units / total) * ((total - units) / total)) / self.cohort_size**2
 
-    def weight_covariance(self) -> NDArray[np.float64]:
+    def covariance(self) -> NDArray[np.float64]:
         """Return Cov[w], shape (n_clients, n_clients): minus what two clients share of the rows."""
         shares = self.plan.probabilities
         covariance: NDArray[np.float64] = -(shares.T @ shares).toarray() / self.cohort_size**2
@@ -197,12 +252,16 @@ class RowDesign(Design):
         """Return how often each client can be drawn at most: the rows that it lies in."""
         return np.bincount(self.plan.units.indices, minlength=self.population.n_clients)
 
-    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
-        return count_matrix(self.plan.draw_clients(rng, rounds), self.population.n_clients)
+    def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
+        """Draw the clients of ``rounds`` cohorts."""
+        return self.plan.draw_clients(rng, rounds)
 
-    def _aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+    def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+        """Return the aggregate's mean squared distance from its own mean."""
         units, total = self.plan.units, self.plan.total
-        rows = zip(units.indptr[:-1], units.indptr[1:], strict=True)
+        # Where a row has one client, nothing varies.
+        shared = np.flatnonzero(np.diff(units.indptr) > 1)
+        rows = zip(units.indptr[shared], units.indptr[shared + 1], strict=True)
         spreads = (
             spread(units.data[start:end] / total, updates[units.indices[start:end]])
             for start, end in rows

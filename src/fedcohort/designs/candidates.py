@@ -1,7 +1,5 @@
 """Candidates: the clients that are asked something before some of them are chosen."""
 
-from operator import index
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,19 +11,19 @@ from fedcohort.population import Population
 CANDIDATES_A_DRAW = 3
 
 
-def n_candidates(owner: str, candidates: int, cohort_size: int, population: Population) -> int:
-    """Return how many clients are asked: at least the cohort's size, at most all with samples."""
-    try:
-        number = index(candidates)
-    except TypeError:
-        number = -1
-    if isinstance(candidates, bool) or number < 0 or 0 < number < cohort_size:
+def check_candidates(owner: str, candidates: int, cohort_size: int) -> None:
+    """Validate a number of candidates: at least the cohort's size, or 0."""
+    if candidates < 0 or 0 < candidates < cohort_size:
         raise DesignError(
             f"{owner}: candidates must be a whole number of at least cohort_size, "
             f"{cohort_size}, or 0 for {CANDIDATES_A_DRAW} times that; got {candidates!r}. "
             f"Raise it."
         )
-    wanted = number or CANDIDATES_A_DRAW * cohort_size
+
+
+def n_candidates(candidates: int, cohort_size: int, population: Population) -> int:
+    """Return how many clients are asked: at least the cohort's size, at most all with samples."""
+    wanted = candidates or CANDIDATES_A_DRAW * cohort_size
     return min(wanted, int(np.count_nonzero(population.sizes)))
 
 

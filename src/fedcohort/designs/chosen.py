@@ -2,10 +2,9 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from fedcohort.cohort import Cohort
-from fedcohort.designs.base import Design, count_matrix
+from fedcohort.designs.base import Design
 
 
 class ChosenDesign(Design):
@@ -37,27 +36,25 @@ class ChosenDesign(Design):
         self._weights[self.chosen] = 1 / max(len(clients), 1) if weights is None else weights[order]
         self._weights.setflags(write=False)
 
-    @property
     def expected_counts(self) -> NDArray[np.float64]:
         """Return 1 for the chosen clients, shape (n_clients,)."""
         return self.max_count().astype(np.float64)
 
-    @property
     def weight_per_draw(self) -> NDArray[np.float64]:
-        """What each client weighs; 0 for those not chosen."""
+        """Return what each client weighs; 0 for those not chosen."""
         return self._weights
 
     def weight_variance(self) -> NDArray[np.float64]:
         """Return zeros, shape (n_clients,)."""
         return np.zeros(self.population.n_clients)
 
-    def weight_covariance(self) -> NDArray[np.float64]:
+    def covariance(self) -> NDArray[np.float64]:
         """Return zeros, shape (n_clients, n_clients)."""
         return np.zeros((self.population.n_clients,) * 2)
 
     def inclusion_probability(self) -> NDArray[np.float64]:
         """Return 1 for the chosen clients, shape (n_clients,)."""
-        return self.expected_counts
+        return self.expected_counts()
 
     def max_count(self) -> NDArray[np.int64]:
         """Return 1 for the chosen clients, shape (n_clients,)."""
@@ -65,14 +62,16 @@ class ChosenDesign(Design):
         counts[self.chosen] = 1
         return counts
 
-    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
-        every_round = np.broadcast_to(self.chosen, (rounds, len(self.chosen)))
-        return count_matrix(every_round, self.population.n_clients)
+    def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
+        """Draw the clients of ``rounds`` cohorts."""
+        return np.broadcast_to(self.chosen, (rounds, len(self.chosen)))
 
-    def _aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+    def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+        """Return the aggregate's mean squared distance from its own mean."""
         return 0.0
 
-    def _cohort(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
+    def weigh(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
+        """Make the cohort of the drawn clients."""
         if self._is_mean and len(clients):
             return Cohort.of_shares(clients, counts, len(clients))
         return Cohort.of_weights(clients, counts, self._weights[clients])

@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-import numpy as np
-
-from fedcohort._arguments import checked_rng
+from fedcohort._arguments import Rng, checked_rng
 from fedcohort.designs.base import drawable_clients
 from fedcohort.designs.chosen import ChosenDesign
 from fedcohort.designs.recipe import Knowledge, Recipe
@@ -39,8 +37,8 @@ class CohortMeanDesign(ChosenDesign):
 
     Examples
     --------
-    >>> design = CohortMeanDesign(Population([5, 3, 2]), 2, rng=np.random.default_rng(0))
-    >>> design.chosen.tolist(), design.weight_per_draw.tolist()
+    >>> design = CohortMeanDesign(Population([5, 3, 2]), 2, rng=0)
+    >>> design.chosen.tolist(), design.weight_per_draw().tolist()
     ([1, 2], [0.0, 0.6, 0.4])
 
     References
@@ -49,11 +47,9 @@ class CohortMeanDesign(ChosenDesign):
     data", AISTATS 2017.
     """
 
-    def __init__(
-        self, population: Population, cohort_size: int, *, rng: np.random.Generator
-    ) -> None:
+    def __init__(self, population: Population, cohort_size: int, *, rng: Rng = None) -> None:
         super().__init__(population, cohort_size)
-        checked_rng(self.name, rng)
+        rng = checked_rng(self.name, rng)
         clients = rng.choice(drawable_clients(self), self.cohort_size, replace=False)
         sizes = population.sizes[clients]
         self._choose(clients, sizes / sizes.sum())
@@ -66,5 +62,6 @@ class CohortMean(Recipe):
 
     name: ClassVar[str] = "cohort-mean"
 
-    def _design(self, population: Population, known: Knowledge) -> CohortMeanDesign:
+    def design(self, population: Population, known: Knowledge) -> CohortMeanDesign:
+        """Make the design from what is known."""
         return CohortMeanDesign(population, self.cohort_size, rng=known.rng)

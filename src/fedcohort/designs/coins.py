@@ -26,10 +26,9 @@ class CoinDesign(Design):
     again, since that would bias. A final class gives the chances and the coins.
     """
 
-    @property
     @abstractmethod
     def expected_counts(self) -> NDArray[np.float64]:
-        """The chance of each client, q, shape (n_clients,)."""
+        """Return the chance of each client, q, shape (n_clients,)."""
 
     @property
     @abstractmethod
@@ -40,29 +39,29 @@ class CoinDesign(Design):
     def _heads(self, rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.bool_]:
         """Toss every client's coin in every round; ``shape`` is (rounds, n_clients)."""
 
-    @property
     def weight_per_draw(self) -> NDArray[np.float64]:
-        """What each client weighs if drawn, p / q; 0 where the chance is 0."""
-        chance, importance = self.expected_counts, self.population.importance
+        """Return what each client weighs if drawn, p / q; 0 where the chance is 0."""
+        chance, importance = self.expected_counts(), self.population.importance
         return np.divide(importance, chance, out=np.zeros_like(chance), where=chance > 0)
 
     def weight_variance(self) -> NDArray[np.float64]:
         """Return Var[w], shape (n_clients,)."""
-        return self.weight_per_draw * self.population.importance * self._missing_chance
+        return self.weight_per_draw() * self.population.importance * self._missing_chance
 
-    def weight_covariance(self) -> NDArray[np.float64]:
+    def covariance(self) -> NDArray[np.float64]:
         """Return Cov[w], diagonal, shape (n_clients, n_clients)."""
         return np.diag(self.weight_variance())
 
     def inclusion_probability(self) -> NDArray[np.float64]:
         """Return q, shape (n_clients,)."""
-        return self.expected_counts
+        return self.expected_counts()
 
     def max_count(self) -> NDArray[np.int64]:
         """Return 1 where the chance is positive, shape (n_clients,)."""
-        return (self.expected_counts > 0).astype(np.int64)
+        return (self.expected_counts() > 0).astype(np.int64)
 
-    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
+    def sample(self, rng: np.random.Generator, rounds: int) -> csr_array:
+        """Draw the clients of ``rounds`` cohorts."""
         step = max(1, BLOCK_COINS // self.population.n_clients)
         starts = range(0, max(rounds, 1), step)
         tossed = [self._toss(rng, min(step, rounds - start)) for start in starts]
@@ -73,11 +72,13 @@ class CoinDesign(Design):
         row, client = np.nonzero(self._heads(rng, shape))
         return csr_array((np.ones(len(row), dtype=np.int64), (row, client)), shape=shape)
 
-    def _aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+    def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+        """Return the aggregate's mean squared distance from its own mean."""
         return second_moment(self.weight_variance(), updates)
 
-    def _cohort(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
-        return Cohort.of_weights(clients, counts, self.weight_per_draw[clients])
+    def weigh(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
+        """Make the cohort of the drawn clients."""
+        return Cohort.of_weights(clients, counts, self.weight_per_draw()[clients])
 
 
 def capped_coins(masses: NDArray[np.int64], draws: int) -> tuple[NDArray[np.int64], int]:

@@ -2,14 +2,15 @@
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import ClassVar, final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedcohort._arguments import checked_rng
+from fedcohort._arguments import Rng, brief, checked_rng
 from fedcohort.designs.base import drawable_clients
-from fedcohort.designs.candidates import equal_candidates, n_candidates
+from fedcohort.designs.candidates import check_candidates, equal_candidates, n_candidates
 from fedcohort.designs.chosen import ChosenDesign, smallest
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.designs.signals import Request, SignalName, checked_signal
@@ -47,9 +48,9 @@ class DeadlineDesign(ChosenDesign):
 
     Examples
     --------
-    >>> population, rng = Population([5, 3, 2, 2]), np.random.default_rng(0)
+    >>> population = Population([5, 3, 2, 2])
     >>> durations = [9.0, 1.0, 4.0, np.nan]
-    >>> DeadlineDesign(population, 3, durations, deadline=5.0, rng=rng).chosen.tolist()
+    >>> DeadlineDesign(population, 3, durations, deadline=5.0, rng=0).chosen.tolist()
     [1, 2]
 
     References
@@ -65,19 +66,25 @@ class DeadlineDesign(ChosenDesign):
         durations: ArrayLike,
         *,
         deadline: float = math.inf,
-        rng: np.random.Generator,
+        rng: Rng = None,
     ) -> None:
         super().__init__(population, cohort_size)
-        checked_rng(self.name, rng)
-        if not isinstance(deadline, (int, float)) or not deadline > 0:
-            raise DesignError(
-                f"{self.name}: deadline must be a positive number of seconds; got {deadline!r}. "
-                f"Raise it, or leave it out for none."
-            )
-        given = {"duration": np.asarray(durations, dtype=np.float64)}
+        rng = checked_rng(self.name, rng)
+        _check_deadline(self.name, deadline)
+        given = {"duration": durations}
         seconds = checked_signal(self.name, given, "duration", population.n_clients)
         in_time = np.where(seconds <= deadline, seconds, np.nan)
         self._choose(smallest(in_time, drawable_clients(self), self.cohort_size, rng))
+
+
+def _check_deadline(owner: str, deadline: object) -> None:
+    """Validate a positive number of seconds; infinity is none."""
+    is_number = isinstance(deadline, Real) and not isinstance(deadline, bool)
+    if not is_number or not float(deadline) > 0:  # type: ignore[arg-type]
+        raise DesignError(
+            f"{owner}: deadline must be a positive number of seconds; got {brief(deadline)}. "
+            f"Raise it, or leave it out for none."
+        )
 
 
 @final
@@ -99,14 +106,18 @@ class Deadline(Recipe):
     candidates: int = 0
     deadline: float = math.inf
 
+    def check(self) -> None:
+        """Validate the deadline and the number of candidates."""
+        _check_deadline(type(self).__name__, self.deadline)
+        check_candidates(type(self).__name__, self.candidates, self.cohort_size)
+
     def ask(self, population: Population, round_: int, rng: np.random.Generator) -> Request:
         """Ask candidates for their duration."""
-        number = n_candidates(
-            DeadlineDesign.__name__, self.candidates, self.cohort_size, population
-        )
+        number = n_candidates(self.candidates, self.cohort_size, population)
         return Request("duration", equal_candidates(population, number, rng))
 
-    def _design(self, population: Population, known: Knowledge) -> DeadlineDesign:
+    def design(self, population: Population, known: Knowledge) -> DeadlineDesign:
+        """Make the design from what is known."""
         durations = checked_signal(
             DeadlineDesign.__name__, known.signals, "duration", population.n_clients
         )

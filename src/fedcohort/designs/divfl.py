@@ -7,7 +7,7 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import checked_rng
+from fedcohort._arguments import Rng, checked_rng
 from fedcohort.designs.base import drawable_clients
 from fedcohort.designs.chosen import ChosenDesign
 from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
@@ -50,10 +50,10 @@ class DivFLDesign(ChosenDesign):
 
     Examples
     --------
-    >>> population, rng = Population([5, 3, 2, 2]), np.random.default_rng(0)
+    >>> population = Population([5, 3, 2, 2])
     >>> updates = [[0.0, 1.0], [5.0, 0.0], [5.1, 0.0], [0.0, 1.2]]
-    >>> design = DivFLDesign(population, 2, updates, rng=rng)
-    >>> design.chosen.tolist(), design.weight_per_draw.round(4).tolist()
+    >>> design = DivFLDesign(population, 2, updates, rng=0)
+    >>> design.chosen.tolist(), design.weight_per_draw().round(4).tolist()
     ([0, 1], [0.5833, 0.4167, 0.0, 0.0])
 
     References
@@ -69,12 +69,12 @@ class DivFLDesign(ChosenDesign):
         cohort_size: int,
         updates: ArrayLike,
         *,
-        rng: np.random.Generator,
+        rng: Rng = None,
     ) -> None:
         from scipy.spatial.distance import squareform
 
         super().__init__(population, cohort_size)
-        checked_rng(self.name, rng)
+        rng = checked_rng(self.name, rng)
         if population.n_clients > LARGEST_MATRIX:
             raise DesignError(
                 f"{self.name}: keeps all distances, for at most {LARGEST_MATRIX} clients; got "
@@ -137,6 +137,7 @@ class DivFL(Recipe):
     name: ClassVar[str] = "divfl"
     learns: ClassVar[bool] = True
 
-    def _design(self, population: Population, known: Knowledge) -> DivFLDesign:
+    def design(self, population: Population, known: Knowledge) -> DivFLDesign:
+        """Make the design from what is known."""
         updates = known_updates(population, known)
         return DivFLDesign(population, self.cohort_size, updates, rng=known.rng)

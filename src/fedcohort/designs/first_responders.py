@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-import numpy as np
 from numpy.typing import ArrayLike
 
-from fedcohort._arguments import checked_rng
+from fedcohort._arguments import Rng, checked_rng
 from fedcohort.designs.base import drawable_clients
 from fedcohort.designs.chosen import ChosenDesign, smallest
 from fedcohort.designs.recipe import Knowledge, Recipe
@@ -40,8 +39,8 @@ class FirstRespondersDesign(ChosenDesign):
 
     Examples
     --------
-    >>> population, rng = Population([5, 3, 2]), np.random.default_rng(0)
-    >>> design = FirstRespondersDesign(population, 2, durations=[9.0, 1.0, 4.0], rng=rng)
+    >>> population = Population([5, 3, 2])
+    >>> design = FirstRespondersDesign(population, 2, durations=[9.0, 1.0, 4.0], rng=0)
     >>> design.chosen.tolist(), design.bias().tolist()
     ([1, 2], [-0.5, 0.2, 0.3])
 
@@ -57,11 +56,11 @@ class FirstRespondersDesign(ChosenDesign):
         cohort_size: int,
         durations: ArrayLike,
         *,
-        rng: np.random.Generator,
+        rng: Rng = None,
     ) -> None:
         super().__init__(population, cohort_size)
-        checked_rng(self.name, rng)
-        given = {"duration": np.asarray(durations, dtype=np.float64)}
+        rng = checked_rng(self.name, rng)
+        given = {"duration": durations}
         seconds = checked_signal(self.name, given, "duration", population.n_clients)
         self._choose(smallest(seconds, drawable_clients(self), self.cohort_size, rng))
 
@@ -75,7 +74,8 @@ class FirstResponders(Recipe):
     signals: ClassVar[tuple[SignalName, ...]] = ("duration",)
     overselects: ClassVar[bool] = True
 
-    def _design(self, population: Population, known: Knowledge) -> FirstRespondersDesign:
+    def design(self, population: Population, known: Knowledge) -> FirstRespondersDesign:
+        """Make the design from what is known."""
         durations = checked_signal(
             FirstRespondersDesign.__name__, known.signals, "duration", population.n_clients
         )

@@ -5,9 +5,8 @@ from typing import ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
-from fedcohort.designs.base import Design, count_matrix
+from fedcohort.designs.base import Design
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.designs.spread import spread
 from fedcohort.population import Population
@@ -36,7 +35,7 @@ class MultinomialDesign(Design):
     Examples
     --------
     >>> design = MultinomialDesign(Population([5, 3, 2]), cohort_size=4)
-    >>> design.draw(np.random.default_rng(0)).counts.sum()
+    >>> design.draw(0).counts.sum()
     np.int64(4)
 
     References
@@ -55,7 +54,7 @@ class MultinomialDesign(Design):
         sizes, total = self.population.sizes, self.population.total
         return (sizes / total) * ((total - sizes) / total) / self.cohort_size
 
-    def weight_covariance(self) -> NDArray[np.float64]:
+    def covariance(self) -> NDArray[np.float64]:
         """Return Cov[w], shape (n_clients, n_clients)."""
         importance = self.population.importance
         covariance = -np.outer(importance, importance) / self.cohort_size
@@ -72,12 +71,13 @@ class MultinomialDesign(Design):
         """Return m where the size is positive, shape (n_clients,)."""
         return np.where(self.population.sizes > 0, self.cohort_size, 0)
 
-    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
+    def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
+        """Draw the clients of ``rounds`` cohorts."""
         units = rng.integers(self.population.total, size=(rounds, self.cohort_size))
-        clients = np.searchsorted(self._ends, units, side="right")
-        return count_matrix(clients, self.population.n_clients)
+        return np.searchsorted(self._ends, units, side="right")
 
-    def _aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+    def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+        """Return the aggregate's mean squared distance from its own mean."""
         return spread(self.population.importance, updates) / self.cohort_size
 
 
@@ -88,5 +88,6 @@ class Multinomial(Recipe):
 
     name: ClassVar[str] = "multinomial"
 
-    def _design(self, population: Population, known: Knowledge) -> MultinomialDesign:
+    def design(self, population: Population, known: Knowledge) -> MultinomialDesign:
+        """Make the design from what is known."""
         return MultinomialDesign(population, self.cohort_size)

@@ -76,7 +76,7 @@ class NormOptimalDesign(CoinDesign):
     Examples
     --------
     >>> design = NormOptimalDesign(Population([1, 1, 1, 1]), 2, norms=[6.0, 1.0, 1.0, 0.0])
-    >>> design.expected_counts.tolist()
+    >>> design.expected_counts().tolist()
     [1.0, 0.5, 0.5, 0.0]
 
     References
@@ -97,7 +97,7 @@ class NormOptimalDesign(CoinDesign):
     ) -> None:
         super().__init__(population, cohort_size)
         drawable_clients(self)
-        given = {"update_norm": np.asarray(norms, dtype=np.float64)}
+        given = {"update_norm": norms}
         self.norms = checked_signal(self.name, given, "update_norm", population.n_clients).copy()
         self.norms.setflags(write=False)
         # Sizes instead of importances: the chances depend on ratios only. By the largest first,
@@ -117,9 +117,8 @@ class NormOptimalDesign(CoinDesign):
         self._chance.setflags(write=False)
         self.unbiased = bool((self._chance[population.sizes > 0] > 0).all())
 
-    @property
     def expected_counts(self) -> NDArray[np.float64]:
-        """The chance of each client, q, shape (n_clients,)."""
+        """Return the chance of each client, q, shape (n_clients,)."""
         return self._chance
 
     @property
@@ -174,7 +173,8 @@ class NormOptimal(Recipe):
 
     approximate: bool = False
 
-    def _design(self, population: Population, known: Knowledge) -> NormOptimalDesign:
+    def design(self, population: Population, known: Knowledge) -> NormOptimalDesign:
+        """Make the design from what is known."""
         norms = checked_signal(
             NormOptimalDesign.__name__, known.signals, "update_norm", population.n_clients
         )

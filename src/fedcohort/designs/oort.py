@@ -5,18 +5,18 @@ from typing import ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
-from fedcohort._arguments import checked_rng
-from fedcohort.designs.base import Design, count_matrix, drawable_clients
+from fedcohort._arguments import Rng, checked_number, checked_rng, checked_whole
+from fedcohort.designs.base import Design, drawable_clients
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.designs.signals import PAST, SignalName, Signals, checked_signal
 from fedcohort.designs.systematic import SystematicDraw
-from fedcohort.errors import DesignError
 from fedcohort.population import Population
 
 #: The largest utility is so many units: what a lottery in integers draws by.
 UTILITY_UNITS = 2**24
+#: With a larger exponent every slower client has the utility 0.
+LARGEST_PENALTY = 1e6
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,10 @@ class OortOptions:
 
     def __post_init__(self) -> None:
         for field in fields(OortOptions):
+            most = LARGEST_PENALTY if field.name == "penalty" else 1.0
             value = getattr(self, field.name)
-            if not 0 <= value <= (np.inf if field.name == "penalty" else 1):
-                raise DesignError(
-                    f"OortDesign: {field.name} must be "
-                    f"{'0 or more' if field.name == 'penalty' else 'from 0 to 1'}; got {value!r}. "
-                    f"Leave it out for {field.default}."
-                )
+            number = checked_number(type(self).__name__, field.name, value, least=0.0, most=most)
+            object.__setattr__(self, field.name, number)
 
 
 @final
@@ -112,14 +109,14 @@ class OortDesign(Design):
 
     Examples
     --------
-    >>> population, rng = Population([5, 5, 5, 5]), np.random.default_rng(0)
+    >>> population = Population([5, 5, 5, 5])
     >>> signals = {
     ...     "past_loss": np.array([2.0, 1.0, 0.1, np.nan]),
     ...     "past_duration": np.array([1.0, 1.0, 1.0, np.nan]),
     ...     "past_round": np.array([0.0, 0.0, 0.0, np.nan]),
     ... }
-    >>> design = OortDesign(population, 2, signals, round_=40, rng=rng)
-    >>> design.expected_counts.tolist()
+    >>> design = OortDesign(population, 2, signals, round_=40, rng=0)
+    >>> design.expected_counts().tolist()
     [1.0, 0.0, 0.0, 1.0]
 
     References
@@ -141,10 +138,11 @@ class OortDesign(Design):
         *,
         round_: int,
         options: OortOptions | None = None,
-        rng: np.random.Generator,
+        rng: Rng = None,
     ) -> None:
         super().__init__(population, cohort_size)
-        checked_rng(self.name, rng)
+        rng = checked_rng(self.name, rng)
+        checked_whole(self.name, "round_", round_, way_out="Count rounds from 0.")
         options = options or OortOptions()
         past = {
             name: checked_signal(self.name, signals, name, population.n_clients) for name in PAST
@@ -167,9 +165,8 @@ class OortDesign(Design):
         equal = np.ones(len(new), dtype=np.int64)
         self.explore = SystematicDraw(new, equal, self.cohort_size - n_exploit)
 
-    @property
     def expected_counts(self) -> NDArray[np.float64]:
-        """The chance of each client, shape (n_clients,)."""
+        """Return the chance of each client, shape (n_clients,)."""
         chances = np.zeros(self.population.n_clients)
         for lottery in (self.exploit, self.explore):
             chances[lottery.clients] = lottery.chances
@@ -182,7 +179,7 @@ class OortDesign(Design):
             variances[lottery.clients] = lottery.variances
         return variances / self.cohort_size**2
 
-    def weight_covariance(self) -> NDArray[np.float64]:
+    def covariance(self) -> NDArray[np.float64]:
         """Return Cov[w], shape (n_clients, n_clients)."""
         covariance = np.zeros((self.population.n_clients,) * 2)
         for lottery in (self.exploit, self.explore):
@@ -191,19 +188,21 @@ class OortDesign(Design):
 
     def inclusion_probability(self) -> NDArray[np.float64]:
         """Return the chance of each client, shape (n_clients,)."""
-        return self.expected_counts
+        return self.expected_counts()
 
     def max_count(self) -> NDArray[np.int64]:
         """Return 1 where the chance is positive, shape (n_clients,)."""
-        return (self.expected_counts > 0).astype(np.int64)
+        return (self.expected_counts() > 0).astype(np.int64)
 
-    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
+    def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
+        """Draw the clients of ``rounds`` cohorts."""
         lotteries = (self.exploit, self.explore)
         places = rng.integers([lottery.step for lottery in lotteries], size=(rounds, 2))
         drawn = [lottery.drawn_at(places[:, k]) for k, lottery in enumerate(lotteries)]
-        return count_matrix(np.concatenate(drawn, axis=1), self.population.n_clients)
+        return np.concatenate(drawn, axis=1)
 
-    def _aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+    def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+        """Return the aggregate's mean squared distance from its own mean."""
         spreads = [lottery.total_spread(updates) for lottery in (self.exploit, self.explore)]
         return sum(spreads) / self.cohort_size**2
 
@@ -255,7 +254,12 @@ class Oort(OortOptions, Recipe):
     name: ClassVar[str] = "oort"
     signals: ClassVar[tuple[SignalName, ...]] = PAST
 
-    def _design(self, population: Population, known: Knowledge) -> OortDesign:
+    def __post_init__(self) -> None:
+        Recipe.__post_init__(self)
+        OortOptions.__post_init__(self)
+
+    def design(self, population: Population, known: Knowledge) -> OortDesign:
+        """Make the design from what is known."""
         return OortDesign(
             population,
             self.cohort_size,

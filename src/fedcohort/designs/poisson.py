@@ -35,7 +35,7 @@ class PoissonDesign(CoinDesign):
 
     Examples
     --------
-    >>> PoissonDesign(Population([8, 1, 1]), cohort_size=2).expected_counts.tolist()
+    >>> PoissonDesign(Population([8, 1, 1]), cohort_size=2).expected_counts().tolist()
     [1.0, 0.5, 0.5]
 
     References
@@ -51,9 +51,8 @@ class PoissonDesign(CoinDesign):
         drawable_clients(self)
         self._coins, self._sides = capped_coins(population.sizes, self.cohort_size)
 
-    @property
     def expected_counts(self) -> NDArray[np.float64]:
-        """The chance of each client, q, shape (n_clients,)."""
+        """Return the chance of each client, q, shape (n_clients,)."""
         return self._coins / self._sides
 
     @property
@@ -71,5 +70,6 @@ class Poisson(Recipe):
 
     name: ClassVar[str] = "poisson"
 
-    def _design(self, population: Population, known: Knowledge) -> PoissonDesign:
+    def design(self, population: Population, known: Knowledge) -> PoissonDesign:
+        """Make the design from what is known."""
         return PoissonDesign(population, self.cohort_size)

@@ -6,9 +6,13 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedcohort._arguments import checked_rng
+from fedcohort._arguments import Rng, checked_rng
 from fedcohort.designs.base import drawable_clients
-from fedcohort.designs.candidates import candidates_by_importance, n_candidates
+from fedcohort.designs.candidates import (
+    candidates_by_importance,
+    check_candidates,
+    n_candidates,
+)
 from fedcohort.designs.chosen import ChosenDesign, smallest
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.designs.signals import Request, SignalName, checked_signal
@@ -41,9 +45,9 @@ class PowerOfChoiceDesign(ChosenDesign):
 
     Examples
     --------
-    >>> population, rng = Population([5, 3, 2, 2]), np.random.default_rng(0)
+    >>> population = Population([5, 3, 2, 2])
     >>> losses = [0.1, np.nan, 0.7, 0.4]
-    >>> PowerOfChoiceDesign(population, 2, losses, rng=rng).chosen.tolist()
+    >>> PowerOfChoiceDesign(population, 2, losses, rng=0).chosen.tolist()
     [2, 3]
 
     References
@@ -58,11 +62,11 @@ class PowerOfChoiceDesign(ChosenDesign):
         cohort_size: int,
         losses: ArrayLike,
         *,
-        rng: np.random.Generator,
+        rng: Rng = None,
     ) -> None:
         super().__init__(population, cohort_size)
-        checked_rng(self.name, rng)
-        given = {"loss": np.asarray(losses, dtype=np.float64)}
+        rng = checked_rng(self.name, rng)
+        given = {"loss": losses}
         known = checked_signal(self.name, given, "loss", population.n_clients)
         self._choose(smallest(-known, drawable_clients(self), self.cohort_size, rng))
 
@@ -83,13 +87,17 @@ class PowerOfChoice(Recipe):
 
     candidates: int = 0
 
+    def check(self) -> None:
+        """Validate the number of candidates."""
+        check_candidates(type(self).__name__, self.candidates, self.cohort_size)
+
     def ask(self, population: Population, round_: int, rng: np.random.Generator) -> Request:
         """Ask candidates for the loss of the current model."""
-        owner = PowerOfChoiceDesign.__name__
-        number = n_candidates(owner, self.candidates, self.cohort_size, population)
+        number = n_candidates(self.candidates, self.cohort_size, population)
         return Request("loss", candidates_by_importance(population, number, rng))
 
-    def _design(self, population: Population, known: Knowledge) -> PowerOfChoiceDesign:
+    def design(self, population: Population, known: Knowledge) -> PowerOfChoiceDesign:
+        """Make the design from what is known."""
         losses = checked_signal(
             PowerOfChoiceDesign.__name__, known.signals, "loss", population.n_clients
         )

@@ -2,12 +2,21 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from numbers import Real
 from typing import ClassVar, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort._arguments import (
+    Rng,
+    brief,
+    checked_cohort_size,
+    checked_flag,
+    checked_rng,
+    checked_whole,
+)
 from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design
 from fedcohort.designs.signals import ASKED, Request, Signals
@@ -58,6 +67,11 @@ class Knowledge:
         self.rng, self.round_was_read = rng, False
 
     @property
+    def cohort_size(self) -> int:
+        """How many draws the recipe asks for."""
+        return self._recipe.cohort_size
+
+    @property
     def memory(self) -> Memory | None:
         """The clients' last updates; None where there are none yet."""
         if not self._recipe.learns:
@@ -105,8 +119,10 @@ class _DeclaredSignals(Mapping[str, NDArray[np.floating]]):
 class Recipe(ABC):
     """What experiment files, the command line and server loops name.
 
-    A recipe is a frozen dataclass of settings; what changes between rounds is an argument of
-    ``build``. A new recipe gives its ``name`` and turns knowledge into a design (``_design``).
+    A recipe is a frozen dataclass of settings, each with a default, and checked when the recipe
+    is made; what changes between rounds is an argument of ``build``. A new recipe gives its
+    ``name``, turns knowledge into a design (:meth:`design`), and may check its settings further
+    (:meth:`check`). :func:`fedcohort.recipe` makes one from a function.
     """
 
     #: The name in files and on the command line.
@@ -128,6 +144,21 @@ class Recipe(ABC):
 
     cohort_size: int
 
+    def __post_init__(self) -> None:
+        owner = type(self).__name__
+        size = checked_cohort_size(owner, self.cohort_size)
+        object.__setattr__(self, "cohort_size", size)
+        for field in fields(self):
+            value = _as_default(owner, field.name, getattr(self, field.name), field.default)
+            object.__setattr__(self, field.name, value)
+        self.check()
+
+    def check(self) -> None:  # noqa: B027 - most recipes have nothing further to check
+        """Raise :class:`~fedcohort.errors.DesignError` where a setting cannot be used.
+
+        Types are checked before: a setting has the type of its default.
+        """
+
     def ask(self, population: Population, round_: int, rng: np.random.Generator) -> Request | None:
         """Say who is asked for what before the round's design is built; None asks nobody.
 
@@ -145,7 +176,7 @@ class Recipe(ABC):
         memory: Memory | None = None,
         signals: Signals | None = None,
         round_: int = 0,
-        rng: np.random.Generator | int | None = None,
+        rng: Rng = None,
     ) -> Design:
         """Build the design of a round over ``population``.
 
@@ -160,9 +191,21 @@ class Recipe(ABC):
         round_
             The round, from 0.
         rng
-            Breaks ties: a generator, a seed, or None for a random one.
+            Breaks ties: an integer, a generator, or None for a random one.
+
+        Raises
+        ------
+        DesignError
+            Where no such design can be built over these clients.
         """
-        generator = np.random.default_rng(rng)
+        owner = type(self).__name__
+        if not isinstance(population, Population):
+            raise DesignError(
+                f"{owner}: population must be a Population; got {type(population).__name__}. "
+                f"Pass Population(sizes)."
+            )
+        checked_whole(owner, "round_", round_, way_out="Count rounds from 0.")
+        generator = checked_rng(owner, rng)
         known = Knowledge(self, memory=memory, signals=signals, round_=round_, rng=generator)
         return self.build_from(population, known)
 
@@ -173,13 +216,13 @@ class Recipe(ABC):
                 f"{type(self).__name__}: needs the group of every client; this population has "
                 f"none. Pass groups= to Population or Selector, one label per client."
             )
-        design = self._design(population, known)
+        design = self.design(population, known)
         if not isinstance(design, Design) or design.population.n_clients != population.n_clients:
             found = type(design).__name__
             if isinstance(design, Design):
                 found += f" over {design.population.n_clients} clients"
             raise DesignError(
-                f"{type(self).__name__}: _design must return a Design over the "
+                f"{type(self).__name__}: design must return a Design over the "
                 f"{population.n_clients} clients of its population; got {found}."
             )
         return design
@@ -214,8 +257,29 @@ class Recipe(ABC):
         return float(durations[cohort.clients].max(initial=0.0))
 
     @abstractmethod
-    def _design(self, population: Population, known: Knowledge) -> Design:
-        """Build the design from what is known."""
+    def design(self, population: Population, known: Knowledge) -> Design:
+        """Make the design from what is known: what ``build`` calls."""
+
+
+def _as_default(owner: str, name: str, value: object, default: object) -> object:
+    """Validate a setting: of the type of its default, a number for a float."""
+    if type(default) is bool:
+        return checked_flag(owner, name, value)
+    if type(default) is int:
+        return checked_whole(owner, name, value, least=None)
+    if type(default) is str:
+        if isinstance(value, str):
+            return str(value)
+        raise DesignError(
+            f"{owner}: {name} must be a string, such as {default!r}; got {brief(value)}."
+        )
+    if type(default) is not float:
+        return value
+    if not isinstance(value, Real) or isinstance(value, bool) or value != value:
+        raise DesignError(
+            f"{owner}: {name} must be a number, such as {default!r}; got {brief(value)}."
+        )
+    return float(value)
 
 
 def estimator_for(

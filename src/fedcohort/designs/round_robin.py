@@ -1,15 +1,14 @@
 """Round robin: the clients take turns."""
 
 from dataclasses import dataclass
-from operator import index
 from typing import ClassVar, final
 
 import numpy as np
 
+from fedcohort._arguments import checked_whole
 from fedcohort.designs.base import drawable_clients
 from fedcohort.designs.chosen import ChosenDesign
 from fedcohort.designs.recipe import Knowledge, Recipe
-from fedcohort.errors import DesignError
 from fedcohort.population import Population
 
 
@@ -40,7 +39,7 @@ class RoundRobinDesign(ChosenDesign):
     Examples
     --------
     >>> designs = [RoundRobinDesign(Population([5, 3, 2]), 2, round_=t) for t in range(3)]
-    >>> np.mean([design.weight_per_draw for design in designs], axis=0).round(12).tolist()
+    >>> np.mean([design.weight_per_draw() for design in designs], axis=0).round(12).tolist()
     [0.5, 0.3, 0.2]
 
     References
@@ -54,18 +53,11 @@ class RoundRobinDesign(ChosenDesign):
     ) -> None:
         super().__init__(population, cohort_size)
         drawable = drawable_clients(self)
-        try:
-            least = min(index(round_), index(seed))
-        except TypeError:
-            least = -1
-        if least < 0:
-            raise DesignError(
-                f"{self.name}: round_ and seed must be whole numbers of at least 0; got "
-                f"{round_!r} and {seed!r}. Count rounds from 0."
-            )
+        round_ = checked_whole(self.name, "round_", round_, way_out="Count rounds from 0.")
+        checked_whole(self.name, "seed", seed)
         circle = np.random.default_rng(seed).permutation(drawable)
         # In Python's integers: no number of rounds is too large.
-        start = index(round_) * self.cohort_size % len(circle)
+        start = round_ * self.cohort_size % len(circle)
         turn = circle[(start + np.arange(self.cohort_size)) % len(circle)]
         scale = len(circle) / self.cohort_size
         self._choose(turn, scale * population.importance[turn])
@@ -80,5 +72,10 @@ class RoundRobin(Recipe):
 
     seed: int = 0
 
-    def _design(self, population: Population, known: Knowledge) -> RoundRobinDesign:
+    def check(self) -> None:
+        """Validate the seed."""
+        checked_whole(type(self).__name__, "seed", self.seed)
+
+    def design(self, population: Population, known: Knowledge) -> RoundRobinDesign:
+        """Make the design from what is known."""
         return RoundRobinDesign(population, self.cohort_size, known.round_, seed=self.seed)

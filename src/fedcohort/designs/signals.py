@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from fedcohort._arguments import brief
 from fedcohort.errors import DesignError
 
 #: Asked before the draw, of the clients of a :class:`Request`: the norm of the update that the
@@ -50,7 +51,7 @@ class Request:
 
 
 def checked_signal(
-    owner: str, signals: Signals | None, name: SignalName, n_clients: int
+    owner: str, signals: Mapping[str, ArrayLike] | None, name: SignalName, n_clients: int
 ) -> NDArray[np.float64]:
     """Validate a signal: one number per client, NaN or finite and at least 0."""
     if signals is None or name not in signals:
@@ -58,11 +59,12 @@ def checked_signal(
             f"{owner}: needs the signal {name!r}, which nobody collected. Let the simulator or "
             f"the Flower strategy build it, or pass signals={{{name!r}: one number per client}}."
         )
-    values = np.asarray(signals[name], dtype=np.float64)
-    if values.shape != (n_clients,):
+    values = _numbers(signals[name])
+    if values is None or values.shape != (n_clients,):
         raise DesignError(
             f"{owner}: the signal {name!r} must be one number per client, shape ({n_clients},); "
-            f"got {values.shape}. Use NaN for clients that were not asked."
+            f"got {brief(signals[name]) if values is None else values.shape}. Use NaN for clients "
+            f"that were not asked."
         )
     bad = (values < 0) | np.isinf(values)
     if bad.any():
@@ -72,3 +74,12 @@ def checked_signal(
             f"{values[client]}. Use NaN for a client without one."
         )
     return values
+
+
+def _numbers(values: ArrayLike) -> NDArray[np.float64] | None:
+    """Return an array of floats; None where the values are no numbers."""
+    try:
+        array = np.asarray(values)
+    except ValueError:  # rows of different lengths
+        return None
+    return array.astype(np.float64) if array.dtype.kind in "iuf" else None

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._allocation import fill_groups, whole_rows
-from fedcohort._arguments import checked_choice
+from fedcohort._arguments import Rng, checked_choice
 from fedcohort.designs.base import RowDesign
 from fedcohort.designs.recipe import Knowledge, known_updates
 from fedcohort.designs.tree_choice import Products, Tree, TreeRecipe, check_options, chosen_tree
@@ -71,9 +71,9 @@ class SimilarityClusteredDesign(RowDesign):
 
     Examples
     --------
-    >>> population, rng = Population([1, 1, 1, 1]), np.random.default_rng(0)
+    >>> population = Population([1, 1, 1, 1])
     >>> updates = [[1, 0], [0, 1], [2, 0], [0, 3]]
-    >>> design = SimilarityClusteredDesign(population, 2, updates, rng=rng)
+    >>> design = SimilarityClusteredDesign(population, 2, updates, rng=0)
     >>> sorted(design.plan.units.toarray().tolist())
     [[0, 2, 0, 2], [2, 0, 2, 0]]
 
@@ -97,33 +97,35 @@ class SimilarityClusteredDesign(RowDesign):
         linkage: Linkage = "ward",
         reading: Reading = "distances",
         products: Products | None = None,
-        rng: np.random.Generator,
+        rng: Rng = None,
     ) -> None:
         super().__init__(population, cohort_size)
-        check_options(self.name, measure, linkage, rng)
+        rng = check_options(self.name, measure, linkage, rng)
         checked_choice(self.name, "reading", reading, READINGS)
         total = population.total
+        deltas = None
+        if updates is not None:
+            deltas = checked_updates(self.name, updates, population.n_clients)
         alone, rest = whole_rows(self.cohort_size * population.sizes, total)
         if reading == "distances":
             self.leaves, self.tree = chosen_tree(
                 self.name,
                 rest,
                 total,
-                updates,
+                deltas,
                 tree,
                 measure=measure,
                 linkage=linkage,
                 products=products,
                 rng=rng,
             )
-        elif updates is None or tree not in ("auto", "exact"):
+        elif deltas is None or tree not in ("auto", "exact"):
             raise DesignError(
                 f"{self.name}: reading rows-as-points builds an exact tree from updates; got "
-                f"{'no updates' if updates is None else 'another tree'}. Pass updates and "
+                f"{'no updates' if deltas is None else 'another tree'}. Pass updates and "
                 f"tree='exact', or reading='distances'."
             )
         else:
-            deltas = checked_updates(self.name, updates, population.n_clients)
             self.leaves = rng.permutation(np.flatnonzero(rest))
             distances = _between_rows(deltas[self.leaves], measure)
             self.tree = cut_tree(merge_tree(distances, linkage), rest[self.leaves], total)
@@ -160,7 +162,13 @@ class SimilarityClustered(TreeRecipe):
 
     reading: Reading = "distances"
 
-    def _design(self, population: Population, known: Knowledge) -> SimilarityClusteredDesign:
+    def check(self) -> None:
+        """Validate the choices."""
+        super().check()
+        checked_choice(type(self).__name__, "reading", self.reading, READINGS)
+
+    def design(self, population: Population, known: Knowledge) -> SimilarityClusteredDesign:
+        """Make the design from what is known."""
         return SimilarityClusteredDesign(
             population,
             self.cohort_size,

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort._allocation import Entries, descending, overlaps, whole_rows
-from fedcohort._arguments import checked_rng
+from fedcohort._arguments import Rng, checked_rng
 from fedcohort.designs.base import RowDesign
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.plan import Plan
@@ -39,8 +39,7 @@ class SizeClusteredDesign(RowDesign):
 
     Examples
     --------
-    >>> rng = np.random.default_rng(0)
-    >>> SizeClusteredDesign(Population([5, 3, 2]), 2, rng=rng).plan.units.toarray().tolist()
+    >>> SizeClusteredDesign(Population([5, 3, 2]), 2, rng=0).plan.units.toarray().tolist()
     [[10, 0, 0], [0, 6, 4]]
 
     References
@@ -55,10 +54,10 @@ class SizeClusteredDesign(RowDesign):
         cohort_size: int,
         *,
         whole_rows_first: bool = False,
-        rng: np.random.Generator,
+        rng: Rng = None,
     ) -> None:
         super().__init__(population, cohort_size)
-        checked_rng(self.name, rng)
+        rng = checked_rng(self.name, rng)
         units = self.cohort_size * population.sizes
         if whole_rows_first:
             alone, rest = whole_rows(units, population.total)
@@ -85,7 +84,8 @@ class SizeClustered(Recipe):
 
     whole_rows_first: bool = False
 
-    def _design(self, population: Population, known: Knowledge) -> SizeClusteredDesign:
+    def design(self, population: Population, known: Knowledge) -> SizeClusteredDesign:
+        """Make the design from what is known."""
         return SizeClusteredDesign(
             population, self.cohort_size, whole_rows_first=self.whole_rows_first, rng=known.rng
         )

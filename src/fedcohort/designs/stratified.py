@@ -7,11 +7,10 @@ from typing import ClassVar, Literal, final, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
 
-from fedcohort._arguments import checked_choice, checked_rng, group_numbers
+from fedcohort._arguments import Rng, checked_choice, checked_rng, group_numbers
 from fedcohort.cohort import Cohort
-from fedcohort.designs.base import Design, count_matrix
+from fedcohort.designs.base import Design
 from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
 from fedcohort.designs.spread import spread
 from fedcohort.errors import DesignError
@@ -71,9 +70,9 @@ class StratifiedDesign(Design):
 
     Examples
     --------
-    >>> population, rng = Population([5, 3, 2]), np.random.default_rng(0)
-    >>> design = StratifiedDesign(population, 3, ["a", "b", "b"], rng=rng)
-    >>> sorted(design.draws.tolist()), design.expected_counts.sum().round(12)
+    >>> population = Population([5, 3, 2])
+    >>> design = StratifiedDesign(population, 3, ["a", "b", "b"], rng=0)
+    >>> sorted(design.draws.tolist()), design.expected_counts().sum().round(12)
     ([1, 2], np.float64(3.0))
 
     References
@@ -95,10 +94,10 @@ class StratifiedDesign(Design):
         *,
         allocation: Allocation = "proportional",
         updates: ArrayLike | None = None,
-        rng: np.random.Generator,
+        rng: Rng = None,
     ) -> None:
         super().__init__(population, cohort_size)
-        checked_rng(self.name, rng)
+        rng = checked_rng(self.name, rng)
         checked_choice(self.name, "allocation", allocation, ALLOCATIONS)
         self.strata = group_numbers(self.name, groups, population.n_clients)
         self.strata.setflags(write=False)
@@ -123,14 +122,12 @@ class StratifiedDesign(Design):
         self._row_masses = np.repeat(self._masses, self.draws)
         self._row_starts = np.repeat(starts, self.draws)
 
-    @property
     def expected_counts(self) -> NDArray[np.float64]:
         """How often each client is drawn on average, m_h p_i / P_h, shape (n_clients,)."""
         return self._share * self.draws[self.strata]
 
-    @property
     def weight_per_draw(self) -> NDArray[np.float64]:
-        """What one draw of each client weighs, P_h / m_h; 0 where the size is 0."""
+        """Return what one draw of each client weighs, P_h / m_h; 0 where the size is 0."""
         per_draw = self._masses / self.population.total / np.maximum(self.draws, 1)
         return np.where(self.population.sizes > 0, per_draw[self.strata], 0.0)
 
@@ -138,9 +135,9 @@ class StratifiedDesign(Design):
         """Return Var[w], shape (n_clients,)."""
         masses, sizes = np.maximum(self._masses, 1)[self.strata], self.population.sizes
         others = (masses - sizes) / masses
-        return self.weight_per_draw**2 * self.expected_counts * others
+        return self.weight_per_draw() ** 2 * self.expected_counts() * others
 
-    def weight_covariance(self) -> NDArray[np.float64]:
+    def covariance(self) -> NDArray[np.float64]:
         """Return Cov[w], shape (n_clients, n_clients)."""
         importance = self.population.importance
         together = self.strata[:, None] == self.strata[None, :]
@@ -164,17 +161,20 @@ class StratifiedDesign(Design):
         """The share of each client in its stratum, p_i / P_h."""
         return self.population.sizes / np.maximum(self._masses, 1)[self.strata]
 
-    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
+    def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
+        """Draw the clients of ``rounds`` cohorts."""
         units = rng.integers(self._row_masses, size=(rounds, self.cohort_size))
         places = np.searchsorted(self._ends, self._row_starts + units, side="right")
-        return count_matrix(self._line[places], self.population.n_clients)
+        return self._line[places]
 
-    def _aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+    def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+        """Return the aggregate's mean squared distance from its own mean."""
         masses = self._masses / self.population.total
         return float(masses**2 / np.maximum(self.draws, 1) @ self._spreads(updates))
 
-    def _cohort(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
-        return Cohort.of_weights(clients, counts, counts * self.weight_per_draw[clients])
+    def weigh(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
+        """Make the cohort of the drawn clients."""
+        return Cohort.of_weights(clients, counts, counts * self.weight_per_draw()[clients])
 
     def _spreads(self, updates: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return the spread of the updates inside every stratum, by size."""
@@ -243,12 +243,17 @@ class Stratified(Recipe):
 
     allocation: Allocation = "proportional"
 
+    def check(self) -> None:
+        """Validate the choice."""
+        checked_choice(type(self).__name__, "allocation", self.allocation, ALLOCATIONS)
+
     @property
     def learns(self) -> bool:  # type: ignore[override]  # depends on a hyper-parameter
         """Whether the design depends on the memory."""
         return self.allocation == "neyman"
 
-    def _design(self, population: Population, known: Knowledge) -> StratifiedDesign:
+    def design(self, population: Population, known: Knowledge) -> StratifiedDesign:
+        """Make the design from what is known."""
         return StratifiedDesign(
             population,
             self.cohort_size,

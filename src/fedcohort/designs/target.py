@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort._allocation import Entries, fill_groups, overlaps, whole_rows
-from fedcohort._arguments import checked_rng, group_numbers
+from fedcohort._arguments import Rng, checked_rng, group_numbers
 from fedcohort.designs.base import RowDesign
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.plan import Plan
@@ -38,8 +38,7 @@ class TargetDesign(RowDesign):
 
     Examples
     --------
-    >>> rng = np.random.default_rng(0)
-    >>> design = TargetDesign(Population([1, 1, 1, 1]), 2, ["a", "b", "a", "b"], rng=rng)
+    >>> design = TargetDesign(Population([1, 1, 1, 1]), 2, ["a", "b", "a", "b"], rng=0)
     >>> sorted(design.plan.units.toarray().tolist())
     [[0, 2, 0, 2], [2, 0, 2, 0]]
 
@@ -54,10 +53,10 @@ class TargetDesign(RowDesign):
         cohort_size: int,
         groups: Sequence[Hashable],
         *,
-        rng: np.random.Generator,
+        rng: Rng = None,
     ) -> None:
         super().__init__(population, cohort_size)
-        checked_rng(self.name, rng)
+        rng = checked_rng(self.name, rng)
         total = population.total
         numbers = group_numbers(self.name, groups, population.n_clients)
         alone, rest = whole_rows(self.cohort_size * population.sizes, total)
@@ -101,5 +100,6 @@ class Target(Recipe):
     name: ClassVar[str] = "target"
     grouped: ClassVar[bool] = True
 
-    def _design(self, population: Population, known: Knowledge) -> TargetDesign:
+    def design(self, population: Population, known: Knowledge) -> TargetDesign:
+        """Make the design from what is known."""
         return TargetDesign(population, self.cohort_size, population.groups or (), rng=known.rng)

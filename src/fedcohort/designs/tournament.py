@@ -8,10 +8,9 @@ from typing import ClassVar, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
 
-from fedcohort._arguments import group_numbers
-from fedcohort.designs.base import Design, count_matrix
+from fedcohort._arguments import Rng, group_numbers
+from fedcohort.designs.base import Design
 from fedcohort.designs.duels import Duels
 from fedcohort.designs.recipe import Knowledge, known_updates
 from fedcohort.designs.tree_choice import (
@@ -25,7 +24,7 @@ from fedcohort.designs.tree_choice import (
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
 from fedcohort.similarity.group_order import tree_of_groups
-from fedcohort.similarity.measures import MeasureName
+from fedcohort.similarity.measures import MeasureName, checked_updates
 from fedcohort.similarity.trees import GroupTree, Linkage
 
 
@@ -85,7 +84,7 @@ class TournamentDesign(Design):
     >>> population, rng = Population([1, 1, 1, 1]), np.random.default_rng(0)
     >>> updates = [[1, 0], [0, 1], [2, 0], [0, 3]]
     >>> design = TournamentDesign(population, 2, updates, rng=rng)
-    >>> (design.draw_many(rng, 3) @ np.array([1, 0, 1, 0])).tolist()
+    >>> (design.draw_many(3, rng) @ np.array([1, 0, 1, 0])).tolist()
     [1, 1, 1]
 
     References
@@ -111,10 +110,10 @@ class TournamentDesign(Design):
         measure: MeasureName = "arccos",
         linkage: Linkage = "ward",
         products: Products | None = None,
-        rng: np.random.Generator,
+        rng: Rng = None,
     ) -> None:
         super().__init__(population, cohort_size)
-        check_options(self.name, measure, linkage, rng)
+        rng = check_options(self.name, measure, linkage, rng)
         check_tree(self.name, tree)
         self._certain, units = np.divmod(self.cohort_size * population.sizes, population.total)
         if groups is not None:
@@ -129,11 +128,14 @@ class TournamentDesign(Design):
                 labels[self.leaves], units[self.leaves], population.total, rng
             )
         else:
+            deltas = None
+            if updates is not None:
+                deltas = checked_updates(self.name, updates, population.n_clients)
             self.leaves, self.tree = chosen_tree(
                 self.name,
                 units,
                 population.total,
-                updates,
+                deltas,
                 tree,
                 measure=measure,
                 linkage=linkage,
@@ -148,7 +150,7 @@ class TournamentDesign(Design):
         total = self.population.total
         return self._units / total * ((total - self._units) / total) / self.cohort_size**2
 
-    def weight_covariance(self) -> NDArray[np.float64]:
+    def covariance(self) -> NDArray[np.float64]:
         """Return Cov[w], shape (n_clients, n_clients); no two clients are drawn for each other."""
         n = self.population.n_clients
         covariance = np.zeros((n, n))
@@ -165,13 +167,14 @@ class TournamentDesign(Design):
         """Return how often each client can be drawn at most: its expectation, rounded up."""
         return self._certain + (self._units > 0)
 
-    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
+    def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
+        """Draw the clients of ``rounds`` cohorts."""
         certain = np.repeat(np.arange(self.population.n_clients), self._certain)
         always = np.broadcast_to(certain, (rounds, len(certain)))
-        drawn = np.concatenate([always, self._duels.draw(rng, rounds)], axis=1)
-        return count_matrix(drawn, self.population.n_clients)
+        return np.concatenate([always, self._duels.draw(rng, rounds)], axis=1)
 
-    def _aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+    def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+        """Return the aggregate's mean squared distance from its own mean."""
         return self._duels.spread(updates) / self.cohort_size**2
 
 
@@ -182,7 +185,8 @@ class Tournament(TreeRecipe):
 
     name: ClassVar[str] = "tournament"
 
-    def _design(self, population: Population, known: Knowledge) -> TournamentDesign:
+    def design(self, population: Population, known: Knowledge) -> TournamentDesign:
+        """Make the design from what is known."""
         return TournamentDesign(
             population,
             self.cohort_size,

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import checked_choice, checked_rng
+from fedcohort._arguments import Rng, checked_choice, checked_rng
 from fedcohort.designs.recipe import Knowledge, Recipe, known_products
 from fedcohort.errors import DesignError
-from fedcohort.similarity.measures import MEASURES, MeasureName, angles, checked_updates
+from fedcohort.similarity.measures import MEASURES, MeasureName, angles
 from fedcohort.similarity.tree_kinds import TREE_KINDS, TreeKind, built_tree, chosen_kind
 from fedcohort.similarity.trees import LINKAGES, GroupTree, Linkage, MergeTree, cut_tree, merge_tree
 
@@ -26,7 +26,7 @@ def chosen_tree(
     owner: str,
     masses: NDArray[np.int64],
     capacity: int,
-    updates: ArrayLike | None,
+    updates: NDArray[np.floating] | None,
     tree: Tree,
     *,
     measure: MeasureName,
@@ -36,7 +36,8 @@ def chosen_tree(
 ) -> tuple[NDArray[np.int64], GroupTree]:
     """Return the clients that have a mass, and the tree over them, cut by capacity.
 
-    ``products`` gives all inner products of the updates, where something keeps them.
+    ``updates`` are checked before; ``products`` gives all their inner products, where something
+    keeps them.
     """
     check_tree(owner, tree)
     if (updates is None) == isinstance(tree, str):
@@ -44,27 +45,27 @@ def chosen_tree(
             f"{owner}: needs either updates or a tree that is there; got "
             f"{'neither' if updates is None else 'both'}. Pass the clients' last updates."
         )
-    if isinstance(tree, str):
-        deltas = checked_updates(owner, updates, len(masses))  # type: ignore[arg-type]
+    if isinstance(tree, str) and updates is not None:
         clients = rng.permutation(np.flatnonzero(masses))
         kind = chosen_kind(owner, tree, len(clients), measure, linkage)
         if kind == "exact" and measure == "arccos" and products is not None:
             distances = angles(products()[np.ix_(clients, clients)])
             return clients, cut_tree(merge_tree(distances, linkage), masses[clients], capacity)
-        own = (deltas[clients], masses[clients])
+        own = (updates[clients], masses[clients])
         return clients, built_tree(owner, *own, capacity, kind, measure, linkage, rng)
+    assert not isinstance(tree, str)  # for mypy: checked above
     clients = np.flatnonzero(masses)
     cut = _checked_cut(owner, tree, masses, capacity)
     return clients, GroupTree(cut.groups[clients], cut.merges)
 
 
 def check_options(
-    owner: str, measure: MeasureName, linkage: Linkage, rng: np.random.Generator
-) -> None:
-    """Validate the options that designs on a tree share."""
-    checked_rng(owner, rng)
+    owner: str, measure: MeasureName, linkage: Linkage, rng: Rng
+) -> np.random.Generator:
+    """Validate the options that designs on a tree share, and return the generator."""
     checked_choice(owner, "measure", measure, MEASURES)
     checked_choice(owner, "linkage", linkage, LINKAGES)
+    return checked_rng(owner, rng)
 
 
 def check_tree(owner: str, tree: Tree) -> None:
@@ -168,6 +169,13 @@ class TreeRecipe(Recipe):
     measure: MeasureName = "arccos"
     linkage: Linkage = "ward"
     tree: TreeKind = "auto"
+
+    def check(self) -> None:
+        """Validate the choices."""
+        owner = type(self).__name__
+        checked_choice(owner, "measure", self.measure, MEASURES)
+        checked_choice(owner, "linkage", self.linkage, LINKAGES)
+        checked_choice(owner, "tree", self.tree, TREE_KINDS)
 
     def _tree_options(self, known: Knowledge) -> TreeOptions:
         return {

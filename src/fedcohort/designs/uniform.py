@@ -5,11 +5,10 @@ from typing import ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from fedcohort._subsets import draw_subsets
 from fedcohort.cohort import Cohort
-from fedcohort.designs.base import Design, count_matrix, drawable_clients
+from fedcohort.designs.base import Design, drawable_clients
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.designs.spread import spread
 from fedcohort.population import Population
@@ -59,47 +58,48 @@ class UniformDesign(Design):
         self._weight_per_draw = scale * population.importance
         self._weight_per_draw.setflags(write=False)
 
-    @property
     def expected_counts(self) -> NDArray[np.float64]:
         """How often each client is drawn on average, m/n, shape (n_clients,)."""
         return np.where(self.population.sizes > 0, self.cohort_size / len(self._drawable), 0.0)
 
-    @property
     def weight_per_draw(self) -> NDArray[np.float64]:
-        """What each client weighs if drawn: p n/m, or p for FedAvg's own."""
+        """Return what each client weighs if drawn: p n/m, or p for FedAvg's own."""
         return self._weight_per_draw
 
     def weight_variance(self) -> NDArray[np.float64]:
         """Return Var[w], shape (n_clients,)."""
         n, m = len(self._drawable), self.cohort_size
-        return self.weight_per_draw**2 * (m / n) * ((n - m) / n)
+        return self.weight_per_draw() ** 2 * (m / n) * ((n - m) / n)
 
-    def weight_covariance(self) -> NDArray[np.float64]:
+    def covariance(self) -> NDArray[np.float64]:
         """Return Cov[w], shape (n_clients, n_clients)."""
-        n, m, weight = len(self._drawable), self.cohort_size, self.weight_per_draw
+        n, m, weight = len(self._drawable), self.cohort_size, self.weight_per_draw()
         covariance = -np.outer(weight, weight) * (m / n) * ((n - m) / n) / max(n - 1, 1)
         np.fill_diagonal(covariance, self.weight_variance())
         return covariance
 
     def inclusion_probability(self) -> NDArray[np.float64]:
         """Return m/n where the size is positive, shape (n_clients,)."""
-        return self.expected_counts
+        return self.expected_counts()
 
     def max_count(self) -> NDArray[np.int64]:
         """Return 1 where the size is positive, shape (n_clients,)."""
         return (self.population.sizes > 0).astype(np.int64)
 
-    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
+    def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
+        """Draw the clients of ``rounds`` cohorts."""
         positions = draw_subsets(rng, len(self._drawable), self.cohort_size, rounds)
-        return count_matrix(self._drawable[positions], self.population.n_clients)
+        return self._drawable[positions]
 
-    def _aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+    def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+        """Return the aggregate's mean squared distance from its own mean."""
         # The variance of a total without replacement: m (1 - m/n) times the sample variance.
         n, m = len(self._drawable), self.cohort_size
-        weighted = self.weight_per_draw[self._drawable, None] * updates[self._drawable]
+        weighted = self.weight_per_draw()[self._drawable, None] * updates[self._drawable]
         return m * (1 - m / n) * spread(np.full(n, 1 / n), weighted) * n / max(n - 1, 1)
 
-    def _cohort(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
+    def weigh(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
+        """Make the cohort of the drawn clients."""
         return Cohort.of_weights(clients, counts, self._weight_per_draw[clients])
 
 
@@ -112,5 +112,6 @@ class Uniform(Recipe):
 
     unbiased: bool = False
 
-    def _design(self, population: Population, known: Knowledge) -> UniformDesign:
+    def design(self, population: Population, known: Knowledge) -> UniformDesign:
+        """Make the design from what is known."""
         return UniformDesign(population, self.cohort_size, unbiased=self.unbiased)

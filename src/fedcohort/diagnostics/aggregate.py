@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedcohort._arguments import checked_rng, checked_rounds
+from fedcohort._arguments import Rng, checked_rng, checked_rounds
+from fedcohort._display import short_repr
 from fedcohort.designs.base import Design
 from fedcohort.errors import DesignError
 from fedcohort.similarity.measures import checked_updates
@@ -30,6 +31,9 @@ class Estimate:
     value: float
     standard_error: float
 
+    def __repr__(self) -> str:
+        return short_repr(self, value=self.value, standard_error=self.standard_error)
+
 
 def aggregate_variance(design: Design, updates: ArrayLike) -> float:
     r"""Return :math:`E\|\sum_i w_i \Delta_i - \sum_i p_i \Delta_i\|^2`, squared bias included.
@@ -49,7 +53,7 @@ def aggregate_variance(design: Design, updates: ArrayLike) -> float:
 
 
 def estimated_aggregate_variance(
-    design: Design, updates: ArrayLike, *, rng: np.random.Generator, rounds: int
+    design: Design, updates: ArrayLike, *, rng: Rng = None, rounds: int
 ) -> Estimate:
     r"""Measure :math:`E\|\sum_i w_i \Delta_i - \sum_i p_i \Delta_i\|^2` on drawn cohorts.
 
@@ -60,25 +64,23 @@ def estimated_aggregate_variance(
     --------
     >>> from fedcohort import Population
     >>> from fedcohort.designs import MultinomialDesign
-    >>> design, rng = MultinomialDesign(Population([6, 2]), cohort_size=3), np.random.default_rng(0)
-    >>> estimate = estimated_aggregate_variance(design, [[1.0], [5.0]], rng=rng, rounds=10_000)
+    >>> design = MultinomialDesign(Population([6, 2]), cohort_size=3)
+    >>> estimate = estimated_aggregate_variance(design, [[1.0], [5.0]], rng=0, rounds=10_000)
     >>> abs(estimate.value - 1.0) < 4 * estimate.standard_error < 0.1
     True
     """
     owner = "estimated_aggregate_variance"
     deltas = checked_updates(owner, updates, design.population.n_clients).astype(np.float64)
-    checked_rng(owner, rng)
+    rng = checked_rng(owner, rng)
     if checked_rounds(owner, rounds) < 2:
         raise DesignError(
             f"{owner}: rounds must be at least 2, for a standard error; got {rounds}. Draw more."
         )
     mean = design.population.importance @ deltas
-    moves = design.weight_per_draw[:, None] * deltas
     squares = np.empty(rounds)
     step = max(1, BLOCK_ENTRIES // deltas.shape[1])
     for start in range(0, rounds, step):
-        counts = design.draw_many(rng, min(step, rounds - start))
-        off = counts @ moves - mean
+        off = design.draw_weights(min(step, rounds - start), rng) @ deltas - mean
         squares[start : start + step] = np.einsum("ij,ij->i", off, off)
     # In this unit the squares of squares neither overflow nor vanish.
     unit = float(squares.max()) or 1.0

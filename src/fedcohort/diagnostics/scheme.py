@@ -6,9 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort._arguments import checked_rng, checked_rounds
+from fedcohort._arguments import Rng, checked_rng, checked_rounds
+from fedcohort._display import short_repr
 from fedcohort.designs.recipe import Recipe
 from fedcohort.designs.signals import Signals
+from fedcohort.diagnostics.aggregate import Estimate
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
 from fedcohort.selector import Selector
@@ -30,6 +32,11 @@ class Estimates:
     values: NDArray[np.float64]
     standard_errors: NDArray[np.float64]
 
+    def __repr__(self) -> str:
+        k = int(np.abs(self.values).argmax())
+        largest = Estimate(float(self.values[k]), float(self.standard_errors[k]))
+        return short_repr(self, n_clients=len(self.values), largest=largest)
+
 
 def estimated_bias(
     recipe: Recipe,
@@ -37,7 +44,7 @@ def estimated_bias(
     *,
     signals: Signals | None = None,
     memory: UpdateMemory | None = None,
-    rng: np.random.Generator,
+    rng: Rng = None,
     rounds: int,
 ) -> Estimates:
     """Measure E[w] - p of a scheme: its candidates, its ties and its draws.
@@ -66,15 +73,15 @@ def estimated_bias(
     Examples
     --------
     >>> from fedcohort import Population, PowerOfChoice
-    >>> losses, rng = np.array([1.0, 3.0, 2.0]), np.random.default_rng(0)
+    >>> losses = np.array([1.0, 3.0, 2.0])
     >>> population, recipe = Population([1, 1, 1]), PowerOfChoice(1, candidates=2)
-    >>> found = estimated_bias(recipe, population, signals={"loss": losses}, rng=rng, rounds=1000)
+    >>> found = estimated_bias(recipe, population, signals={"loss": losses}, rng=0, rounds=1000)
     >>> exact = np.array([0, 2 / 3, 1 / 3]) - 1 / 3
     >>> bool((abs(found.values - exact) <= 4 * found.standard_errors).all())
     True
     """
     owner = "estimated_bias"
-    checked_rng(owner, rng)
+    rng = checked_rng(owner, rng)
     if checked_rounds(owner, rounds) < 2:
         raise DesignError(
             f"{owner}: rounds must be at least 2, for a standard error; got {rounds}. Draw more."

@@ -1,9 +1,10 @@
 """A design in one line of numbers."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from fedcohort._display import short_repr
 from fedcohort.designs.base import Design
 
 
@@ -36,6 +37,9 @@ class Summary:
     mean_inclusion: float
     expected_distinct: float
     max_count: int
+
+    def __repr__(self) -> str:
+        return short_repr(self, **asdict(self))
 
 
 def summary(design: Design) -> Summary:

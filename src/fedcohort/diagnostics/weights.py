@@ -4,10 +4,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.designs.base import Design
-from fedcohort.errors import DesignError
-
-#: A covariance matrix of more clients than this does not fit the memory of one machine.
-LARGEST_MATRIX = 20_000
 
 
 def bias(design: Design) -> NDArray[np.float64]:
@@ -46,10 +42,4 @@ def weight_covariance(design: Design) -> NDArray[np.float64]:
     >>> weight_covariance(MultinomialDesign(Population([6, 2]), cohort_size=3)).tolist()
     [[0.0625, -0.0625], [-0.0625, 0.0625]]
     """
-    n = design.population.n_clients
-    if n > LARGEST_MATRIX:
-        raise DesignError(
-            f"weight_covariance: is an n x n matrix, for at most {LARGEST_MATRIX} clients; got "
-            f"{n}, which take {8e-9 * n * n:.0f} GB. Use weight_variance or aggregate_variance."
-        )
     return design.weight_covariance()

@@ -37,10 +37,18 @@ ONCE: tuple[Callable[[Candidate], None], ...] = (
     error_clauses.a_cohort_size_that_is_no_positive_whole_number_is_refused,
     error_clauses.a_line_of_units_that_leaves_63_bits_is_refused,
     error_clauses.updates_that_do_not_fit_the_population_are_refused,
-    error_clauses.draws_need_a_generator_and_a_number_of_rounds,
+    error_clauses.draws_need_a_generator_or_a_seed_and_a_number_of_rounds,
     frequency_clauses.cohorts_follow_the_enumerated_law,
     frequency_clauses.the_estimated_aggregate_variance_is_that_of_the_enumerated_law,
     frequency_clauses.a_hundred_clients_are_drawn_as_often_as_expected,
+)
+#: Held once against a design whose moments are estimated, such as one made from a function.
+ESTIMATED: tuple[Callable[[Candidate], None], ...] = (
+    draw_clauses.the_same_generator_gives_the_same_cohort_and_many_draws_are_draws,
+    draw_clauses.no_round_gives_an_empty_matrix,
+    draw_clauses.building_and_drawing_leave_global_state_and_arguments_alone,
+    error_clauses.draws_need_a_generator_or_a_seed_and_a_number_of_rounds,
+    frequency_clauses.drawn_weights_average_to_the_importance_where_the_design_claims_it,
 )
 #: Held against a recipe once.
 OF_RECIPES: tuple[Callable[[Candidate, Recipe], None], ...] = (
@@ -72,7 +80,8 @@ def check_design(
     recipe
         The recipe, with the hyper-parameters that are to be tested; any cohort size.
     law
-        The probability of every cohort of a small design, in fractions. Row designs need none.
+        The probability of every cohort of a small design, in fractions. Row designs need none,
+        and neither do recipes made from a function: these are held to their draws alone.
     distinct, fixed_size, in_floats, thinner
         What the design claims: see :class:`Candidate`.
 
@@ -93,6 +102,10 @@ def check_design(
     )
     for of_recipe in OF_RECIPES:
         of_recipe(candidate, recipe)
+    if not candidate.build(Population([5, 3, 2, 2, 7]), 3, np.random.default_rng(0)).exact_weights:
+        for estimated in ESTIMATED:
+            estimated(candidate)
+        return
     for seed, (population, cohort_size) in enumerate(_small_cases()):
         if candidate.fits(population, cohort_size):
             for everywhere in EVERYWHERE:

@@ -32,11 +32,11 @@ def a_cohort_is_sorted_distinct_and_weighed_by_the_one_formula(
         f"fixed_size is True, so {cohort_size} draws must be made; got {counts.sum()}.",
         design,
     )
-    weights = design.weight_per_draw[clients] * counts
+    weights = design.weight_per_draw()[clients] * counts
     c.demand(
         np.allclose(cohort.weights, weights, rtol=ROUNDING, atol=0),
         f"weights must be counts * weight_per_draw, {weights.tolist()}; got "
-        f"{cohort.weights.tolist()}. Override _cohort.",
+        f"{cohort.weights.tolist()}. Override weigh.",
         design,
     )
     off = abs(cohort.residual - (1 - weights.sum()))
@@ -51,7 +51,7 @@ def the_weight_per_draw_is_zero_exactly_where_the_size_is(c: Candidate) -> None:
     """Demand that nobody with samples weighs nothing."""
     design = c.build(Population([3, 0, 2, 0]), 2, rng(0))
 
-    found = (design.weight_per_draw > 0).tolist()
+    found = (design.weight_per_draw() > 0).tolist()
     c.demand(found == [True, False, True, False], "weight_per_draw must be 0 there only.", design)
 
 
@@ -60,7 +60,7 @@ def the_same_generator_gives_the_same_cohort_and_many_draws_are_draws(c: Candida
     design = c.build(Population([5, 3, 2, 2, 7]), 3, rng(0))
     generator = rng(5)
 
-    many = design.draw_many(rng(5), 6)
+    many = design.draw_many(6, 5)
     cohorts = [design.draw(generator) for _ in range(6)]
 
     c.demand(many.shape == (6, 5), f"draw_many must be (6, 5); got {many.shape}.", design)
@@ -80,8 +80,8 @@ def no_round_gives_an_empty_matrix(c: Candidate) -> None:
     """Demand the shape (0, n_clients)."""
     design = c.build(Population([5, 3, 2]), 2, rng(0))
 
-    shape = design.draw_many(rng(0), 0).shape
-    c.demand(shape == (0, 3), f"draw_many(rng, 0) must be (0, 3); got {shape}.", design)
+    shape = design.draw_many(0, rng(0)).shape
+    c.demand(shape == (0, 3), f"draw_many(0, rng) must be (0, 3); got {shape}.", design)
 
 
 def building_and_drawing_leave_global_state_and_arguments_alone(c: Candidate) -> None:
@@ -90,7 +90,7 @@ def building_and_drawing_leave_global_state_and_arguments_alone(c: Candidate) ->
     population = Population(sizes)
     before = pickle.dumps((np.random.get_state(), random.getstate()))
 
-    c.build(population, 2, rng(0)).draw_many(rng(0), 10)
+    c.build(population, 2, rng(0)).draw_many(10, rng(0))
 
     after = pickle.dumps((np.random.get_state(), random.getstate()))
     c.demand(before == after, "a global generator was used. Use the rng that is given.")
@@ -109,7 +109,7 @@ def cohorts_may_be_one_client_all_clients_or_more_draws_than_clients(c: Candidat
             continue
         design = c.build(population, cohort_size, rng(0))
 
-        draws = design.draw_many(rng(0), 50).sum(axis=1)
+        draws = design.draw_many(50, rng(0)).sum(axis=1)
 
         exact = not c.fixed_size or bool((draws == cohort_size).all())
         c.demand(exact, f"must draw {cohort_size} times; got {draws.tolist()}.", design)

@@ -50,20 +50,21 @@ def updates_that_do_not_fit_the_population_are_refused(c: Candidate) -> None:
         )
 
 
-def draws_need_a_generator_and_a_number_of_rounds(c: Candidate) -> None:
-    """Try a seed for a generator, and rounds that are no whole number of at least 0."""
+def draws_need_a_generator_or_a_seed_and_a_number_of_rounds(c: Candidate) -> None:
+    """Try what is no generator, and rounds that are no whole number of at least 0."""
     design = c.build(Population([1, 2]), 1, rng(0))
 
-    refuses(
-        c,
-        DesignError,
-        r"rng must be a numpy.random.Generator; got int",
-        lambda: design.draw(0),  # type: ignore[arg-type]
-    )
+    for generator in (-1, 1.5, "3", True):
+        refuses(
+            c,
+            DesignError,
+            r"rng must be an integer of at least 0, a numpy.random.Generator or None; got",
+            lambda given=generator: design.draw(given),  # type: ignore[misc]
+        )
     for rounds in (-1, 1.5, "3"):
         refuses(
             c,
             DesignError,
             r"rounds must be a whole number of at least 0; got",
-            lambda given=rounds: design.draw_many(rng(0), given),  # type: ignore[misc]
+            lambda given=rounds: design.draw_many(given, rng(0)),  # type: ignore[misc]
         )

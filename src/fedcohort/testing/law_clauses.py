@@ -22,7 +22,7 @@ def the_mean_weight_is_the_importance_where_the_design_claims_it(
 
     c.demand_unbiased(design, exact.mean_weights)
     c.demand(not design.unbiased or bool((bias == 0).all()), "its bias must be 0.", design)
-    weights = design.weight_per_draw * design.expected_counts
+    weights = design.weight_per_draw() * design.expected_counts()
     c.demand_close(design, "weight_per_draw * expected_counts", weights, exact.mean_weights)
     shares = importance(population)
     off = [mean - share for mean, share in zip(exact.mean_weights, shares, strict=True)]
@@ -43,7 +43,7 @@ def the_moments_are_those_of_the_enumerated_law(
         design,
     )
     variance = [exact.weight_covariance[i][i] for i in clients]
-    c.demand_close(design, "expected_counts", design.expected_counts, exact.expected_counts)
+    c.demand_close(design, "expected_counts", design.expected_counts(), exact.expected_counts)
     c.demand_close(design, "weight_variance", diagnostics.weight_variance(design), variance)
     inclusion = diagnostics.inclusion_probability(design)
     c.demand_close(design, "inclusion_probability", inclusion, exact.inclusion)

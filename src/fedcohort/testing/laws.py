@@ -104,7 +104,7 @@ def _expected(design: Design, law: Law) -> list[Fraction]:
 def _weights(counts: Counts, design: Design, expected: list[Fraction]) -> list[Fraction]:
     """Return w = p c / E[c], the one formula; a biased design says itself what a draw weighs."""
     if not design.unbiased:
-        own = design.weight_per_draw.tolist()
+        own = design.weight_per_draw().tolist()
         return [Fraction(weight) * count for weight, count in zip(own, counts, strict=True)]
     return [
         share * count / mean if mean else Fraction(0)

@@ -77,7 +77,7 @@ def the_same_knowledge_gives_the_same_design(c: Candidate, recipe: Recipe) -> No
     """Demand that two builds from equal generators draw alike: runs can be repeated."""
     population = Population([5, 3, 2, 2, 7])
     drawn: Sequence[Any] = [
-        build_from_recipe(recipe, population, 3, rng(0)).draw_many(rng(1), 20).toarray().tolist()
+        build_from_recipe(recipe, population, 3, rng(0)).draw_many(20, rng(1)).toarray().tolist()
         for _ in range(2)
     ]
 

@@ -1,0 +1,327 @@
+"""Recipes made from a function: the short way to a design of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import field, fields, make_dataclass
+from functools import cached_property
+from inspect import Parameter, signature
+from typing import Any, ClassVar, NamedTuple, final, overload
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from fedcohort._arguments import Rng, brief, checked_rng, checked_rounds
+from fedcohort.cohort import Cohort
+from fedcohort.designs.base import Design
+from fedcohort.designs.recipe import Knowledge, Recipe
+from fedcohort.errors import DesignError
+from fedcohort.population import Population
+
+#: Chooses clients, or clients and their weights.
+Choice = Callable[..., Any]
+#: Cohorts that moments are estimated on.
+ESTIMATE_ROUNDS = 1000
+
+
+class _Moments(NamedTuple):
+    """Estimates, shape (n_clients,) each."""
+
+    expected_counts: NDArray[np.float64]
+    mean_weights: NDArray[np.float64]
+    weight_variance: NDArray[np.float64]
+    inclusion: NDArray[np.float64]
+    max_count: NDArray[np.int64]
+
+
+@final
+class FunctionDesign(Design):
+    """Let a function choose the clients of every cohort.
+
+    The law is known by its draws alone: all moments are estimated on 1,000 cohorts, drawn with a
+    fixed seed when a moment is first asked for. ``exact_weights`` and ``exact_moments`` are False.
+
+    Parameters
+    ----------
+    name
+        For messages.
+    choose
+        Returns the clients of one cohort, or clients and weights, given a generator.
+    population, cohort_size
+        Whom to draw from, and how many draws were asked for.
+    unbiased
+        Whether the function's author claims E[w] = p.
+    """
+
+    exact_moments = False
+    exact_weights = False
+    lasts = False
+
+    def __init__(
+        self,
+        name: str,
+        choose: Callable[[np.random.Generator], Any],
+        population: Population,
+        cohort_size: int,
+        *,
+        unbiased: bool = False,
+    ) -> None:
+        self._name, self._function, self.unbiased = name, choose, unbiased
+        super().__init__(population, cohort_size)
+
+    @property
+    def name(self) -> str:
+        """The function's name, for messages."""
+        return self._name
+
+    def draw(self, rng: Rng = None) -> Cohort:
+        """Draw one cohort: call the function once."""
+        return self._chosen(checked_rng(self.name, rng))
+
+    def draw_weights(self, rounds: int, rng: Rng = None) -> csr_array:
+        """Draw ``rounds`` cohorts; return their weights, shape (rounds, n_clients)."""
+        number, generator = checked_rounds(self.name, rounds), checked_rng(self.name, rng)
+        return self._rows([self._chosen(generator) for _ in range(number)], "weights")
+
+    def sample(self, rng: np.random.Generator, rounds: int) -> csr_array:
+        """Return the counts of ``rounds`` cohorts."""
+        return self._rows([self._chosen(rng) for _ in range(rounds)], "counts")
+
+    def expected_counts(self) -> NDArray[np.float64]:
+        """Return the estimate of how often each client is drawn, shape (n_clients,)."""
+        return self._moments.expected_counts
+
+    def weight_per_draw(self) -> NDArray[np.float64]:
+        """Return the estimate of what a draw of each client weighs, shape (n_clients,)."""
+        drawn = self._moments.expected_counts
+        weights = self._moments.mean_weights
+        return np.divide(weights, drawn, out=np.zeros_like(weights), where=drawn > 0)
+
+    def weight_variance(self) -> NDArray[np.float64]:
+        """Return the estimate of Var[w], shape (n_clients,)."""
+        return self._moments.weight_variance
+
+    def inclusion_probability(self) -> NDArray[np.float64]:
+        """Return the estimated chance of each client to be in the cohort, shape (n_clients,)."""
+        return self._moments.inclusion
+
+    def max_count(self) -> NDArray[np.int64]:
+        """Return how often each client was drawn at most in one cohort, shape (n_clients,)."""
+        return self._moments.max_count
+
+    def covariance(self) -> NDArray[np.float64]:
+        """Refuse: there is no formula."""
+        raise self._no_formula("weight_covariance")
+
+    def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+        """Refuse: there is no formula."""
+        raise self._no_formula("aggregate_variance")
+
+    def _no_formula(self, what: str) -> DesignError:
+        return DesignError(
+            f"{self.name}: needs a formula for {what}, and a function has none. Use "
+            f"diagnostics.estimated_aggregate_variance, or write a Design with exact moments."
+        )
+
+    @cached_property
+    def _moments(self) -> _Moments:
+        rng = np.random.default_rng(0)
+        cohorts = [self._chosen(rng) for _ in range(ESTIMATE_ROUNDS)]
+        counts, weights = self._rows(cohorts, "counts"), self._rows(cohorts, "weights")
+        mean = np.asarray(weights.mean(axis=0))
+        square = np.asarray(weights.multiply(weights).mean(axis=0))
+        scale = ESTIMATE_ROUNDS / (ESTIMATE_ROUNDS - 1)
+        return _Moments(
+            expected_counts=np.asarray(counts.mean(axis=0)),
+            mean_weights=mean,
+            weight_variance=scale * np.maximum(square - mean**2, 0.0),
+            inclusion=np.bincount(counts.indices, minlength=counts.shape[1]) / ESTIMATE_ROUNDS,
+            max_count=counts.max(axis=0).toarray().ravel().astype(np.int64),
+        )
+
+    def _rows(self, cohorts: list[Cohort], what: str) -> csr_array:
+        """Collect one number per drawn client, a row per cohort."""
+        n, dtype = self.population.n_clients, np.int64 if what == "counts" else np.float64
+        if not cohorts:
+            return csr_array(np.zeros((0, n), dtype=dtype))
+        values = np.concatenate([getattr(cohort, what) for cohort in cohorts])
+        clients = np.concatenate([cohort.clients for cohort in cohorts])
+        ends = np.cumsum([0, *(len(cohort) for cohort in cohorts)])
+        return csr_array((values.astype(dtype), clients, ends), shape=(len(cohorts), n))
+
+    def _chosen(self, rng: np.random.Generator) -> Cohort:
+        """Call the function, and check what it returns."""
+        found = self._function(rng)
+        given, weights = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
+        clients = self._positions(given)
+        if weights is None:
+            drawn, counts = np.unique(clients, return_counts=True)
+            return Cohort.of_shares(drawn, counts, len(clients)) if len(clients) else Cohort.empty()
+        order = np.argsort(clients)
+        own = self._weights(weights, clients)[order]
+        return Cohort.of_weights(clients[order], np.ones(len(clients), dtype=np.int64), own)
+
+    def _positions(self, given: object) -> NDArray[np.int64]:
+        """Validate clients: positions of clients with samples."""
+        n = self.population.n_clients
+        try:
+            clients = np.asarray(given)
+        except ValueError:
+            clients = np.empty((0, 0))
+        is_whole = clients.ndim == 1 and (clients.dtype.kind in "iu" or clients.size == 0)
+        if not is_whole or (clients.size and not 0 <= clients.min() <= clients.max() < n):
+            raise DesignError(
+                f"{self.name}: must return positions of clients, from 0 to {n - 1}; got "
+                f"{brief(given)}. Return a list or an array of integers."
+            )
+        positions = clients.astype(np.int64)
+        empty = positions[self.population.sizes[positions] == 0]
+        if len(empty):
+            raise DesignError(
+                f"{self.name}: must return clients with samples; client {empty[0]} has none, or is "
+                f"away. Choose among np.flatnonzero(population.sizes)."
+            )
+        return positions
+
+    def _weights(self, given: object, clients: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Validate weights: a finite one for each of distinct clients."""
+        try:
+            weights = np.asarray(given, dtype=np.float64)
+        except (TypeError, ValueError):
+            weights = np.empty((0, 0))
+        distinct = len(np.unique(clients)) == len(clients)
+        if weights.shape != clients.shape or not np.isfinite(weights).all() or not distinct:
+            raise DesignError(
+                f"{self.name}: must return a finite weight for each of the chosen clients, each "
+                f"client once; got clients {brief(clients.tolist())} and weights {brief(given)}. "
+                f"Return clients alone to average them."
+            )
+        return weights
+
+
+class FunctionRecipe(Recipe):
+    """A recipe that :func:`recipe` made from a function."""
+
+    #: The function.
+    function: ClassVar[Choice]
+    #: Whether its author claims that E[w] = p.
+    unbiased: ClassVar[bool] = False
+
+    def design(self, population: Population, known: Knowledge) -> FunctionDesign:
+        """Make the design whose cohorts the function chooses."""
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        own.pop("cohort_size")
+        function = type(self).function
+        return FunctionDesign(
+            type(self).__name__,
+            lambda rng: function(population, known, rng, **own),
+            population,
+            self.cohort_size,
+            unbiased=type(self).unbiased,
+        )
+
+
+@overload
+def recipe(function: Choice, /) -> type[FunctionRecipe]: ...
+@overload
+def recipe(
+    *,
+    name: str | None = ...,
+    unbiased: bool = ...,
+    learns: bool = ...,
+    signals: tuple[str, ...] = ...,
+    grouped: bool = ...,
+) -> Callable[[Choice], type[FunctionRecipe]]: ...
+def recipe(
+    function: Choice | None = None,
+    /,
+    *,
+    name: str | None = None,
+    unbiased: bool = False,
+    learns: bool = False,
+    signals: tuple[str, ...] = (),
+    grouped: bool = False,
+) -> type[FunctionRecipe] | Callable[[Choice], type[FunctionRecipe]]:
+    """Make a recipe from a function that chooses the clients of one cohort.
+
+    The function takes ``(population, known, rng)``: the :class:`~fedcohort.Population`, what the
+    server knows (:class:`~fedcohort.designs.Knowledge`: ``known.cohort_size``, ``known.round_``,
+    and the memory and signals that are declared here), and a numpy Generator. It returns the
+    positions of clients, which are then averaged, a client that comes twice with twice the weight;
+    or a pair of clients and aggregation weights. Further parameters with defaults become the
+    recipe's settings.
+
+    Moments of such a design are estimated on draws; write a :class:`~fedcohort.Design` where exact
+    ones are wanted.
+
+    Parameters
+    ----------
+    function
+        Chooses clients.
+    name
+        The name in tables and files; the function's by default.
+    unbiased
+        Say True where E[w] = p; :func:`fedcohort.testing.check_design` tests the claim.
+    learns
+        Whether the function reads ``known.memory``.
+    signals
+        Which of ``known.signals`` it reads.
+    grouped
+        Whether it needs the population's groups.
+
+    Returns
+    -------
+    A recipe class: ``newest(10)`` is a recipe of ten draws.
+
+    Examples
+    --------
+    >>> from fedcohort import Selector
+    >>> @recipe
+    ... def largest(population, known, rng):
+    ...     return np.argsort(population.sizes)[-known.cohort_size :]
+    >>> Selector(largest(2), {"Nice": 5, "Lyon": 3, "Brest": 2}).draw().ids
+    ['Lyon', 'Nice']
+    """
+
+    def made(chosen: Choice) -> type[FunctionRecipe]:
+        title = getattr(chosen, "__name__", "")
+        settings = _settings(title, chosen)
+        made = make_dataclass(
+            title,
+            [(each.name, Any, field(default=each.default)) for each in settings],
+            bases=(FunctionRecipe,),
+            namespace={
+                "__doc__": chosen.__doc__,
+                "__qualname__": chosen.__qualname__,
+                "name": name or title.replace("_", "-"),
+                "function": staticmethod(chosen),
+                "unbiased": unbiased,
+                "learns": learns,
+                "signals": tuple(signals),
+                "grouped": grouped,
+            },
+            frozen=True,
+        )
+        made.__module__ = chosen.__module__
+        return made
+
+    return made if function is None else made(function)
+
+
+def _settings(title: str, function: Choice) -> list[Parameter]:
+    """Return the parameters that become settings; refuse a function of another form."""
+    try:
+        parameters = list(signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    first, rest = parameters[:3], parameters[3:]
+    fits = title.isidentifier() and len(first) == 3 and all(p.kind in positional for p in first)
+    named = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    if not fits or any(p.kind not in named or p.default is Parameter.empty for p in rest):
+        raise DesignError(
+            f"recipe: needs a function (population, known, rng), whose further parameters have "
+            f"defaults; got {brief(function)}. Define it with def."
+        )
+    return rest
