@@ -182,7 +182,7 @@ def _named(tree: object) -> str:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Auto(TreeRecipe):
     """Recipe of :class:`AutoDesign`; without a memory every update is zero."""
 

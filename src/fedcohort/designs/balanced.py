@@ -190,7 +190,7 @@ def _checked_representatives(owner: str, representatives: object) -> int:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Balanced(TreeRecipe):
     """Recipe of :class:`BalancedDesign`; without a memory every update is zero."""
 

@@ -89,3 +89,46 @@ def recipe_of(kind: type[Recipe], cohort_size: int, options: Mapping[str, object
             f"Give it one."
         )
     return kind(cohort_size, **options)
+
+
+def named_recipe(text: str, cohort_size: int) -> Recipe:
+    """Make the recipe that ``name[:key[=value]]...`` asks for; a key alone means True.
+
+    Examples
+    --------
+    >>> named_recipe("size:whole_rows_first", 10)
+    SizeClustered(cohort_size=10, whole_rows_first=True)
+    """
+    name, *pairs = text.strip().split(":")
+    options: dict[str, object] = {}
+    for pair in pairs:
+        key, given, value = pair.partition("=")
+        options[key.strip()] = _value(value.strip()) if given else True
+    return make_recipe(name, cohort_size, options)
+
+
+def text_of(recipe: Recipe) -> str:
+    """Write a recipe as :func:`named_recipe` reads it; without the cohort size.
+
+    Examples
+    --------
+    >>> text_of(SizeClustered(10, whole_rows_first=True))
+    'size:whole_rows_first'
+    """
+    parts = [recipe.name]
+    for field in fields(recipe):
+        value = getattr(recipe, field.name)
+        if field.name != "cohort_size" and value != field.default:
+            parts.append(field.name if value is True else f"{field.name}={value}")
+    return ":".join(parts)
+
+
+def _value(text: str) -> object:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -56,7 +56,7 @@ class CohortMeanDesign(ChosenDesign):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CohortMean(Recipe):
     """Recipe of :class:`CohortMeanDesign`."""
 

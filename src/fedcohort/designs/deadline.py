@@ -88,7 +88,7 @@ def _check_deadline(owner: str, deadline: object) -> None:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Deadline(Recipe):
     """Recipe of :class:`DeadlineDesign`; asks random candidates for their duration.
 

@@ -130,7 +130,7 @@ def _nearest(
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DivFL(Recipe):
     """Recipe of :class:`DivFLDesign`; without a memory every update is zero."""
 

@@ -66,7 +66,7 @@ class FirstRespondersDesign(ChosenDesign):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FirstResponders(Recipe):
     """Recipe of :class:`FirstRespondersDesign`; asks all clients for their duration."""
 

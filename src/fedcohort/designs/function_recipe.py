@@ -302,6 +302,7 @@ def recipe(
                 "grouped": grouped,
             },
             frozen=True,
+            repr=False,
         )
         made.__module__ = chosen.__module__
         return made

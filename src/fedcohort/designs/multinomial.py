@@ -82,7 +82,7 @@ class MultinomialDesign(Design):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Multinomial(Recipe):
     """Recipe of :class:`MultinomialDesign`."""
 

@@ -163,7 +163,7 @@ def _approximate_chances(lengths: NDArray[np.float64], draws: int) -> NDArray[np
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NormOptimal(Recipe):
     """Recipe of :class:`NormOptimalDesign`; asks all clients for the norm of their update."""
 

@@ -247,7 +247,7 @@ def _units(utility: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Oort(OortOptions, Recipe):
     """Recipe of :class:`OortDesign`; its hyper-parameters are :class:`OortOptions`."""
 
@@ -257,6 +257,8 @@ class Oort(OortOptions, Recipe):
     def __post_init__(self) -> None:
         Recipe.__post_init__(self)
         OortOptions.__post_init__(self)
+
+    __repr__ = Recipe.__repr__
 
     def design(self, population: Population, known: Knowledge) -> OortDesign:
         """Make the design from what is known."""

@@ -64,7 +64,7 @@ class PoissonDesign(CoinDesign):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Poisson(Recipe):
     """Recipe of :class:`PoissonDesign`."""
 

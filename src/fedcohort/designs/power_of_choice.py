@@ -72,7 +72,7 @@ class PowerOfChoiceDesign(ChosenDesign):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PowerOfChoice(Recipe):
     """Recipe of :class:`PowerOfChoiceDesign`; asks candidates, drawn by importance, for their loss.
 

@@ -115,7 +115,7 @@ class _DeclaredSignals(Mapping[str, NDArray[np.floating]]):
         return len(self._known)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Recipe(ABC):
     """What experiment files, the command line and server loops name.
 
@@ -152,6 +152,12 @@ class Recipe(ABC):
             value = _as_default(owner, field.name, getattr(self, field.name), field.default)
             object.__setattr__(self, field.name, value)
         self.check()
+
+    def __repr__(self) -> str:
+        """Return ``Name(cohort_size=10)``, and the settings that are not their defaults."""
+        own = [(each.name, getattr(self, each.name), each.default) for each in fields(self)]
+        shown = ", ".join(f"{name}={value!r}" for name, value, default in own if value != default)
+        return f"{type(self).__name__}({shown})"
 
     def check(self) -> None:  # noqa: B027 - most recipes have nothing further to check
         """Raise :class:`~fedcohort.errors.DesignError` where a setting cannot be used.

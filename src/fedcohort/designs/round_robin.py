@@ -64,7 +64,7 @@ class RoundRobinDesign(ChosenDesign):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RoundRobin(Recipe):
     """Recipe of :class:`RoundRobinDesign`; ``seed`` fixes the order."""
 

@@ -154,7 +154,7 @@ def _between_rows(updates: NDArray[np.floating], measure: MeasureName) -> NDArra
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SimilarityClustered(TreeRecipe):
     """Recipe of :class:`SimilarityClusteredDesign`; without a memory every update is zero."""
 

@@ -76,7 +76,7 @@ def _cut_line(units: NDArray[np.int64], total: int, rng: np.random.Generator) ->
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SizeClustered(Recipe):
     """Recipe of :class:`SizeClusteredDesign`."""
 

@@ -230,7 +230,7 @@ def _allocated(
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Stratified(Recipe):
     """Recipe of :class:`StratifiedDesign`; Neyman's allocation reads the memory.
 

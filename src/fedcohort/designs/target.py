@@ -93,7 +93,7 @@ def _cut_groups(
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Target(Recipe):
     """Recipe of :class:`TargetDesign`; the groups are the population's."""
 

@@ -179,7 +179,7 @@ class TournamentDesign(Design):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tournament(TreeRecipe):
     """Recipe of :class:`TournamentDesign`; without a memory every update is zero."""
 

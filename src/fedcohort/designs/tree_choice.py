@@ -147,7 +147,7 @@ class TreeOptions(TypedDict):
     rng: np.random.Generator
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TreeRecipe(Recipe):
     """A recipe whose design works on the tree of the clients' last updates.
 

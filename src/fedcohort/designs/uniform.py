@@ -104,7 +104,7 @@ class UniformDesign(Design):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Uniform(Recipe):
     """Recipe of :class:`UniformDesign`."""
 
