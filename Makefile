@@ -3,9 +3,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# The core is also tested with these, without torch: beyond it are tests that need more extras.
+PYTHONS := 3.12 3.13
+BEYOND := docs experiments flower report simulation test_dependencies.py test_docs.py \
+	test_examples.py test_explanation_figures.py test_notebooks.py test_package.py \
+	test_peers.py test_readme.py test_same_loop.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo flower-demo figures docs notebooks test check format bench bench-peers dist clean
+.PHONY: help demo flower-demo figures docs notebooks test check check-pythons format bench \
+	bench-peers dist clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -38,11 +44,32 @@ notebooks: $(READY)  ## Run the notebooks and keep what they show
 test: $(READY)  ## Run the tests, doctests and the README's commands
 	$(BIN)/pytest -n 2 tests src tools README.md
 
-check: $(READY)  ## Format, lint, types, then all tests
+check: $(READY)  ## Format, lint, types, all tests, then the core's with other Pythons
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 tests src tools README.md
+	$(MAKE) check-pythons
+
+check-pythons: $(PYTHONS:%=check-python-%)  ## The core's tests with Python 3.12 and 3.13: 4 minutes
+
+check-python-%: build/python%/.ready
+	@if [ -x build/python$*/bin/python ]; then \
+		build/python$*/bin/python -m pytest -n 2 -m 'not slow' --hypothesis-profile=brief tests src \
+			--doctest-ignore-import-errors $(BEYOND:%=--ignore=tests/%) \
+			$(foreach room,experiments flower report simulation,--ignore=src/fedcohort/$(room)); \
+	else echo 'Python $* is not installed here: the core is not tested with it'; fi
+
+.PRECIOUS: build/python%/.ready
+build/python%/.ready: pyproject.toml constraints.txt
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@for python in python$* $$HOME/.pyenv/versions/$*.*/bin/python; do \
+		if "$$python" -c 'import ensurepip' 2>/dev/null; then \
+			"$$python" -m venv $(@D) && $(@D)/bin/python -m pip install --quiet \
+				--disable-pip-version-check --constraint constraints.txt \
+				--editable '.[scale]' hypothesis packaging pytest pytest-xdist && break || exit; \
+		fi; done
+	@test ! -x $(@D)/bin/python || touch $@
 
 format: $(READY)  ## Format the code and mend what can be mended
 	$(BIN)/ruff check --fix .

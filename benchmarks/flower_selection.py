@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 
 from fedcohort import Multinomial, Poisson, Recipe, SimilarityClustered, SizeClustered
 from fedcohort.flower import CohortStrategy
-from fedcohort.similarity import UpdateMemory
+from fedcohort.memory import UpdateMemory
 from measurement import machine
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

@@ -34,7 +34,7 @@ from rich.table import Table
 
 from fedcohort import Multinomial, Population, Recipe, Selector, SimilarityClustered, SizeClustered
 from fedcohort.designs import MultinomialDesign, TournamentDesign
-from fedcohort.similarity import UpdateMemory
+from fedcohort.memory import UpdateMemory
 from fedcohort.synthetic import clustered_updates, dirichlet_updates, unbalanced_sizes
 from measurement import cell_or, in_own_process, machine, peak_megabytes, start_new_peak
 

@@ -201,7 +201,7 @@ def overlap_cell() -> dict[str, float]:
         simulation = Simulation([run], model, LocalTraining(steps=50, lr=0.01), options)
         simulation.run(10)
         start = time.perf_counter()
-        (history,) = simulation.run(60)
+        (history,) = simulation.run(50)
         name = "overlap" if overlap else "no_overlap"
         found[f"{name}_ms_per_round"] = 1e3 * (time.perf_counter() - start) / 50
         quality = history.rounds[-1].quality

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedcohort import Multinomial, Recipe, Selector, SimilarityClustered
-from fedcohort.difference import EstimatorName
+from fedcohort.memory import EstimatorName
 
 DRAWS, ROUNDS, LAST = 10, 80, 10
 #: A state dict.

@@ -33,5 +33,5 @@ class NumberedSize(Recipe):
 
     name: ClassVar[str] = "numbered-size"
 
-    def _design(self, population: Population, known: Knowledge) -> NumberedSizeDesign:
+    def design(self, population: Population, known: Knowledge) -> NumberedSizeDesign:
         return NumberedSizeDesign(population, self.cohort_size)

@@ -24,7 +24,7 @@ class ScriptedDesign(Design):
         super().__init__(population, len(clients))
         self._clients = clients
 
-    def _draw_counts(self, rng: np.random.Generator, rounds: int) -> csr_array:
+    def sample(self, rng: np.random.Generator, rounds: int) -> csr_array:
         return count_matrix(np.array([self._clients] * rounds), self.population.n_clients)
 
     def _chosen(self) -> NDArray[np.float64]:
@@ -33,7 +33,7 @@ class ScriptedDesign(Design):
     def weight_variance(self) -> NDArray[np.float64]:
         return 0 * self._chosen()
 
-    def weight_covariance(self) -> NDArray[np.float64]:
+    def covariance(self) -> NDArray[np.float64]:
         return np.diag(0 * self._chosen())
 
     def inclusion_probability(self) -> NDArray[np.float64]:
@@ -42,7 +42,7 @@ class ScriptedDesign(Design):
     def max_count(self) -> NDArray[np.int64]:
         return self._chosen().astype(np.int64)
 
-    def _aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+    def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
         return 0.0
 
 
@@ -60,7 +60,7 @@ class Scripted(Recipe):
         asked = self.asks[round_ % len(self.asks)]
         return None if asked is None else Request(asked[0], np.array(asked[1], dtype=np.int64))
 
-    def _design(self, population: Population, known: Knowledge) -> Design:
+    def design(self, population: Population, known: Knowledge) -> Design:
         self.told.append(None if known.signals is None else dict(known.signals))
         return ScriptedDesign(population, list(self.draws[known.round_ % len(self.draws)]))
 
@@ -82,7 +82,7 @@ class FirstTwo(Scripted):
     signals: ClassVar[tuple[SignalName, ...]] = ("duration",)
     overselects: ClassVar[bool] = True
 
-    def _design(self, population: Population, known: Knowledge) -> Design:
+    def design(self, population: Population, known: Knowledge) -> Design:
         assert known.signals is not None
         first = np.argsort(known.signals["duration"])[:2]
         return ScriptedDesign(population, sorted(first.tolist()))

@@ -64,7 +64,7 @@ class Largest(Recipe):
         state["norm"][cohort.clients] = norms
         state["times"][cohort.clients] = np.nan_to_num(state["times"][cohort.clients]) + 1
 
-    def _design(self, population: Population, known: Knowledge) -> Design:
+    def design(self, population: Population, known: Knowledge) -> Design:
         assert known.signals is not None
         sizes = np.rint(population.sizes * (1 + np.nan_to_num(known.signals["norm"])))
         return MultinomialDesign(
@@ -78,7 +78,7 @@ class Rotating(Recipe):
 
     name: ClassVar[str] = "rotating"
 
-    def _design(self, population: Population, known: Knowledge) -> Design:
+    def design(self, population: Population, known: Knowledge) -> Design:
         there = np.flatnonzero(population.sizes)
         sizes = np.zeros(population.n_clients, dtype=int)
         sizes[there[known.round_ % len(there)]] = 1

@@ -109,3 +109,20 @@ def test_without_a_model_the_step_is_returned() -> None:
     step = aggregate(None, np.array([[4.0, 0.0], [0.0, 4.0]]), cohort, server_lr=2.0)
 
     assert step.tolist() == [2.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    "server_lr", [np.nan, np.inf, -np.inf, -1.0, "1", True, np.True_, None, 1j, 10**400, [1.0]]
+)
+def test_a_servers_learning_rate_that_is_no_finite_number_is_refused(server_lr: object) -> None:
+    cohort = Cohort.of_shares(np.array([0]), np.array([1]), cohort_size=1)
+
+    with pytest.raises(AggregationError, match=r"aggregate: server_lr must be a finite number of"):
+        aggregate([1.0], [[4.0]], cohort, server_lr=server_lr)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("server_lr", [0, 2, np.float32(0.5), np.int64(3)])
+def test_numbers_of_any_type_are_learning_rates(server_lr: float) -> None:
+    cohort = Cohort.of_shares(np.array([0]), np.array([1]), cohort_size=1)
+
+    assert aggregate([1.0], [[4.0]], cohort, server_lr=server_lr).tolist() == [1 + 4 * server_lr]

@@ -19,8 +19,9 @@ MODULES = {
     "pytest-xdist": "xdist",
     "scikit-learn": "sklearn",
 }
-#: Imported where a user asks for them by name, or where PyTorch brought them.
+#: Imported where a user asks for them by name, where they are installed, or with PyTorch.
 NOT_OURS = {
+    "pandas": "to_frame(), which returns a dict without it",
     "tensorboard": "--tracker tensorboard",
     "triton": "comes with PyTorch's builds for CUDA",
 }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, product
+from math import prod
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -22,8 +24,9 @@ from fedcohort import (
     SizeClustered,
     Uniform,
 )
-from fedcohort._failures import Draws
+from fedcohort._failures import Draws, FailureRule
 from fedcohort.designs import MultinomialDesign, SizeClusteredDesign
+from fedcohort.streams import Stream, stream
 from laws import Law, law
 from populations import rng
 from selectors_for_tests import SIZES, updates_for
@@ -102,41 +105,133 @@ def test_settling_is_pure() -> None:
     assert selector.settle(cohort.ids[:1]).weights.tolist() == alone.weights.tolist()
 
 
-def after_redrawing(counts: Law, sizes: list[int], alive: set[int]) -> list[Fraction]:
-    """E[w | R] by enumeration, in fractions: the slow twin of ``Draws.replace``.
+class Guide(np.random.Generator):
+    """Follow a path of whole numbers, then take zeros; note the other paths and the own chance."""
 
-    Every lost draw becomes one of the reachable clients, each in proportion to its size.
+    def __init__(self, path: list[int]) -> None:
+        super().__init__(np.random.PCG64(0))
+        self.path, self.others, self.place = path, list[list[int]](), 0
+        self.chance = Fraction(1)
+
+    def integers(self, total: Any, *, size: Any) -> Any:  # type: ignore[override]
+        return np.array([self._number(total) for _ in range(size)], dtype=np.int64)
+
+    def _number(self, total: int) -> int:
+        if self.place == len(self.path):
+            self.others += [[*self.path, number] for number in range(1, total)]
+            self.path.append(0)
+        self.place += 1
+        self.chance /= total
+        return self.path[self.place - 1]
+
+
+def law_of_redrawing(drawn: Law, sizes: list[int], alive: set[int], tries: int) -> Law:
+    """Play every round that the code can play: all cohorts, all numbers of all redraws."""
+    rule, outcomes = FailureRule("redraw", tries), Law()
+    for counts, chance in drawn.items():
+        pending: list[list[int]] = [[]]
+        while pending:
+            guide = Guide(pending.pop())
+            clients = np.flatnonzero(counts)
+            cohort = Cohort.of_shares(clients, np.array(counts)[clients], sum(counts))
+            draws = Draws(cohort, Population(sizes), sum(counts), guide, tries)
+            while draws.replace(draws.asked - alive):
+                pass
+            answered = np.array(sorted(draws.asked & alive), dtype=np.int64)
+            settled = rule.settled(draws, answered, cohort_size=sum(counts))
+            final = [0] * len(sizes)
+            for client, weight in zip(settled.clients, settled.weights, strict=True):
+                final[client] = round(weight * sum(counts))
+            key = tuple(final)
+            outcomes[key] = outcomes.get(key, Fraction(0)) + chance * guide.chance
+            pending += guide.others
+    return outcomes
+
+
+def expected_law_of_redrawing(drawn: Law, sizes: list[int], alive: set[int], tries: int) -> Law:
+    """The slow twin, in fractions: every lost draw is drawn from p until it lands on R.
+
+    It ends on client i with chance p_i (1 + l + ... + l^(tries - 1)), l = 1 - p(R), and is lost
+    for good with chance l^tries, whatever becomes of the others.
     """
-    within = sum(sizes[i] for i in alive)
-    mean = [Fraction(0)] * len(sizes)
-    for outcome, chance in counts.items():
-        m = sum(outcome)
-        lost = sum(c for i, c in enumerate(outcome) if i not in alive)
-        for i in alive:
-            mean[i] += chance * (outcome[i] + lost * Fraction(sizes[i], within)) / m
-    return mean
+    total = sum(sizes)
+    lost = 1 - Fraction(sum(sizes[i] for i in alive), total)
+    repeats = sum(lost**k for k in range(tries))
+    ends = {i: Fraction(sizes[i], total) * repeats for i in alive} | {None: lost**tries}
+    outcomes = Law()
+    for counts, chance in drawn.items():
+        n_lost = sum(c for i, c in enumerate(counts) if i not in alive)
+        for places in product(ends, repeat=n_lost):
+            key = tuple((c + places.count(i)) * (i in alive) for i, c in enumerate(counts))
+            probability = chance * prod(ends[place] for place in places)
+            outcomes[key] = outcomes.get(key, Fraction(0)) + probability
+    return {counts: probability for counts, probability in outcomes.items() if probability}
 
 
 @given(
-    st.lists(st.integers(1, 6), min_size=2, max_size=4),
-    st.integers(1, 3),
-    st.sets(st.integers(0, 3)),
+    st.lists(st.integers(0, 3), min_size=2, max_size=3).filter(any),
+    st.sampled_from([(1, 0), (1, 1), (1, 3), (2, 1), (2, 2), (3, 1)]),
+    st.sets(st.integers(0, 2)),
     st.sampled_from([SizeClusteredDesign, MultinomialDesign]),
 )
-def test_the_law_of_redrawing_is_unbiased_given_who_can_be_reached(
-    sizes: list[int], m: int, reachable: set[int], kind: type
+def test_the_law_of_redrawing_is_that_of_draws_until_one_answers(
+    sizes: list[int], draws_and_tries: tuple[int, int], reachable: set[int], kind: type
 ) -> None:
-    """In fractions: E[w | R] = p / p(R)."""
-    alive = set(range(len(sizes))) & reachable
-    if not alive:
-        return
+    """All rounds are enumerated; E[w_i | R] = p_i (1 - l^(tries + 1)) / p(R), l = 1 - p(R)."""
+    (m, tries), alive = draws_and_tries, set(range(len(sizes))) & reachable
     population = Population(sizes)
     design = kind(population, m) if kind is MultinomialDesign else kind(population, m, rng=rng())
 
-    mean = after_redrawing(law(design), sizes, alive)
+    found = law_of_redrawing(law(design), sizes, alive, tries)
 
-    within = sum(sizes[i] for i in alive)
-    assert mean == [Fraction(n, within) if i in alive else 0 for i, n in enumerate(sizes)]
+    assert found == expected_law_of_redrawing(law(design), sizes, alive, tries)
+    within = Fraction(sum(sizes[i] for i in alive), sum(sizes))
+    reached = (1 - (1 - within) ** (tries + 1)) / within if within else Fraction(0)
+    for i, size in enumerate(sizes):
+        mean = sum(p * counts[i] for counts, p in found.items()) / m
+        assert mean == (Fraction(size, sum(sizes)) * reached if i in alive else 0)
+
+
+@given(
+    st.dictionaries(st.integers(0, 9), st.integers(1, 9), min_size=2, max_size=6),
+    st.integers(1, 5),
+    st.integers(0, 4),
+    st.integers(0, 2**32 - 1),
+    st.randoms(use_true_random=False),
+)
+def test_a_selector_redraws_by_the_numbers_of_the_rounds_own_stream(
+    sizes: dict[int, int], m: int, tries: int, seed: int, chance: Random
+) -> None:
+    """A slow twin with the same numbers: every unit of p is one place on a line of clients."""
+    line = [each for each in sorted(sizes) for _ in range(sizes[each])]
+    reachable = {each for each in sizes if chance.random() < 0.5}
+    selector = Selector(Multinomial(m), sizes, seed=seed, on_failure="redraw", tries=tries)
+    for round_ in range(3):
+        numbers = stream(seed, round_=round_, use=Stream.REDRAW)
+        counts = dict(zip(*drawn_by(selector, reachable), strict=True))
+        lost = sum(count for each, count in counts.items() if each not in reachable)
+        expected = {each: count for each, count in counts.items() if each in reachable}
+        for _ in range(tries):
+            places = [line[place] for place in numbers.integers(len(line), size=lost)]
+            for each in places:
+                if each in reachable:
+                    expected[each] = expected.get(each, 0) + 1
+                    lost -= 1
+
+        settled = selector.settle(each for each in selector.asked if each in reachable)
+
+        assert dict(zip(settled.ids, settled.counts.tolist(), strict=True)) == expected
+        assert settled.weights.tolist() == [expected[each] / m for each in settled.ids]
+        assert settled.residual == pytest.approx(lost / m, abs=1e-15)
+        selector.skip()
+
+
+def drawn_by(selector: Selector, reachable: set[int]) -> tuple[Any, list[int]]:
+    """Draw and redraw a round in which only these answer; return the cohort as first drawn."""
+    cohort = selector.draw()
+    while selector.redraw(each for each in selector.asked if each not in reachable):
+        pass
+    return cohort.ids, cohort.counts.tolist()
 
 
 @pytest.mark.parametrize("recipe", [SizeClustered(3), Multinomial(3)], ids=repr)

@@ -13,19 +13,25 @@ import fedcohort
 SOURCE = Path(fedcohort.__file__).parent
 
 #: Every room of the house, lowest first; a room imports from those below it, and from itself.
+#: Names are without the underscore of rooms that are no API.
 LAYERS = [
-    ["version", "errors", "allocation", "subsets"],
-    ["extras", "arguments", "streams", "whole_file", "updates"],
+    ["version", "lazy", "errors", "allocation", "subsets"],
+    ["extras", "arguments", "display", "whole_file", "updates"],
+    ["streams"],
     ["population", "cohort", "synthetic"],
-    ["plan", "difference", "roster"],
+    ["plan", "roster"],
     ["aggregation"],
     ["similarity"],
+    ["memory"],
     ["designs"],
     ["client_records", "failures", "selection_log"],
     ["planner", "saved_selector"],
     ["open_round"],
     ["selector"],
     ["diagnostics"],
+    ["comparison_row", "figures"],
+    ["comparison_table"],
+    ["comparison"],
     ["simulation", "flower", "testing"],
     ["experiments"],
     ["report"],
@@ -35,7 +41,7 @@ LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 
 
 def room_of(module: str) -> str:
-    return module.split(".")[1] if "." in module else ""
+    return module.split(".")[1].removeprefix("_") if "." in module else ""
 
 
 def imported_by(path: Path) -> set[str]:
@@ -51,8 +57,8 @@ def imported_by(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=str)
 def test_imports_point_one_way(path: Path) -> None:
-    room = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-    if room in ("__init__", "__main__"):
+    room = path.relative_to(SOURCE).parts[0].removesuffix(".py").removeprefix("_")
+    if path.parent == SOURCE and path.stem in ("__init__", "__main__"):
         return
     for module in imported_by(path):
         # The command line asks the package itself for its version.
@@ -64,7 +70,8 @@ def test_imports_point_one_way(path: Path) -> None:
 def test_every_room_is_in_the_list() -> None:
     rooms = {path.name.removesuffix(".py") for path in SOURCE.iterdir()}
 
-    assert rooms - {"__init__", "__main__", "__pycache__", "py.typed"} == set(LEVEL)
+    rooms -= {"__init__", "__main__", "__pycache__", "py.typed"}
+    assert {room.removeprefix("_") for room in rooms} == set(LEVEL)
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -105,7 +112,51 @@ def test_all_is_the_public_api(module: str) -> None:
     assert all(hasattr(package, name) for name in public)
     exported = {
         name
-        for name, value in vars(package).items()
-        if not name.startswith("_") and not isinstance(value, type(sys))
+        for name in dir(package)
+        if not name.startswith("_") and not isinstance(getattr(package, name), type(sys))
     }
     assert exported == {name for name in public if name != "diagnostics"}
+
+
+@pytest.mark.parametrize("package", ["fedcohort", "fedcohort.designs"])
+def test_dir_names_everything_before_anything_is_imported(package: str) -> None:
+    program = f"import sys, {package}; print('numpy' in sys.modules, *dir({package}))"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout
+
+    is_loaded, *names = said.split()
+    assert is_loaded == "False"
+    assert set(import_module(package).__all__) <= set(names)
+
+
+@pytest.mark.parametrize("package", ["fedcohort", "fedcohort.designs"])
+def test_a_star_imports_the_public_names(package: str) -> None:
+    found: dict[str, object] = {}
+
+    exec(f"from {package} import *", found)
+
+    assert found.keys() - {"__builtins__"} == set(import_module(package).__all__)
+
+
+@pytest.mark.parametrize("package", ["fedcohort", "fedcohort.designs"])
+def test_a_misspelt_name_is_no_attribute(package: str) -> None:
+    with pytest.raises(AttributeError) as error:
+        import_module(package).Multinomal  # noqa: B018 - it must raise
+
+    assert str(error.value) == f"module '{package}' has no attribute 'Multinomal'"
+    assert error.value.name == "Multinomal"
+    with pytest.raises(ImportError, match="cannot import name 'Multinomal'"):
+        exec(f"from {package} import Multinomal")
+
+
+@pytest.mark.parametrize("module", ["", "designs"])
+def test_no_public_name_is_that_of_a_module(module: str) -> None:
+    """Importing the module would put it in the place of the name."""
+    modules = {path.stem for path in (SOURCE / module).iterdir()} - {"diagnostics"}
+
+    assert not modules & set(import_module(f"fedcohort.{module}".rstrip(".")).__all__)
+
+
+def test_documented_packages_need_no_import_of_their_own() -> None:
+    program = "import fedcohort; print(fedcohort.designs.MultinomialDesign, fedcohort.errors)"
+
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)

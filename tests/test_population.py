@@ -77,6 +77,21 @@ def test_what_is_no_list_of_sizes_is_refused(sizes: object, message: str) -> Non
         Population(sizes)  # type: ignore[arg-type]
 
 
+def test_masked_sizes_are_refused_and_name_the_client() -> None:
+    with pytest.raises(PopulationError, match=r"sizes must be known .* client 1 is masked \(and 1"):
+        Population(np.ma.masked_array([5, 3, 2, 4], mask=[False, True, True, False]))
+
+
+def test_masked_importances_are_refused_and_name_the_client() -> None:
+    with pytest.raises(PopulationError, match=r"importance must be known .* client 2 is masked\."):
+        Population(importance=np.ma.masked_array([0.5, 0.5, 0.0], mask=[False, False, True]))
+
+
+def test_an_array_that_masks_nobody_is_taken() -> None:
+    assert Population(np.ma.masked_array([5, 3])).sizes.tolist() == [5, 3]
+    assert Population(np.ma.masked_invalid([5.0, 3.0])).sizes.tolist() == [5, 3]
+
+
 def test_either_sizes_or_importance() -> None:
     with pytest.raises(PopulationError, match="either sizes or importance; got neither"):
         Population()

@@ -177,7 +177,7 @@ def play_simulator(script: Script, rounds: list[Played], path: Path) -> None:
     first.run(HALF, checkpoint=path)
     second = fresh_simulation(script)
     second.resume(path)
-    second.run(ROUNDS)
+    second.run(ROUNDS - HALF)
     script.rounds = rounds
 
 

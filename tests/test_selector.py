@@ -190,7 +190,7 @@ def test_signals_that_are_given_count_in_the_first_round_too() -> None:
     selector.draw(signals=known)
 
     assert selector.design is not None
-    assert selector.design.expected_counts.tolist() == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    assert selector.design.expected_counts().tolist() == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("value", [-1.0, np.inf, np.nan])

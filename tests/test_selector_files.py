@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -251,6 +252,41 @@ def test_a_missing_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
         Selector.load(tmp_path / "none")
 
 
+#: A state without these is one of another selector: of clients 0 ... n - 1, without labels.
+OPTIONAL = ("roster.ids", "roster.units", "roster.labels", "roster.coming_")
+
+
+def bad_states(state: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield states of which one array is missing, of another shape, or of nonsense."""
+    for name, array in state.items():
+        if not name.startswith(OPTIONAL):
+            yield {key: each for key, each in state.items() if key != name}
+        if array.shape:
+            yield {**state, name: array[:-1]}
+            if array.dtype != np.uint8:  # a text is the same in every shape
+                yield {**state, name: array[None]}
+            yield {**state, name: np.full(array.shape, "x")}
+            yield {**state, name: np.array(3)}
+        if array.dtype.kind == "f" and not name.startswith("records.signal."):
+            yield {**state, name: np.full(array.shape, np.nan)}
+
+
+@pytest.mark.parametrize(("recipe", "arguments"), RUNS, ids=str)
+def test_a_state_that_is_not_whole_is_refused_and_changes_nothing(
+    recipe: Recipe, arguments: dict[str, Any]
+) -> None:
+    selector = Selector(recipe, SIZES, seed=5, log=True, **arguments)
+    for _ in range(3):
+        end(selector, opened(selector))
+    state, before = selector.state(), frozen(selector)
+
+    for bad in bad_states(state):
+        with pytest.raises(SelectorError, match="this is not the state of a selector") as found:
+            selector.restore(bad)
+        assert "\n" not in str(found.value)
+        assert frozen(selector) == before
+
+
 @pytest.mark.parametrize("state", [{}, {"head": np.zeros(3, np.uint8)}, {"head": 3}])
 def test_what_is_no_state_is_refused(state: Any) -> None:
     with pytest.raises(SelectorError, match="this is not the state of a selector"):
@@ -348,6 +384,20 @@ def test_the_log_has_a_line_for_every_round(tmp_path: Path) -> None:
     assert selector.selections.drawn.tolist() == drawn_twice.tolist()
     assert selector.selections.expected == pytest.approx(2 * 3 * np.array([*SIZES.values()]) / 16)
     assert selector.selections.summary()["a"][0] == drawn_twice[0]
+
+
+def test_a_log_file_needs_ids_that_differ_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    sizes = {1: 5, "1": 3}
+
+    with pytest.raises(SelectorError, match=r"differ as text; got 1 and '1'\. Rename one"):
+        Selector(SizeClustered(1), sizes, log=path)
+    assert not path.exists()
+    selector = Selector(SizeClustered(1), {1: 5}, log=path)
+    with pytest.raises(SelectorError, match="ids that differ as text"):
+        selector.clients = sizes
+    assert selector.clients == {1: 5}
+    assert Selector(SizeClustered(1), sizes, log=True).clients == sizes
 
 
 def test_a_log_that_cannot_be_written_is_refused_at_construction(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ class Sometimes(Recipe):
 
     name: ClassVar[str] = "sometimes"
 
-    def _design(self, population: Population, known: Knowledge) -> Design:
+    def design(self, population: Population, known: Knowledge) -> Design:
         if np.count_nonzero(population.sizes) > 4 and known.round_ >= 0:
             return MultinomialDesign(population, self.cohort_size)
         return SizeClusteredDesign(population, self.cohort_size, rng=known.rng)

@@ -19,6 +19,7 @@ from fedcohort import (
     SimilarityClustered,
     SizeClustered,
     Uniform,
+    aggregate,
 )
 from fedcohort._updates import Layout, Rows
 from fedcohort.designs import MultinomialDesign
@@ -207,7 +208,7 @@ def test_the_average_is_the_step(
     def weighed(self: object, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
         return Cohort.of_weights(clients, counts, factor * counts / 4)
 
-    monkeypatch.setattr(MultinomialDesign, "_cohort", weighed)
+    monkeypatch.setattr(MultinomialDesign, "weigh", weighed)
     selector = Selector(Multinomial(4), [4, 2, 1, 1], seed=0, estimator=estimator)
     for _ in range(6):
         cohort = selector.draw()
@@ -232,7 +233,7 @@ def test_clients_without_weight_are_not_averaged(monkeypatch: pytest.MonkeyPatch
     def weightless(self: object, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
         return Cohort.of_weights(clients, counts, np.zeros(len(counts)))
 
-    monkeypatch.setattr(MultinomialDesign, "_cohort", weightless)
+    monkeypatch.setattr(MultinomialDesign, "weigh", weightless)
     selector = Selector(Multinomial(4), SIZES, seed=0)
     updates = updates_for(selector.draw())
 
@@ -308,3 +309,27 @@ def test_updates_by_id_must_be_alike() -> None:
 
     with pytest.raises(SelectorError, match=r"client 1 sent \(\(3,\),\)"):
         selector.aggregate({0: np.ones(2), 1: np.ones(3)})
+
+
+@pytest.mark.parametrize(
+    "update", [[[[1, 2], [3]], [1]], [[1, 2], [[3], [4, 5]]], {"a": [[1, 2], [3]]}, [["a"], [1]]]
+)
+def test_an_update_of_uneven_rows_is_refused_in_a_sentence(update: Any) -> None:
+    cohort = Cohort.of_shares(np.array([0]), np.array([1]), cohort_size=1)
+    selector = Selector(Multinomial(1), [5], seed=0)
+    selector.draw()
+
+    with pytest.raises(
+        AggregationError, match=r"^aggregate: an update must be real numbers: .*\.$"
+    ):
+        aggregate(None, [update], cohort)
+    with pytest.raises(SelectorError, match=r"^Selector: an update must be real numbers: .*\.$"):
+        selector.aggregate({0: update})
+
+
+@pytest.mark.parametrize("updates", [3, None, "ab", {"a": [1.0]}, 1.5, print])
+def test_what_is_no_list_of_updates_is_refused_in_a_sentence(updates: Any) -> None:
+    cohort = Cohort.of_shares(np.array([0]), np.array([1]), cohort_size=1)
+
+    with pytest.raises(AggregationError, match=r"^aggregate: updates must be 1, one per client"):
+        aggregate(None, updates, cohort)

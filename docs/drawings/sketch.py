@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from fedcohort import Population
 from fedcohort.designs import MultinomialDesign, TournamentDesign
-from fedcohort.similarity import CountSketch
+from fedcohort.memory import CountSketch
 from fedcohort.synthetic import clustered_updates, dirichlet_updates, unbalanced_sizes
 
 CLIENTS, DRAWS, DIMENSION, SEEDS = 100, 10, 5000, range(5)

@@ -7,44 +7,72 @@
 (['Lyon', 'Nice'], [0.5, 0.5])
 """
 
-from fedcohort import diagnostics
+from typing import TYPE_CHECKING
+
+from fedcohort._lazy import attach
 from fedcohort._version import __version__ as __version__
-from fedcohort.aggregation import aggregate
-from fedcohort.cohort import Cohort
-from fedcohort.designs import (
-    Auto,
-    Balanced,
-    CohortMean,
-    Deadline,
-    Design,
-    DivFL,
-    FirstResponders,
-    Multinomial,
-    NormOptimal,
-    Oort,
-    Poisson,
-    PowerOfChoice,
-    Recipe,
-    RoundRobin,
-    SimilarityClustered,
-    SizeClustered,
-    Stratified,
-    Target,
-    Tournament,
-    Uniform,
-)
-from fedcohort.difference import Difference
-from fedcohort.errors import FedcohortError
-from fedcohort.plan import Plan
-from fedcohort.population import Population
-from fedcohort.selector import Selector
-from fedcohort.similarity import UpdateMemory
+
+if TYPE_CHECKING:
+    from fedcohort import diagnostics
+    from fedcohort.aggregation import aggregate
+    from fedcohort.cohort import Cohort
+    from fedcohort.comparison import Comparison, compare
+    from fedcohort.designs import (
+        Auto,
+        Balanced,
+        CohortMean,
+        Deadline,
+        Design,
+        DivFL,
+        FirstResponders,
+        Multinomial,
+        NormOptimal,
+        Oort,
+        Poisson,
+        PowerOfChoice,
+        Recipe,
+        RoundRobin,
+        SimilarityClustered,
+        SizeClustered,
+        Stratified,
+        Target,
+        Tournament,
+        Uniform,
+    )
+    from fedcohort.designs.function_recipe import recipe
+    from fedcohort.errors import FedcohortError
+    from fedcohort.memory import Difference, UpdateMemory
+    from fedcohort.plan import Plan
+    from fedcohort.population import Population
+    from fedcohort.selector import Selector
+else:
+    __getattr__, __dir__ = attach(
+        __name__,
+        {
+            "aggregation": "aggregate",
+            "cohort": "Cohort",
+            "comparison": "Comparison compare",
+            "designs": (
+                "Auto Balanced CohortMean Deadline Design DivFL FirstResponders "
+                "Multinomial NormOptimal Oort Poisson PowerOfChoice Recipe RoundRobin "
+                "SimilarityClustered SizeClustered Stratified Target Tournament Uniform"
+            ),
+            "designs.function_recipe": "recipe",
+            "errors": "FedcohortError",
+            "memory": "Difference UpdateMemory",
+            "plan": "Plan",
+            "population": "Population",
+            "selector": "Selector",
+        },
+        modules=("designs", "diagnostics", "errors", "memory", "similarity"),
+    )
 
 __all__ = [
     "Auto",
     "Balanced",
     "Cohort",
     "CohortMean",
+    "Comparison",
     "Deadline",
     "Design",
     "Difference",
@@ -69,5 +97,7 @@ __all__ = [
     "Uniform",
     "UpdateMemory",
     "aggregate",
+    "compare",
     "diagnostics",
+    "recipe",
 ]

@@ -17,6 +17,8 @@ UNIT_LIMIT = 2**63
 Rng = np.random.Generator | int | None
 #: A cohort has an entry for every draw.
 LARGEST_COHORT = 10**7
+#: Cohorts that are drawn at once.
+LARGEST_ROUNDS = 10**9
 
 
 def checked_cohort_size(owner: str, cohort_size: object) -> int:
@@ -44,6 +46,10 @@ def checked_whole(
         raise DesignError(
             f"{owner}: {name} must be a whole number{limit}; got {brief(value)}. "
             f"{way_out or 'Pass an integer.'}"
+        )
+    if abs(whole) >= UNIT_LIMIT:
+        raise DesignError(
+            f"{owner}: {name} must be a 64-bit integer, below 2^63; got {brief(value)}. Lower it."
         )
     return whole
 
@@ -108,7 +114,13 @@ def checked_rng(owner: str, rng: Rng) -> np.random.Generator:
 
 def checked_rounds(owner: str, rounds: object) -> int:
     """Validate a non-negative integer."""
-    return checked_whole(owner, "rounds", rounds, way_out="Pass how many cohorts to draw.")
+    number = checked_whole(owner, "rounds", rounds, way_out="Pass how many cohorts to draw.")
+    if number > LARGEST_ROUNDS:
+        raise DesignError(
+            f"{owner}: rounds must be at most {LARGEST_ROUNDS}; got {brief(rounds)}. Draw them in "
+            f"parts: more at once fit no memory."
+        )
+    return number
 
 
 def checked_choice(owner: str, keyword: str, value: object, choices: Iterable[str]) -> None:
@@ -123,7 +135,7 @@ def checked_choice(owner: str, keyword: str, value: object, choices: Iterable[st
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Return `` Did you mean 'x'?`` for the nearest known word, or nothing."""
-    nearest = get_close_matches(str(word), list(known), n=1)
+    nearest = get_close_matches(word, list(known), n=1) if isinstance(word, str) else []
     return f" Did you mean {nearest[0]!r}?" if nearest else ""
 
 

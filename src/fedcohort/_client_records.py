@@ -10,14 +10,21 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort._updates import Array, as_numpy, finite_rows, like, row_norms, same_place
+from fedcohort._updates import (
+    Array,
+    as_numpy,
+    finite_rows,
+    like,
+    row_norms,
+    same_place,
+    usable_rows,
+)
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Recipe
 from fedcohort.designs.signals import ASKED, PAST
-from fedcohort.difference import ControlVariates, Difference
 from fedcohort.errors import SelectorError
+from fedcohort.memory import Difference, Memory, UpdateMemory
 from fedcohort.population import Population
-from fedcohort.similarity import UpdateMemory
 
 State = dict[str, NDArray[Any]]
 #: A recipe's own arrays, by name.
@@ -58,7 +65,7 @@ class ClientRecords:
         self._sketch, self._seed = sketch, seed
         self.n_clients = 0
         self.memory: UpdateMemory | None = None
-        self.variates: ControlVariates | None = None
+        self.variates: Memory | None = None
         self.pending: list[Pending] = []
         self._shortens: UpdateMemory | None = None
         #: Past signals, and the recipe's own arrays; NaN before the first.
@@ -115,7 +122,7 @@ class ClientRecords:
         if self.variates is not None:
             self.variates.reweigh(population.importance)
 
-    def estimator(self, rows: Array) -> ControlVariates | None:
+    def estimator(self, rows: Array) -> Memory | None:
         """Return the estimator's memory in the kind of ``rows``; None before the first update."""
         variates = self.variates
         if variates is None or self._difference is None:
@@ -131,7 +138,7 @@ class ClientRecords:
 
     def finite(self, rows: Array) -> NDArray[np.bool_]:
         """Say which updates are finite, also in the type that the estimator remembers them in."""
-        good = finite_rows(rows)
+        good = finite_rows(rows) if self._difference is None else usable_rows(rows)
         if self.variates is not None and self.variates.zeros.dtype != rows.dtype:
             with np.errstate(over="ignore", invalid="ignore"):
                 good &= finite_rows(like(rows, self.variates.zeros))
@@ -151,7 +158,9 @@ class ClientRecords:
         memory = self.memory
         if memory is None:
             if self._shortens is None or self._shortens.dimension != rows.shape[1]:
-                self._shortens = UpdateMemory(1, rows.shape[1], self._sketch, self._seed)
+                self._shortens = UpdateMemory(
+                    1, rows.shape[1], sketch=self._sketch, seed=self._seed
+                )
             memory = self._shortens
         return memory.shortened(as_numpy(rows))
 
@@ -176,7 +185,7 @@ class ClientRecords:
                 self.variates = self._difference.memory(population.importance, zeros)
             variates = self.estimator(rows)
             assert variates is not None  # for mypy: it was made
-            variates.record(clients, rows)
+            variates.record(clients, rows, round_=round_)
         if kept is not None:
             shortens = self.memory if self.memory is not None else self._shortens
             assert shortens is not None  # for mypy: it shortened them
@@ -197,7 +206,9 @@ class ClientRecords:
         """Record updates in a memory; make one where there is none."""
         for clients, kept, dimension, round_ in updates:
             if memory is None:
-                memory = UpdateMemory(self.n_clients, dimension, self._sketch, self._seed)
+                memory = UpdateMemory(
+                    self.n_clients, dimension, sketch=self._sketch, seed=self._seed
+                )
             memory.record_shortened(clients, kept, round_=round_)
         return memory
 
@@ -248,23 +259,39 @@ class ClientRecords:
         return kept
 
     def restore(self, state: Mapping[str, NDArray[Any]], n_clients: int) -> None:
-        """Take over what :meth:`state` gave."""
+        """Take over what :meth:`state` gave; refuse what does not fit with a ``ValueError``."""
         self.n_clients = n_clients
-        for name in self._signals:
-            self._signals[name] = state[f"signal.{name}"].astype(np.float64)
+        # Another dictionary: a copy of these records keeps its own.
+        self._signals = {name: state[f"signal.{name}"].astype(np.float64) for name in self._signals}
         memory, variates = below("memory.", state), below("variates.", state)
         self.memory = UpdateMemory.of_state(memory) if memory else None
         self.variates = None
         if variates and self._difference is not None:
-            wide = next(variates[name] for name in ("kept", "means") if name in variates)
+            wide = variates["updates" if self._difference.clusters is None else "means"]
             zeros = np.zeros(wide.shape[1], dtype=wide.dtype)
             self.variates = self._difference.memory(variates["importance"], zeros)
             self.variates.restore(variates)
         self.pending = []
-        if "pending.clients" in state:
+        if any(name.startswith("pending.") for name in state):
             clients, rows = state["pending.clients"], state["pending.rows"]
             dimension, round_ = state["pending.of"].tolist()
             self.pending = [(clients.astype(np.int64), rows.astype(np.float32), dimension, round_)]
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse parts that are not of these clients, or not of one model."""
+        n = self.n_clients
+        of_clients = [values.shape == (n,) for values in self._signals.values()]
+        of_clients += [self.memory is None or self.memory.n_clients == n]
+        models = {each.dimension for each in (self.memory, self.variates) if each is not None}
+        for clients, kept, dimension, _ in self.pending:
+            models.add(dimension)
+            of_clients += [clients.shape == kept.shape[:1], kept.ndim == 2]
+            of_clients += [bool(((clients >= 0) & (clients < n)).all())]
+            if not np.isfinite(kept).all():
+                raise ValueError("pending updates must be finite")
+        if not all(of_clients) or len(models) > 1:
+            raise ValueError(f"what it remembers must be of its {n} clients, and of one model")
 
 
 def below(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:

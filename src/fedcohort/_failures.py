@@ -9,7 +9,7 @@ from typing import Literal, final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort._arguments import checked_choice
+from fedcohort._arguments import UNIT_LIMIT, brief, checked_choice
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Design
 from fedcohort.errors import SelectorError
@@ -195,7 +195,7 @@ class Draws:
 
 def check_equal_draws(design: Design) -> None:
     """Refuse designs whose draws weigh differently: there a draw cannot replace another."""
-    weights = design.weight_per_draw[design.population.sizes > 0]
+    weights = design.weight_per_draw()[design.population.sizes > 0]
     if not np.array_equal(weights, np.full(len(weights), 1 / design.cohort_size)):
         raise SelectorError(
             f"Selector: on_failure='redraw', extra and privacy wrappers need a design whose draws "
@@ -205,8 +205,10 @@ def check_equal_draws(design: Design) -> None:
 
 def checked_whole(name: str, value: object, least: int) -> int:
     """Validate a whole number of at least ``least``."""
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= least:
-        return int(value)
+    is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if is_whole and least <= value < UNIT_LIMIT:  # type: ignore[operator]
+        return int(value)  # type: ignore[call-overload, no-any-return]
     raise SelectorError(
-        f"Selector: {name} must be a whole number of at least {least}; got {value!r}."
+        f"Selector: {name} must be a whole number of at least {least}; got {brief(value)}. "
+        f"Pass one below 2^63."
     )

@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedcohort._arguments import brief
 from fedcohort._client_records import ClientRecords
 from fedcohort._failures import Draws, FailureRule
 from fedcohort._roster import Id, Roster
@@ -127,8 +128,9 @@ class Answers:
         if isinstance(given, Mapping):
             plain = [given.get(each, np.nan) for each in ids]
         try:
-            values = np.asarray(plain, dtype=np.float64)
-        except (TypeError, ValueError):
+            found = np.asarray(plain)
+            values = np.array([]) if found.dtype.kind == "c" else found.astype(np.float64)
+        except (TypeError, ValueError, OverflowError):
             values = np.empty((0, 0))
         if values.shape != ((len(ids) if by_id else self.n_given),):
             raise SelectorError(
@@ -249,6 +251,8 @@ class OpenRound:
                 f"{type(updates).__name__}. Pass an empty mapping where nobody answered."
             )
         if not isinstance(updates, Mapping):
+            if ids is not None:
+                self.roster.positions(ids)  # refuses what is no list of ids
             named = self.cohort.ids if ids is None else list(ids)
         elif ids is None:
             named = list(updates)
@@ -273,7 +277,12 @@ class OpenRound:
 
     def reasons(self, failed: Mapping[Any, str] | None) -> dict[Id, str]:
         """Return why clients failed, by id; refuse clients that were not asked."""
-        given = failed or {}
+        given = {} if failed is None else failed
+        if not isinstance(given, Mapping):
+            raise SelectorError(
+                f"Selector: failed must be reasons by id; got {brief(failed)}. Leave it out where "
+                f"there are none."
+            )
         names = self.roster.names(self.positions(given))
         return dict(zip(names, map(str, given.values()), strict=True))
 
@@ -312,6 +321,11 @@ class OpenRound:
         self, updates: Mapping[Any, Update]
     ) -> Iterator[tuple[Id | None, float, Update]]:
         """Return (id, weight, update) for who divides by the sum of the weights."""
+        if not isinstance(updates, Mapping):
+            raise SelectorError(
+                f"Selector: updates must be by id; got {type(updates).__name__}. Pass for example "
+                f"{{'Nice': update}}."
+            )
         positions = self.positions(updates)
         usable = [Answers.is_usable(update, self.records) for update in updates.values()]
         settled = self.settled(positions[np.array(usable, dtype=bool)])

@@ -13,11 +13,11 @@ import numpy as np
 from fedcohort._client_records import ClientRecords
 from fedcohort._failures import FailureRule
 from fedcohort.designs import Design, Recipe
-from fedcohort.designs.recipe import Knowledge, Memory
+from fedcohort.designs.recipe import HasUpdates, Knowledge
 from fedcohort.designs.signals import ASKED, Request, Signals
 from fedcohort.errors import DesignError, SelectorError
+from fedcohort.memory import UpdateMemory
 from fedcohort.population import Population
-from fedcohort.similarity import UpdateMemory
 from fedcohort.streams import Stream, stream
 
 log = getLogger("fedcohort")
@@ -99,7 +99,7 @@ class Planner:
         return records.ahead()() if is_open and records.pending else records.memory
 
     def built(
-        self, population: Population, given: Signals, round_: int, memory: Memory | None
+        self, population: Population, given: Signals, round_: int, memory: HasUpdates | None
     ) -> Design:
         """Build the design of a round; with fewer draws where fewer clients are there."""
         signals = self._known(population, given, round_) if self._recipe.signals else None
@@ -154,7 +154,7 @@ class Planner:
         population: Population,
         signals: Signals | None,
         round_: int,
-        memory: Memory | None,
+        memory: HasUpdates | None,
     ) -> Design:
         # A design that does not change is built once: its ties are those of round 0.
         address = round_ if self.changes else 0

@@ -10,6 +10,7 @@ from typing import Any, cast, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedcohort._arguments import brief
 from fedcohort.errors import SelectorError
 from fedcohort.population import UNLABELLED, Label, Population, checked_label
 
@@ -115,9 +116,10 @@ class Roster:
 
     def positions(self, ids: Iterable[object]) -> NDArray[np.int64]:
         """Return the clients' positions; refuse ids that are not known."""
-        if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
+        is_point = isinstance(ids, np.ndarray) and ids.ndim == 0
+        if isinstance(ids, (str, bytes)) or is_point or not isinstance(ids, Iterable):
             raise SelectorError(
-                f"Selector: needs a list of ids; got {ids!r}. Put a single id into a list."
+                f"Selector: needs a list of ids; got {brief(ids)}. Put a single id into a list."
             )
         if isinstance(self.ids, range):
             return _counted_positions(ids, len(self.ids))
@@ -138,10 +140,11 @@ class Roster:
         """Return which members are available, shape (n_clients,); None: all of them."""
         if available is None:
             return self.is_member
-        if isinstance(available, (str, bytes)) or not isinstance(available, Iterable):
+        is_point = isinstance(available, np.ndarray) and available.ndim == 0
+        if isinstance(available, (str, bytes)) or is_point or not isinstance(available, Iterable):
             raise SelectorError(
                 f"Selector: available must be ids, or a mask of {self.n_clients} booleans; got "
-                f"{available!r}. Leave it out where everyone is available."
+                f"{brief(available)}. Leave it out where everyone is available."
             )
         if isinstance(available, (list, tuple)) and _is_mask(available):
             available = np.array(available, dtype=bool)
@@ -206,12 +209,14 @@ class Roster:
         """
         restored = Roster()
         restored.sizes = state["sizes"].astype(np.int64)
-        restored.is_member = state["is_member"].astype(bool)
+        if state["is_member"].dtype != np.bool_:
+            raise ValueError("members must be booleans")
+        restored.is_member = state["is_member"].copy()
         restored.ids = _read(state["ids"]) if "ids" in state else range(len(restored.sizes))
         if "units" in state:
             restored._units = state["units"].astype(np.int64)
         if "labels" in state:
-            names = _read(state["labels"])
+            names = [checked_label(label) for label in _read(state["labels"])]
             restored._labels = tuple(names[k] for k in state["label_numbers"].tolist())
         if "coming_labels" in state:
             restored._coming_labels = dict(zip(*_read(state["coming_labels"]), strict=True))
@@ -221,7 +226,23 @@ class Roster:
             if restored._units is not None and not restored._knows(each):
                 restored._coming_units.setdefault(each, units)
         restored._label_more(self._coming_labels)
+        restored._check()
         vars(self).update(vars(restored))
+
+    def _check(self) -> None:
+        """Refuse parts that do not fit each other with a ``ValueError``."""
+        n = len(self.sizes)
+        parts = [
+            self.is_member,
+            self.ids,
+            *(p for p in (self._labels, self._units) if p is not None),
+        ]
+        if self.sizes.ndim != 1 or any(len(part) != n for part in parts):
+            raise ValueError("sizes, ids, members, labels and shares must be of the same clients")
+        if len(set(checked_ids(self.ids))) < n or list(self.ids) != _ordered(list(self.ids)):
+            raise ValueError("ids must be distinct and in order")
+        if self.sizes.min(initial=0) < 0 or float(self.sizes.sum(dtype=float)) >= 2**63:
+            raise ValueError("sizes must not be negative, and sum to less than 2^63")
 
     def _label_more(self, labels: Mapping[Id, Label]) -> None:
         """Label clients that have no label, now or when they come."""
@@ -331,7 +352,7 @@ class Roster:
         for each, position in zip(self.names(new), new.tolist(), strict=True):
             if each not in self._coming_units:
                 raise SelectorError(
-                    f"Selector: importance has no entry for client {each!r}. Give sizes instead, "
+                    f"Selector: importance has no entry for client {brief(each)}. Give sizes, "
                     f"or the importance of every client that may come."
                 )
             self._units[position] = self._coming_units[each]
@@ -345,6 +366,17 @@ class Roster:
         return each in self._position
 
 
+def in_order_of_ids(population: Population) -> tuple[Population, NDArray[np.int64]]:
+    """Return the clients in the order of ids, and where each of them stood, shape (n_clients,)."""
+    if isinstance(population.ids, range):
+        return population, np.arange(population.n_clients)
+    roster = Roster()
+    roster.set(population)
+    place = {each: k for k, each in enumerate(population.ids)}
+    places = np.array([place[each] for each in roster.population.ids], dtype=np.int64)
+    return roster.population, places
+
+
 def checked_id(value: object) -> Id:
     """Validate a client's id: a string or an integer."""
     if isinstance(value, str):
@@ -352,7 +384,7 @@ def checked_id(value: object) -> Id:
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         return int(value)
     raise SelectorError(
-        f"Selector: ids must be strings or integers; got {value!r}. Name clients by one of these."
+        f"Selector: ids must be strings or integers; got {brief(value)}. Name clients by these."
     )
 
 
@@ -423,7 +455,7 @@ def _value(each: Id) -> tuple[int, str]:
 
 def _unknown(each: object) -> SelectorError:
     return SelectorError(
-        f"Selector: {each!r} is not the id of a client that it knows. Add the client to "
+        f"Selector: {brief(each)} is not the id of a client that it knows. Add the client to "
         f"selector.clients first."
     )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
@@ -13,9 +14,9 @@ from numpy.typing import NDArray
 
 from fedcohort._failures import FailureRule
 from fedcohort._whole_file import read_arrays
-from fedcohort.designs import RECIPES, Recipe
-from fedcohort.difference import Difference
+from fedcohort.designs import Recipe
 from fedcohort.errors import SelectorError
+from fedcohort.memory import Difference
 
 FORMAT = "fedcohort selector 1"
 
@@ -52,7 +53,7 @@ class Origin:
     def _plain(self) -> dict[str, Any]:
         """Return everything in plain values; a recipe that is not the library's as text."""
         recipe, difference = self.recipe, self.difference
-        is_ours = RECIPES.get(recipe.name) is type(recipe)
+        is_ours = _catalogue().get(recipe.name) is type(recipe)
         values = {
             "recipe": {
                 "name": recipe.name,
@@ -73,11 +74,31 @@ def head_of(state: State) -> dict[str, Any]:
     """Return the head of a state; refuse what is no state."""
     try:
         head: dict[str, Any] = json.loads(state["head"].tobytes())
-        return {**head, "round": int(head["round"])}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SelectorError(
-            "Selector: this is not the state of a selector. Pass what state() gave."
-        ) from error
+        round_ = int(head["round"])
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise _no_state("it has no head") from error
+    if round_ < 0:
+        raise _no_state(f"its round is {round_}")
+    return {**head, "round": round_}
+
+
+@contextmanager
+def refusing_states() -> Iterator[None]:
+    """Turn what a state that is no state raises into one sentence."""
+    try:
+        yield
+    except SelectorError:
+        raise
+    except KeyError as error:
+        raise _no_state(f"{error} is missing") from error
+    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        raise _no_state(str(error).partition("\n")[0].rstrip(".")) from error
+
+
+def _no_state(why: str) -> SelectorError:
+    return SelectorError(
+        f"Selector: this is not the state of a selector ({why}). Pass what state() gave."
+    )
 
 
 def read_state(path: Path) -> State:
@@ -94,14 +115,20 @@ def read_state(path: Path) -> State:
 def arguments_of(path: Path, state: State, recipe: Recipe | None) -> dict[str, Any]:
     """Return the arguments of the selector that wrote a state; ``recipe`` replaces its recipe."""
     head = head_of(state)
+    with refusing_states():
+        return _arguments(path, head, recipe)
+
+
+def _arguments(path: Path, head: dict[str, Any], recipe: Recipe | None) -> dict[str, Any]:
     saved, difference = head["recipe"], head["estimator"]
     if recipe is None:
-        if saved["fields"] is None or saved["name"] not in RECIPES:
+        recipes = _catalogue()
+        if saved["fields"] is None or saved["name"] not in recipes:
             raise SelectorError(
                 f"Selector: {path} was written with a recipe that is not the library's, "
                 f"{saved['text']}. Pass it as recipe=."
             )
-        recipe = RECIPES[saved["name"]](**saved["fields"])
+        recipe = recipes[saved["name"]](**saved["fields"])
     return {
         "recipe": recipe,
         "seed": head["seed"],
@@ -110,6 +137,13 @@ def arguments_of(path: Path, state: State, recipe: Recipe | None) -> dict[str, A
         "overlap": head["overlap"],
         **head["failures"],
     }
+
+
+def _catalogue() -> Mapping[str, type[Recipe]]:
+    """Import all recipes, which only files need."""
+    from fedcohort.designs import RECIPES
+
+    return RECIPES
 
 
 def _shown(value: object) -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from logging import getLogger
 from pathlib import Path
 from typing import Any, final
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedcohort._roster import Id, Roster
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Design, RowDesign
-from fedcohort.errors import WriteError
+from fedcohort.errors import SelectorError, WriteError
 from fedcohort.streams import Stream, stream
 
 log = getLogger("fedcohort")
@@ -44,10 +44,24 @@ class SelectionLog:
 
     def __init__(self, roster: Roster, path: Path | None = None) -> None:
         self._roster, self._path = roster, path
+        self.check(roster.ids)
         self._append("")
         self.drawn = np.zeros(roster.n_clients, dtype=np.int64)
         self.failed = np.zeros(roster.n_clients, dtype=np.int64)
         self.expected = np.zeros(roster.n_clients)
+
+    def check(self, ids: Iterable[object]) -> None:
+        """Refuse ids that a file cannot tell apart: keys of JSON are texts."""
+        if self._path is None or isinstance(ids, range):
+            return
+        known: dict[str, object] = {}
+        for each in ids:
+            other = known.setdefault(str(each), each)
+            if other is not each:
+                raise SelectorError(
+                    f"Selector: a log file needs ids that differ as text; got {other!r} and "
+                    f"{each!r}. Rename one, or pass log=True, which only counts."
+                )
 
     def write(
         self,
@@ -72,7 +86,8 @@ class SelectionLog:
         self.drawn[drawn.clients] += drawn.counts
         self.failed[self._roster.positions(failed)] += 1
         if design is not None:
-            self.expected += design.expected_counts
+            # What is only estimated takes a thousand draws: it stays unknown.
+            self.expected += design.expected_counts() if design.exact_weights else np.nan
 
     def _append(self, text: str) -> None:
         if self._path is None:
@@ -117,6 +132,11 @@ class SelectionLog:
         self.drawn = state.get("drawn", np.zeros(n_clients)).astype(np.int64)
         self.failed = state.get("failed", np.zeros(n_clients)).astype(np.int64)
         self.expected = state.get("expected", np.zeros(n_clients)).astype(np.float64)
+        counts = (self.drawn, self.failed, self.expected)
+        if len(state) not in (0, 3) or any(each.shape != (n_clients,) for each in counts):
+            raise ValueError(f"its log must be of its {n_clients} clients")
+        if not np.isfinite(self.expected).all():
+            raise ValueError("its log must be finite")
 
     def _rows(self, design: Design | None, round_: int, seed: int) -> list[Id] | None:
         """Return the client that each distribution gave; the stream gives the same draw again."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -20,13 +20,21 @@ from fedcohort.errors import AggregationError
 
 #: A numpy array or a torch tensor.
 Array = Any
+#: Of numbers that are remembered: the square of a sum of some thousands is finite.
+LARGEST = 1e150
 
 
 def zero_rows(zeros: Array, n: int) -> Array:
     """Return n rows of zeros."""
-    if isinstance(zeros, np.ndarray):
-        return np.zeros((n, *zeros.shape), dtype=zeros.dtype)
-    return zeros.new_zeros((n, *zeros.shape))
+    try:
+        if isinstance(zeros, np.ndarray):
+            return np.zeros((n, *zeros.shape), dtype=zeros.dtype)
+        return zeros.new_zeros((n, *zeros.shape))
+    except (MemoryError, ValueError, OverflowError, RuntimeError, TypeError) as error:
+        raise AggregationError(
+            f"Difference: {n} updates of shape {tuple(zeros.shape)} do not fit into memory. "
+            f"Remember the means of fewer clusters."
+        ) from error
 
 
 def like(values: Array, array: Array) -> Array:
@@ -59,6 +67,14 @@ def finite_rows(rows: Array) -> NDArray[np.bool_]:
     if isinstance(rows, np.ndarray):
         return np.asarray(np.isfinite(rows).all(axis=1))
     return np.asarray(as_numpy(rows.isfinite().all(dim=1)), dtype=bool)
+
+
+def usable_rows(rows: Array) -> NDArray[np.bool_]:
+    """Say of every row whether it can be remembered: differences and squares are finite too."""
+    good = finite_rows(rows)
+    if str(rows.dtype).endswith("float64"):  # squares of shorter floats always fit float64
+        good &= np.asarray(as_numpy((abs(rows) < LARGEST).all(1)), dtype=bool)
+    return good
 
 
 def row_norms(rows: Array) -> NDArray[np.float64]:
@@ -121,7 +137,7 @@ class Layout:
     def of(cls, owner: str, update: Update) -> Layout:
         """Read the layout off an update or a model."""
         is_map = isinstance(update, Mapping)
-        in_list = isinstance(update, (list, tuple)) and any(np.ndim(part) > 0 for part in update)
+        in_list = isinstance(update, (list, tuple)) and any(map(_is_array, update))
         keys = tuple(update) if is_map else tuple(range(len(update))) if in_list else None
         # One array at a time: a mapping may compute its arrays when they are read.
         leaves = (_leaf(owner, update, key) for key in (keys if keys is not None else (None,)))
@@ -250,6 +266,8 @@ class Rows:
             return updates
         if is_tensor(updates) or isinstance(updates, np.ndarray):
             return cls._of_array(owner, updates, n)
+        if isinstance(updates, (str, bytes, Mapping)) or not isinstance(updates, Iterable):
+            raise _other_shapes(owner, n, type(updates).__name__)
         each = list(updates)
         if len(each) != n or not each:
             raise _other_shapes(owner, n, f"{len(each)} updates")
@@ -357,6 +375,11 @@ def _other_shapes(owner: str, n: int, came: str) -> AggregationError:
 
 def _told(update: Update) -> str:
     return "an empty mapping" if isinstance(update, Mapping) and not update else "empty arrays"
+
+
+def _is_array(part: object) -> bool:
+    """Whether a part of a list is an array of its own, or what is to be one."""
+    return isinstance(part, (list, tuple)) or np.ndim(part) > 0  # type: ignore[arg-type]
 
 
 def _leaf(owner: str, update: Update, key: Hashable | None) -> Array:

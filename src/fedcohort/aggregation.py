@@ -1,10 +1,13 @@
 """The one formula: how a cohort's updates move the model."""
 
+import math
+from numbers import Real
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort._arguments import brief
 from fedcohort._updates import Array, Layout, Rows, Update, finite_rows, like, moved
 from fedcohort.cohort import Cohort
 from fedcohort.errors import AggregationError
@@ -48,7 +51,7 @@ def aggregate(
     cohort
         Who was drawn, with what weight.
     server_lr
-        The server's learning rate.
+        The server's learning rate, at least 0.
     memory
         What is remembered of the clients; the caller records the round's updates afterwards.
 
@@ -56,12 +59,22 @@ def aggregate(
     -------
     The moved model in the model's own structure and types, or the step.
 
+    Raises
+    ------
+    AggregationError
+        Where updates, cohort and model do not fit each other, or a number is not finite.
+
     Examples
     --------
     >>> cohort = Cohort.of_shares(np.array([0, 2]), np.array([1, 3]), cohort_size=4)
     >>> aggregate([1.0, 1.0], [[4.0, 0.0], [0.0, 4.0]], cohort).tolist()
     [2.0, 4.0]
     """
+    if not isinstance(cohort, Cohort):
+        raise AggregationError(
+            f"{OWNER}: cohort must be a Cohort; got {brief(cohort)}. Pass what draw or settle gave."
+        )
+    rate = _checked_rate(server_lr)
     rows = _rows(model, updates, cohort)
     finite = finite_rows(rows.flat)
     if not finite.all():
@@ -76,10 +89,25 @@ def aggregate(
         step = like(cohort.weights, flat) @ flat
     else:
         step = memory.aggregate(cohort.clients, cohort.weights, flat)
-    step, counters = server_lr * step, rows.counted(server_lr * cohort.weights)
+    step, counters = rate * step, rows.counted(rate * cohort.weights)
     if model is None:
         return rows.layout.unflat(step, counters)
     return moved(OWNER, model, rows.layout, step, counters)
+
+
+def _checked_rate(server_lr: object) -> float:
+    """Validate the server's learning rate."""
+    is_number = isinstance(server_lr, Real) and not isinstance(server_lr, bool)
+    try:
+        rate = float(server_lr) if is_number else math.nan  # type: ignore[arg-type]
+    except OverflowError:  # an integer of hundreds of digits
+        rate = math.inf
+    if not 0 <= rate < math.inf:  # NaN does not pass
+        raise AggregationError(
+            f"{OWNER}: server_lr must be a finite number of at least 0; got {brief(server_lr)}. "
+            f"1.0 takes the step as it is."
+        )
+    return rate
 
 
 def _rows(model: Update | None, updates: Any, cohort: Cohort) -> Rows:

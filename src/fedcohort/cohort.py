@@ -8,6 +8,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort._display import html_table, short_list
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cohort:
@@ -71,6 +73,16 @@ class Cohort:
     def sums_to_one(self) -> bool:
         """Whether the weights sum to 1, up to rounding."""
         return abs(self.residual) <= 1e-12
+
+    def __repr__(self) -> str:
+        ids, n = short_list(self.ids), len(self)
+        return f"Cohort({ids}, n_clients={n}, residual={self.residual:.4g}, round_={self.round_})"
+
+    def _repr_html_(self) -> str:
+        n, residual = len(self), f"{self.residual:.4g}"
+        title = f"Cohort of round {self.round_}: {n} clients, residual {residual}"
+        rows = zip(map(str, self.ids), self.counts.tolist(), self.weights.tolist(), strict=True)
+        return html_table(title, ("id", "count", "weight"), rows, n_rows=n, most=20)
 
     def __len__(self) -> int:
         return len(self.clients)

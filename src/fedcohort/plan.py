@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedcohort._allocation import Entries
+from fedcohort._display import html_table, short_repr
 from fedcohort.errors import PlanError
 from fedcohort.population import Population
 
@@ -33,6 +34,8 @@ class Plan:
     Examples
     --------
     >>> plan = Plan(csr_array([[10, 0, 0], [0, 6, 4]]), Population([5, 3, 2]))
+    >>> plan
+    Plan(cohort_size=2, n_clients=3, total=10)
     >>> plan.probabilities.toarray().tolist()
     [[1.0, 0.0, 0.0], [0.0, 0.6, 0.4]]
     """
@@ -72,6 +75,24 @@ class Plan:
         """Units / total, shape (cohort_size, n_clients)."""
         units = self._units
         return csr_array((units.data / self._total, units.indices, units.indptr), units.shape)
+
+    def __repr__(self) -> str:
+        n_clients = int(self._units.shape[1])
+        return short_repr(self, cohort_size=self.cohort_size, n_clients=n_clients, total=self.total)
+
+    def _repr_html_(self) -> str:
+        header = ("distribution", "clients", "client: probability, largest first")
+        rows = (self._described(row) for row in range(self.cohort_size))
+        return html_table(repr(self), header, rows, n_rows=self.cohort_size)
+
+    def _described(self, row: int, most: int = 5) -> tuple[int, int, str]:
+        """Return a row's number, how many clients it holds, and the largest of them."""
+        held = slice(self._units.indptr[row], self._units.indptr[row + 1])
+        clients, units = self._units.indices[held], self._units.data[held]
+        order = np.argsort(-units, kind="stable")[:most]
+        texts = [f"{clients[i]}: {units[i] / self._total:.1%}" for i in order]
+        left = ["..."] if len(units) > most else []
+        return row, len(units), ", ".join(texts + left)
 
     def main_rows(self) -> NDArray[np.int64]:
         """Return the row that holds most of each client, the first of equals; -1 for none.

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import UNIT_LIMIT
+from fedcohort._display import html_table
 from fedcohort.errors import PopulationError
 
 #: Importances that are not sizes become this many integer units.
@@ -144,7 +145,10 @@ class Population:
         >>> tonight.sizes.tolist(), tonight.importance.tolist()
         ([0, 3, 2], [0.0, 0.6, 0.4])
         """
-        mask = np.asarray(available)
+        try:
+            mask = np.asarray(available)
+        except ValueError:  # rows of different lengths
+            mask = np.empty(0)
         if mask.shape != self._sizes.shape or mask.dtype != np.bool_:
             raise PopulationError(
                 f"Population: available must be one boolean per client, shape "
@@ -159,6 +163,15 @@ class Population:
 
     def __repr__(self) -> str:
         return f"Population(n_clients={self.n_clients}, total={self.total})"
+
+    def _repr_html_(self) -> str:
+        names = ("smallest", "lower quartile", "median", "upper quartile", "largest")
+        sizes = np.quantile(self._sizes, [0, 0.25, 0.5, 0.75, 1])
+        rows: list[tuple[str, object]] = [("clients", self.n_clients), ("total", self.total)]
+        rows += [(f"{name} size", f"{size:g}") for name, size in zip(names, sizes, strict=True)]
+        if self._groups is not None:
+            rows.append(("groups", len(set(self._groups))))
+        return html_table("Population", (), rows)
 
 
 def _whole_sizes(sizes: ArrayLike) -> NDArray[np.int64]:
@@ -214,6 +227,8 @@ def _as_units(importance: ArrayLike | None) -> NDArray[np.int64]:
 
 def _numbers(name: str, values: ArrayLike | None, kind: str) -> NDArray[Any]:
     """Validate a flat, non-empty array of real numbers; objects where 64 bits are too few."""
+    if isinstance(values, np.ma.MaskedArray):
+        values = _unmasked(name, values)
     try:
         array: NDArray[Any] = np.asarray(values)
         if array.dtype.kind in "if" and isinstance(values, (list, tuple)):
@@ -232,6 +247,18 @@ def _numbers(name: str, values: ArrayLike | None, kind: str) -> NDArray[Any]:
         strangers = [not isinstance(v, Real) or isinstance(v, bool) for v in array]
         _refuse(array, np.array(strangers), f"{name} must be {kind}", "Give a number each.")
     return array
+
+
+def _unmasked(name: str, values: "np.ma.MaskedArray[Any, Any]") -> NDArray[Any]:
+    """Return the data of an array that masks nobody."""
+    masked = np.flatnonzero(np.ma.getmaskarray(values))
+    if len(masked):
+        more = f" (and {len(masked) - 1} more)" if len(masked) > 1 else ""
+        raise PopulationError(
+            f"Population: {name} must be known of every client; client {masked[0]} is masked{more}."
+            f" Drop the client, or fill its entry with 0."
+        )
+    return np.asarray(values.data)
 
 
 def _finite(values: NDArray[Any]) -> NDArray[np.bool_]:
@@ -293,7 +320,7 @@ def _distinct_ids(ids: Sequence[Hashable] | None, n_clients: int) -> Sequence[Ha
 def _labels(groups: Sequence[Label | None], n_clients: int) -> tuple[Label, ...]:
     """Validate one label per client; None becomes ``UNLABELLED``."""
     try:
-        labels = groups.tolist() if isinstance(groups, np.ndarray) else list(groups)
+        labels = list(groups.tolist() if isinstance(groups, np.ndarray) else groups)
     except TypeError:
         labels = []
     if len(labels) != n_clients:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
+from copy import copy
 from logging import getLogger
 from pathlib import Path
 from typing import Any, Literal, Self, final
@@ -12,24 +12,25 @@ from typing import Any, Literal, Self, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedcohort._arguments import brief, checked_flag
 from fedcohort._client_records import ClientRecords, below
+from fedcohort._display import html_table, record_repr
 from fedcohort._failures import Draws, FailureRule, OnFailure, checked_whole
 from fedcohort._open_round import Answers, Numbers, OpenRound, Updates
 from fedcohort._planner import Planner
 from fedcohort._roster import Clients, Groups, Id, Roster
-from fedcohort._saved_selector import FORMAT, Origin, arguments_of, read_state
+from fedcohort._saved_selector import FORMAT, Origin, arguments_of, read_state, refusing_states
 from fedcohort._selection_log import SelectionLog
 from fedcohort._updates import Array, Update
 from fedcohort._whole_file import write_arrays
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Design, Recipe
-from fedcohort.designs.recipe import Memory, estimator_for
+from fedcohort.designs.recipe import HasUpdates, estimator_for
 from fedcohort.designs.signals import Request, Signals
-from fedcohort.difference import ControlVariates, Difference, EstimatorName
 from fedcohort.errors import SelectorError
+from fedcohort.memory import Difference, EstimatorName, Memory, UpdateMemory
 from fedcohort.population import Population
-from fedcohort.similarity import UpdateMemory
-from fedcohort.streams import Stream, stream
+from fedcohort.streams import Stream, checked_seed, stream
 
 log = getLogger("fedcohort")
 
@@ -113,11 +114,12 @@ class Selector:
                 f"Selector: recipe must be a Recipe; got {type(recipe).__name__}. Pass for example "
                 f"SizeClustered(10)."
             )
-        self.recipe, self.seed, self.round_ = recipe, _checked_seed(seed), 0
+        self.recipe, self.seed, self.round_ = recipe, checked_seed("Selector", seed), 0
         difference = estimator_for("Selector", recipe, estimator)
         width = None if sketch is None else checked_whole("sketch", sketch, 1)
         self._rule = FailureRule(on_failure, tries, extra, max_draws)
-        self._origin = Origin(recipe, difference, self._rule, self.seed, width, bool(overlap))
+        ahead = checked_flag("Selector", "overlap", overlap)
+        self._origin = Origin(recipe, difference, self._rule, self.seed, width, ahead)
         self._roster = Roster(groups, importance)
         self._records = ClientRecords(recipe, difference, sketch=width, seed=self.seed)
         self._planner = Planner(recipe, self._rule, self._records, seed=self.seed)
@@ -131,7 +133,19 @@ class Selector:
 
     def __repr__(self) -> str:
         n = int(self._roster.is_member.sum())
-        return f"Selector({self.recipe!r}, {n} clients, seed={self.seed}, round_={self.round_})"
+        recipe = record_repr(self.recipe)
+        return f"Selector({recipe}, {n} clients, seed={self.seed}, round_={self.round_})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("recipe", record_repr(self.recipe)),
+            ("clients", int(self._roster.is_member.sum())),
+            ("estimator", record_repr(self._origin.difference or "plain")),
+            ("on failure", self._rule.on_failure),
+            ("seed", self.seed),
+            ("round", f"{self.round_}, {'not drawn yet' if self._open is None else 'drawn'}"),
+        ]
+        return html_table("Selector", (), rows)
 
     # Who there is
 
@@ -144,11 +158,10 @@ class Selector:
     def clients(self, clients: Clients) -> None:
         self._refuse_open("clients can change")
         self._catch_up()
-        if self._roster.n_clients:
-            order = self._roster.set(clients)
+        were_known = self._roster.n_clients > 0
+        order = self._roster.set(clients, check=self._check_clients)
+        if were_known:  # else it has just built the first design
             self._planner.discard()
-        else:
-            order = self._roster.set(clients, check=self._planner.rehearse)
         self._move(order)
 
     @property
@@ -238,7 +251,7 @@ class Selector:
         return self._last_design
 
     def next_design(
-        self, signals: Mapping[str, Any] | None = None, *, memory: Memory | None = None
+        self, signals: Mapping[str, Any] | None = None, *, memory: HasUpdates | None = None
     ) -> Design:
         """Build what the next round's law would be, if every member were available.
 
@@ -387,7 +400,7 @@ class Selector:
         self._records.memory, self._records.pending = memory, []
 
     @property
-    def variates(self) -> ControlVariates | None:
+    def variates(self) -> Memory | None:
         """What the difference estimator remembers; None before the first update."""
         return self._records.variates
 
@@ -406,15 +419,29 @@ class Selector:
         return {name: array.copy() for name, array in self._arrays().items()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what :meth:`state` gave; refuse a state of another recipe or settings."""
+        """Take over what :meth:`state` gave; refuse a state of another recipe or settings.
+
+        Raises
+        ------
+        SelectorError
+            Where something is missing in the state or does not fit; nothing changes then.
+        """
         round_ = self._origin.round_of(state)
+        with refusing_states():
+            # Into copies: nothing changes where one part of the state cannot be read.
+            roster, records = copy(self._roster), copy(self._records)
+            selections = copy(self.selections)
+            roster.restore(below("roster.", state))
+            records.restore(below("records.", state), roster.n_clients)
+            if selections is not None:
+                selections.restore(below("log.", state), roster.n_clients)
+            changes = bool(state["changes"])
         self._planner.catch_up()
         self._planner.discard(last=True)
-        self._roster.restore(below("roster.", state))
-        self._records.restore(below("records.", state), self._roster.n_clients)
-        if self.selections is not None:
-            self.selections.restore(below("log.", state), self._roster.n_clients)
-        self._planner.changes = bool(state["changes"])
+        vars(self._roster).update(vars(roster))
+        vars(self._records).update(vars(records))
+        self.selections = selections
+        self._planner.changes = changes
         self.round_, self._open, self._present, self._last_design = round_, None, None, None
 
     def save(self, path: str | Path) -> None:
@@ -457,6 +484,13 @@ class Selector:
                 f"or remember, or skip."
             )
 
+    def _check_clients(self, population: Population) -> None:
+        """Refuse first clients that cannot be drawn from, and ids that a log cannot tell apart."""
+        if not self._roster.n_clients:
+            self._planner.rehearse(population)
+        if self.selections is not None:
+            self.selections.check(population.ids)
+
     def _required(self, what: str) -> OpenRound:
         if self._open is None:
             raise SelectorError(f"Selector: no round is open that could {what}. Call draw first.")
@@ -476,7 +510,14 @@ class Selector:
                 self.selections.rearrange(order)
 
     def _by_position(self, signals: Mapping[str, Any] | None) -> Signals:
-        return {name: self._roster.numbers(name, v) for name, v in (signals or {}).items()}
+        if signals is None:
+            return {}
+        if not isinstance(signals, Mapping):
+            raise SelectorError(
+                f"Selector: signals must be numbers by the signal's name; got {brief(signals)}. "
+                f"Pass for example {{'loss': {{'Nice': 0.5}}}}."
+            )
+        return {name: self._roster.numbers(name, v) for name, v in signals.items()}
 
     def _finish(
         self,
@@ -502,16 +543,3 @@ class Selector:
         records.hear(clients, heard)
         records.note(notes)
         self._open, self.round_ = None, self.round_ + 1
-
-
-def _checked_seed(seed: object) -> int:
-    """Validate a seed, or draw one."""
-    if seed is None:
-        return secrets.randbits(63)
-    if isinstance(seed, np.random.Generator):
-        return int(seed.integers(2**63))
-    if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool) and seed >= 0:
-        return int(seed)
-    raise SelectorError(
-        f"Selector: seed must be a whole number of at least 0, a generator or None; got {seed!r}."
-    )

@@ -1,10 +1,17 @@
 """Random streams with addresses: round 400 can be replayed without rounds 0-399."""
 
+import secrets
 from enum import IntEnum, unique
 
 import numpy as np
 
+from fedcohort._arguments import brief
 from fedcohort.errors import StreamError
+
+#: What stands for a seed: itself, a generator that is asked for one, or None for a random one.
+Seed = int | np.random.Generator | None
+#: As many bits as numpy's own seeds have; files keep them.
+LARGEST_SEED = 2**128
 
 
 @unique
@@ -24,6 +31,27 @@ class Stream(IntEnum):
     CANDIDATES = 10
     DEVICES = 11
     FAILURES = 12
+
+
+def checked_seed(owner: str, seed: Seed) -> int:
+    """Return the integer that ``seed`` stands for.
+
+    Examples
+    --------
+    >>> checked_seed("Run", 7)
+    7
+    """
+    if seed is None:
+        return secrets.randbits(63)
+    if isinstance(seed, np.random.Generator):
+        return int(seed.integers(2**63))
+    is_whole = isinstance(seed, (int, np.integer)) and not isinstance(seed, bool)
+    if is_whole and 0 <= seed < LARGEST_SEED:
+        return int(seed)
+    raise StreamError(
+        f"{owner}: seed must be a whole number of at least 0, a generator or None; got "
+        f"{brief(seed)}. Pass a seed below 2^128, such as 0."
+    )
 
 
 def stream(

@@ -4,15 +4,14 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from command_line import SIZES, refused, run
-from fedcohort.cli.design_names import next_design, selector_of
 from fedcohort.cli.plan import _some
 from fedcohort.cli.sizes_file import read_federation
 from fedcohort.designs import SizeClusteredDesign
 from fedcohort.streams import Stream, stream
-from populations import same
 
 
 def test_it_says_who_shares_a_distribution_and_each_clients_chance(
@@ -146,14 +145,18 @@ def test_ids_are_printed_and_drawn_as_they_are(
     assert name.split("\n")[0] in result.out
 
 
-def test_a_seed_is_the_stream_of_ties(tmp_path: Path) -> None:
-    federation = read_federation(str(SIZES))
+def test_a_seed_is_the_stream_of_ties(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, population = tmp_path / "plan.csv", read_federation(str(SIZES)).population
 
-    built = next_design(selector_of("size", federation, 10, seed=5))
+    run(capsys, "plan", SIZES, "-m", 10, "--seed", 5, "--out", path)
 
-    expected = SizeClusteredDesign(federation.population, 10, rng=stream(5, use=Stream.TIES))
-    assert isinstance(built, SizeClusteredDesign)
-    assert same(built.plan, expected.plan)
+    expected = SizeClusteredDesign(population, 10, rng=stream(5, use=Stream.TIES)).plan.units
+    units = np.zeros(expected.shape, dtype=np.int64)
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            client = population.ids.index(row["client"])
+            units[int(row["distribution"]) - 1, client] = int(row["units"])
+    assert (units == expected.toarray()).all()
 
 
 def test_links_are_followed_and_pipes_are_not_replaced(

@@ -4,8 +4,11 @@ import json
 import os
 import pty
 import re
+import resource
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -257,3 +260,57 @@ def test_paths_in_commands_can_be_pasted(
 
     assert refused(again, f"fedcohort resume '{path}'")
     assert refused(export, f"fedcohort resume '{path}'")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "training.lr=1e308",
+        "training.weight_decay=1e308",
+        "training.mu=1e308",
+        "training.batch_size=9223372036854775808",
+        "training.steps=9223372036854775807",
+        'model={name="mlp", hidden=100000000000}',
+        "server.sketch=9223372036854775807",
+        "server.server_lr=1e308",
+        "data.clients_per_class=9223372036854775807",
+        "rounds=9223372036854775808",
+    ],
+)
+def test_a_number_that_no_machine_can_use_leaves_nothing_behind(
+    change: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path)
+
+    result = run(capsys, "run", file, "--out", tmp_path / "run", "--set", change)
+
+    assert refused(result, str(file))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "change", ['model={name="mlp", hidden=1000000000}', "training.batch_size=1000000000"]
+)
+def test_a_run_that_needs_more_memory_than_there_is_leaves_nothing_behind(
+    change: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some 256 GB; the process may have 8 more than it has."""
+    with at_most(8 * 2**30):
+        result = run(capsys, "run", write(tmp_path), "--out", tmp_path / "run", "--set", change)
+
+    assert result.code == 2
+    assert result.err.splitlines()[-1].startswith("fedcohort: ")
+    assert "needs more memory than there is" in result.err
+    assert not (tmp_path / "run").exists()
+
+
+@contextmanager
+def at_most(more: int) -> Iterator[None]:
+    """Allow the process so many bytes of memory more than it has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

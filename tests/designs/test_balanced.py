@@ -328,6 +328,7 @@ NOISY: dict[str, Callable[[int], NDArray[np.float32]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "at_most"), [("clusters", 0.78), ("dirichlet .1", 0.62), ("dirichlet 10", 0.62)]
 )
@@ -345,6 +346,7 @@ def test_the_variance_is_below_the_tournaments_where_updates_are_noisy(
     assert balanced + BOUND * error < at_most * tournament
 
 
+@pytest.mark.slow
 def test_the_variance_is_above_the_tournaments_on_clusters_without_noise() -> None:
     """Unequal sizes; were V below, the test would pass once in 10^6 seeds."""
     updates = {seed: clustered_updates(100, seed=seed, noise=0.0) for seed in range(3)}

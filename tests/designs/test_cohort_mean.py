@@ -39,6 +39,7 @@ def test_weights_are_shares_of_the_cohorts_samples(population: Population) -> No
     assert cohort.weights.sum() == pytest.approx(1, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("m", [1, 2, 3])
 def test_the_schemes_bias_is_that_of_all_cohorts(m: int) -> None:
     """20,000 rounds; false alarms 1e-6. Sees a weight that is .02 off."""

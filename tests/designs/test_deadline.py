@@ -57,6 +57,7 @@ def test_fewer_candidates_than_places_are_refused(candidates: int) -> None:
         Deadline(2, candidates=candidates).ask(Population([1] * 5), 0, rng())
 
 
+@pytest.mark.slow
 def test_the_schemes_bias_is_that_of_all_sets_of_candidates() -> None:
     """Three of five asked, the fastest two in time averaged, enumerated over the ten sets.
 

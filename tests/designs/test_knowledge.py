@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedcohort import Cohort, Design, Population, Recipe, Selector
 from fedcohort.designs import Knowledge, MultinomialDesign
 from fedcohort.errors import DesignError
-from fedcohort.similarity import UpdateMemory
+from fedcohort.memory import UpdateMemory
 from populations import rng
 
 POPULATION = Population([3, 2, 1])

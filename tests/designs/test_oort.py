@@ -124,6 +124,7 @@ def test_by_hand_a_slow_client_has_a_hundredth_of_its_chance() -> None:
     assert design.expected_counts() == pytest.approx(expected, abs=3 / 2**24)
 
 
+@pytest.mark.slow
 def test_the_schemes_bias_is_toward_useful_and_fast_clients() -> None:
     """One place, 20,000 rounds. False alarms: 1e-6 over the clients; sees a bias that is .02 off.
 

@@ -51,6 +51,7 @@ def test_candidates_are_drawn_one_after_the_other_by_importance() -> None:
     assert agree(seen[pairs], rounds * exact[pairs], deviation[pairs])
 
 
+@pytest.mark.slow
 def test_the_schemes_bias_is_that_of_all_candidates() -> None:
     """One of two candidates, exact by enumeration; false alarms 1e-6; sees .02."""
     sizes, losses = [6, 3, 2, 1], np.array([0.1, 0.4, 0.3, 0.9])

@@ -21,7 +21,7 @@ from fedcohort import (
     Tournament,
     Uniform,
 )
-from fedcohort.similarity import UpdateMemory
+from fedcohort.memory import UpdateMemory
 from populations import rng
 
 N = 5

@@ -6,7 +6,7 @@ import pytest
 from fedcohort import DivFL, Population, PowerOfChoice, Stratified, Uniform, diagnostics
 from fedcohort.designs import MultinomialDesign, SizeClusteredDesign, UniformDesign
 from fedcohort.errors import DesignError
-from fedcohort.similarity import UpdateMemory
+from fedcohort.memory import UpdateMemory
 from fedcohort.testing import agree
 from populations import CIFAR_SIZES, rng
 
@@ -78,6 +78,7 @@ def test_an_estimate_keeps_its_standard_error_at_every_scale(power: int) -> None
     assert scaled.value == 4.0**power * plain.value
 
 
+@pytest.mark.slow
 def test_the_estimated_bias_of_a_design_that_stays_is_its_own() -> None:
     """False alarms: 1e-6 over the clients; sees a bias that is .01 off."""
     population = Population([5, 3, 2])

@@ -87,7 +87,8 @@ def test_every_design_has_its_page_with_a_plot(site: Site, name: str) -> None:
         "In experiment files",
     ]
     assert [picture.count("<rect") for picture in plot] == [20]
-    assert {f"fedcohort.{kind}", f"fedcohort.{kind}Design"} <= site.pages[path].anchors
+    named = {f"fedcohort.{kind}", f"fedcohort.designs.{kind}Design"}
+    assert named <= site.pages[path].anchors
 
 
 def test_every_package_with_public_names_has_a_page() -> None:

@@ -12,6 +12,7 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from command_line import Result, refused, run
 from fedcohort.experiments import RunFolder
+from fedcohort.experiments.run_folder import is_whole
 from small_runs import TWO_UNITS, contents, small_run, tables, truncate, write
 
 UNIT_TABLES = [f"units/000/{name}.parquet" for name in ("rounds", "cohorts", "rows")]
@@ -44,6 +45,13 @@ def corrupt(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[8 : len(content) // 4] = bytes(len(content) // 4 - 8)
     path.write_bytes(content)
+
+
+def flip(path: Path, place: int) -> None:
+    """Flip one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[place] ^= 16
+    path.write_bytes(bytes(content))
 
 
 def all_commands(capsys: pytest.CaptureFixture[str], path: Path) -> dict[str, Result]:
@@ -108,6 +116,88 @@ def test_a_table_damaged_in_the_middle_is_restored_too(
     assert refused(report, f"{path / table}: is damaged", f"Run: fedcohort resume {path}\n")
     assert resumed.code == 0
     assert tables(path) == tables(originals["complete"])
+
+
+@pytest.mark.parametrize("table", [*UNIT_TABLES, *LAST_TABLES, "federations.parquet"])
+def test_a_flipped_bit_is_found_wherever_it_is(table: str, copy_of: Folders) -> None:
+    path = copy_of("complete") / table
+    places = range(0, path.stat().st_size, max(1, path.stat().st_size // 40))
+
+    for place in places:
+        flip(path, place)
+
+        assert not is_whole(path), place
+        flip(path, place)
+    assert is_whole(path)
+
+
+@pytest.mark.parametrize("state", ["complete", "interrupted"])
+@pytest.mark.parametrize("table", ["federations.parquet", "units/000/cohorts.parquet"])
+def test_a_flipped_bit_is_named_and_does_not_survive_a_resume(
+    table: str,
+    state: str,
+    originals: dict[str, Path],
+    copy_of: Folders,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = copy_of(state)
+    flip(path / table, (path / table).stat().st_size // 3)
+
+    report = run(capsys, "report", path, "--out", path.parent / "report.html")
+    resumed = run(capsys, "resume", path)
+
+    assert refused(report, f"{path / table}: is damaged", f"Run: fedcohort resume {path}\n")
+    assert resumed.code == 0
+    assert tables(path) == tables(originals["complete"])
+
+
+def test_damaged_sums_are_made_anew(
+    originals: dict[str, Path], copy_of: Folders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = copy_of("complete")
+    for sums in path.rglob("checksums.json"):
+        truncate(sums)
+
+    assert refused(run(capsys, "report", path), "checksums.json", f"fedcohort resume {path}\n")
+    assert run(capsys, "resume", path).code == 0
+    assert run(capsys, "report", path).code == 0
+    assert tables(path) == tables(originals["complete"])
+
+
+def test_a_folder_of_before_there_were_sums_is_read(
+    copy_of: Folders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = copy_of("complete")
+    for sums in path.rglob("checksums.json"):
+        sums.unlink()
+
+    assert RunFolder.open(path).progress().state == "complete"
+    assert run(capsys, "report", path).code == 0
+
+
+@pytest.mark.parametrize("table", [*UNIT_TABLES, *LAST_TABLES, "federations.parquet"])
+@pytest.mark.parametrize("state", ["complete", "interrupted"])
+def test_a_report_on_a_folder_without_a_table_is_one_sentence(
+    state: str, table: str, copy_of: Folders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = copy_of(state)
+    (path / table).unlink()
+
+    report = run(capsys, "report", path, "--out", path.parent / "report.html")
+
+    assert refused(report, str(path), f"Run: fedcohort resume {path}\n")
+    assert not (path.parent / "report.html").exists()
+
+
+@pytest.mark.parametrize("table", [*UNIT_TABLES, *LAST_TABLES, "federations.parquet"])
+def test_a_folder_in_the_place_of_a_table_is_one_sentence(
+    table: str, copy_of: Folders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = copy_of("complete")
+    (path / table).unlink()
+    (path / table).mkdir()
+
+    assert refused(run(capsys, "report", path), f"{path / table}: is damaged or missing")
 
 
 @pytest.mark.parametrize("table", [*UNIT_TABLES, *LAST_TABLES, "federations.parquet"])

@@ -268,12 +268,12 @@ def test_sizes_can_be_listed_for_a_classs_clients(tmp_path: Path) -> None:
             "data.train_size must be one number, or one for each of a class's 2 clients "
             "(clients_per_class); got 3.",
         ),
-        ("[]", "data.train_size must be a whole number of at least 1, or a list of such; got []."),
-        ("[5, 0]", "data.train_size must be a whole number of at least 1, or a list of such; got "
+        ("[]", "data.train_size must be a whole number from 1 to 10^9, or a list of such; got []."),
+        ("[5, 0]", "data.train_size must be a whole number from 1 to 10^9, or a list of such; got "
          "[5, 0]."),
-        ("20.0", "data.train_size must be a whole number of at least 1, or a list of such; got "
+        ("20.0", "data.train_size must be a whole number from 1 to 10^9, or a list of such; got "
          "20.0."),
-        ("true", "data.train_size must be a whole number of at least 1, or a list of such; got "
+        ("true", "data.train_size must be a whole number from 1 to 10^9, or a list of such; got "
          "True."),
     ],
 )  # fmt: skip

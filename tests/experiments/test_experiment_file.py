@@ -176,12 +176,12 @@ def test_any_unknown_key_in_a_panel_is_refused(
         (
             "[training]",
             '[devices]\nkind = "equal"\nspeed = -1.0\n[training]',
-            ("devices.speed: ", "greater than 0; got -1.0."),
+            ("devices.speed: ", "greater than or equal to 0.000000001; got -1.0."),
         ),
         (
             "[training]",
             '[devices]\nkind = "generated"\nawake = 0.0\n[training]',
-            ("devices.awake: ", "greater than 0; got 0.0."),
+            ("devices.awake: ", "greater than or equal to 0.000000001; got 0.0."),
         ),
         (
             "[training]",
@@ -203,8 +203,16 @@ def test_any_unknown_key_in_a_panel_is_refused(
         ("lr = 0.1", 'lr = "fast"', ("training.lr: input should be a valid number",)),
         ("lr = 0.1", "lr = nan", ("training.lr: input should be a finite number; got nan.",)),
         ("lr = 0.1", "lr = []", ("training.lr: ", "got [].")),
-        ("lr = 0.1", "lr = -0.1", ("lr must be at least 0 and below inf; got -0.1.",)),
-        ("lr = 0.1", "lr = [0.1, -1.0]", ("lr must be at least 0 and below inf; got -1.0.",)),
+        (
+            "lr = 0.1",
+            "lr = -0.1",
+            ("lr must be at least 0 and below 3.4e38, the largest float32; got -0.1.",),
+        ),
+        (
+            "lr = 0.1",
+            "lr = [0.1, -1.0]",
+            ("lr must be at least 0 and below 3.4e38, the largest float32; got -1.0.",),
+        ),
         ("steps = 2", "steps = 2\nepochs = 1", ("needs either steps or epochs",)),
         ("batch_size = 10", "momentum = 1.0", ("momentum must be at least 0 and below 1",)),
         ("seeds = [0, 1]", "seeds = [true]", ("seeds: must be ", "as 0-4", "True")),
@@ -497,3 +505,110 @@ def test_the_convolutions_are_a_model(tmp_path: Path) -> None:
     (panel,) = read_experiment(write(tmp_path), changes=["model.name=cnn"]).panels
 
     assert panel.model == Cnn(name="cnn")
+
+
+#: Numbers that no machine can use: the file is refused when it is read.
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("training.lr", "1e308", "lr must be at least 0 and below 3.4e38, the largest float32"),
+        ("training.lr", "[0.1, 1e39]", "lr must be at least 0 and below 3.4e38"),
+        ("training.lr", "nan", "training.lr: input should be a finite number"),
+        ("training.lr", "true", "training.lr"),
+        ("training.lr_decay", "inf", "training.lr_decay: input should be a finite number"),
+        ("training.weight_decay", "1e308", "weight_decay must be at least 0 and below 3.4e38"),
+        ("training.mu", "1e308", "mu must be at least 0 and below 3.4e38"),
+        ("training.mu", "-1", "mu must be at least 0"),
+        ("training.batch_size", "9223372036854775808", "training.batch_size: input should be less"),
+        ("training.steps", "10000000000", "training.steps: input should be less"),
+        ("server.server_lr", "1e308", "server_lr must be at least 0 and at most 3.4e38"),
+        ("server.server_lr", "-1", "server_lr must be at least 0"),
+        ("server.sketch", "9223372036854775808", "server.sketch: input should be less"),
+        ("model", '{name = "mlp", hidden = 100000000000}', "model.hidden: input should be less"),
+        ("rounds", "9223372036854775808", "rounds: input should be less"),
+        ("cohort_size", "9223372036854775808", "cohort_size: input should be less"),
+        ("checkpoint_every", "0", "checkpoint_every: input should be greater"),
+        (
+            "data.clients_per_class",
+            "9223372036854775808",
+            "clients_per_class: input should be less",
+        ),
+        ("data.train_size", "9223372036854775808", "data.train_size must be a whole number from 1"),
+        ("data.test_size", "-1", "data.test_size: input should be greater"),
+        ("data.seed", "9223372036854775808", "data.seed: input should be less"),
+        ("data.dataset", f'"{"x" * 5000}"', "data.dataset: string should have at most 500"),
+        ("label", f'"{"x" * 5000}"', "label: string should have at most 200"),
+        ("devices", '{kind = "equal", speed = 1e-308}', "devices.speed: input should be greater"),
+        ("devices", '{kind = "equal", up = 1e308}', "devices.up: input should be less"),
+        ("devices", '{kind = "generated", awake = 1e-308}', "devices.awake: input should be great"),
+    ],
+)
+def test_a_number_that_no_machine_can_use_is_refused(
+    key: str, value: str, said: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path)
+
+    text = complaint(path, changes=[f"{key}={value}"])
+
+    assert said in text
+    assert is_a_sentence(text, path)
+    assert len(text) < len(str(path)) + 200
+
+
+@pytest.mark.parametrize("clusters", ["0", "-1", "9223372036854775807", "1e3", "nan"])
+def test_clusters_that_cannot_be_are_refused(clusters: str, tmp_path: Path) -> None:
+    path = write(tmp_path, f'{SMALL}estimator = "difference"\nclusters = {clusters}\n')
+
+    assert "design.1.clusters: input should be" in complaint(path)
+
+
+@pytest.mark.parametrize("value", ["1" + "0" * 5000, "0x" + "f" * 9000, "[" * 5000 + "]" * 5000])
+def test_a_value_of_thousands_of_letters_is_one_short_sentence(value: str, tmp_path: Path) -> None:
+    path = write(tmp_path, SMALL.replace("rounds = 6", f"rounds = {value}"))
+
+    for text in (
+        complaint(path),
+        complaint(write(tmp_path, name="other.toml"), changes=[f"rounds={value}"]),
+    ):
+        assert "\n" not in text
+        assert len(text) < len(str(path)) + 300
+
+
+@pytest.mark.parametrize(
+    ("base", "said"),
+    [
+        ("training.lr = 0.1", None),
+        ("training.lr = -1", "lr must be at least 0"),
+        ('training.lr = "fast"', "training.lr"),
+        ("training.lr = 1e308", "lr must be at least 0 and below 3.4e38"),
+        ("rounds = -1", "rounds: input should be greater"),
+        ("rounds = 3", None),
+        ('seeds = "x"', "seeds: must be whole numbers"),
+        ("seeds = [7]", None),
+        ("server.server_lr = -2", "server_lr must be at least 0"),
+        ('data.partition = "one-clas"', "data.partition must be one of"),
+        ('data.partition = "iid"', None),  # what the panels add does not fit it, and need not
+        ("data.alpha = -1", "data.alpha: input should be greater than 0"),
+        ("data = 3", "data: input should be a valid dictionary"),
+    ],
+)
+def test_a_value_that_every_panel_replaces_is_checked(
+    base: str, said: str | None, tmp_path: Path
+) -> None:
+    panel = """
+    [[panel]]
+    rounds = 2
+    seeds = [0]
+    training = {steps = 2, lr = 0.1}
+    server.server_lr = 1.0
+    data = {dataset = "digits", partition = "dirichlet-disjoint", alpha = 1.0, n_clients = 20}
+    """
+    panels = f'{panel}label = "a"\n{panel}label = "b"\n'
+    path = write(tmp_path, f'{base}\ndesign = [{{recipe = "size"}}]\n{panels}')
+
+    if said is None:
+        assert len(read_experiment(path).panels) == 2
+    else:
+        text = complaint(path)
+        assert said in text
+        assert is_a_sentence(text, path)

@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 from fedcohort import Multinomial
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments import RunFolder, read_results
-from fedcohort.experiments.tables import SCHEMAS
+from fedcohort.experiments.tables import SCHEMAS, keep_table
 from fedcohort.experiments.tuning import candidate_losses, chosen_training, final_loss
 from fedcohort.simulation import LocalTraining, Options, Run, Simulation, load_dataset, mlp
 from small_runs import SMALL, go_on, make_folder, small_run, tables
@@ -141,7 +141,7 @@ def test_a_loss_that_is_no_number_is_not_the_lowest(tmp_path: Path) -> None:
     path = folder.table(folder.units[0], "rounds")
     table = pq.read_table(path, partitioning=None)
     nowhere = pa.array([math.nan] * table.num_rows, pa.float64())
-    pq.write_table(table.set_column(table.column_names.index("loss"), "loss", nowhere), path)
+    keep_table(path, table.set_column(table.column_names.index("loss"), "loss", nowhere))
 
     assert chosen_training(folder, "small").lr == 0.1
 

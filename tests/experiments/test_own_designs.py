@@ -32,7 +32,7 @@ class Mine(Recipe):
     name: ClassVar[str] = "mine"
     depth: int = 1
 
-    def _design(self, population, known):
+    def design(self, population, known):
         return MultinomialDesign(population, self.cohort_size)
 
 class Plain:
@@ -185,11 +185,11 @@ def test_what_is_no_design_gets_one_sentence(recipe: str, part: str, own: Path) 
     ("recipe", "more", "part"),
     [
         ("mine.py:Mine", "dept = 3", "unknown key 'dept'; known are depth. Did you mean 'depth'?"),
-        ("mine.py:Mine", "depth = 'x'", "depth must be int, as 1 is; got 'x'."),
+        ("mine.py:Mine", "depth = 'x'", "depth must be a whole number; got 'x'."),
         ("similarity", "mesure = 'l2'", "unknown key 'mesure'"),
         ("similarity", "measure = 'l3'", "measure must be one of"),
         ("multinomial", "label = 'x'\nm = 3", "unknown key 'm'; it has none"),
-        ("size", "whole_rows_first = 1", "whole_rows_first must be bool, as False is; got 1."),
+        ("size", "whole_rows_first = 1", "whole_rows_first must be True or False; got 1."),
         ("similarty", "", "unknown design 'similarty'"),
     ],
 )
@@ -244,17 +244,17 @@ from fedcohort.designs import MultinomialDesign
 @dataclass(frozen=True)
 class Raising(Recipe):
     name: ClassVar[str] = "raising"
-    def _design(self, population, known):
+    def design(self, population, known):
         raise RuntimeError("no luck")
 
 @dataclass(frozen=True)
 class Nothing(Raising):
-    def _design(self, population, known):
+    def design(self, population, known):
         return None
 
 @dataclass(frozen=True)
 class Elsewhere(Raising):
-    def _design(self, population, known):
+    def design(self, population, known):
         return MultinomialDesign(Population([1, 2]), self.cohort_size)
 
 @dataclass(frozen=True)
@@ -274,12 +274,12 @@ class Unmakeable(Raising):
 
 @dataclass(frozen=True)
 class Nameless(Recipe):
-    def _design(self, population, known):
+    def design(self, population, known):
         return MultinomialDesign(population, self.cohort_size)
 
 @dataclass(frozen=True)
 class Later(Raising):
-    def _design(self, population, known):
+    def design(self, population, known):
         if known.round_ == 3:
             raise ZeroDivisionError("too late")
         return MultinomialDesign(population, self.cohort_size)
@@ -290,7 +290,10 @@ class Later(Raising):
     ("name", "part"),
     [
         ("Raising", "with nothing to keep: broken.py, line 11 raises RuntimeError: no luck. Mend"),
-        ("Nothing", "_design must return a Design over the 10 clients of its population; got None"),
+        (
+            "Nothing",
+            "Nothing: design must return a Design over the 10 clients of its population; got",
+        ),
         ("Elsewhere", "of its population; got MultinomialDesign over 2 clients."),
         ("Asking", "raising: ask must return a Request or None; got int."),
         ("Bare", "hyper-parameters need defaults; depth has none."),

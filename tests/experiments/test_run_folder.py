@@ -123,7 +123,7 @@ def test_the_folder_has_what_is_documented(results: Results) -> None:
     assert names == {
         *("run.json", "experiment.toml", "federations.parquet", "lock", "log.txt"),
         *(f"units/000/{name}.parquet" for name in unit),
-        "units/000/checkpoint.npz",
+        *("units/000/checkpoint.npz", "units/000/checksums.json", "checksums.json"),
     }
 
 

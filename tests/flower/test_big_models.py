@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedcohort import SimilarityClustered, SizeClustered
 from fedcohort.flower import CohortStrategy
 from fedcohort.flower.replies import ClientUpdate, SentModel
-from fedcohort.similarity import UpdateMemory
+from fedcohort.memory import UpdateMemory
 from flower.federation import client_app, grid_of, model, one_round, remembered
 
 

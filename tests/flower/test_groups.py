@@ -128,7 +128,7 @@ class Largest(Recipe):
 
     name: ClassVar[str] = "largest-group"
 
-    def _design(self, population: Population, known: Knowledge) -> Design:
+    def design(self, population: Population, known: Knowledge) -> Design:
         assert population.groups is not None
         samples = dict.fromkeys(population.groups, 0)
         for label, size in zip(population.groups, population.sizes.tolist(), strict=True):

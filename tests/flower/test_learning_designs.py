@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedcohort import Auto, Population, Recipe, Tournament
 from fedcohort.flower import CohortStrategy
-from fedcohort.similarity import CountSketch, UpdateMemory
+from fedcohort.memory import CountSketch, UpdateMemory
 from fedcohort.streams import Stream, stream
 from flower.differences import THETA, Federation, update_in
 from flower.federation import DIMENSION, SIZES, flat, model

@@ -327,7 +327,7 @@ def test_frequencies_agree_with_the_importances() -> None:
     population = Population(SIZES[:5])
     design = recipe.build(population, rng=stream(3, round_=0, use=Stream.TIES))
     counts = np.array([seen[str(k)] for k in range(5)])
-    excess = counts - rounds * design.expected_counts
+    excess = counts - rounds * design.expected_counts()
     covariance = rounds * design.cohort_size**2 * design.weight_covariance()
     inverse, rank = np.linalg.pinv(covariance, rcond=1e-9), np.linalg.matrix_rank(covariance)
     assert excess @ inverse @ excess < chi2.isf(1e-6, rank)

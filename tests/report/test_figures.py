@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedcohort import Population, diagnostics
-from fedcohort.designs import MultinomialDesign, SizeClusteredDesign, UniformDesign
+from fedcohort import Population
+from fedcohort.designs import SizeClusteredDesign
 from populations import CIFAR_SIZES, rng
 
 pytest.importorskip("matplotlib", reason="the extra 'report' is not installed")
@@ -15,43 +15,12 @@ from matplotlib.patches import Rectangle
 from fedcohort.errors import InputError
 from fedcohort.report.allocation import allocation_figure
 from fedcohort.report.class_shares import class_shares_figure
-from fedcohort.report.inclusion import inclusion_figure
 
 
 def spans(axes: Axes) -> list[tuple[float, float]]:
     """Return left end and width of every piece."""
     pieces = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
     return [(piece.get_x(), piece.get_width()) for piece in pieces]
-
-
-def test_inclusion_is_drawn_against_size_for_each_design() -> None:
-    population = Population([*CIFAR_SIZES, 0])
-    designs = {"md": MultinomialDesign(population, 10), "fedavg": UniformDesign(population, 10)}
-
-    axes = inclusion_figure(designs).axes[0]
-
-    assert [line.get_label() for line in axes.lines] == ["md", "fedavg"]
-    sizes, chances = map(np.asarray, axes.lines[0].get_data())
-    assert sizes.tolist() == [100, 250, 500, 750, 1000]
-    inclusion = diagnostics.inclusion_probability(designs["md"])
-    expected = [float(f"{inclusion[CIFAR_SIZES.index(size)]:.3g}") for size in sizes]
-    assert chances.tolist() == pytest.approx(expected, rel=1e-12)
-    assert (axes.get_xscale(), axes.get_yscale()) == ("linear", "linear")
-
-
-def test_sizes_of_many_orders_get_a_logarithmic_axis() -> None:
-    design = MultinomialDesign(Population([1, 10, 1000]), 2)
-
-    axes = inclusion_figure({"md": design}).axes[0]
-    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-
-
-def test_small_chances_are_not_rounded_away() -> None:
-    design = MultinomialDesign(Population(np.arange(1, 50_001)), 10)
-
-    _, chances = map(np.asarray, inclusion_figure({"md": design}).axes[0].lines[0].get_data())
-
-    assert chances.min() == pytest.approx(8e-9, rel=0.01)
 
 
 def test_pieces_that_go_on_come_last_and_those_that_came_on_first() -> None:

@@ -150,8 +150,8 @@ def test_a_round_without_anybody_passes(estimator: Any, overlap: bool) -> None:
         rows_every=1,
     )
     models = [simulation.models]
-    for rounds in range(1, 5):
-        simulation.run(rounds)
+    for _ in range(4):
+        simulation.run(1)
         models.append(simulation.models)
 
     moved = [bool((before != after).any()) for before, after in pairwise(models)]
@@ -227,7 +227,7 @@ class Picky(Uniform):  # type: ignore[misc]
 
     name: ClassVar[str] = "picky"
 
-    def _design(self, population: Population, known: Knowledge) -> UniformDesign:
+    def design(self, population: Population, known: Knowledge) -> UniformDesign:
         if self.cohort_size < 3:
             raise DesignError("too few draws for its taste")
         return UniformDesign(population, self.cohort_size)

@@ -11,7 +11,7 @@ from scipy.stats import binom, kstest, norm
 
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
-from fedcohort.errors import DataError, SimulationError
+from fedcohort.errors import DataError, SimulationError, StreamError
 from fedcohort.simulation import Availability, Devices, read_devices
 
 #: The chance that a correct program fails a statistical test here, if its seed were random.
@@ -25,6 +25,15 @@ def test_a_seed_gives_the_same_devices_and_another_others() -> None:
         np.testing.assert_array_equal(one, two)
     assert (first.speed != other.speed).all()
     assert (first.up != other.up).all()
+
+
+def test_a_generator_or_none_stands_for_a_seed() -> None:
+    first, again = (Devices.generated(20, np.random.default_rng(3)) for _ in range(2))
+
+    assert (first.speed == again.speed).all()
+    assert (Devices.generated(20).speed != Devices.generated(20).speed).any()
+    with pytest.raises(StreamError, match=r"Devices: seed must be .* a generator or None; got -1"):
+        Devices.generated(20, -1)
 
 
 def test_who_is_there_does_not_change_who_is_fast() -> None:

@@ -34,7 +34,7 @@ simulation = Simulation(runs, lambda: mlp(64, 20), training, options)
 path = Path(sys.argv[1]) / "checkpoint.npz"
 done = simulation.resume(path) if path.exists() else 0
 print("ready", done, flush=True)
-simulation.run({ROUNDS}, checkpoint=path, every=1)
+simulation.run({ROUNDS} - done, checkpoint=path, every=1)
 np.save(Path(sys.argv[1]) / "models.npy", simulation.models)
 rows = [history.as_dicts(times=False) for history in simulation.histories]
 (Path(sys.argv[1]) / "history.json").write_text(json.dumps(rows))

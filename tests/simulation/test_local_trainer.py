@@ -1,5 +1,6 @@
 """The batched engine against one client after the other."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from fedcohort.errors import SimulationError
-from fedcohort.simulation import Dataset, LocalTraining, cnn, load_dataset, mlp
+from fedcohort.simulation import Dataset, LocalTraining, Options, cnn, load_dataset, mlp
 from fedcohort.simulation.batches import Lane, make_schedule
 from fedcohort.simulation.gradients import (
     Gradients,
@@ -339,9 +340,12 @@ def test_rounds_and_seeds_and_clients_see_other_batches() -> None:
     [
         ({}, "needs either steps or epochs; got steps=None"),
         ({"steps": 1, "epochs": 1}, "needs either steps or epochs"),
-        ({"steps": 0}, r"steps must be a whole number \(int\) of at least 1; got 0"),
+        ({"steps": 0}, r"steps must be a whole number .* at most 10\^9; got 0"),
         ({"steps": 1, "batch_size": 1.5}, "batch_size must be a whole number"),
-        ({"steps": 1, "lr": -1.0}, "lr must be at least 0 and below inf; got -1.0"),
+        (
+            {"steps": 1, "lr": -1.0},
+            "lr must be at least 0 and below 3.4e38, the largest float32; got -1.0",
+        ),
         ({"steps": 1, "lr": float("nan")}, "lr must be"),
         ({"steps": 1, "momentum": 1.0}, "momentum must be at least 0 and below 1; got 1.0"),
         ({"steps": 1, "mu": -0.1}, "mu must be"),
@@ -441,3 +445,15 @@ def test_a_norm_with_running_means_is_refused() -> None:
         make_model(model, seed=0)
     with pytest.raises(SimulationError, match=r"needs an nn.Module or a function .* got NoneType"):
         make_model(lambda: None, seed=0)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize("server_lr", [math.nan, math.inf, 1e39, -1.0, True, "1", None])
+def test_a_servers_learning_rate_that_float32_cannot_hold_is_refused(server_lr: object) -> None:
+    with pytest.raises(SimulationError, match=r"Options: server_lr must be at least 0 and at most"):
+        Options(server_lr=server_lr)  # type: ignore[arg-type]
+
+
+def test_a_learning_rate_that_grows_beyond_float32_is_infinite() -> None:
+    training = LocalTraining(steps=1, lr=1.0, lr_decay=1e30)
+
+    assert (training.lr_at(1), training.lr_at(2), training.lr_at(99)) == (1e30, math.inf, math.inf)

@@ -1,5 +1,6 @@
 """Partitions: exact counts."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
-from fedcohort.errors import DataError
+from fedcohort.errors import DataError, FedcohortError
 from fedcohort.simulation import (
     Dataset,
     FederatedData,
@@ -268,3 +269,35 @@ def test_lists_of_positions_are_taken_and_labels_are_checked() -> None:
         FederatedData(
             Dataset(DATA.x, DATA.y, DATA.test_x, DATA.test_y, n_classes=5), data.train, data.test
         )
+
+
+PARTITIONS: list[Callable[[Any], FederatedData]] = [
+    lambda seed: iid(DATA, n_clients=20, seed=seed),
+    lambda seed: one_class_shards(DATA, seed=seed, clients_per_class=2, train_size=9, test_size=2),
+    lambda seed: dirichlet_disjoint(DATA, alpha=1.0, n_clients=20, seed=seed),
+    lambda seed: dirichlet_unbalanced(DATA, alpha=1.0, sizes=[(20, 10)], seed=seed),
+    lambda seed: iid(DATA, n_clients=20, seed=0).renumbered(seed),
+]
+
+
+def are_equal(one: FederatedData, other: FederatedData) -> bool:
+    return all(map(np.array_equal, one.train, other.train))
+
+
+@pytest.mark.parametrize("divide", PARTITIONS)
+def test_a_partition_takes_a_seed_a_generator_or_none(
+    divide: Callable[[Any], FederatedData],
+) -> None:
+    assert are_equal(divide(3), divide(np.int64(3)))
+    assert are_equal(divide(np.random.default_rng(3)), divide(np.random.default_rng(3)))
+    # Two random divisions agree by chance in less than 1 of 20! cases.
+    assert not are_equal(divide(None), divide(None))
+
+
+@pytest.mark.parametrize("divide", PARTITIONS)
+@pytest.mark.parametrize("seed", [-1, 1.5, "0", True])
+def test_a_partition_refuses_what_is_no_seed(
+    divide: Callable[[Any], FederatedData], seed: object
+) -> None:
+    with pytest.raises(FedcohortError, match=r"(seed|rng) must be .* of at least 0, .* or None"):
+        divide(seed)

@@ -38,7 +38,8 @@ def facts(name: str) -> str:
     kind = RECIPES[name].__name__
     rows = {
         "in files and commands": f"`{name}`",
-        "in Python": f"{{py:class}}`~fedcohort.{kind}Design`, {{py:class}}`~fedcohort.{kind}`",
+        "in Python": f"{{py:class}}`~fedcohort.{kind}`, "
+        f"{{py:class}}`~fedcohort.designs.{kind}Design`",
         "unbiased": "yes" if seen.unbiased else "no",
         "needs": needs(recipe),
         "asks before the draw": asked(recipe),
@@ -92,7 +93,7 @@ def asked(recipe: Recipe) -> str:
 
 def the_class(name: str) -> str:
     """Return the class with its docstring."""
-    return f"```{{eval-rst}}\n.. autoclass:: fedcohort.{RECIPES[name].__name__}Design\n```"
+    return f"```{{eval-rst}}\n.. autoclass:: fedcohort.designs.{RECIPES[name].__name__}Design\n```"
 
 
 def the_recipe(name: str) -> str:
@@ -117,7 +118,7 @@ def meaning(name: str, key: str) -> str:
     >>> meaning("deadline", "deadline")
     'In seconds.'
     """
-    design = getattr(fedcohort, f"{RECIPES[name].__name__}Design")
+    design = getattr(fedcohort.designs, f"{RECIPES[name].__name__}Design")
     for owner in (*RECIPES[name].__mro__, design):
         if key in entries(owner):
             return entries(owner)[key]

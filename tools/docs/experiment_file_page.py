@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from docstring_entries import as_markdown, entries
-from fedcohort.difference import Difference
+from fedcohort.memory import Difference
 from fedcohort.experiments.data_settings import (
     Dirichlet,
     DirichletDisjoint,

@@ -65,7 +65,7 @@ def home_of_name(name: str) -> str | None:
     """Return where the first public name that reads like this is described.
 
     >>> home_of_name("UpdateMemory"), home_of_name("nobody")
-    ('fedcohort.similarity.UpdateMemory', None)
+    ('fedcohort.UpdateMemory', None)
     """
     found = (package for package in packages() if name in exported(package))
     package = next(found, None)

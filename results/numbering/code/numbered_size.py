@@ -9,9 +9,9 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from fedcohort import Plan, Population, Recipe
-from fedcohort._allocation import Entries, overlaps
-from fedcohort.designs import Knowledge, RowDesign
+from fedcohort import Plan, Population, Recipe, RowDesign
+from fedcohort.allocation import Entries, overlaps
+from fedcohort.designs import Knowledge
 
 
 @final

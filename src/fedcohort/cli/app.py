@@ -10,19 +10,25 @@ import typer
 
 from fedcohort._version import __version__
 from fedcohort.cli.compare import compare
-from fedcohort.cli.design_names import DESIGN_LINES
 from fedcohort.cli.doctor import doctor
 from fedcohort.cli.export import export
 from fedcohort.cli.plan import plan
 from fedcohort.cli.report import report
 from fedcohort.cli.run import resume, run
 from fedcohort.cli.runs import runs
+from fedcohort.designs import RECIPES
 from fedcohort.errors import FedcohortError
 
 # The base of all complaints about arguments. Newer releases of typer carry a click of their own,
 # so that it cannot be imported from click.
 BadCommandLine: type[Exception] = typer.BadParameter.__mro__[2]
 
+#: What help says of designs; hyper-parameters are those of the recipes.
+DESIGN_LINES = (
+    f"Designs: {', '.join(RECIPES)}.",
+    "Hyper-parameters follow a colon: size:whole_rows_first, similarity:measure=l2.",
+    "",
+)
 #: How commands are grouped in the help.
 FROM_SIZES, EXPERIMENTS, HERE = "From a list of sizes", "Experiments", "This installation"
 

@@ -2,22 +2,25 @@
 
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.progress import track
 
-from fedcohort.cli.comparison import Baseline, Line, Task, baseline, compared
-from fedcohort.cli.comparison_table import print_table, ratio
+from fedcohort._comparison_row import Row
+from fedcohort._figures import check_figure_path
 from fedcohort.cli.completion import some_designs
-from fedcohort.cli.design_names import notes_on
-from fedcohort.cli.figure_file import check_figure_path, save_figure
 from fedcohort.cli.options import AsJson, Plot, Seed
 from fedcohort.cli.run_costs import compare_run
-from fedcohort.cli.sizes_file import read_federation
+from fedcohort.cli.sizes_file import Federation, read_federation
 from fedcohort.cli.updates_file import read_updates
+from fedcohort.comparison import Comparison
+from fedcohort.comparison import compare as compare_designs
 from fedcohort.designs import AutoDesign
+from fedcohort.designs.catalogue import named_recipe
 from fedcohort.errors import InputError
 
 
@@ -93,44 +96,53 @@ def compare(
             "--cohort-size 10."
         )
     federation = read_federation(sizes)
-    given = None if updates is None else read_updates(updates, federation)
-    task = Task(federation, cohort_size, seed, given)
-    multinomial = baseline(task)
-    lines, notes = compared(task, designs)
+    found = compare_designs(
+        federation.population,
+        cohort_size,
+        None if designs is None else _names(designs, cohort_size, federation),
+        None if updates is None else read_updates(updates, federation),
+        seed=seed,
+        progress=_bar,
+    )
     if plot is not None:
-        from fedcohort.report.inclusion import inclusion_figure
-
-        save_figure(inclusion_figure({line.spec: line.design for line in lines}), plot)
-    if as_json:
-        print(json.dumps(_content(task, lines, multinomial), indent=2))
-    else:
-        print_table(task, lines, multinomial)
-    for note in notes_on({line.spec: line.design for line in lines}):
+        found.plot(plot)
+    print(json.dumps(_content(found), indent=2) if as_json else _printable(repr(found)))
+    for note in found.notes:
         print(note, file=sys.stderr)
-    for note in notes:
-        print(f"left out: {note}", file=sys.stderr)
+    for name, reason in found.left_out.items():
+        print(f"left out: {name}: {reason}", file=sys.stderr)
 
 
-def _content(task: Task, lines: list[Line], multinomial: Baseline) -> dict[str, object]:
-    population = task.federation.population
+def _names(designs: str, cohort_size: int, federation: Federation) -> list[str]:
+    """Return the designs that were typed; each must be known, and find the groups that it needs."""
+    names = designs.split(",")
+    for name in names:
+        federation.check_groups(named_recipe(name, cohort_size))
+    return names
+
+
+def _bar(labels: list[str]) -> Iterable[str]:
+    """Show a bar on a terminal."""
+    errors = Console(stderr=True)
+    return track(labels, "designs", console=errors, transient=True, disable=not errors.is_terminal)
+
+
+def _printable(text: str) -> str:
+    """Write the table's rule in ASCII where the output has nothing else."""
+    return text if sys.stdout.encoding.lower().startswith("utf") else text.replace("─", "-")
+
+
+def _content(found: Comparison) -> dict[str, object]:
+    population = found.population
     head = {"n_clients": population.n_clients, "total": population.total}
-    if task.given is not None:
-        head["dimension"] = task.given.updates.shape[1]
-    rows = [_row(line, multinomial) for line in lines]
-    return {**head, "cohort_size": task.cohort_size, "designs": rows}
+    if found.dimension is not None:
+        head["dimension"] = found.dimension
+    rows = [_row(row, found) for row in found.rows.values()]
+    return {**head, "cohort_size": found.cohort_size, "designs": rows}
 
 
-def _row(line: Line, multinomial: Baseline) -> dict[str, object]:
-    row = {
-        "design": line.spec,
-        **asdict(line.summary),
-        "weight_variance_ratio": ratio(line.summary.weight_variance, multinomial.weight_variance),
-    }
-    if line.variance is not None:
-        row["aggregate_variance"] = line.variance.value
-        row["aggregate_variance_exact"] = line.design.exact_moments
-        row["aggregate_variance_standard_error"] = line.variance.standard_error
-        row["aggregate_variance_ratio"] = ratio(line.variance.value, multinomial.aggregate_variance)
-        if isinstance(line.design, AutoDesign):
-            row["choice"], row["predicted"] = line.design.choice, line.design.predicted
-    return {**row, "build_seconds": line.build_seconds, "draw_seconds": line.draw_seconds}
+def _row(row: Row, found: Comparison) -> dict[str, object]:
+    values = row.values()
+    if found.dimension is not None and isinstance(row.design, AutoDesign):
+        values |= {"choice": row.design.choice, "predicted": row.design.predicted}
+    return values

@@ -11,14 +11,15 @@ import typer
 from rich import box
 from rich.table import Table
 
+from fedcohort._comparison_row import first_design, note_on
+from fedcohort._figures import check_figure_path, save_figure
 from fedcohort._whole_file import replace_whole
 from fedcohort.cli.completion import a_design
-from fedcohort.cli.design_names import next_design, notes_on, selector_of
-from fedcohort.cli.figure_file import check_figure_path, save_figure
 from fedcohort.cli.options import CohortSize, Plot, Seed, Sizes
 from fedcohort.cli.plain_console import plain_console
 from fedcohort.cli.sizes_file import read_federation
 from fedcohort.designs import Design, RowDesign
+from fedcohort.designs.catalogue import named_recipe
 from fedcohort.errors import InputError
 
 #: Members of a distribution that are named in the table.
@@ -58,7 +59,9 @@ def plan(
     if plot is not None:
         check_figure_path(plot, "plan")
     federation = read_federation(sizes)
-    built = next_design(selector_of(design, federation, cohort_size, seed))
+    recipe = named_recipe(design, cohort_size)
+    federation.check_groups(recipe)
+    built = first_design(recipe, federation.population, seed=seed)
     if plot is not None:
         if not isinstance(built, RowDesign):
             raise InputError(
@@ -76,7 +79,8 @@ def plan(
     else:
         console.print(f"{design} has no distributions; each client's chance:\n")
     console.print(_clients(built, rows))
-    for note in notes_on({design: built}):
+    note = note_on(design, built)
+    if note is not None:
         print(note, file=sys.stderr)
 
 
@@ -97,7 +101,7 @@ def _clients(design: Design, rows: int) -> Table:
     table = _table("client", "size", "expected draws", "chance to be drawn", "most draws")
     population = design.population
     order = np.argsort(-population.sizes, kind="stable")
-    expected, chance = design.expected_counts, design.inclusion_probability()
+    expected, chance = design.expected_counts(), design.inclusion_probability()
     most = design.max_count()
     for position in _some(population.n_clients, rows):
         if position is None:
@@ -142,7 +146,7 @@ def _members(design: RowDesign, k: int) -> list[tuple[object, float]]:
 def _write_csv(design: Design, path: Path) -> None:
     """Write one line per client and distribution that it lies in."""
     population = design.population
-    expected, chance = design.expected_counts, design.inclusion_probability()
+    expected, chance = design.expected_counts(), design.inclusion_probability()
     most = design.max_count()
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)

@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 
 from fedcohort._extras import import_extra
-from fedcohort.cli.figure_file import save_figure
+from fedcohort._figures import save_figure
 from fedcohort.cli.plain_console import plain_console
 from fedcohort.errors import InputError
 

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort._arguments import did_you_mean
-from fedcohort._roster import Roster
+from fedcohort._roster import in_order_of_ids
+from fedcohort.designs import Recipe
 from fedcohort.errors import InputError, PopulationError
 from fedcohort.population import Population
 
@@ -39,6 +40,14 @@ class Federation:
     population: Population
     places: NDArray[np.int64]
 
+    def check_groups(self, recipe: Recipe) -> None:
+        """Refuse a recipe that draws by group where the file has no groups."""
+        if recipe.grouped and self.population.groups is None:
+            raise InputError(
+                f"design {recipe.name!r}: needs the group of every client; {self.source} gives "
+                f"none. Add a column group."
+            )
+
 
 def read_federation(path: str) -> Federation:
     """Read sizes, and ids and groups where there are any; ``-`` is standard input."""
@@ -52,11 +61,7 @@ def read_federation(path: str) -> Federation:
         in_file = Population(lists["sizes"], ids=lists.get("ids"), groups=lists.get("groups"))
     except PopulationError as error:
         raise InputError(f"{source}: {error}") from error
-    roster = Roster()
-    roster.set(in_file)
-    place = {each: k for k, each in enumerate(in_file.ids)}
-    places = np.array([place[each] for each in roster.population.ids], dtype=np.int64)
-    return Federation(source, roster.population, places)
+    return Federation(source, *in_order_of_ids(in_file))
 
 
 def _read_text(path: str, source: str) -> str:

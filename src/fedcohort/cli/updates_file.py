@@ -1,6 +1,5 @@
 """Reading the clients' last updates from a .npy file."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
 
@@ -16,26 +15,8 @@ from fedcohort.similarity.measures import checked_updates
 REASON = 70
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GivenUpdates:
-    """What designs that learn read: a memory that was given whole.
-
-    Attributes
-    ----------
-    updates
-        Shape (n_clients, dimension), in the order of the federation's population.
-    """
-
-    updates: NDArray[np.floating]
-
-    @property
-    def n_clients(self) -> int:
-        """How many clients there are."""
-        return len(self.updates)
-
-
-def read_updates(path: Path, federation: Federation) -> GivenUpdates:
-    """Read one row per client, in the order of the file of sizes.
+def read_updates(path: Path, federation: Federation) -> NDArray[np.floating]:
+    """Read one row per client, in the order of the file of sizes; return them in that of ids.
 
     Nothing is unpickled. Float32 and float64 stay on disk where the file has the order of ids.
     """
@@ -53,7 +34,7 @@ def read_updates(path: Path, federation: Federation) -> GivenUpdates:
     except DesignError as error:
         raise InputError(str(error)) from error
     in_order = np.array_equal(federation.places, np.arange(n_clients))
-    return GivenUpdates(updates if in_order else updates[federation.places])
+    return updates if in_order else updates[federation.places]
 
 
 def _opened(path: Path) -> NDArray[np.generic]:

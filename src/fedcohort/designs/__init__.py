@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedcohort.designs.oort import Oort, OortDesign, OortOptions
     from fedcohort.designs.poisson import Poisson, PoissonDesign
     from fedcohort.designs.power_of_choice import PowerOfChoice, PowerOfChoiceDesign
-    from fedcohort.designs.recipe import Knowledge, Memory, Recipe, known_updates
+    from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
     from fedcohort.designs.round_robin import RoundRobin, RoundRobinDesign
     from fedcohort.designs.similarity_clustered import (
         SimilarityClustered,
@@ -50,7 +50,7 @@ else:
             "oort": "Oort OortDesign OortOptions",
             "poisson": "Poisson PoissonDesign",
             "power_of_choice": "PowerOfChoice PowerOfChoiceDesign",
-            "recipe": "Knowledge Memory Recipe known_updates",
+            "recipe": "Knowledge Recipe known_updates",
             "round_robin": "RoundRobin RoundRobinDesign",
             "similarity_clustered": "SimilarityClustered SimilarityClusteredDesign",
             "size_clustered": "SizeClustered SizeClusteredDesign",
@@ -80,7 +80,6 @@ __all__ = [
     "FunctionDesign",
     "FunctionRecipe",
     "Knowledge",
-    "Memory",
     "Multinomial",
     "MultinomialDesign",
     "NormOptimal",

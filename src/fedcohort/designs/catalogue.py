@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 
-from fedcohort._arguments import did_you_mean
+from fedcohort._arguments import brief, did_you_mean
 from fedcohort.designs.auto import Auto
 from fedcohort.designs.balanced import Balanced
 from fedcohort.designs.cohort_mean import CohortMean
@@ -61,7 +61,8 @@ def make_recipe(name: str, cohort_size: int, options: Mapping[str, object]) -> R
     """
     if name not in RECIPES:
         raise DesignError(
-            f"unknown design {name!r}; known are {', '.join(RECIPES)}.{did_you_mean(name, RECIPES)}"
+            f"unknown design {brief(name)}; known are {', '.join(RECIPES)}."
+            f"{did_you_mean(name, RECIPES)}"
         )
     return recipe_of(RECIPES[name], cohort_size, options)
 

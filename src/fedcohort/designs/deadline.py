@@ -70,21 +70,25 @@ class DeadlineDesign(ChosenDesign):
     ) -> None:
         super().__init__(population, cohort_size)
         rng = checked_rng(self.name, rng)
-        _check_deadline(self.name, deadline)
+        deadline = _checked_deadline(self.name, deadline)
         given = {"duration": durations}
         seconds = checked_signal(self.name, given, "duration", population.n_clients)
         in_time = np.where(seconds <= deadline, seconds, np.nan)
         self._choose(smallest(in_time, drawable_clients(self), self.cohort_size, rng))
 
 
-def _check_deadline(owner: str, deadline: object) -> None:
+def _checked_deadline(owner: str, deadline: object) -> float:
     """Validate a positive number of seconds; infinity is none."""
     is_number = isinstance(deadline, Real) and not isinstance(deadline, bool)
-    if not is_number or not float(deadline) > 0:  # type: ignore[arg-type]
+    if not is_number or not deadline > 0:  # type: ignore[operator]
         raise DesignError(
             f"{owner}: deadline must be a positive number of seconds; got {brief(deadline)}. "
             f"Raise it, or leave it out for none."
         )
+    try:
+        return float(deadline)  # type: ignore[arg-type]
+    except OverflowError:  # an integer of hundreds of digits
+        return math.inf
 
 
 @final
@@ -108,7 +112,7 @@ class Deadline(Recipe):
 
     def check(self) -> None:
         """Validate the deadline and the number of candidates."""
-        _check_deadline(type(self).__name__, self.deadline)
+        _checked_deadline(type(self).__name__, self.deadline)
         check_candidates(type(self).__name__, self.candidates, self.cohort_size)
 
     def ask(self, population: Population, round_: int, rng: np.random.Generator) -> Request:

@@ -6,6 +6,7 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedcohort._arguments import checked_flag
 from fedcohort.designs.base import drawable_clients
 from fedcohort.designs.coins import CoinDesign
 from fedcohort.designs.recipe import Knowledge, Recipe
@@ -107,8 +108,8 @@ class NormOptimalDesign(CoinDesign):
         # Beside the largest these are nothing, and one over their chance would leave the floats.
         relative[relative < SMALLEST] = 0.0
         lengths = np.asarray(population.sizes * relative, dtype=np.float64)
-        self.approximate = approximate
-        chances = _approximate_chances if approximate else _exact_chances
+        self.approximate = checked_flag(self.name, "approximate", approximate)
+        chances = _approximate_chances if self.approximate else _exact_chances
         self._chance = np.zeros(population.n_clients)
         takes_part = np.flatnonzero(lengths)
         if len(takes_part):

@@ -6,11 +6,12 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort._arguments import Rng, checked_number, checked_rng, checked_whole
+from fedcohort._arguments import Rng, brief, checked_number, checked_rng, checked_whole
 from fedcohort.designs.base import Design, drawable_clients
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.designs.signals import PAST, SignalName, Signals, checked_signal
 from fedcohort.designs.systematic import SystematicDraw
+from fedcohort.errors import DesignError
 from fedcohort.population import Population
 
 #: The largest utility is so many units: what a lottery in integers draws by.
@@ -143,7 +144,12 @@ class OortDesign(Design):
         super().__init__(population, cohort_size)
         rng = checked_rng(self.name, rng)
         checked_whole(self.name, "round_", round_, way_out="Count rounds from 0.")
-        options = options or OortOptions()
+        options = OortOptions() if options is None else options
+        if not isinstance(options, OortOptions):
+            raise DesignError(
+                f"{self.name}: options must be OortOptions; got {brief(options)}. Pass for example "
+                f"OortOptions(clip=0.9)."
+            )
         past = {
             name: checked_signal(self.name, signals, name, population.n_clients) for name in PAST
         }

@@ -1,5 +1,6 @@
 """Recipes: a design's name and settings, built into a design when something changed."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -20,12 +21,12 @@ from fedcohort._arguments import (
 from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design
 from fedcohort.designs.signals import ASKED, Request, Signals
-from fedcohort.difference import Difference, EstimatorName, estimator_of
 from fedcohort.errors import DesignError
+from fedcohort.memory import Difference, EstimatorName, estimator_of
 from fedcohort.population import Population
 
 
-class Memory(Protocol):
+class HasUpdates(Protocol):
     """What a recipe reads of the server's memory.
 
     A memory that also has ``products()``, all inner products of its updates, saves designs the
@@ -57,7 +58,7 @@ class Knowledge:
         self,
         recipe: "Recipe",
         *,
-        memory: Memory | None,
+        memory: HasUpdates | None,
         signals: Signals | None,
         round_: int,
         rng: np.random.Generator,
@@ -72,7 +73,7 @@ class Knowledge:
         return self._recipe.cohort_size
 
     @property
-    def memory(self) -> Memory | None:
+    def memory(self) -> HasUpdates | None:
         """The clients' last updates; None where there are none yet."""
         if not self._recipe.learns:
             raise DesignError(
@@ -179,7 +180,7 @@ class Recipe(ABC):
         self,
         population: Population,
         *,
-        memory: Memory | None = None,
+        memory: HasUpdates | None = None,
         signals: Signals | None = None,
         round_: int = 0,
         rng: Rng = None,
@@ -212,6 +213,16 @@ class Recipe(ABC):
             )
         checked_whole(owner, "round_", round_, way_out="Count rounds from 0.")
         generator = checked_rng(owner, rng)
+        if memory is not None and not hasattr(memory, "updates"):
+            raise DesignError(
+                f"{owner}: memory must be an UpdateMemory or None; got {brief(memory)}. Pass one "
+                f"with the clients' last updates."
+            )
+        if signals is not None and not isinstance(signals, Mapping):
+            raise DesignError(
+                f"{owner}: signals must be one number per client by the signal's name; got "
+                f"{brief(signals)}. Pass for example {{'loss': losses}}."
+            )
         known = Knowledge(self, memory=memory, signals=signals, round_=round_, rng=generator)
         return self.build_from(population, known)
 
@@ -285,7 +296,10 @@ def _as_default(owner: str, name: str, value: object, default: object) -> object
         raise DesignError(
             f"{owner}: {name} must be a number, such as {default!r}; got {brief(value)}."
         )
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return math.inf
 
 
 def estimator_for(

@@ -54,7 +54,7 @@ class RoundRobinDesign(ChosenDesign):
         super().__init__(population, cohort_size)
         drawable = drawable_clients(self)
         round_ = checked_whole(self.name, "round_", round_, way_out="Count rounds from 0.")
-        checked_whole(self.name, "seed", seed)
+        seed = checked_whole(self.name, "seed", seed)
         circle = np.random.default_rng(seed).permutation(drawable)
         # In Python's integers: no number of rounds is too large.
         start = round_ * self.cohort_size % len(circle)

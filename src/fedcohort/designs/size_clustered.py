@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort._allocation import Entries, descending, overlaps, whole_rows
-from fedcohort._arguments import Rng, checked_rng
+from fedcohort._arguments import Rng, checked_flag, checked_rng
 from fedcohort.designs.base import RowDesign
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.plan import Plan
@@ -59,7 +59,7 @@ class SizeClusteredDesign(RowDesign):
         super().__init__(population, cohort_size)
         rng = checked_rng(self.name, rng)
         units = self.cohort_size * population.sizes
-        if whole_rows_first:
+        if checked_flag(self.name, "whole_rows_first", whole_rows_first):
             alone, rest = whole_rows(units, population.total)
             entries = _cut_line(rest, population.total, rng).below(alone)
         else:

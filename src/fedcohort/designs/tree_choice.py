@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import Rng, checked_choice, checked_rng
+from fedcohort._arguments import Rng, brief, checked_choice, checked_rng
 from fedcohort.designs.recipe import Knowledge, Recipe, known_products
 from fedcohort.errors import DesignError
 from fedcohort.similarity.measures import MEASURES, MeasureName, angles
@@ -49,7 +49,8 @@ def chosen_tree(
         clients = rng.permutation(np.flatnonzero(masses))
         kind = chosen_kind(owner, tree, len(clients), measure, linkage)
         if kind == "exact" and measure == "arccos" and products is not None:
-            distances = angles(products()[np.ix_(clients, clients)])
+            known = _checked_products(owner, products, len(masses))
+            distances = angles(known[np.ix_(clients, clients)])
             return clients, cut_tree(merge_tree(distances, linkage), masses[clients], capacity)
         own = (updates[clients], masses[clients])
         return clients, built_tree(owner, *own, capacity, kind, measure, linkage, rng)
@@ -57,6 +58,17 @@ def chosen_tree(
     clients = np.flatnonzero(masses)
     cut = _checked_cut(owner, tree, masses, capacity)
     return clients, GroupTree(cut.groups[clients], cut.merges)
+
+
+def _checked_products(owner: str, products: object, n: int) -> NDArray[np.float64]:
+    """Validate a function that returns the inner products of all n clients' updates."""
+    found = products() if callable(products) else products
+    if not isinstance(found, np.ndarray) or found.shape != (n, n) or found.dtype.kind != "f":
+        raise DesignError(
+            f"{owner}: products must be a function that returns all inner products of the updates, "
+            f"shape ({n}, {n}); got {brief(found)}. Leave it out, or pass memory.products."
+        )
+    return found
 
 
 def check_options(

@@ -6,6 +6,7 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort._arguments import checked_flag
 from fedcohort._subsets import draw_subsets
 from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design, drawable_clients
@@ -51,9 +52,9 @@ class UniformDesign(Design):
 
     def __init__(self, population: Population, cohort_size: int, *, unbiased: bool = False) -> None:
         super().__init__(population, cohort_size)
-        self.unbiased = unbiased
+        self.unbiased = checked_flag(self.name, "unbiased", unbiased)
         self._drawable = drawable_clients(self)
-        scale = len(self._drawable) / self.cohort_size if unbiased else 1.0
+        scale = len(self._drawable) / self.cohort_size if self.unbiased else 1.0
         # Kept, so that a draw costs O(m), not O(n).
         self._weight_per_draw = scale * population.importance
         self._weight_per_draw.setflags(write=False)

@@ -12,9 +12,9 @@ from fedcohort.designs.recipe import Recipe
 from fedcohort.designs.signals import Signals
 from fedcohort.diagnostics.aggregate import Estimate
 from fedcohort.errors import DesignError
+from fedcohort.memory import UpdateMemory
 from fedcohort.population import Population
 from fedcohort.selector import Selector
-from fedcohort.similarity import UpdateMemory
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,8 +7,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from fedcohort._arguments import brief
 from fedcohort.errors import ExperimentError
-from fedcohort.experiments.settings_table import Count, Number, Table
+from fedcohort.experiments.settings_table import (
+    MOST,
+    Count,
+    Name,
+    Positive,
+    Seed,
+    Table,
+    Whole,
+)
 from fedcohort.simulation import (
     Dataset,
     FederatedData,
@@ -34,9 +43,9 @@ class _Data(Table, ABC):
         Holds the division fixed; without it every seed of the experiment divides anew.
     """
 
-    dataset: str
+    dataset: Name
     shuffle_clients: bool = True
-    seed: Annotated[int, Field(ge=0)] | None = None
+    seed: Seed | None = None
 
     def federation(self, source: Dataset | FederatedData, seed: int) -> FederatedData:
         """Divide the data set for a run with this seed."""
@@ -72,16 +81,16 @@ class OneClass(_Data):
     clients_per_class: Count = 10
     train_size: int | list[int] = 500
     deal_sizes: bool = False
-    test_size: Annotated[int, Field(ge=0)] = 80
+    test_size: Whole = 80
 
     @field_validator("train_size", mode="before")
     @classmethod
     def _is_one_or_a_list(cls, value: Any) -> Any:
         sizes = value if isinstance(value, list) else [value]
-        if not sizes or any(type(size) is not int or size < 1 for size in sizes):
+        if not sizes or any(type(size) is not int or not 1 <= size <= MOST for size in sizes):
             raise ValueError(
-                f"data.train_size must be a whole number of at least 1, or a list of such; got "
-                f"{value!r}"
+                f"data.train_size must be a whole number from 1 to 10^9, or a list of such; got "
+                f"{brief(value)}"
             )
         return value
 
@@ -121,10 +130,10 @@ class Dirichlet(_Data):
     """
 
     partition: Literal["dirichlet"]
-    alpha: Number
-    sizes: list[Annotated[list[int], Field(min_length=2, max_length=2)]] = Field(
-        default=[list(pair) for pair in PAPER_SIZES]
-    )
+    alpha: Positive
+    sizes: Annotated[
+        list[Annotated[list[Count], Field(min_length=2, max_length=2)]], Field(min_length=1)
+    ] = Field(default=[list(pair) for pair in PAPER_SIZES])
     test_share: Annotated[float, Field(ge=0, le=10)] = 0.2
 
     def _divided(self, source: Dataset | FederatedData, seed: int) -> FederatedData:
@@ -148,7 +157,7 @@ class DirichletDisjoint(_Data):
     """
 
     partition: Literal["dirichlet-disjoint"]
-    alpha: Number
+    alpha: Positive
     n_clients: Count = 100
 
     def _divided(self, source: Dataset | FederatedData, seed: int) -> FederatedData:

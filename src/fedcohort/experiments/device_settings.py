@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fedcohort.errors import DataError, ExperimentError
-from fedcohort.experiments.settings_table import Label, Positive, Table
+from fedcohort.experiments.settings_table import Name, Positive, Rate, Seed, Table
 from fedcohort.simulation import Devices, read_devices
 from fedcohort.simulation.devices import LINE, SPEED
 
@@ -34,9 +34,9 @@ class EqualDevices(Table):
     """
 
     kind: Literal["equal"] = "equal"
-    speed: Positive = SPEED
-    down: Positive = LINE
-    up: Positive = LINE
+    speed: Rate = SPEED
+    down: Rate = LINE
+    up: Rate = LINE
     jitter: Spread = 0.0
 
     def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
@@ -63,15 +63,15 @@ class GeneratedDevices(Table):
     """
 
     kind: Literal["generated"]
-    speed: Positive = SPEED
+    speed: Rate = SPEED
     speed_spread: Spread = 1.0
-    down: Positive = LINE
-    up: Positive = LINE
+    down: Rate = LINE
+    up: Rate = LINE
     line_spread: Spread = 1.0
-    awake: Annotated[float, Field(gt=0, le=1)] = 1.0
+    awake: Annotated[float, Field(ge=1e-9, le=1)] = 1.0
     day: Positive = 86_400.0
     jitter: Spread = 0.0
-    seed: Annotated[int, Field(ge=0)] | None = None
+    seed: Seed | None = None
 
     def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
         """Return the simulator's own record."""
@@ -95,7 +95,7 @@ class DeviceFile(Table):
     """
 
     kind: Literal["file"]
-    file: Label
+    file: Annotated[Name, Field(min_length=1)]
     jitter: Spread = 0.0
 
     def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:

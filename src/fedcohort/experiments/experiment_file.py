@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from fedcohort._arguments import did_you_mean
+from fedcohort._arguments import brief, did_you_mean
 from fedcohort.errors import ExperimentError, SimulationError
 from fedcohort.experiments.data_settings import (
     Dirichlet,
@@ -74,7 +74,7 @@ def read_experiment(
     above = own.pop("panel", [{}])
     if not isinstance(above, list) or not all(isinstance(panel, dict) for panel in above):
         raise ExperimentError(f"{path}: panels must be written as [[panel]] tables.")
-    settings = []
+    settings, laid = [], []
     for number, panel in enumerate(above, start=1):
         for key in panel:
             if key not in Setting.model_fields:
@@ -88,9 +88,13 @@ def read_experiment(
             if keys[0] not in OWN_KEYS:
                 _put(merged, keys, value)
         where = f"{path}: panel {number}" if len(above) > 1 else str(path)
+        laid.append(_merged(merged, {}))
         given = (merged["seeds"], f"{where}: seeds") if seeds is None else (seeds, "--seeds")
         merged["seeds"] = parsed_seeds(*given)
         settings.append(_checked(Setting, merged, where))
+    for keys, value in _leaves(content):
+        if all(_holds(panel, keys) for panel in above):
+            _check_hidden(keys, value, laid, str(path))
     labels = [setting.label for setting in settings]
     if len(set(labels)) < len(labels):
         raise ExperimentError(f"{path}: panels need labels that differ; got {', '.join(labels)}.")
@@ -123,7 +127,7 @@ def parsed_seeds(given: object, owner: str) -> list[int]:
         match = re.fullmatch(r"\s*(\d{1,20})(?:\s*-\s*(\d{1,20}))?\s*", _short(entry))
         if match is None or isinstance(entry, bool):
             raise ExperimentError(
-                f"{owner}: must be whole numbers, as 0-4 or 0,3; got {entry!r}. Write them so."
+                f"{owner}: must be whole numbers, as 0-4 or 0,3; got {brief(entry)}. Write them so."
             )
         first, last = int(match[1]), int(match[2] or match[1])
         if not first <= last < first + LARGEST_SEED_LIST:
@@ -135,7 +139,7 @@ def parsed_seeds(given: object, owner: str) -> list[int]:
     if seeds and max(seeds) >= 2**63:
         raise ExperimentError(f"{owner}: a seed must be below 2^63; got {max(seeds)}. Lower it.")
     if len(set(seeds)) < len(seeds) or not seeds:
-        raise ExperimentError(f"{owner}: needs at least one seed, each once; got {given!r}.")
+        raise ExperimentError(f"{owner}: needs at least one seed, each once; got {brief(given)}.")
     return seeds
 
 
@@ -150,7 +154,9 @@ def _toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise ExperimentError(f"{path}: cannot be read ({reason}). Check the path.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        raise ExperimentError(f"{path}: is no TOML file (its lists are too deep).") from error
+    except ValueError as error:  # of TOML, of UTF-8, or a number of thousands of digits
         raise ExperimentError(f"{path}: is no TOML file ({error}). Mend that line.") from error
 
 
@@ -160,15 +166,21 @@ def _change(path: Path, text: str) -> tuple[list[str], Any]:
     keys = [part.strip() for part in key.split(".")]
     if not given or not all(keys) or keys[0] in ("design", "panel"):
         raise ExperimentError(
-            f"--set: must be as training.lr=0.1, and no design or panel; got {text!r}. Designs "
-            f"are chosen with --designs; for more, edit a copy of {path}."
+            f"--set: must be as training.lr=0.1, and no design or panel; got {brief(text)}. "
+            f"Designs are chosen with --designs; for more, edit a copy of {path}."
         )
     try:
         found = tomllib.loads(f"x = {value}")
     except tomllib.TOMLDecodeError:
         return keys, value.strip()
+    except (ValueError, RecursionError) as error:
+        raise ExperimentError(
+            f"--set: {brief(text)} cannot be read ({error}). Write a shorter value."
+        ) from error
     if len(found) > 1:
-        raise ExperimentError(f"--set: changes one value; got {text!r}. Give it once for each.")
+        raise ExperimentError(
+            f"--set: changes one value; got {brief(text)}. Give it once for each."
+        )
     return keys, found["x"]
 
 
@@ -190,6 +202,64 @@ def _merged(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
         merged[key] = _merged(merged[key], value) if both else value
     return merged
+
+
+def _leaves(content: Mapping[str, Any], *above: str) -> Iterator[tuple[list[str], Any]]:
+    """Yield what a file says outside its tables and in them, each with its keys."""
+    for key, value in content.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, *above, key)
+        else:
+            yield [*above, key], value
+
+
+def _holds(panel: Mapping[str, Any], keys: list[str]) -> bool:
+    """Whether a panel says something in the place of a base's value."""
+    below: Any = panel
+    for key in keys:
+        if not isinstance(below, dict):
+            return True
+        if key not in below:
+            return False
+        below = below[key]
+    return True
+
+
+def _check_hidden(keys: list[str], value: Any, panels: list[dict[str, Any]], where: str) -> None:
+    """Refuse a value that every panel replaces, where it would be wrong in each of them."""
+    complaints = []
+    for panel in panels:
+        kept = _merged(panel, {})
+        _put(kept, keys, value)
+        if keys == ["seeds"]:
+            parsed_seeds(value, f"{where}: seeds")
+            return
+        complaints.append(_complaint(keys, {**kept, "seeds": [0]}))
+    if all(complaints):
+        raise ExperimentError(f"{where}: {complaints[0]}")
+
+
+def _complaint(keys: list[str], content: dict[str, Any]) -> str | None:
+    """Say what is wrong with one value of a panel; not with others, or with their company."""
+    try:
+        Setting.model_validate(content)
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+    else:
+        return None
+    for each in found:
+        place = _place(each["loc"])
+        is_own = place[: len(keys)] == keys or (
+            # What a table says of one of its keys: its kind, or a number of the simulator's.
+            place == keys[:-1]
+            and (
+                (place[0] in KINDS and KINDS[place[0]][0] == keys[-1])
+                or (place[0] in ("training", "server") and f" {keys[-1]} must " in each["msg"])
+            )
+        )
+        if is_own:
+            return _sentence(each, content)
+    return None
 
 
 def _only(setting: Setting, wanted: str, path: Path) -> Setting:
@@ -221,17 +291,17 @@ def _checked(kind: type[Kind], content: dict[str, Any], where: str) -> Kind:
     try:
         checked = kind.model_validate(content)
     except ValidationError as error:
-        raise ExperimentError(f"{where}: {_sentence(error, content)}") from None
+        # A misspelt key is also a missing one: the misspelling comes first.
+        found = error.errors(include_url=False)
+        first = min(found, key=lambda each: each["type"] != "extra_forbidden")
+        raise ExperimentError(f"{where}: {_sentence(first, content)}") from None
     except SimulationError as error:
         raise ExperimentError(f"{where}: {error}") from None
     return checked
 
 
-def _sentence(error: ValidationError, content: dict[str, Any]) -> str:
-    """Say the first thing that is wrong: which key, what is needed, what came."""
-    # A misspelt key is also a missing one: the misspelling comes first.
-    found = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
-    first = found[0]
+def _sentence(first: Any, content: dict[str, Any]) -> str:
+    """Say what is wrong: which key, what is needed, what came; ``first`` is pydantic's error."""
     place = _place(first["loc"])
     key = ".".join(place) or "the file"
     kind, value = first["type"], first.get("input")
@@ -245,19 +315,21 @@ def _sentence(error: ValidationError, content: dict[str, Any]) -> str:
         known = list(kinds)
         got = value.get(name) if isinstance(value, dict) else value
         return (
-            f"{key}.{name} must be one of {', '.join(known)}{OWN.get(key, '')}; got {got!r}."
-            f"{did_you_mean(str(got), known)}"
+            f"{key}.{name} must be one of {', '.join(known)}{OWN.get(key, '')}; got {brief(got)}."
+            f"{_hint(got, known)}"
         )
     if kind == "literal_error":
         known = re.findall(r"'([^']*)'", first["ctx"]["expected"])
-        return (
-            f"{key} must be one of {', '.join(known)}; got {value!r}."
-            f"{did_you_mean(str(value), known)}"
-        )
+        return f"{key} must be one of {', '.join(known)}; got {brief(value)}.{_hint(value, known)}"
     if kind == "value_error":
         return f"{first['msg'].removeprefix('Value error, ').rstrip('.')}."
     need = first["msg"][0].lower() + first["msg"][1:]
-    return f"{key}: {need}; got {value!r}."
+    return f"{key}: {need}; got {brief(value)}."
+
+
+def _hint(got: object, known: list[str]) -> str:
+    """Return `` Did you mean 'x'?`` for a text; numbers resemble no word."""
+    return did_you_mean(got, known) if isinstance(got, str) else ""
 
 
 def _by_tag(name: str, kinds: tuple[type[BaseModel], ...]) -> dict[str, type[BaseModel]]:

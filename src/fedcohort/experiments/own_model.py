@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.own_code import own_function
+from fedcohort.experiments.settings_table import Name
 from fedcohort.simulation import Dataset
 from fedcohort.simulation.models import ModelSource
 
@@ -26,7 +27,7 @@ class OwnModel(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
-    name: str
+    name: Name
 
     def source(self, dataset: Dataset, folder: Path) -> ModelSource:
         """Return what makes the model for this data set; the file lies in ``folder``."""

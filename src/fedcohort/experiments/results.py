@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fedcohort._display import short_repr
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.run_folder import RunFolder
 from fedcohort.experiments.tables import DEVICES, FEDERATIONS, SCHEMAS, read_table
@@ -36,6 +37,10 @@ class Results:
     tables: dict[str, pa.Table]
     federations: pa.Table
     devices: pa.Table = field(default_factory=DEVICES.empty_table)
+
+    def __repr__(self) -> str:
+        rounds = self.tables["rounds"].num_rows
+        return short_repr(self, folder=str(self.folder.path), runs=len(self.trials), rounds=rounds)
 
     @cached_property
     def _slices(self) -> dict[str, dict[Trial, pa.Table]]:
@@ -79,7 +84,7 @@ def read_results(path: Path) -> Results:
         parts = [schema.empty_table()]
         for unit in folder.units:
             file = folder.table(unit, name)
-            if unit.candidate is None and file.exists():
+            if unit.candidate is None and (file.exists() or folder.must_have(unit, name)):
                 parts.append(read_table(file, schema, way_out=folder.resume_command))
         tables[name] = pa.concat_tables(parts)
     federations = folder.federations

@@ -7,6 +7,7 @@
     federations.parquet who holds what
     devices.parquet     what clients train on, where the experiment says; devices/ its files
     units/000/          rounds, cohorts, rows, laws, trees (.parquet) and checkpoint.npz
+    checksums.json      here and in units/000: the tables' SHA-256
     log.txt             what was said; lock is held by the process that runs
 """
 
@@ -23,6 +24,7 @@ from typing import Any, final
 
 import pyarrow.parquet as pq
 
+from fedcohort._display import short_repr
 from fedcohort._whole_file import write_whole
 from fedcohort.errors import ExperimentError, WriteError
 from fedcohort.experiments.device_settings import EqualDevices
@@ -30,12 +32,14 @@ from fedcohort.experiments.lock import is_locked
 from fedcohort.experiments.machine import machine, versions
 from fedcohort.experiments.parts import part_files
 from fedcohort.experiments.settings import Experiment
-from fedcohort.experiments.tables import SCHEMAS
+from fedcohort.experiments.tables import SCHEMAS, is_as_written, was_written
 from fedcohort.experiments.units import Unit, plan_units
 
 #: Of run.json and the tables; a folder with another number is refused, not guessed at.
 SCHEMA = 1
 HEAD = "run.json"
+#: Tables of a unit that are not there without the one that is named first.
+LATER = {"rounds": ("cohorts", "rows", "laws", "trees"), "laws": ("trees",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,9 @@ class RunFolder:
                 f"{path / HEAD}: does not hold a run ({type(error).__name__}). Put back the file "
                 f"that was written, or run experiment.toml anew into another folder."
             ) from error
+
+    def __repr__(self) -> str:
+        return short_repr(self, path=str(self.path), experiment=self.experiment.name)
 
     @classmethod
     def create(
@@ -188,6 +195,16 @@ class RunFolder:
         except (OSError, ValueError):
             return 0
 
+    def must_have(self, unit: Unit, name: str) -> bool:
+        """Whether a unit's table was written; a process that is running may be about to.
+
+        Folders of older versions have no sums: there, a table that comes later says so.
+        """
+        if is_locked(self.path / "lock"):
+            return False
+        later = any(self.table(unit, each).exists() for each in LATER.get(name, ()))
+        return later or was_written(self.table(unit, name))
+
     def is_done(self, unit: Unit) -> bool:
         """Whether all of a unit's tables are there and whole, or it was given up."""
         if self.diverged(unit).exists():
@@ -240,7 +257,9 @@ def _check_new(path: Path) -> None:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a Parquet file is there and can be read to its end."""
+    """Whether a Parquet file is there, as it was written, and can be read to its end."""
+    if not is_as_written(path):
+        return False
     try:
         pq.read_table(path, partitioning=None)
     except (OSError, ValueError):

@@ -31,8 +31,8 @@ from fedcohort.experiments.tables import (
     device_table,
     federation_table,
     history_tables,
+    keep_table,
     law_tables,
-    write_table,
 )
 from fedcohort.experiments.trackers import Tracker
 from fedcohort.experiments.tuning import chosen_training
@@ -141,7 +141,7 @@ class _Execution:
 
         try:
             histories = simulation.run(
-                rounds, checkpoint=checkpoint, every=every, progress=progress
+                rounds - done, checkpoint=checkpoint, every=every, progress=progress
             )
         except _DivergedError as error:
             log.info("unit %d: lr, mu %s: %s", unit.number, unit.candidate, error)
@@ -149,7 +149,7 @@ class _Execution:
             return
         self._write_tables(unit, histories)
         for name, table in law_tables(unit.trials, simulation.next_designs()).items():
-            write_table(folder.table(unit, name), table)
+            keep_table(folder.table(unit, name), table)
         log.info("unit %d: done, %d rounds of %d runs", unit.number, rounds, len(unit.trials))
 
     def _resumed(self, simulation: Simulation, checkpoint: Path) -> int:
@@ -232,7 +232,7 @@ class _Execution:
                 _, devices = self._cell(panel, seed)
                 if devices is not None:
                     tables.append(device_table(panel.label, seed, devices))
-        write_table(folder.devices, pa.concat_tables(tables))
+        keep_table(folder.devices, pa.concat_tables(tables))
 
     def _write_federations(self) -> None:
         path = self._folder.federations
@@ -244,11 +244,11 @@ class _Execution:
             for panel in experiment.panels
             for seed in panel.seeds
         ]
-        write_table(path, pa.concat_tables(tables))
+        keep_table(path, pa.concat_tables(tables))
 
     def _write_tables(self, unit: Unit, histories: list[History]) -> None:
         for name, table in history_tables(unit.trials, histories).items():
-            write_table(self._folder.table(unit, name), table)
+            keep_table(self._folder.table(unit, name), table)
 
     def _track(self, unit: Unit, histories: list[History]) -> None:
         if self._tracker is not None and unit.candidate is None:

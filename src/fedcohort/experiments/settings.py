@@ -9,12 +9,21 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from fedcohort._display import short_repr
 from fedcohort._failures import OnFailure
-from fedcohort.difference import Difference, EstimatorName
 from fedcohort.experiments.data_settings import Data
 from fedcohort.experiments.device_settings import DeviceTable, EqualDevices
 from fedcohort.experiments.own_model import OwnModel
-from fedcohort.experiments.settings_table import Count, Label, Number, Table
+from fedcohort.experiments.settings_table import (
+    Count,
+    Label,
+    Name,
+    Number,
+    Seed,
+    Table,
+    Whole,
+)
+from fedcohort.memory import Difference, EstimatorName
 from fedcohort.simulation import (
     Dataset,
     LocalTraining,
@@ -128,6 +137,11 @@ class Server(Table):
     overlap: bool = False
     failures: Annotated[float, Field(ge=0, le=1)] = 0.0
 
+    @model_validator(mode="after")
+    def _can_serve(self) -> Server:
+        self.options("cpu")
+        return self
+
     def options(self, device: str) -> Options:
         """Return the simulator's own record."""
         return Options(**self.model_dump(exclude={"failures"}), device=device)
@@ -155,14 +169,14 @@ class DesignEntry(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
-    recipe: str
+    recipe: Name
     label: Label = ""
     cohort_size: Count | None = None
     estimator: EstimatorName = "plain"
     shrink: Annotated[float, Field(ge=0, le=1)] = 1.0
     clusters: Count | None = None
     on_failure: OnFailure = "keep"
-    extra: Annotated[int, Field(ge=0)] = 0
+    extra: Whole = 0
 
     @model_validator(mode="before")
     @classmethod
@@ -225,8 +239,8 @@ class Setting(Table):
     """
 
     label: Label
-    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = Field(default=[0])
-    rounds: Annotated[int, Field(ge=0)]
+    seeds: Annotated[list[Seed], Field(min_length=1)] = Field(default=[0])
+    rounds: Whole
     cohort_size: Count = 10
     data: Data
     model: Model = Mlp()
@@ -244,6 +258,10 @@ class Setting(Table):
         if bool(self.design) != bool(self.rounds):
             raise ValueError("rounds and [[design]] go together; only a partition has neither")
         return self
+
+    def __repr__(self) -> str:
+        counts = {"designs": len(self.design), "seeds": len(self.seeds)}
+        return short_repr(self, label=self.label, rounds=self.rounds, **counts)
 
     def entry(self, label: str) -> DesignEntry:
         """Return the design with this label."""
@@ -269,6 +287,9 @@ class Experiment(Table):
     title: str = ""
     checkpoint_every: Count = 10
     panels: Annotated[list[Setting], Field(min_length=1)]
+
+    def __repr__(self) -> str:
+        return short_repr(self, name=self.name, panels=len(self.panels))
 
     def panel(self, label: str) -> Setting:
         """Return the panel with this label."""

@@ -30,6 +30,10 @@ def saying_why(folder: RunFolder) -> Iterator[None]:
     except FedcohortError:
         raise
     except Exception as error:
+        if _is_out_of_memory(error):
+            log.error("stopped: %s", error)
+            why = "it needs more memory than there is. Lower cohort_size, batch_size or the model."
+            raise ExperimentError(_stopped(folder, why)) from error
         place = place_in(folder.path / "code", error)
         if place is None:
             raise
@@ -38,6 +42,15 @@ def saying_why(folder: RunFolder) -> Iterator[None]:
         if folder.has_begun:
             why = f"code/{why} Then: {folder.resume_command}"
         raise ExperimentError(_stopped(folder, why)) from error
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether numpy or torch, which has no class of its own on the CPU, wants more memory."""
+    text = str(error)
+    return isinstance(error, MemoryError) or (
+        isinstance(error, (RuntimeError, ValueError))
+        and any(each in text for each in ("allocate memory", "out of memory", "array is too big"))
+    )
 
 
 def _stopped(folder: RunFolder, why: str) -> str:

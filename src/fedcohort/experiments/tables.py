@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Mapping, Sequence
+from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from fedcohort._whole_file import replace_whole
+from fedcohort._whole_file import replace_whole, write_whole
 from fedcohort.designs import (
     BalancedDesign,
     Design,
@@ -22,41 +23,21 @@ from fedcohort.designs import (
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.units import Trial
 from fedcohort.simulation import Devices, FederatedData, History
+from fedcohort.simulation.history import COLUMNS, columns_of
 
+#: Beside tables: the SHA-256 of each, by its name.
+SUMS = "checksums.json"
+TYPES = {int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 TRIAL = [("panel", pa.string()), ("design", pa.string()), ("seed", pa.int64())]
 
 #: Every table of a unit, with its columns; all begin with the trial.
 SCHEMAS: dict[str, pa.Schema] = {
     # One line per run and round; null where nothing was measured, or where the design has no
-    # formula for its variance.
+    # formula for its variance. Costs, failures and divergence are null in runs of older versions.
     "rounds": pa.schema(
         [
             *TRIAL,
-            ("round", pa.int64()),
-            ("loss", pa.float64()),
-            ("accuracy", pa.float64()),
-            ("accuracy_spread", pa.float64()),
-            ("distinct_clients", pa.int64()),
-            ("distinct_classes", pa.int64()),
-            ("residual", pa.float64()),
-            ("squared_error", pa.float64()),
-            ("design_variance", pa.float64()),
-            ("multinomial_variance", pa.float64()),
-            ("beta_squared", pa.float64()),
-            ("kappa_squared", pa.float64()),
-            ("draw_seconds", pa.float64()),
-            ("train_seconds", pa.float64()),
-            ("measure_seconds", pa.float64()),
-            # What the round cost; null in runs of older versions.
-            ("bytes_down", pa.int64()),
-            ("bytes_up", pa.int64()),
-            ("client_seconds", pa.float64()),
-            ("contacted", pa.int64()),
-            ("simulated_seconds", pa.float64()),
-            # Clients whose update is missing, and whether something was not finite in this round
-            # or before; null in runs of older versions.
-            ("failed_clients", pa.int64()),
-            ("diverged", pa.bool_()),
+            *((name, TYPES[kind]) for name, (_, kind) in COLUMNS.items()),
         ]
     ),
     # Who answered, how often, with what weight.
@@ -118,26 +99,8 @@ DEVICES = pa.schema(
         ("day", pa.float64()),
     ]
 )
-
-QUALITY = ("loss", "accuracy", "accuracy_spread")
-YARDSTICK = (
-    "squared_error",
-    "design_variance",
-    "multinomial_variance",
-    "beta_squared",
-    "kappa_squared",
-)
-COST = ("bytes_down", "bytes_up", "client_seconds", "contacted", "simulated_seconds")
-PLAIN = (
-    "distinct_clients",
-    "distinct_classes",
-    "residual",
-    "draw_seconds",
-    "train_seconds",
-    "measure_seconds",
-    "failed_clients",
-    "diverged",
-)
+#: The columns that say what a round cost.
+COST = tuple(name for name, (part, _) in COLUMNS.items() if part == "cost")
 
 
 def history_tables(trials: Sequence[Trial], histories: Sequence[History]) -> dict[str, pa.Table]:
@@ -146,19 +109,7 @@ def history_tables(trials: Sequence[Trial], histories: Sequence[History]) -> dic
     for trial, history in zip(trials, histories, strict=True):
         rounds = history.rounds
         numbers = np.array([each.round_ for each in rounds], dtype=np.int64)
-        columns: dict[str, Any] = {"round": numbers}
-        for name in QUALITY:
-            columns[name] = [each.quality and getattr(each.quality, name) for each in rounds]
-        for name in YARDSTICK:
-            columns[name] = [each.yardstick and getattr(each.yardstick, name) for each in rounds]
-        for name in COST:
-            columns[name] = [each.cost and getattr(each.cost, name) for each in rounds]
-        # NaN: the design has no formula, or a client's training was not finite.
-        for name in YARDSTICK:
-            columns[name] = [None if v is None or math.isnan(v) else v for v in columns[name]]
-        for name in PLAIN:
-            columns[name] = [getattr(each, name) for each in rounds]
-        parts["rounds"].append(_table("rounds", trial, columns))
+        parts["rounds"].append(_table("rounds", trial, columns_of(rounds)))
         lengths = [len(each.clients) for each in rounds]
         drawn = {
             "round": np.repeat(numbers, lengths),
@@ -245,14 +196,64 @@ def write_table(path: Path, table: pa.Table) -> None:
     replace_whole(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
 
 
+def keep_table(path: Path, table: pa.Table) -> None:
+    """Write a table of a run folder, whole or not at all, and its SHA-256 into ``SUMS`` beside it.
+
+    The sum comes first and the one before stays: however a run ends, one of both is the file's.
+    """
+
+    def write(temporary: Path) -> None:
+        pq.write_table(table, temporary, compression="zstd")
+        known = _sums(path.parent)
+        new = [_sum(temporary), *known.get(path.name, [])[:1]]
+        write_whole(path.parent / SUMS, json.dumps({**known, path.name: new}, indent=1).encode())
+
+    replace_whole(path, write)
+
+
+def is_as_written(path: Path) -> bool:
+    """Whether a table is a file with a noted sum; folders of older versions have none to compare.
+
+    Where the sums themselves are damaged, no table beside them counts as it was written.
+    """
+    if not path.is_file():
+        return False
+    if not (path.parent / SUMS).exists():
+        return True
+    known = _sums(path.parent)
+    return _sum(path) in known.get(path.name, []) if known else False
+
+
+def was_written(path: Path) -> bool:
+    """Whether a table has a noted sum, be it there or not."""
+    return path.name in _sums(path.parent)
+
+
+def _sum(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def _sums(folder: Path) -> dict[str, list[str]]:
+    """Return the sums of the tables in a folder; none where they cannot be read."""
+    try:
+        found = json.loads((folder / SUMS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    lists = isinstance(found, dict) and all(isinstance(each, list) for each in found.values())
+    return found if lists else {}
+
+
 def write_csv(path: Path, table: pa.Table) -> None:
     """Write CSV with a head line, whole or not at all; what was not measured is empty."""
     replace_whole(path, lambda temporary: pacsv.write_csv(table, temporary))
 
 
 def read_table(path: Path, schema: pa.Schema, *, way_out: str) -> pa.Table:
-    """Read what :func:`write_table` wrote, or say that the file is damaged."""
+    """Read what :func:`keep_table` wrote, or say that the file is damaged."""
     try:
+        if path.exists() and not is_as_written(path):
+            raise OSError(f"it is not as it was written: see {SUMS}")
         return pq.read_table(path, schema=schema, partitioning=None)
     except (OSError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0].rstrip(".")

@@ -20,7 +20,6 @@ from fedcohort._selection_log import SelectionLog
 from fedcohort._whole_file import read_arrays, write_arrays
 from fedcohort.designs import Recipe
 from fedcohort.designs.signals import Request
-from fedcohort.difference import Difference, EstimatorName
 from fedcohort.errors import FlowerError
 from fedcohort.flower.averaging import averaged
 from fedcohort.flower.directory import Directory, Names
@@ -41,6 +40,7 @@ from fedcohort.flower.inner_strategy import (
 )
 from fedcohort.flower.queries import ask_signal
 from fedcohort.flower.replies import Decode, ReplyCheck, SentModel, TrainingRound
+from fedcohort.memory import Difference, EstimatorName
 from fedcohort.population import Label
 from fedcohort.selector import Selector
 

@@ -2,8 +2,6 @@
 
 from fedcohort.similarity.bisecting import bisected
 from fedcohort.similarity.measures import MEASURES, arccos, l1, l2
-from fedcohort.similarity.memory import UpdateMemory
-from fedcohort.similarity.sketch import CountSketch
 from fedcohort.similarity.tree_kinds import TREE_KINDS, similarity_tree, unit_vectors
 from fedcohort.similarity.trees import LINKAGES, GroupTree, MergeTree, cut_tree, merge_tree
 
@@ -11,10 +9,8 @@ __all__ = [
     "LINKAGES",
     "MEASURES",
     "TREE_KINDS",
-    "CountSketch",
     "GroupTree",
     "MergeTree",
-    "UpdateMemory",
     "arccos",
     "bisected",
     "cut_tree",

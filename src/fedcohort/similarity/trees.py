@@ -8,6 +8,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort._display import short_repr
+
 #: Ways to merge clusters, as scipy names them.
 Linkage = Literal["ward", "single", "complete", "average", "weighted", "centroid", "median"]
 #: The linkages by name.
@@ -30,6 +32,9 @@ class MergeTree:
     merges: NDArray[np.int64]
     heights: NDArray[np.float64]
 
+    def __repr__(self) -> str:
+        return short_repr(self, n_leaves=len(self.merges) + 1)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupTree:
@@ -51,6 +56,9 @@ class GroupTree:
     groups: NDArray[np.int64]
     merges: NDArray[np.int64]
     whole: MergeTree | None = None
+
+    def __repr__(self) -> str:
+        return short_repr(self, n_leaves=len(self.groups), n_groups=len(self.merges) + 1)
 
 
 def merge_tree(distances: NDArray[np.float64], linkage: Linkage) -> MergeTree:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort._display import short_repr
 from fedcohort.errors import SimulationError
 
 
@@ -51,6 +52,10 @@ class Availability:
                 f"Availability: intervals must have 0 <= start < end, end at most the day (of more "
                 f"than 0 seconds){which}."
             )
+
+    def __repr__(self) -> str:
+        n_clients = len(np.unique(self.client))
+        return short_repr(self, intervals=len(self.client), n_clients=n_clients, day=self.day)
 
     @classmethod
     def diurnal(cls, phase: NDArray[np.float64], *, awake: float, day: float) -> Availability:

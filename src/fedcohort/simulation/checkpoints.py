@@ -6,7 +6,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 
 import numpy as np
@@ -91,5 +91,15 @@ def _digest(value: object) -> str:
             digest.update(np.ascontiguousarray(part).data)
         else:
             with np.printoptions(threshold=sys.maxsize):
-                digest.update(f"{part!r} ".encode())
+                digest.update(f"{_written(part)} ".encode())
     return digest.hexdigest()[:16]
+
+
+def _written(part: object) -> str:
+    """Write all fields of dataclasses, which may show themselves shorter."""
+    if isinstance(part, tuple):
+        return f"({' '.join(map(_written, part))})"
+    if not is_dataclass(part):
+        return repr(part)
+    named = [(each.name, getattr(part, each.name)) for each in fields(part) if each.repr]
+    return f"{type(part).__qualname__}({named!r})"

@@ -33,13 +33,14 @@ with an update. A round in which nobody is available takes until somebody comes.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort._display import short_repr
 from fedcohort.cohort import Cohort
 from fedcohort.designs.recipe import Recipe
 from fedcohort.designs.signals import AskedSignal, Request
@@ -81,6 +82,9 @@ class Cost:
     client_seconds: float
     contacted: int
     simulated_seconds: float
+
+    def __repr__(self) -> str:
+        return short_repr(self, **asdict(self))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import did_you_mean
+from fedcohort._display import short_repr
 from fedcohort._extras import import_extra
 from fedcohort.errors import DataError
 from fedcohort.simulation.data_folder import RemoteFile, data_folder, fetch, unpack
@@ -52,6 +53,11 @@ class Dataset:
             if not isinstance(number, (int, float, np.number)) or not np.isfinite(number):
                 raise DataError(f"data: {name} must be a finite number; got {number!r}.")
 
+    def __repr__(self) -> str:
+        shape = tuple(self.x.shape[1:])
+        parts = {"train": len(self.x), "test": len(self.test_x), "shape": shape}
+        return short_repr(self, **parts, n_classes=int(self.n_classes))
+
 
 def checked_arrays(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
     """Let numbers through, first axis samples, with a label of at least 0 for each."""
@@ -86,6 +92,11 @@ def checked_arrays(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.generic], NDA
 
 def load_dataset(name: str, folder: Path | None = None) -> Dataset:
     """Load a data set; ``folder`` is ``FEDCOHORT_DATA`` or the user's cache by default.
+
+    Raises
+    ------
+    DataError
+        If there is no data set of this name, or its files can be neither found nor fetched.
 
     Examples
     --------

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort._display import short_repr
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.availability import Availability
-from fedcohort.streams import Stream, stream
+from fedcohort.streams import Seed, Stream, checked_seed, stream
 
 #: Of every client where nothing else is said: samples a second that it trains on, and bytes a
 #: second of its line.
@@ -74,6 +75,11 @@ class Devices:
                     f"{known.min()} to {known.max()}."
                 )
 
+    def __repr__(self) -> str:
+        parts = {"median_speed": float(np.median(self.speed)), "jitter": float(self.jitter)}
+        always = self.availability is None
+        return short_repr(self, n_clients=self.n_clients, **parts, always_available=always)
+
     @classmethod
     def equal(
         cls,
@@ -92,7 +98,7 @@ class Devices:
     def generated(
         cls,
         n_clients: int,
-        seed: int,
+        seed: Seed = None,
         *,
         speed: float = SPEED,
         speed_spread: float = 1.0,
@@ -108,7 +114,8 @@ class Devices:
         Parameters
         ----------
         n_clients, seed
-            How many clients; the address of the draw is (seed, ``Stream.DEVICES``).
+            How many clients, and an integer, a generator that is asked for one, or None for a
+            random one; the address of the draw is (seed, ``Stream.DEVICES``).
         speed, down, up
             Medians over clients.
         speed_spread, line_spread
@@ -128,7 +135,7 @@ class Devices:
                 f"Devices: awake must be above 0 and at most 1, day above 0 and finite; got "
                 f"awake={awake!r} and day={day!r}."
             )
-        rng = stream(seed, use=Stream.DEVICES)
+        rng = stream(checked_seed("Devices", seed), use=Stream.DEVICES)
         # Always all three, in this order: who is there does not change who is fast.
         computing, line = rng.standard_normal(n_clients), rng.standard_normal(n_clients)
         phase = rng.random(n_clients)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import final
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedcohort._display import short_repr
 from fedcohort.simulation.federated_data import FederatedData, Indices
 from fedcohort.simulation.gradients import StackedLinearGradients
 from fedcohort.simulation.parameters import Layout, Stacked
@@ -39,6 +40,9 @@ class Quality:
     loss: float
     accuracy: float
     accuracy_spread: float
+
+    def __repr__(self) -> str:
+        return short_repr(self, **asdict(self))
 
 
 @final

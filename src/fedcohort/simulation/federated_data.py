@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedcohort._arguments import Rng, checked_rng
+from fedcohort._display import short_repr
 from fedcohort.errors import DataError
 from fedcohort.population import Population
 from fedcohort.simulation.datasets import Dataset, checked_arrays
@@ -56,6 +58,13 @@ class FederatedData:
                         f"{len(labels) - 1}; got {part.min()} to {part.max()}."
                     )
 
+    def __repr__(self) -> str:
+        train, test = (sum(map(len, parts)) for parts in (self.train, self.test))
+        n_classes = int(self.dataset.n_classes)
+        return short_repr(
+            self, n_clients=self.n_clients, train=train, test=test, n_classes=n_classes
+        )
+
     @classmethod
     def from_arrays(
         cls,
@@ -78,6 +87,16 @@ class FederatedData:
             or a list of positions for every client, as partitioners of other libraries give it.
         test
             The same three for testing; without it clients have no test samples.
+
+        Returns
+        -------
+        FederatedData
+            With one client per label, or per list of positions.
+
+        Raises
+        ------
+        DataError
+            If arrays, labels and clients do not fit each other.
         """
         inputs, labels = checked_arrays(x, y)
         names, train = positions_of(clients, len(labels))
@@ -116,9 +135,12 @@ class FederatedData:
         """Return the most frequent class of every client, shape (n_clients,)."""
         return np.asarray(self.class_counts().argmax(axis=1))
 
-    def renumbered(self, rng: np.random.Generator) -> FederatedData:
-        """Shuffle the clients' numbers: nothing may depend on them."""
-        order = rng.permutation(self.n_clients)
+    def renumbered(self, rng: Rng = None) -> FederatedData:
+        """Shuffle the clients' numbers: nothing may depend on them.
+
+        ``rng`` is an integer, a generator, or None for a random order.
+        """
+        order = checked_rng("FederatedData", rng).permutation(self.n_clients)
         return replace(
             self,
             train=tuple(self.train[i] for i in order),

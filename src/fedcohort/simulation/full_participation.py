@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedcohort._updates import as_numpy
 from fedcohort.designs import Design
-from fedcohort.difference import ControlVariates
+from fedcohort.memory import Memory
 from fedcohort.simulation.batches import Lane
 from fedcohort.simulation.full_gradients import FullGradients
 from fedcohort.simulation.local_trainer import LocalTrainer
@@ -30,7 +30,7 @@ class Aggregated:
 
     design: Design
     step: Tensor
-    variates: ControlVariates | None
+    variates: Memory | None
 
 
 @final

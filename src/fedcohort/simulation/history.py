@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort._display import html_table, short_repr
+from fedcohort._extras import frame_of, import_extra
+from fedcohort.errors import SimulationError
 from fedcohort.simulation.cost import Cost
 from fedcohort.simulation.evaluation import Quality
 from fedcohort.simulation.oracle import Yardstick
@@ -67,6 +75,37 @@ class Round:
         """How many updates are missing."""
         return len(self.failed)
 
+    def __repr__(self) -> str:
+        return short_repr(
+            self, round_=self.round_, distinct_clients=len(self.clients), **_measures(self.quality)
+        )
+
+
+#: A round in one line: the columns, which part of a round each comes from, and its type.
+COLUMNS: dict[str, tuple[str | None, type]] = {
+    "round": (None, int),
+    "loss": ("quality", float),
+    "accuracy": ("quality", float),
+    "accuracy_spread": ("quality", float),
+    "distinct_clients": (None, int),
+    "distinct_classes": (None, int),
+    "residual": (None, float),
+    "squared_error": ("yardstick", float),
+    "design_variance": ("yardstick", float),
+    "multinomial_variance": ("yardstick", float),
+    "beta_squared": ("yardstick", float),
+    "kappa_squared": ("yardstick", float),
+    "draw_seconds": (None, float),
+    "train_seconds": (None, float),
+    "measure_seconds": (None, float),
+    "bytes_down": ("cost", int),
+    "bytes_up": ("cost", int),
+    "client_seconds": ("cost", float),
+    "contacted": ("cost", int),
+    "simulated_seconds": ("cost", float),
+    "failed_clients": (None, int),
+    "diverged": (None, bool),
+}
 
 #: What depends on the machine, not on the seed.
 TIMES = ("draw_seconds", "train_seconds", "measure_seconds")
@@ -74,9 +113,39 @@ TIMES = ("draw_seconds", "train_seconds", "measure_seconds")
 
 @dataclass(slots=True)
 class History:
-    """All rounds of a run."""
+    """All rounds of a run.
+
+    Attributes
+    ----------
+    rounds
+        One :class:`Round` for each, in order.
+
+    Examples
+    --------
+    >>> made = [Round(0, [3], [1], [1.0], 0.0, 1, quality=Quality(0.31, 0.91, 0.1))]
+    >>> History(made)
+    History(rounds=1, loss=0.31, accuracy=0.91)
+    >>> float(History(made).to_frame()["accuracy"][0])
+    0.91
+    """
 
     rounds: list[Round] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        diverged = {} if self.diverged_at is None else {"diverged_at": self.diverged_at}
+        return short_repr(self, rounds=len(self.rounds), **_measures(self.last_quality), **diverged)
+
+    def _repr_html_(self) -> str:
+        names = ("round", "loss", "accuracy", "distinct_clients", "failed_clients")
+        ends = self.rounds if len(self.rounds) <= 6 else [*self.rounds[:3], *self.rounds[-3:]]
+        cells = columns_of(ends)
+        rows = [
+            ["" if value is None else value for value in row]
+            for row in zip(*(cells[name] for name in names), strict=True)
+        ]
+        if len(self.rounds) > len(ends):
+            rows.insert(3, ["..."] * len(names))
+        return html_table(repr(self), names, rows)
 
     @property
     def measured(self) -> list[Round]:
@@ -84,9 +153,73 @@ class History:
         return [each for each in self.rounds if each.quality is not None]
 
     @property
+    def last_quality(self) -> Quality | None:
+        """Of the model that was measured last; None before the first."""
+        return next((each.quality for each in reversed(self.rounds) if each.quality), None)
+
+    @property
     def diverged_at(self) -> int | None:
         """The first round in which something was not finite; None: everything always was."""
         return next((each.round_ for each in self.rounds if each.diverged), None)
+
+    def to_frame(self) -> Any:
+        """Return one row per round, NaN where nothing was measured.
+
+        Returns
+        -------
+        pandas.DataFrame or dict
+            Without pandas a dict of numpy arrays. The columns are ``round``; ``loss``,
+            ``accuracy`` and ``accuracy_spread`` of the model after the round; the cohort
+            (``distinct_clients``, ``distinct_classes``, ``residual``); the :class:`Yardstick`;
+            the seconds that the round took here; the :class:`Cost`; ``failed_clients`` and
+            ``diverged``.
+        """
+        found = columns_of(self.rounds)
+        return frame_of({name: _array(found[name], COLUMNS[name][1]) for name in COLUMNS})
+
+    def plot(self, axes: Any = None, *, label: str | None = None) -> NDArray[Any]:
+        """Draw the loss, and where it was measured the accuracy, against the rounds done.
+
+        Parameters
+        ----------
+        axes
+            Where to draw: what another history's ``plot`` returned, or matplotlib axes. None
+            makes a new figure.
+        label
+            The name of this history in a legend.
+
+        Returns
+        -------
+        numpy.ndarray
+            The axes of the loss and, where there is one, of the accuracy.
+
+        Raises
+        ------
+        SimulationError
+            If no round was measured.
+        MissingExtraError
+            If matplotlib is not installed.
+        """
+        pyplot = import_extra("matplotlib.pyplot", extra="report", owner="History.plot")
+        measured = [(each.round_ + 1, each.quality) for each in self.rounds if each.quality]
+        if not measured:
+            raise SimulationError(
+                f"History.plot: needs a measured round; got {len(self.rounds)} rounds, none of "
+                f"them measured. Call Simulation.run first."
+            )
+        has_accuracy = any(not math.isnan(quality.accuracy) for _, quality in measured)
+        names = ("loss", "accuracy") if has_accuracy else ("loss",)
+        if axes is None:
+            size = (5 * len(names), 3.5)
+            _, axes = pyplot.subplots(1, len(names), figsize=size, layout="constrained")
+        places = np.atleast_1d(axes)
+        for place, name in zip(places, names, strict=False):
+            values = [getattr(quality, name) for _, quality in measured]
+            place.plot([done for done, _ in measured], values, label=label)
+            place.set(xlabel="rounds", ylabel=name)
+            if label is not None:
+                place.legend()
+        return places
 
     def as_dicts(self, *, times: bool = True) -> list[dict[str, Any]]:
         """Return every round as plain numbers; without ``times``, what a seed determines."""
@@ -99,6 +232,34 @@ class History:
     def of_dicts(cls, rows: list[dict[str, Any]]) -> History:
         """Read back what :meth:`as_dicts` gave."""
         return cls([_round(row) for row in rows])
+
+
+def columns_of(rounds: Sequence[Round]) -> dict[str, list[Any]]:
+    """Return rounds as :data:`COLUMNS`; None where nothing was measured, or has no formula."""
+    found: dict[str, list[Any]] = {}
+    for name, (part, _) in COLUMNS.items():
+        attribute = "round_" if name == "round" else name
+        whole = rounds if part is None else [getattr(each, part) for each in rounds]
+        found[name] = [None if each is None else getattr(each, attribute) for each in whole]
+        if part == "yardstick":
+            # NaN: the design has no formula, or a client's training was not finite.
+            found[name] = [None if v is None or math.isnan(v) else v for v in found[name]]
+    return found
+
+
+def _array(values: list[Any], kind: type) -> NDArray[Any]:
+    """Return a column; one of integers becomes one of floats where a value is missing."""
+    if any(value is None for value in values):
+        return np.array([math.nan if value is None else value for value in values], np.float64)
+    return np.array(values, dtype=np.int64 if kind is int else kind)
+
+
+def _measures(quality: Quality | None) -> dict[str, float]:
+    """Return what a line says of a model; accuracy only where there are test samples."""
+    if quality is None:
+        return {}
+    accuracy = {} if math.isnan(quality.accuracy) else {"accuracy": quality.accuracy}
+    return {"loss": quality.loss, **accuracy}
 
 
 def _round(row: dict[str, Any]) -> Round:

@@ -8,8 +8,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedcohort._arguments import brief
+from fedcohort._display import record_repr
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.parameters import Stacked
+
+#: Models are float32: a larger factor would be infinite.
+LARGEST = float(torch.finfo(torch.float32).max)
+#: Steps, epochs or samples: no machine computes or holds more.
+MOST = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,9 @@ class LocalTraining:
     weight_decay: float = 0.0
     mu: float = 0.0
 
+    def __repr__(self) -> str:
+        return record_repr(self)
+
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise SimulationError(
@@ -49,23 +59,25 @@ class LocalTraining:
             )
         for name in ("steps", "epochs", "batch_size"):
             value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
+            if value is not None and (type(value) is not int or not 1 <= value <= MOST):
                 raise SimulationError(
-                    f"LocalTraining: {name} must be a whole number (int) of at least 1; got "
-                    f"{value!r}."
+                    f"LocalTraining: {name} must be a whole number (int) of at least 1 and at most "
+                    f"10^9; got {brief(value)}."
                 )
         for name, low, high in (
-            ("lr", 0.0, float("inf")),
-            ("lr_decay", 0.0, float("inf")),
+            ("lr", 0.0, LARGEST),
+            ("lr_decay", 0.0, LARGEST),
             ("momentum", 0.0, 1.0),
-            ("weight_decay", 0.0, float("inf")),
-            ("mu", 0.0, float("inf")),
+            ("weight_decay", 0.0, LARGEST),
+            ("mu", 0.0, LARGEST),
         ):
             value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not low <= value < high:
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not is_number or not low <= value < high:
+                limit = "3.4e38, the largest float32" if high == LARGEST else f"{high:g}"
                 raise SimulationError(
-                    f"LocalTraining: {name} must be at least {low:g} and below {high:g}; got "
-                    f"{value!r}."
+                    f"LocalTraining: {name} must be at least {low:g} and below {limit}; got "
+                    f"{brief(value)}."
                 )
 
     @property
@@ -82,9 +94,10 @@ class LocalTraining:
     def lr_at(self, round_: int) -> float:
         """Return the learning rate of a round."""
         try:
-            return self.lr * self.lr_decay**round_
+            rate = self.lr * self.lr_decay**round_
         except OverflowError:
             return float("inf")
+        return rate if rate <= LARGEST else float("inf")  # torch refuses what float32 cannot hold
 
 
 @final

@@ -4,7 +4,10 @@ from dataclasses import dataclass
 
 import torch
 
+from fedcohort._arguments import brief
+from fedcohort._display import record_repr
 from fedcohort.errors import SimulationError
+from fedcohort.simulation.local_training import LARGEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,9 @@ class Options:
     overlap: bool = False
     device: str = "auto"
 
+    def __repr__(self) -> str:
+        return record_repr(self)
+
     def __post_init__(self) -> None:
         for name in ("measure_every", "oracle_every", "sketch", "rows_every"):
             value = getattr(self, name)
@@ -44,9 +50,11 @@ class Options:
                 raise SimulationError(
                     f"Options: {name} must be a whole number (int) of at least 1; got {value!r}."
                 )
-        if not isinstance(self.server_lr, (int, float)) or not 0 <= self.server_lr < float("inf"):
+        is_number = isinstance(self.server_lr, (int, float)) and type(self.server_lr) is not bool
+        if not is_number or not 0 <= self.server_lr <= LARGEST:
             raise SimulationError(
-                f"Options: server_lr must be at least 0 and finite; got {self.server_lr!r}."
+                f"Options: server_lr must be at least 0 and at most 3.4e38, the largest float32; "
+                f"got {brief(self.server_lr)}. 1.0 takes the step as it is."
             )
 
     def torch_device(self) -> torch.device:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort._display import short_repr
 from fedcohort.designs import Design, MultinomialDesign
 
 
@@ -37,6 +38,9 @@ class Yardstick:
     multinomial_variance: float
     beta_squared: float
     kappa_squared: float
+
+    def __repr__(self) -> str:
+        return short_repr(self, **asdict(self))
 
     @property
     def is_finite(self) -> bool:

@@ -1,4 +1,7 @@
-"""Dividing a data set among clients, each reproducible from a seed."""
+"""Dividing a data set among clients, each reproducible from a seed.
+
+Every ``seed`` is an integer, a generator that is asked for one, or None for a random one.
+"""
 
 from collections.abc import Sequence
 
@@ -8,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedcohort.errors import DataError
 from fedcohort.simulation.datasets import Dataset
 from fedcohort.simulation.federated_data import FederatedData, positions_of
-from fedcohort.streams import Stream, stream
+from fedcohort.streams import Seed, Stream, checked_seed, stream
 
 #: The paper's unbalanced federation: how many clients have how many training samples.
 PAPER_SIZES = ((10, 100), (30, 250), (30, 500), (20, 750), (10, 1000))
@@ -17,7 +20,7 @@ PAPER_SIZES = ((10, 100), (30, 250), (30, 500), (20, 750), (10, 1000))
 def one_class_shards(
     dataset: Dataset,
     *,
-    seed: int,
+    seed: Seed = None,
     clients_per_class: int = 10,
     train_size: int | Sequence[int] = 500,
     deal_sizes: bool = False,
@@ -29,6 +32,11 @@ def one_class_shards(
     ``train_size`` is every client's, or lists those of a class's clients one by one; with
     ``deal_sizes`` the sizes of all classes are dealt out to all clients at random. The paper
     speaks of 100 test samples, which digit 5 of MNIST does not have; 80 is what its code uses.
+
+    Raises
+    ------
+    DataError
+        If a class has too few samples, or the sizes do not fit the clients.
     """
     listed = np.ndim(train_size) > 0
     sizes = np.asarray(train_size if listed else [train_size] * clients_per_class)
@@ -42,7 +50,7 @@ def one_class_shards(
             f"one_class_shards: needs at least one client per class, and one training sample for "
             f"each; got {clients_per_class} and {train_size} (and {test_size} test samples)."
         )
-    rng = stream(seed, use=Stream.PARTITION)
+    rng = stream(checked_seed("one_class_shards", seed), use=Stream.PARTITION)
     shape = (dataset.n_classes, clients_per_class)
     train = np.tile(sizes, dataset.n_classes)
     train = (rng.permutation(train) if deal_sizes else train).reshape(shape)
@@ -68,7 +76,7 @@ def dirichlet_unbalanced(
     dataset: Dataset,
     *,
     alpha: float,
-    seed: int,
+    seed: Seed = None,
     sizes: Sequence[tuple[int, int]] = PAPER_SIZES,
     test_share: float = 0.2,
 ) -> FederatedData:
@@ -77,9 +85,14 @@ def dirichlet_unbalanced(
     ``sizes`` lists (clients, training samples); a client has ``test_share`` of that for testing,
     with the same class shares. Of a share it gets ``int(share * size)`` samples, the last class
     takes the rest. Samples are drawn with replacement within a class.
+
+    Raises
+    ------
+    DataError
+        If ``alpha`` is not positive, or the data set lacks a class that a client is to have.
     """
     _check_alpha(alpha)
-    rng = stream(seed, use=Stream.PARTITION)
+    rng = stream(checked_seed("dirichlet_unbalanced", seed), use=Stream.PARTITION)
     of_class = [np.flatnonzero(dataset.y == c) for c in range(dataset.n_classes)]
     test_of_class = [np.flatnonzero(dataset.test_y == c) for c in range(dataset.n_classes)]
     train, test = [], []
@@ -109,10 +122,16 @@ def _with_shares(
     return np.concatenate(drawn) if drawn else np.empty(0, dtype=np.int64)
 
 
-def iid(dataset: Dataset, *, n_clients: int, seed: int) -> FederatedData:
-    """Deal the shuffled samples out evenly; sizes differ by one at most."""
+def iid(dataset: Dataset, *, n_clients: int, seed: Seed = None) -> FederatedData:
+    """Deal the shuffled samples out evenly; sizes differ by one at most.
+
+    Raises
+    ------
+    DataError
+        If there are fewer samples than clients.
+    """
     _check_clients(n_clients, len(dataset.y))
-    rng = stream(seed, use=Stream.PARTITION)
+    rng = stream(checked_seed("iid", seed), use=Stream.PARTITION)
     train, test = (
         tuple(np.array_split(rng.permutation(len(labels)), n_clients))
         for labels in (dataset.y, dataset.test_y)
@@ -121,16 +140,21 @@ def iid(dataset: Dataset, *, n_clients: int, seed: int) -> FederatedData:
 
 
 def dirichlet_disjoint(
-    dataset: Dataset, *, alpha: float, n_clients: int, seed: int
+    dataset: Dataset, *, alpha: float, n_clients: int, seed: Seed = None
 ) -> FederatedData:
     """Split every class among the clients by shares from Dir(alpha); every sample is used once.
 
     Test samples are split by the same shares. A client may end up with no samples: it is then
     never drawn.
+
+    Raises
+    ------
+    DataError
+        If ``alpha`` is not positive, or there are fewer samples than clients.
     """
     _check_alpha(alpha)
     _check_clients(n_clients, len(dataset.y))
-    rng = stream(seed, use=Stream.PARTITION)
+    rng = stream(checked_seed("dirichlet_disjoint", seed), use=Stream.PARTITION)
     shares = rng.dirichlet(np.full(n_clients, alpha), size=dataset.n_classes)
     parts = []
     for labels in (dataset.y, dataset.test_y):
@@ -144,7 +168,13 @@ def dirichlet_disjoint(
 
 
 def natural(dataset: Dataset, clients: ArrayLike, test_clients: ArrayLike) -> FederatedData:
-    """Divide by a given client of every sample; clients are numbered in sorted order."""
+    """Divide by a given client of every sample; clients are numbered in sorted order.
+
+    Raises
+    ------
+    DataError
+        If a sample has no client, or a test sample a client without training samples.
+    """
     names, train = positions_of(clients, len(dataset.y))
     return FederatedData(dataset, train, positions_of(test_clients, len(dataset.test_y), names)[1])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
@@ -16,6 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedcohort._arguments import brief
+from fedcohort._display import short_repr
 from fedcohort.designs import Design
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.batches import Lane
@@ -36,6 +38,7 @@ from fedcohort.simulation.models import (
 )
 from fedcohort.simulation.options import Options
 from fedcohort.simulation.oracle import Yardstick
+from fedcohort.simulation.progress_bar import OnRound, shown
 from fedcohort.simulation.resident_data import ResidentData
 from fedcohort.simulation.runs import Run
 from fedcohort.simulation.server import Asked, Drawn, Opening, Outcome, Server, ask_all
@@ -66,10 +69,13 @@ class Simulation:
     >>> data = iid(load_dataset("digits"), n_clients=20, seed=0)
     >>> runs = [Run(Multinomial(5), data), Run(SizeClustered(5), data)]
     >>> training = LocalTraining(steps=5, lr=0.1, batch_size=20)
-    >>> simulation = Simulation(runs, lambda: mlp(64, 16), training)
+    >>> options = Options(device="cpu")
+    >>> simulation = Simulation(runs, lambda: mlp(64, 16), training, options)
     >>> histories = simulation.run(rounds=10)
-    >>> [round(history.rounds[-1].quality.loss, 1) < 2.3 for history in histories]
+    >>> [history.last_quality.loss < 2.3 for history in histories]
     [True, True]
+    >>> simulation
+    Simulation(runs=2, rounds_done=10, device='cpu')
     """
 
     def __init__(
@@ -109,6 +115,15 @@ class Simulation:
         self._architecture = architecture(shape)
         self._next_round = 0
 
+    def __repr__(self) -> str:
+        done, device = self.rounds_done, self._models.device.type
+        return short_repr(self, runs=len(self.runs), rounds_done=done, device=device)
+
+    @property
+    def rounds_done(self) -> int:
+        """How many rounds every run has trained, those before a resume included."""
+        return self._next_round
+
     @property
     def models(self) -> NDArray[np.float32]:
         """The runs' current parameters, shape (runs, size)."""
@@ -137,31 +152,46 @@ class Simulation:
         *,
         checkpoint: Path | None = None,
         every: int = 10,
-        progress: Callable[[int, list[History]], None] | None = None,
+        progress: bool | OnRound = True,
     ) -> list[History]:
-        """Train until ``rounds`` rounds are done, and return what happened.
+        """Train ``rounds`` more rounds, and return all that has happened so far.
+
+        Two calls ``run(10)`` train 20 rounds. After :meth:`resume`, train what is left with
+        ``run(total - simulation.rounds_done)``.
 
         Parameters
         ----------
         rounds
-            All rounds, those before a resume included.
+            How many rounds to train in this call; 0 trains none.
         checkpoint
             A file to write the state to, whole, after every ``every`` rounds and the last; None
             writes nothing.
         every
             How many rounds lie between checkpoints.
         progress
-            Called after every round with the number of rounds done and the histories.
+            True shows a progress bar if standard error is a terminal, False shows none. A function
+            replaces the bar: it is called after every round with the number of rounds done and the
+            histories.
+
+        Returns
+        -------
+        list of History
+            One per run, with the rounds of earlier calls.
+
+        Raises
+        ------
+        SimulationError
+            If ``rounds`` is no whole number of at least 0, or ``every`` none of at least 1.
         """
-        if every < 1:
-            raise SimulationError(f"Simulation: every must be at least 1; got {every}.")
-        while self._next_round < rounds:
-            self._round(self._next_round, last=self._next_round == rounds - 1)
-            done = self._next_round
-            if checkpoint is not None and (done % every == 0 or done == rounds):
-                self.save(Path(checkpoint))
-            if progress is not None:
-                progress(done, self.histories)
+        total = self._next_round + _checked("rounds", rounds, 0, "Pass how many more to train.")
+        _checked("every", every, 1, "Pass the rounds between checkpoints.")
+        with shown(progress, done=self._next_round, total=total) as on_round:
+            while self._next_round < total:
+                self._round(self._next_round, last=self._next_round == total - 1)
+                done = self._next_round
+                if checkpoint is not None and (done % every == 0 or done == total):
+                    self.save(Path(checkpoint))
+                on_round(done, self.histories)
         return self.histories
 
     def save(self, checkpoint: Path) -> None:
@@ -173,6 +203,11 @@ class Simulation:
 
         The simulation must have been made with the same arguments. On the CPU it then ends bit for
         bit where an uninterrupted one ends.
+
+        Raises
+        ------
+        SimulationError
+            If the file cannot be read, or another simulation has written it.
         """
         state = Checkpoint.load(Path(checkpoint), expected=self._fingerprint)
         self._models.copy_(torch.from_numpy(state.models))
@@ -321,6 +356,17 @@ class Simulation:
                 ],
             }
         )
+
+
+def _checked(name: str, value: int, least: int, way_out: str) -> int:
+    """Validate a whole number."""
+    is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not is_whole or value < least:
+        raise SimulationError(
+            f"Simulation: {name} must be a whole number of at least {least}; got {brief(value)}. "
+            f"{way_out}"
+        )
+    return int(value)
 
 
 def _sharing_time(drawn: list[Drawn], seconds: float) -> list[Drawn]:

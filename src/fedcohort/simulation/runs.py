@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import index
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedcohort._arguments import checked_whole
+from fedcohort._display import record_repr
 from fedcohort._failures import FailureRule, OnFailure
 from fedcohort.designs import Recipe
 from fedcohort.designs.recipe import estimator_for
-from fedcohort.difference import Difference, EstimatorName
 from fedcohort.errors import SimulationError
+from fedcohort.memory import Difference, EstimatorName
 from fedcohort.selector import Selector
 from fedcohort.simulation.devices import Devices
 from fedcohort.simulation.federated_data import FederatedData
@@ -26,7 +27,8 @@ class Run:
     Attributes
     ----------
     recipe, data, seed
-        How clients are drawn, what they hold, and the seed of everything random.
+        How clients are drawn, what they hold, and the seed of everything random, an integer. Runs
+        with one seed can be compared round by round.
     estimator
         ``"plain"``, ``"difference"``, or a :class:`fedcohort.Difference`.
     devices
@@ -51,13 +53,22 @@ class Run:
     extra: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "seed", index(self.seed))
+        # No generator, no None: runs that are compared share one seed.
+        way_out = "Pass one seed to all runs that are to be compared."
+        seed = checked_whole("Run", "seed", self.seed, way_out=way_out)
+        object.__setattr__(self, "seed", seed)
         # One name for each estimator: checkpoints are recognised by it.
         settings = estimator_for("Run", self.recipe, self.estimator)
         object.__setattr__(self, "estimator", settings or "plain")
         FailureRule(self.on_failure, self.tries, self.extra)
         if self.failures is not None:
             object.__setattr__(self, "failures", self._chances(self.failures))
+
+    def __repr__(self) -> str:
+        estimator = f", estimator={record_repr(self.estimator)}"
+        how = "" if self.estimator == "plain" else estimator
+        recipe, clients = record_repr(self.recipe), f"{self.data.n_clients} clients"
+        return f"Run({recipe}, {clients}, seed={self.seed}{how})"
 
     def _chances(self, failures: ArrayLike) -> NDArray[np.float64]:
         """Return one chance per client."""

@@ -137,6 +137,9 @@ class Server:
 
     def open_to_all(self, round_: int) -> Opening:
         """Begin a round that is never played, as if everyone were there."""
+        if self.selector.cohort is not None:  # an interrupted round; its draw will be the same
+            self.selector.restore(self.selector.state())
+            self._drawn = None
         return Opening(round_, None, self.selector.ask(), self._clock.times(round_))
 
     def draw(self, opening: Opening, signals: Signals) -> Drawn:

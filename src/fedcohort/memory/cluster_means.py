@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._updates import Array, as_numpy, double, like, zero_rows
-from fedcohort.difference.control_variates import ControlVariates
+from fedcohort.memory.base import Memory, n_shares
 
 
 @final
-class ClusterMeans(ControlVariates):
+class ClusterMeans(Memory):
     """The mean update of each of K clusters, and the cluster of every client that was seen.
 
     The first K clients open the clusters. From then on a client belongs to the cluster whose mean
@@ -32,13 +32,18 @@ class ClusterMeans(ControlVariates):
     def __init__(
         self, importance: ArrayLike, zeros: Array, *, shrink: float, clusters: int
     ) -> None:
-        super().__init__(importance, zeros, shrink=shrink)
+        super().__init__(n_shares(importance), zeros, importance=importance, shrink=shrink)
         # The last row stays zero: the mean of the clients that were never seen.
         self._means = zero_rows(zeros, clusters + 1)
-        self._cluster = np.full(len(self._importance), clusters)
+        self._cluster = np.full(self.n_clients, clusters)
         self._n_open = 0
 
-    def _record(self, clients: NDArray[np.int64], updates: Array) -> None:
+    @property
+    def updates(self) -> NDArray[np.floating]:
+        """The mean of each client's cluster, shape (n_clients, dimension)."""
+        return as_numpy(self._means[self._cluster])
+
+    def _record(self, clients: NDArray[np.int64], updates: Array, round_: int) -> None:
         most = len(self._means) - 1
         for client, update in zip(clients.tolist(), updates, strict=True):
             if self._cluster[client] == most and self._n_open < most:
@@ -83,7 +88,15 @@ class ClusterMeans(ControlVariates):
     def _arrays(self) -> dict[str, Array]:
         return {"means": self._means, "cluster": self._cluster, "open": np.array(self._n_open)}
 
-    def _take(self, state: Mapping[str, NDArray[np.generic]]) -> None:
+    def _can_take(self, name: str, array: NDArray[Any]) -> bool:
+        if name == "means":
+            return super()._can_take(name, array)
+        # The number of a cluster, or of the last row: a client that was never seen.
+        numbers = np.asarray(array)
+        whole = numbers.dtype.kind in "iu" and bool((numbers >= 0).all())
+        return whole and bool((numbers < len(self._means)).all())
+
+    def _take(self, state: Mapping[str, NDArray[Any]]) -> None:
         self._means = like(state["means"], self._means)
         self._cluster = state["cluster"].astype(np.int64)
         self._n_open = int(state["open"])
@@ -92,5 +105,5 @@ class ClusterMeans(ControlVariates):
         return self._means[self._cluster[clients]]
 
     def _mean(self) -> Array:
-        shares = np.bincount(self._cluster, self._importance, len(self._means))
+        shares = np.bincount(self._cluster, self._shared(), len(self._means))
         return like(shares, self._zeros) @ self._means

@@ -25,8 +25,8 @@ from fedcohort.designs import (
     TournamentDesign,
     UniformDesign,
 )
-from fedcohort.difference import ClusterMeans, ControlVariates, LastUpdates
 from fedcohort.errors import AggregationError
+from fedcohort.memory import ClusterMeans, Memory, UpdateMemory
 from populations import cohort_sizes, populations, rng
 
 Build = Callable[[Population, int, np.ndarray], Design]
@@ -60,13 +60,13 @@ def cohorts(design: Design) -> list[tuple[float, Cohort]]:
     for counts, probability in laws.law(design).items():
         clients = np.flatnonzero(counts)
         drawn = np.array(counts)[clients]
-        found.append((float(probability), design._cohort(clients, drawn)))
+        found.append((float(probability), design.weigh(clients, drawn)))
     return found
 
 
 def remembering(
     settings: Difference, population: Population, updates: np.ndarray
-) -> ControlVariates:
+) -> Memory:
     """Return a memory in which every client has sent an update."""
     memory = settings.memory(population.importance, np.zeros(updates.shape[1]))
     memory.record(np.arange(population.n_clients), updates)
@@ -276,7 +276,7 @@ def test_the_nearest_cluster_is_found_under_a_large_common_part() -> None:
     assert memory.state()["cluster"].tolist() == [0, 1, 0, 1]
 
 
-def a_history(kind: str, settings: Difference, rounds: int) -> ControlVariates:
+def a_history(kind: str, settings: Difference, rounds: int) -> Memory:
     """Return a memory after some rounds of small integers, exact in every type."""
     zeros: Any = np.zeros(3)
     if kind == "torch":
@@ -286,7 +286,7 @@ def a_history(kind: str, settings: Difference, rounds: int) -> ControlVariates:
     return memory
 
 
-def going_on(memory: ControlVariates, rounds: range) -> None:
+def going_on(memory: Memory, rounds: range) -> None:
     for round_ in rounds:
         clients = np.sort(rng(round_).choice(6, 2, replace=False))
         updates: Any = rng(round_).integers(-8, 9, size=(2, 3)).astype(float)
@@ -369,9 +369,9 @@ def test_an_empty_cohort_moves_by_what_is_expected_of_all() -> None:
         ({"shrink": -0.1}, "shrink must be from 0 to 1; got -0.1"),
         ({"shrink": math.nan}, "shrink must be from 0 to 1; got nan"),
         ({"shrink": "1"}, "shrink must be from 0 to 1; got '1'"),
-        ({"clusters": 0}, "clusters must be a whole number of at least 1, or None; got 0"),
-        ({"clusters": 2.0}, "clusters must be a whole number of at least 1, or None; got 2.0"),
-        ({"clusters": True}, "clusters must be a whole number of at least 1, or None; got True"),
+        ({"clusters": 0}, "clusters must be a whole number from 1 to 10.9, or None; got 0"),
+        ({"clusters": 2.0}, "clusters must be a whole number from 1 to 10.9, or None; got 2.0"),
+        ({"clusters": True}, "clusters must be a whole number from 1 to 10.9, or None; got True"),
     ],
 )
 def test_bad_settings_get_one_sentence(settings: dict[str, Any], message: str) -> None:
@@ -485,13 +485,13 @@ def test_the_state_of_another_memory_is_refused() -> None:
         for n, size in ((4, 2), (4, 3), (5, 2))
     ]
 
-    assert {type(memory) for memory in memories} == {LastUpdates, ClusterMeans}
+    assert {type(memory) for memory in memories} == {UpdateMemory, ClusterMeans}
     for one in memories:
         for other in memories:
             if one is other:
                 one.restore(other.state())
                 continue
-            with pytest.raises(AggregationError, match=r"state must have arrays of shapes"):
+            with pytest.raises(AggregationError, match=r"state must have numbers of shapes"):
                 one.restore(other.state())
 
 
@@ -540,3 +540,35 @@ def test_recording_before_aggregating_is_biased_as_documented() -> None:
         means[order] = sum(moves)
 
     assert means == {"aggregate first": 1.0, "record first": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("settings", "bad"),
+    [
+        (Difference(), {"kept": np.full((3, 2), np.nan)}),
+        (Difference(), {"kept": np.full((3, 2), 1e300)}),  # as float32 it is infinite
+        (Difference(), {"kept": np.full((3, 2), "a")}),
+        (Difference(), {"kept": np.full((3, 2), None)}),
+        (Difference(), {"kept": np.ones(2)}),
+        (Difference(), {"sum": np.array([np.inf, 0.0])}),
+        (Difference(), {"importance": np.full(3, np.nan)}),
+        (Difference(), {"importance": np.full(3, "a")}),
+        (Difference(clusters=2), {"means": np.full((3, 2), np.nan)}),
+        (Difference(clusters=2), {"cluster": np.array([0, 1, 3])}),
+        (Difference(clusters=2), {"cluster": np.array([0, -1, 1])}),
+        (Difference(clusters=2), {"cluster": np.array([0.5, 1.0, 1.0])}),
+        (Difference(clusters=2), {"open": np.array(3)}),
+        (Difference(clusters=2), {"open": np.array(np.nan)}),
+    ],
+)
+def test_a_state_that_cannot_be_taken_over_changes_nothing(
+    settings: Difference, bad: dict[str, np.ndarray]
+) -> None:
+    memory = settings.memory(np.array([0.5, 0.25, 0.25]), np.zeros(2, dtype=np.float32))
+    memory.record(np.array([0, 2]), np.array([[1.0, 2.0], [3.0, 4.0]], dtype=np.float32))
+    before = memory.state()
+    other = {name: np.flip(array) for name, array in before.items()}
+
+    with pytest.raises(AggregationError, match=r"state must|importance must"):
+        memory.restore({**other, **bad})
+    assert_same(memory.state(), before)

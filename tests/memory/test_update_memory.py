@@ -8,10 +8,9 @@ import pytest
 from fedcohort import Population, Tournament
 from fedcohort.designs import TournamentDesign
 from fedcohort.errors import MemoryOfUpdatesError
-from fedcohort.similarity import memory as memory_module
+from fedcohort.memory import CountSketch, UpdateMemory
+from fedcohort.memory import update_memory as memory_module
 from fedcohort.similarity.measures import inner_products
-from fedcohort.similarity.memory import UpdateMemory
-from fedcohort.similarity.sketch import CountSketch
 from populations import CIFAR_SIZES, rng
 
 
@@ -74,7 +73,7 @@ def test_a_sketch_that_overflows_and_a_negative_round_are_refused() -> None:
 
     with pytest.raises(MemoryOfUpdatesError, match="client 0's is not"):
         memory.record([0], np.full((1, 50), 3e38), round_=0)
-    with pytest.raises(MemoryOfUpdatesError, match="round_ must be 0 or more; got -1"):
+    with pytest.raises(MemoryOfUpdatesError, match="round_ must be a whole number of at least 0"):
         memory.record([0], np.ones((1, 50)), round_=-1)
     assert not memory.seen.any()
 
@@ -159,6 +158,68 @@ def test_a_foreign_archive_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(MemoryOfUpdatesError, match="is not a memory of updates"):
         UpdateMemory.load(tmp_path / "other.npz")
+
+
+def seen_memory() -> UpdateMemory:
+    """Return a memory that has seen two of three clients, its products kept."""
+    memory = UpdateMemory(3, 2)
+    memory.record([0, 2], [[1.0, 2.0], [3.0, 4.0]], round_=5)
+    memory.products()
+    return memory
+
+
+def with_nan(array: np.ndarray) -> np.ndarray:
+    """Return a copy whose first entry is NaN."""
+    copied = array.astype(np.float64)
+    copied.flat[0] = np.nan
+    return copied
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"updates": None},
+        {"updates": np.array(1.0)},
+        {"updates": np.ones((1, 2))},
+        {"updates": np.full((3, 2), np.nan)},
+        {"updates": np.full((3, 2), "a")},
+        {"last_seen": None},
+        {"last_seen": np.array(7)},
+        {"last_seen": np.array([0.5, 1.0, 2.0])},
+        {"last_seen": np.array([-2, 0, 0])},
+        {"head": None},
+        {"head": np.array("no JSON")},
+        {"head": np.array("[]")},
+        {"head": np.array('{"dimension": 2, "sketch": null, "seed": 0, "more": 1}')},
+        {"head": np.array('{"dimension": "2", "sketch": null, "seed": 0}')},
+        {"head": np.array('{"dimension": 2, "sketch": null, "seed": null}')},
+        {"products": np.ones(3)},
+        {"products": np.full((3, 3), np.inf)},
+        {"changed": None},
+        {"changed": np.array(True)},
+    ],
+)
+def test_what_is_no_state_of_a_memory_is_refused(bad: dict[str, np.ndarray | None]) -> None:
+    state = {**seen_memory().state(), **bad}
+
+    with pytest.raises(MemoryOfUpdatesError, match="is not the state of a memory"):
+        UpdateMemory.of_state({name: each for name, each in state.items() if each is not None})
+
+
+def test_a_state_with_nan_says_where() -> None:
+    state = seen_memory().state()
+    state["updates"] = with_nan(state["updates"])
+
+    with pytest.raises(MemoryOfUpdatesError, match="updates is not finite"):
+        UpdateMemory.of_state(state)
+
+
+@pytest.mark.parametrize(
+    "arguments", [(2**62, 2**62), (10**9, 10**9), (3, 10**15, 8), (True, 3), (3, "3"), (2**64, 1)]
+)
+def test_a_memory_that_cannot_be_is_refused(arguments: tuple[int, ...]) -> None:
+    with pytest.raises(MemoryOfUpdatesError, match=r"do not fit into memory|must be a whole number"):
+        UpdateMemory(*arguments)
 
 
 @pytest.mark.parametrize("arguments", [(0, 3), (3, 0), (3, 3, 0)])

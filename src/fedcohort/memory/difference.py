@@ -1,4 +1,4 @@
-"""Settings of the difference estimator."""
+"""The difference estimator: its settings, and the memory that they stand for."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedcohort._arguments import brief
 from fedcohort._updates import Array
-from fedcohort.difference.cluster_means import ClusterMeans
-from fedcohort.difference.control_variates import ControlVariates
-from fedcohort.difference.last_updates import LastUpdates
 from fedcohort.errors import AggregationError
+from fedcohort.memory.base import Memory, n_shares
+from fedcohort.memory.cluster_means import ClusterMeans
+from fedcohort.memory.update_memory import UpdateMemory
 
 #: How updates are aggregated, by name.
 EstimatorName = Literal["plain", "difference"]
+#: More means than these fit no memory.
+MOST_CLUSTERS = 10**9
 #: The names of the estimators.
 ESTIMATORS: tuple[EstimatorName, ...] = get_args(EstimatorName)
 
@@ -52,8 +55,8 @@ class Difference:
     def __post_init__(self) -> None:
         if not isinstance(self.shrink, Real) or not 0.0 <= self.shrink <= 1.0:
             raise AggregationError(
-                f"Difference: shrink must be from 0 to 1; got {self.shrink!r}. 1 trusts the "
-                f"memory, 0 ignores it."
+                f"Difference: shrink must be from 0 to 1; got {brief(self.shrink)}. 1 trusts "
+                f"the memory, 0 ignores it."
             )
         object.__setattr__(self, "shrink", float(self.shrink))
         if self.clusters is None:
@@ -62,31 +65,34 @@ class Difference:
             clusters = 0 if isinstance(self.clusters, (bool, np.bool_)) else index(self.clusters)
         except TypeError:
             clusters = 0
-        if clusters < 1:
+        if not 1 <= clusters <= MOST_CLUSTERS:
             raise AggregationError(
-                f"Difference: clusters must be a whole number of at least 1, or None; got "
-                f"{self.clusters!r}. None remembers every client."
+                f"Difference: clusters must be a whole number from 1 to 10^9, or None; got "
+                f"{brief(self.clusters)}. None remembers every client."
             )
         object.__setattr__(self, "clusters", clusters)
 
-    def memory(self, importance: ArrayLike, zeros: Array) -> ControlVariates:
+    def memory(self, importance: ArrayLike, zeros: Array) -> Memory:
         """Make the estimator's memory, empty.
 
         ``importance`` is the population's, shape (n_clients,); ``zeros`` is a flat model of zeros,
         a numpy array or a torch tensor, of the type and on the device that updates have.
         """
-        if self.clusters is None:
-            return LastUpdates(importance, zeros, shrink=self.shrink)
-        return ClusterMeans(importance, zeros, shrink=self.shrink, clusters=self.clusters)
+        if self.clusters is not None:
+            return ClusterMeans(importance, zeros, shrink=self.shrink, clusters=self.clusters)
+        n, dimension = n_shares(importance), int(sum(getattr(zeros, "shape", ())))
+        return UpdateMemory(
+            n, max(dimension, 1), importance=importance, zeros=zeros, shrink=self.shrink
+        )
 
 
 def estimator_of(owner: str, estimator: EstimatorName | Difference) -> Difference | None:
     """Return the settings that an estimator's name stands for; None for the plain one."""
     if isinstance(estimator, Difference):
         return estimator
-    if estimator not in ESTIMATORS:
+    if not isinstance(estimator, str) or estimator not in ESTIMATORS:
         raise AggregationError(
             f"{owner}: estimator must be one of {', '.join(ESTIMATORS)}, or a Difference; got "
-            f"{estimator!r}."
+            f"{brief(estimator)}."
         )
     return Difference() if estimator == "difference" else None

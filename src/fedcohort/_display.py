@@ -1,0 +1,86 @@
+"""How objects show themselves: a short line everywhere, a small HTML table in notebooks."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, is_dataclass
+from itertools import islice
+from typing import Any
+
+#: A value in a list is cut to about this length.
+LONGEST = 24
+
+
+def short_repr(owner: object, **parts: object) -> str:
+    """Return ``Name(part=value, ...)``; floats have four digits.
+
+    Examples
+    --------
+    >>> short_repr(object(), n_clients=3, loss=0.123456)
+    'object(n_clients=3, loss=0.1235)'
+    """
+    inside = ", ".join(f"{name}={short(value)}" for name, value in parts.items())
+    return f"{type(owner).__name__}({inside})"
+
+
+def record_repr(record: Any) -> str:
+    """Return the ``repr`` of a dataclass without the fields that have their default."""
+    if not is_dataclass(record):
+        return repr(record)
+    values = {each.name: getattr(record, each.name) for each in fields(record)}
+    defaults = {each.name: repr(each.default) for each in fields(record)}
+    changed = {name: value for name, value in values.items() if repr(value) != defaults[name]}
+    return short_repr(record, **changed)
+
+
+def short(value: object) -> str:
+    """Write a number to four digits, and everything else as its ``repr``."""
+    return f"{value:.4g}" if isinstance(value, float) else repr(value)
+
+
+def short_list(values: Iterable[object], width: int = 40) -> str:
+    """Write as many values as fit into ``width`` characters, at least one.
+
+    Examples
+    --------
+    >>> short_list(range(100), width=10)
+    '[0, 1, 2, ...]'
+    >>> short_list(["Nice", "Lyon"])
+    "['Nice', 'Lyon']"
+    """
+    texts: list[str] = []
+    for value in values:
+        text = short(value)
+        text = text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+        if texts and sum(map(len, texts)) + 2 * len(texts) + len(text) > width:
+            texts.append("...")
+            break
+        texts.append(text)
+    return f"[{', '.join(texts)}]"
+
+
+def html_table(
+    title: str,
+    header: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    n_rows: int = 0,
+    most: int = 10,
+) -> str:
+    """Return a titled HTML table of at most ``most`` rows, every cell escaped.
+
+    ``n_rows`` says how many there are in all; a last line counts those that are left out.
+    """
+    lines = [_line("th", header)] if header else []
+    lines += [_line("td", row) for row in islice(rows, most)]
+    left = f"<p>... and {n_rows - most} more</p>" if n_rows > most else ""
+    table = f"<table>{''.join(lines)}</table>"
+    return f"<div><p><strong>{_cell(title)}</strong></p>{table}{left}</div>"
+
+
+def _line(tag: str, cells: Iterable[object]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{_cell(cell)}</{tag}>' for cell in cells)}</tr>"
+
+
+def _cell(value: object) -> str:
+    from html import escape  # only notebooks need it
+
+    return escape(value if isinstance(value, str) else short(value))

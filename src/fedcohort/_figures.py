@@ -1,0 +1,80 @@
+"""Figures: checked before the work, drawn, and written whole or not at all."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort._arguments import brief
+from fedcohort._extras import import_extra
+from fedcohort._whole_file import replace_whole
+from fedcohort.designs import Design
+from fedcohort.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg", ".pdf")
+MARKERS = "osD^v<>ph*"
+LINES = ("-", "--", "-.", ":")
+#: Inches.
+SIZE = (7, 4.5)
+
+
+def check_figure_path(path: Path, owner: str, argument: str = "--plot") -> None:
+    """Refuse what cannot be drawn, before the work is done."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(
+            f"{owner}: {argument} must end in {', '.join(SUFFIXES)}; got {brief(path.name)}. "
+            f"Rename it."
+        )
+    import_extra("matplotlib.figure", extra="report", owner=f"{owner} {argument}")
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write the figure in the format of the path's suffix."""
+    kind = path.suffix.lower()[1:]
+    with warnings.catch_warnings():
+        # Ids in scripts that the font lacks are drawn as boxes; the file is no worse for saying so.
+        warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
+        replace_whole(path, lambda temporary: figure.savefig(temporary, format=kind))
+
+
+def draw_inclusion(axes: Axes, designs: Mapping[str, Design]) -> None:
+    """Draw the chance to be in the cohort against the client's size, one curve per design.
+
+    Clients of size 0 are left out.
+    """
+    axes.set(xlabel="client size", ylabel="chance to be in the cohort")
+    for number, (name, design) in enumerate(designs.items()):
+        sizes, chance = design.population.sizes, design.inclusion_probability()
+        points = _thinned(sizes[sizes > 0].astype(np.float64), chance[sizes > 0])
+        # Larger markers first: designs that agree show as rings around each other.
+        axes.plot(
+            *points.T,
+            LINES[number % len(LINES)],
+            marker=MARKERS[number % len(MARKERS)],
+            markersize=4 + 1.5 * (len(designs) - number),
+            fillstyle="none",
+            linewidth=1,
+            label=name,
+        )
+        if points[-1, 0] > 50 * points[0, 0]:
+            axes.set(xscale="log", yscale="log")
+    if axes.get_yscale() == "linear":
+        axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+
+
+def _thinned(sizes: NDArray[np.float64], chance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return points (size, chance), one per size and per three digits of the chance."""
+    # A chance of 0 stays 0.
+    digits = 10 ** (2 - np.floor(np.log10(np.where(chance > 0, chance, 1.0))))
+    return np.unique(np.column_stack([sizes, np.round(chance * digits) / digits]), axis=0)

@@ -1,0 +1,391 @@
+"""What each design would do for these clients, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedcohort._arguments import brief, checked_cohort_size
+from fedcohort._comparison_row import GivenUpdates, Row, Task, baseline_of, note_on, row_of
+from fedcohort._comparison_table import cells_of, legend, text_table, wrapped
+from fedcohort._display import html_table
+from fedcohort._extras import frame_of, import_extra
+from fedcohort._figures import SIZE, check_figure_path, draw_inclusion, save_figure
+from fedcohort._roster import Clients, Groups, in_order_of_ids
+from fedcohort._updates import Rows, as_numpy, finite_rows
+from fedcohort.designs import Recipe
+from fedcohort.designs.catalogue import named_recipe, text_of
+from fedcohort.errors import DesignError, PopulationError
+from fedcohort.population import Population
+from fedcohort.similarity.measures import checked_updates
+from fedcohort.streams import checked_seed
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: A recipe, or its name as the command line takes it: ``"size:whole_rows_first"``.
+Asked = Recipe | str
+#: Wraps what is gone through, to show progress.
+Progress = Callable[[list[str]], Iterable[str]]
+
+#: Compared by default: the designs that need nothing but sizes ...
+EVERYONE = (
+    "uniform",
+    "uniform:unbiased",
+    "multinomial",
+    "poisson",
+    "size",
+    "size:whole_rows_first",
+)
+#: ... those that need groups, where there are any ...
+GROUPED = ("stratified", "target")
+#: ... and those that learn, where there are updates.
+LEARNERS = ("similarity", "tournament", "auto")
+#: Compared as well where its V is measured within seconds: up to this many draws, and this many
+#: numbers in the updates of a cohort.
+BALANCED = "balanced"
+EASY_COHORT, EASY_NUMBERS = 50, 10**5
+
+#: Ratios closer to 1 differ by rounding only.
+ROUNDING = 1e-9
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Comparison:
+    """What :func:`compare` found; its ``repr`` is the table.
+
+    Attributes
+    ----------
+    population
+        The clients, in the order of ids: numbers by value, then names.
+    cohort_size, seed
+        As they were given; a random seed is kept here.
+    dimension
+        Numbers in an update; None without updates.
+    rows
+        What was found of each design, by its label: ``label``, ``recipe``, ``design``,
+        ``unbiased``, ``bias``, ``weight_variance``, ``weight_variance_ratio`` (divided by
+        multinomial's), ``smallest_inclusion``, ``mean_inclusion``, ``expected_distinct``,
+        ``max_count``, ``weights_exact`` (False: these are estimates), ``build_seconds`` and
+        ``draw_seconds``; with updates also ``aggregate_variance`` (V),
+        ``aggregate_variance_ratio``, ``aggregate_variance_exact`` and, where it is not exact but
+        estimated, ``aggregate_variance_standard_error``.
+    left_out
+        Why a design is missing that was not asked for by name, by its name.
+    """
+
+    population: Population
+    cohort_size: int
+    seed: int
+    dimension: int | None
+    rows: dict[str, Row]
+    left_out: dict[str, str]
+
+    @property
+    def answer(self) -> str:
+        """Name the unbiased design that varies least, and how far it lies below multinomial."""
+        what = "weight variance" if self.dimension is None else "V"
+        unbiased = [row for row in self.rows.values() if row.unbiased]
+        if not unbiased:
+            return "None of these designs is unbiased."
+        smallest = min(map(self._variance, unbiased))
+        best = [row for row in unbiased if self._variance(row) <= smallest * (1 + ROUNDING)]
+        ratio = self._ratio(best[0])
+        if ratio is None:
+            return f"Multinomial's {what} is 0 already: no design can lower it."
+        if ratio >= 1 - ROUNDING:
+            return f"None of these unbiased designs has a smaller {what} than multinomial."
+        is_exact = best[0].weights_exact and best[0].aggregate_variance_exact is not False
+        about = "" if is_exact else "about "
+        return (
+            f"Of these unbiased designs, {_have(best)} the smallest {what}: "
+            f"{about}{100 * (1 - ratio):.3g} % below multinomial's."
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """A sentence for every design whose numbers are those of one round only."""
+        found = (note_on(label, row.design) for label, row in self.rows.items())
+        return [note for note in found if note is not None]
+
+    def to_frame(self) -> Any:
+        """Return a row per design as a pandas DataFrame; without pandas, a dict of arrays.
+
+        Where there is no number, it is NaN.
+        """
+        lines = [row.values() for row in self.rows.values()]
+        columns = {name: np.array([_number(line[name]) for line in lines]) for name in lines[0]}
+        return frame_of(columns)
+
+    def plot(self, path: str | Path | None = None, ax: Axes | None = None) -> Axes:
+        """Draw each client's chance to be in the cohort against its size; return the axes.
+
+        Needs the extra ``report``.
+
+        Parameters
+        ----------
+        path
+            Also write the figure to this file: .png, .svg or .pdf.
+        ax
+            The axes to draw on; by default those of a new figure.
+        """
+        owner = "Comparison.plot"
+        if path is not None:
+            check_figure_path(Path(path), owner, "path")
+        axes = _new_axes(owner, shown=path is None) if ax is None else ax
+        draw_inclusion(axes, {label: row.design for label, row in self.rows.items()})
+        if path is not None:
+            save_figure(axes.figure.figure, Path(path))  # of a subfigure, the whole one
+        return axes
+
+    def __repr__(self) -> str:
+        has_updates, rows = self.dimension is not None, list(self.rows.values())
+        table = text_table(*cells_of(rows, has_updates=has_updates))
+        text = legend(rows, has_updates=has_updates)
+        return "\n\n".join([self._head, table, wrapped(self.answer), text])
+
+    def _repr_html_(self) -> str:
+        headings, lines = cells_of(self.rows.values(), has_updates=self.dimension is not None)
+        names = [heading.replace("\n", " ").strip() for heading in headings]
+        return html_table(f"{self._head}. {self.answer}", names, lines, most=len(lines))
+
+    @property
+    def _head(self) -> str:
+        n, total = self.population.n_clients, self.population.total
+        head = f"{self.cohort_size} draws from {n} clients, {total} samples"
+        return head if self.dimension is None else f"{head}, updates of {self.dimension} numbers"
+
+    def _variance(self, row: Row) -> float:
+        return row.weight_variance if row.aggregate_variance is None else row.aggregate_variance
+
+    def _ratio(self, row: Row) -> float | None:
+        return row.weight_variance_ratio if self.dimension is None else row.aggregate_variance_ratio
+
+
+def compare(
+    sizes: Clients,
+    cohort_size: int,
+    designs: Asked | Iterable[Asked] | Mapping[str, Asked] | None = None,
+    updates: ArrayLike | Mapping[Any, Any] | None = None,
+    groups: Groups | None = None,
+    *,
+    seed: int | np.random.Generator | None = 0,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Compare designs on the clients' sizes, and on their updates where these are known.
+
+    Parameters
+    ----------
+    sizes
+        A list or an array (ids 0 ... n - 1), sizes by id, or a :class:`Population`.
+    cohort_size
+        Draws in a round.
+    designs
+        Recipes, or their names as on the command line (``"size:whole_rows_first"``,
+        ``"size,multinomial"``); a mapping gives them labels. A recipe keeps its own cohort size. By
+        default all that need only sizes, with ``groups`` those that draw by group, and with
+        ``updates`` those that learn.
+    updates
+        The clients' last updates: shape (n_clients, dimension) in the order of ``sizes``, or by
+        id, zeros for a client that has sent none. Adds V, the variance of the aggregate.
+    groups
+        Labels in the order of ``sizes``, or by id.
+    seed
+        Of ties and draws: an integer, a generator that is asked for one, or None for a random one.
+        Each design is the one that ``Selector(recipe, sizes, seed=seed)`` has in round 0.
+    progress
+        Wraps the list of labels while the designs are built, as ``tqdm`` does.
+
+    Returns
+    -------
+    Comparison
+        Print it for the table; ``answer`` says which design varies least.
+
+    Raises
+    ------
+    FedcohortError
+        Where an argument cannot be used, or a design that was asked for cannot be built.
+
+    Examples
+    --------
+    >>> found = compare({"Nice": 5, "Lyon": 3, "Brest": 2}, 2, designs="multinomial,size")
+    >>> found.answer
+    "Of these unbiased designs, size has the smallest weight variance: 61.3 % below multinomial's."
+    >>> found.rows["size"].weight_variance_ratio.__round__(3)
+    0.387
+    """
+    size = checked_cohort_size("compare", cohort_size)
+    given_order = _population(sizes, groups)
+    population, places = in_order_of_ids(given_order)
+    given = None if updates is None else GivenUpdates(_moved(_rows(updates, given_order), places))
+    task = Task(population, size, checked_seed("compare", seed), given)
+    left_out: dict[str, str] = {}
+    asked = _defaults(task, left_out) if designs is None else _labelled(designs, size)
+    baseline, rows = baseline_of(task), {}
+    for label in progress(list(asked)) if progress is not None else asked:
+        try:
+            rows[label] = row_of(label, _recipe(asked[label], size), task, baseline)
+        except DesignError as error:
+            if designs is not None:
+                raise
+            left_out[label] = _reason(error)
+    dimension = None if given is None else given.updates.shape[1]
+    return Comparison(population, size, task.seed, dimension, rows, left_out)
+
+
+def _defaults(task: Task, left_out: dict[str, str]) -> dict[str, Asked]:
+    names = [*EVERYONE, *(GROUPED if task.population.groups is not None else ())]
+    if task.given is not None:
+        names += LEARNERS
+        numbers = task.cohort_size * task.given.updates.shape[1]
+        if task.cohort_size <= EASY_COHORT and numbers <= EASY_NUMBERS:
+            names.append(BALANCED)
+        else:
+            left_out[BALANCED] = (
+                f"has no formula for V, and measuring it takes long with more than {EASY_COHORT} "
+                f"draws or {EASY_NUMBERS} numbers in a cohort's updates. Ask for it by name."
+            )
+    return {name: name for name in names}
+
+
+def _labelled(
+    designs: Asked | Iterable[Asked] | Mapping[str, Asked], cohort_size: int
+) -> dict[str, Asked]:
+    """Return what was asked for by label; refuse what is no design, and one label for two."""
+    labelled: dict[str, Asked] = {}
+    for label, asked in _pairs(designs, cohort_size):
+        if not isinstance(asked, (Recipe, str)):
+            raise DesignError(
+                f"compare: designs must be recipes or their names; got {brief(asked)}. Pass for "
+                f"example [SizeClustered(10), 'multinomial']."
+            )
+        if not isinstance(label, str):
+            raise DesignError(
+                f"compare: labels of designs must be strings; got {brief(label)}. Name it."
+            )
+        if label in labelled:
+            raise DesignError(
+                f"compare: {brief(label)} comes twice in designs. Drop one, or give both labels: "
+                f"{{'first': ..., 'second': ...}}."
+            )
+        labelled[label] = asked
+    if not labelled:
+        raise DesignError(
+            "compare: designs must name at least one design; got none. Leave it out to compare "
+            "all that can be built."
+        )
+    return labelled
+
+
+def _pairs(designs: object, cohort_size: int) -> Iterator[tuple[object, object]]:
+    if isinstance(designs, str):
+        designs = designs.split(",")
+    elif isinstance(designs, Recipe) or not isinstance(designs, Iterable):
+        designs = [designs]
+    if isinstance(designs, Mapping):
+        yield from designs.items()
+        return
+    for asked in designs:
+        if isinstance(asked, Recipe):
+            yield _label(asked, cohort_size), asked
+        else:
+            yield asked.strip() if isinstance(asked, str) else asked, asked
+
+
+def _recipe(asked: Asked, cohort_size: int) -> Recipe:
+    return asked if isinstance(asked, Recipe) else named_recipe(asked, cohort_size)
+
+
+def _label(recipe: Recipe, cohort_size: int) -> str:
+    """Write the recipe, and its cohort size where it is another."""
+    is_same = recipe.cohort_size == cohort_size
+    return text_of(recipe) if is_same else f"{text_of(recipe)} (m={recipe.cohort_size})"
+
+
+def _population(sizes: Clients, groups: Groups | None) -> Population:
+    """Return the clients in the order that they were given in."""
+    if isinstance(sizes, Mapping):
+        population = Population(list(sizes.values()), ids=list(sizes))
+    else:
+        population = sizes if isinstance(sizes, Population) else Population(sizes)
+    for each in () if isinstance(population.ids, range) else population.ids:
+        if not isinstance(each, (str, int, np.integer)) or isinstance(each, bool):
+            raise PopulationError(
+                f"compare: ids must be strings or integers; got {brief(each)}. Name clients by one "
+                f"of these."
+            )
+    if groups is None:
+        return population
+    labels: Any = groups
+    if isinstance(groups, Mapping):
+        _check_known("groups", groups, population)
+        labels = [groups.get(each) for each in population.ids]
+    return Population(population.sizes, ids=population.ids, groups=labels)
+
+
+def _rows(updates: ArrayLike | Mapping[Any, Any], population: Population) -> NDArray[np.floating]:
+    """Return the updates in the order of the population, a row each."""
+    if not isinstance(updates, Mapping):
+        return checked_updates("compare", updates, population.n_clients)
+    _check_known("updates", updates, population)
+    missing = [each for each in population.ids if each not in updates]
+    if missing:
+        raise DesignError(
+            f"compare: updates by id must have one for every client; {len(missing)} are missing, "
+            f"the first of {brief(missing[0])}. Give zeros for a client that has sent none."
+        )
+    rows = Rows.of("compare", [updates[each] for each in population.ids], population.n_clients)
+    for each, is_finite in zip(population.ids, finite_rows(rows.flat), strict=True):
+        if not is_finite:
+            raise DesignError(
+                f"compare: updates must be finite; that of client {brief(each)} is not. Drop the "
+                f"client, or give zeros."
+            )
+    return checked_updates("compare", as_numpy(rows.flat), population.n_clients)
+
+
+def _moved(rows: NDArray[np.floating], places: NDArray[np.int64]) -> NDArray[np.floating]:
+    """Return the rows at these places; without a copy where all stay."""
+    return rows if np.array_equal(places, np.arange(len(places))) else rows[places]
+
+
+def _check_known(name: str, given: Mapping[Any, Any], population: Population) -> None:
+    known = set(population.ids)
+    for each in given:
+        if each not in known:
+            raise PopulationError(
+                f"compare: {name} has an entry for {brief(each)}, which is no client's id. Use the "
+                f"ids of sizes."
+            )
+
+
+def _new_axes(owner: str, *, shown: bool) -> Axes:
+    """Return the axes of a new figure; one that is shown belongs to pyplot, as notebooks need."""
+    if shown:
+        figure = import_extra("matplotlib.pyplot", extra="report", owner=owner).figure
+    else:
+        figure = import_extra("matplotlib.figure", extra="report", owner=owner).Figure
+    axes: Axes = figure(figsize=SIZE, layout="constrained").add_subplot()
+    return axes
+
+
+def _reason(error: DesignError) -> str:
+    """Return what an error says, without its owner: the design's name stands before it."""
+    owner, _, reason = str(error).partition(": ")
+    return reason if owner.isidentifier() else str(error)
+
+
+def _have(rows: list[Row]) -> str:
+    """Write ``a has``, or ``a, b and c have``."""
+    *before, last = [row.label for row in rows]
+    return f"{', '.join(before)} and {last} have" if before else f"{last} has"
+
+
+def _number(value: object) -> object:
+    return np.nan if value is None else value

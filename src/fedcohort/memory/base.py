@@ -1,0 +1,318 @@
+"""What every memory of the clients is: rows h, recorded by round, and the aggregate they steady."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedcohort._arguments import brief
+from fedcohort._display import short_repr
+from fedcohort._updates import LARGEST, Array, as_numpy, like, usable_rows
+from fedcohort.errors import MemoryOfUpdatesError
+from fedcohort.population import IMPORTANCE_TOLERANCE
+
+
+class Memory(ABC):
+    """What is remembered of the clients; h is ``shrink`` times that.
+
+    Designs that learn read ``updates``; the difference estimator aggregates with h
+    (:meth:`aggregate`). Nothing changes but by ``record``, ``reweigh`` and ``rearrange``: in a
+    round h is what it was before the draw.
+
+    Parameters
+    ----------
+    n_clients
+        How many clients there are.
+    zeros
+        Shape (dimension,), of the kind, type and device that updates have.
+    importance
+        p, shape (n_clients,): at least 0, and 1 together; needed to aggregate.
+    shrink
+        The part of what is remembered that is used.
+    """
+
+    def __init__(
+        self, n_clients: int, zeros: Array, *, importance: ArrayLike | None, shrink: float
+    ) -> None:
+        shape = tuple(getattr(zeros, "shape", ()))
+        if len(shape) != 1 or "float" not in str(getattr(zeros, "dtype", "")):
+            raise self._error(
+                f"a memory needs a flat model of floats, all 0; got shape {shape}. Pass "
+                f"numpy.zeros(model.size)."
+            )
+        self.n_clients, self._zeros, self._shrink = n_clients, zeros, shrink
+        self._importance = None if importance is None else self._shares(importance)
+
+    @property
+    @abstractmethod
+    def updates(self) -> NDArray[np.floating]:
+        """What is remembered of each client, zero before the first; shape (n_clients, width)."""
+
+    def record(self, clients: object, updates: Any, *, round_: int = 0) -> None:
+        """Remember one update per client.
+
+        Parameters
+        ----------
+        clients
+            Positions, each once.
+        updates
+            One row of ``dimension`` numbers for each of them.
+        round_
+            When they were sent, from 0.
+
+        Raises
+        ------
+        MemoryOfUpdatesError
+            Where one cannot be used; nothing is recorded then.
+        """
+        positions = self._positions(clients)
+        rows = self._rows(updates, len(positions))
+        self._check_finite(positions, rows)
+        self._record(positions, rows, self._round(round_))
+
+    def aggregate(
+        self, clients: NDArray[np.int64], weights: NDArray[np.float64], updates: Array
+    ) -> Array:
+        r"""Return :math:`v = \sum_i w_i (\Delta_i - h_i) + \sum_j p_j h_j`, shape (dimension,).
+
+        ``updates`` has one row for each of ``clients``.
+        """
+        positions = self._positions(clients)
+        self._check_kind(updates)
+        self._check_shape(updates, len(positions))
+        weighed = like(weights, updates)
+        if self._shrink == 0:
+            return weighed @ updates
+        return weighed @ (updates - self.of(positions)) + self.expected()
+
+    def of(self, clients: NDArray[np.int64]) -> Array:
+        """Return h of these clients, shape (len(clients), dimension)."""
+        return self._shrink * self._remembered(clients)
+
+    def expected(self) -> Array:
+        """Return the sum of p h over all clients, shape (dimension,)."""
+        self._shared()
+        return self._shrink * self._mean()
+
+    @property
+    def dimension(self) -> int:
+        """How many numbers an update has."""
+        return int(self._zeros.shape[0])
+
+    @property
+    def zeros(self) -> Array:
+        """A flat model of zeros, of the kind, type and device that updates have."""
+        return self._zeros
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in use."""
+        return sum(int(array.nbytes) for array in self._arrays().values())
+
+    def reweigh(self, importance: ArrayLike) -> None:
+        """Take another p; a client with p = 0 is away, and stays remembered."""
+        shares = self._shares(importance)
+        # Summed again, the mean would differ in its last digits.
+        if self._importance is None or not np.array_equal(shares, self._importance):
+            self._importance = shares
+            self._reweigh()
+
+    def rearrange(self, order: NDArray[np.int64]) -> None:
+        """Move to other positions: ``order`` gives each client's old one, -1 for a new client.
+
+        Clients that are not in ``order`` are forgotten, and the others share their p; new ones
+        have p = 0 until ``reweigh``.
+        """
+        is_known, n_before = order >= 0, self.n_clients
+        forgets = np.count_nonzero(is_known) < n_before
+        if self._importance is not None:
+            before, self._importance = self._importance, np.zeros(len(order))
+            self._importance[is_known] = before[order[is_known]]
+            if forgets:
+                # p stays a share of 1: a state is refused otherwise.
+                total = self._importance.sum()
+                self._importance = (
+                    self._importance / total if total else np.full(len(order), 1 / len(order))
+                )
+        self.n_clients = len(order)
+        self._rearrange(order, is_known)
+        if forgets and self._importance is not None:
+            self._reweigh()
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return everything that is to be kept, as numpy arrays."""
+        kept = {name: as_numpy(array).copy() for name, array in self._arrays().items()}
+        return kept if self._importance is None else {"importance": self._importance.copy(), **kept}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what :meth:`state` gave; where something in it cannot be used, change nothing.
+
+        Raises
+        ------
+        MemoryOfUpdatesError
+            Where an array is missing, of another shape, or not finite.
+        """
+        needed = {name: tuple(array.shape) for name, array in self._arrays().items()}
+        if self._importance is not None:
+            needed["importance"] = self._importance.shape
+        found = {
+            name: array.shape
+            for name, array in state.items()
+            if isinstance(array, np.ndarray) and array.dtype.kind in "iufb"
+        }
+        if any(found.get(name) != shape for name, shape in needed.items()):
+            raise self._error(
+                f"the memory's state must have numbers of shapes {needed}; got {found}. Restore it "
+                f"with the clients, the model and the settings of its own."
+            )
+        shares = None if self._importance is None else self._shares(state["importance"])
+        if invalid := [name for name in self._arrays() if not self._can_take(name, state[name])]:
+            raise self._error(
+                f"{invalid[0]} of the memory's state must be finite and in its range. Pass what "
+                f"state() gave."
+            )
+        self._importance = shares
+        self._take(state)
+
+    def __repr__(self) -> str:
+        return short_repr(
+            self, n_clients=self.n_clients, dimension=self.dimension, shrink=self._shrink
+        )
+
+    def _can_take(self, name: str, array: NDArray[Any]) -> bool:
+        """Whether an array of a state, of the right shape, can be taken over."""
+        with np.errstate(over="ignore"):
+            kept = as_numpy(like(array, self._arrays()[name]))
+        return bool(usable_rows(kept.reshape(1, -1)).all())
+
+    def _rows(self, updates: Any, n: int) -> Array:
+        """Return updates as rows of the memory's own type; refuse what are none."""
+        self._check_kind(updates)
+        self._check_shape(updates, n)
+        with np.errstate(over="ignore"):
+            return like(updates, self._zeros)
+
+    def _check_kind(self, updates: Any) -> None:
+        if isinstance(updates, np.ndarray) != isinstance(self._zeros, np.ndarray):
+            raise self._error(
+                f"this memory is of {type(self._zeros).__name__}s; got updates as "
+                f"{type(updates).__name__}. Make the memory with zeros of the updates' kind."
+            )
+
+    def _check_shape(self, updates: Any, n: int) -> None:
+        shape = tuple(getattr(updates, "shape", ()))
+        if shape != (n, self.dimension):
+            raise self._error(
+                f"this memory is for updates of shape ({n}, {self.dimension}), one row per client; "
+                f"got {shape}. Make a memory for each model."
+            )
+
+    def _check_finite(self, clients: NDArray[np.int64], rows: Array) -> None:
+        usable = usable_rows(rows)
+        if not usable.all():
+            client = clients[np.argmin(usable)]
+            raise self._error(
+                f"updates must be finite {str(self._zeros.dtype).removeprefix('torch.')} numbers "
+                f"below {LARGEST:g}; client {client}'s is not. Leave the client out, and keep what "
+                f"it sent before."
+            )
+
+    def _positions(self, clients: object) -> NDArray[np.int64]:
+        """Validate distinct positions of clients."""
+        try:
+            positions = np.asarray(clients)
+        except ValueError:  # rows of different lengths
+            positions = np.empty((0, 0))
+        whole = positions.ndim == 1 and (positions.dtype.kind in "iu" or positions.size == 0)
+        if (
+            not whole
+            or len(np.unique(positions)) < len(positions)
+            or (positions.size and not 0 <= positions.min() <= positions.max() < self.n_clients)
+        ):
+            raise self._error(
+                f"clients must be distinct numbers from 0 to {self.n_clients - 1}; got "
+                f"{brief(clients)}. Name each client once, by its position."
+            )
+        return positions.astype(np.int64)
+
+    def _round(self, round_: object) -> int:
+        """Validate a round."""
+        is_whole = isinstance(round_, (int, np.integer)) and not isinstance(round_, bool)
+        if not is_whole or not 0 <= round_ < 2**63:  # type: ignore[operator]
+            raise self._error(
+                f"round_ must be a whole number of at least 0 and below 2^63; got {brief(round_)}. "
+                f"Count rounds from 0."
+            )
+        return int(round_)  # type: ignore[call-overload, no-any-return]
+
+    def _shares(self, importance: ArrayLike) -> NDArray[np.float64]:
+        """Copy importances; refuse what is not one share of 1 per client."""
+        try:
+            given = np.array(importance)
+            shares = given.astype(np.float64) if given.dtype.kind in "iuf" else np.empty(0)
+        except (ValueError, TypeError):
+            shares = np.empty(0)
+        total = float(shares.sum()) if shares.shape == (self.n_clients,) else math.nan
+        # Written so that NaN does not pass.
+        if not (abs(total - 1) <= IMPORTANCE_TOLERANCE and shares.min(initial=0.0) >= 0):
+            raise self._error(
+                f"importance must be one share for each of the {self.n_clients} clients, at least "
+                f"0 and 1 together; got shape {shares.shape} with the sum {shares.sum():g}. Pass "
+                f"population.importance, 0 for those that are away, and rearrange the memory "
+                f"where clients are new."
+            )
+        return shares
+
+    def _shared(self) -> NDArray[np.float64]:
+        """Return p; refuse where nobody gave it."""
+        if self._importance is None:
+            raise self._error(
+                "needs the clients' importance to aggregate; got none. Pass "
+                "importance=population.importance, or call reweigh."
+            )
+        return self._importance
+
+    @classmethod
+    def _error(cls, sentence: str) -> MemoryOfUpdatesError:
+        return MemoryOfUpdatesError(f"{cls.__name__}: {sentence}")
+
+    @abstractmethod
+    def _record(self, clients: NDArray[np.int64], updates: Array, round_: int) -> None:
+        """Remember updates that fit, in the memory's own type."""
+
+    @abstractmethod
+    def _reweigh(self) -> None:
+        """Go on with another importance."""
+
+    @abstractmethod
+    def _rearrange(self, order: NDArray[np.int64], is_known: NDArray[np.bool_]) -> None:
+        """Move to other positions."""
+
+    @abstractmethod
+    def _arrays(self) -> dict[str, Array]:
+        """Return all that changes, by name."""
+
+    @abstractmethod
+    def _take(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take over copies of arrays of the right shapes."""
+
+    @abstractmethod
+    def _remembered(self, clients: NDArray[np.int64]) -> Array:
+        """Return what is remembered of these clients, before it is shrunk."""
+
+    @abstractmethod
+    def _mean(self) -> Array:
+        """Return the importance-weighted mean of what is remembered."""
+
+
+def n_shares(importance: ArrayLike) -> int:
+    """Return how many clients these shares are of; at least 1."""
+    try:
+        return max(len(np.atleast_1d(np.asarray(importance))), 1)
+    except ValueError:  # rows of different lengths
+        return 1

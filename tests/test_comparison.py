@@ -1,0 +1,518 @@
+"""fedcohort.compare: what each design would do for these clients."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedcohort import (
+    Comparison,
+    Multinomial,
+    Population,
+    Recipe,
+    Selector,
+    SizeClustered,
+    UpdateMemory,
+    compare,
+    diagnostics,
+    recipe,
+)
+from fedcohort._comparison_table import in_seconds, short
+from fedcohort.designs import Design, Knowledge, MultinomialDesign
+from fedcohort.errors import DesignError, FedcohortError, InputError, MissingExtraError
+from fedcohort.streams import Stream, stream
+from fedcohort.synthetic import clustered_updates
+from populations import CIFAR_SIZES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+CITIES = {"Nice": 5, "Lyon": 3, "Brest": 2}
+#: Recipes that a selector without signals builds.
+BUILT = (
+    "uniform,cohort-mean,multinomial,poisson,size,similarity,tournament,auto,balanced,stratified"
+)
+
+
+@dataclass(frozen=True)
+class Counted(Recipe):
+    """Multinomial sampling that counts how often it is built."""
+
+    name: ClassVar[str] = "counted"
+    learns: ClassVar[bool] = True
+    builds: ClassVar[list[int]] = []
+
+    shift: int = 0
+
+    def design(self, population: Population, known: Knowledge) -> Design:
+        self.builds.append(0 if known.memory is None else known.memory.updates.shape[1])
+        return MultinomialDesign(population, self.cohort_size)
+
+
+@pytest.fixture
+def updates() -> NDArray[np.float32]:
+    return clustered_updates(len(CIFAR_SIZES), seed=0)
+
+
+def test_the_numbers_are_those_of_the_diagnostics(updates: NDArray[np.float32]) -> None:
+    found = compare(CIFAR_SIZES, 10, designs="uniform,multinomial,size,tournament", updates=updates)
+
+    multinomial = found.rows["multinomial"].design
+    for row in found.rows.values():
+        weights = diagnostics.weight_variance(row.design).sum()
+        assert row.unbiased is row.design.unbiased
+        assert row.bias == np.abs(diagnostics.bias(row.design)).sum()
+        assert row.weight_variance == weights
+        assert row.weight_variance_ratio == (
+            weights / diagnostics.weight_variance(multinomial).sum()
+        )
+        chances = diagnostics.inclusion_probability(row.design)
+        assert row.smallest_inclusion == chances.min()
+        assert row.mean_inclusion == found.population.importance @ chances
+        assert row.expected_distinct == diagnostics.expected_distinct(row.design)
+        assert row.max_count == diagnostics.max_count(row.design).max()
+        variance = diagnostics.aggregate_variance(row.design, updates)
+        assert row.aggregate_variance == variance
+        assert row.aggregate_variance_ratio == (
+            variance / diagnostics.aggregate_variance(multinomial, updates)
+        )
+        assert (row.aggregate_variance_exact, row.aggregate_variance_standard_error) == (True, 0.0)
+        assert min(row.build_seconds, row.draw_seconds) > 0
+
+
+def test_what_has_no_formula_is_marked_as_estimated(updates: NDArray[np.float32]) -> None:
+    found = compare(CIFAR_SIZES, 10, designs="balanced", updates=updates)
+
+    row = found.rows["balanced"]
+    assert row.aggregate_variance_exact is False
+    assert row.aggregate_variance is not None
+    assert row.aggregate_variance_standard_error is not None
+    assert 0 < row.aggregate_variance_standard_error < row.aggregate_variance
+    assert f"~{short(row.aggregate_variance)}" in repr(found)
+    assert "smallest V: about " in found.answer
+
+
+@pytest.mark.parametrize("name", BUILT.split(","))
+def test_each_design_is_the_first_round_of_a_selector(name: str) -> None:
+    groups = [k % 4 for k in range(len(CIFAR_SIZES))]
+
+    row = compare(CIFAR_SIZES, 10, designs=name, groups=groups, seed=5).rows[name]
+
+    selector = Selector(row.recipe, CIFAR_SIZES, groups=groups, seed=5)
+    drawn, own = selector.draw(), row.design.draw(stream(5, use=Stream.COHORT))
+    assert drawn.clients.tolist() == own.clients.tolist()
+    assert drawn.weights.tolist() == own.weights.tolist()
+    assert selector.design is not None
+    expected = selector.design.inclusion_probability()
+    assert row.design.inclusion_probability().tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("name", ["similarity", "tournament", "auto", "balanced", "divfl"])
+def test_with_updates_it_is_what_a_selector_that_remembers_them_builds(
+    name: str, updates: NDArray[np.float32]
+) -> None:
+    memory = UpdateMemory(*updates.shape)
+    memory.record(range(len(updates)), updates, round_=0)
+
+    row = compare(CIFAR_SIZES, 10, designs=name, updates=updates, seed=5).rows[name]
+
+    design = Selector(row.recipe, CIFAR_SIZES, seed=5).next_design(memory=memory)
+    rounds = [each.draw(stream(5, use=Stream.COHORT)) for each in (row.design, design)]
+    assert rounds[0].clients.tolist() == rounds[1].clients.tolist()
+    assert row.max_count == design.max_count().max()
+
+
+def test_norms_of_the_updates_answer_a_recipe_that_asks_for_them() -> None:
+    """Norms 3 and 1, equal sizes, one draw: chances 3/4 and 1/4."""
+    row = compare([1, 1], 1, "norm-optimal", updates=[[3.0], [-1.0]]).rows["norm-optimal"]
+
+    assert row.design.inclusion_probability().tolist() == [0.75, 0.25]
+
+
+def test_a_recipe_of_ones_own_is_built_once_and_on_the_updates() -> None:
+    Counted.builds.clear()
+
+    found = compare([5, 3, 2], 2, designs=[Counted(2), "size"], updates=np.eye(3))
+
+    assert Counted.builds == [3]
+    assert list(found.rows) == ["counted", "size"]
+    assert found.rows["counted"].weight_variance_ratio == 1.0
+
+
+def test_a_recipe_made_from_a_function_is_marked_as_estimated() -> None:
+    @recipe
+    def largest(population: Population, known: Knowledge, rng: np.random.Generator) -> list[int]:
+        return [int(np.argmax(population.sizes))]
+
+    found = compare([5, 3, 2], 1, [largest(1), "size"])
+
+    assert [row.weights_exact for row in found.rows.values()] == [False, True]
+    line = next(line for line in repr(found).splitlines() if line.startswith("largest"))
+    assert line.split()[:4] == ["largest", "~1.000", "~0", "~0"]
+    assert "~            no formula" in repr(found)
+    assert "~" not in repr(compare([5, 3, 2], 1, "size"))
+
+
+def test_recipes_are_labelled_as_the_command_line_writes_them() -> None:
+    recipes = [SizeClustered(2, whole_rows_first=True), Counted(2, shift=3), Multinomial(1)]
+
+    found = compare([5, 3, 2], 2, designs=recipes)
+
+    assert list(found.rows) == [
+        "size:whole_rows_first",
+        "counted:shift=3",
+        "multinomial (m=1)",
+    ]
+    assert [row.recipe for row in found.rows.values()] == recipes
+    assert found.rows["multinomial (m=1)"].weight_variance_ratio == pytest.approx(2.0)
+
+
+def test_a_mapping_gives_designs_their_labels() -> None:
+    found = compare([5, 3, 2], 2, designs={"mine": Counted(2), "theirs": "size:whole_rows_first"})
+
+    assert list(found.rows) == ["mine", "theirs"]
+    assert found.rows["theirs"].recipe == SizeClustered(2, whole_rows_first=True)
+
+
+@pytest.mark.parametrize(
+    "designs", ["size,multinomial", " size , multinomial", ("size", "multinomial")]
+)
+def test_names_are_taken_as_on_the_command_line(designs: str | tuple[str, ...]) -> None:
+    assert list(compare([5, 3, 2], 2, designs).rows) == ["size", "multinomial"]
+
+
+def test_one_recipe_needs_no_list() -> None:
+    assert list(compare([5, 3, 2], 2, SizeClustered(2)).rows) == ["size"]
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[5, 3, 2], np.array([5, 3, 2]), CITIES, Population([5, 3, 2], ids=["Nice", "Lyon", "Brest"])],
+)
+def test_sizes_are_a_list_an_array_a_mapping_or_a_population(
+    sizes: list[int] | NDArray[np.int64] | dict[str, int] | Population,
+) -> None:
+    found = compare(sizes, 2, "size")
+
+    assert found.population.total == 10
+    assert found.rows["size"].weight_variance == pytest.approx(0.12)
+
+
+@pytest.mark.parametrize("by_id", [True, False])
+def test_updates_belong_to_the_clients_in_the_order_of_the_sizes(by_id: bool) -> None:
+    """Ids are sorted inside; one draw and one odd client: V is p (1 - p) of that client."""
+    sizes, rows = {"b": 5, "a": 1, "7": 2}, [[1.0], [0.0], [0.0]]
+    updates = dict(zip(sizes, rows, strict=True)) if by_id else rows
+
+    row = compare(sizes, 1, "multinomial", updates=updates).rows["multinomial"]
+
+    assert row.aggregate_variance == 15 / 64
+
+
+def test_an_update_by_id_may_be_a_list_of_arrays() -> None:
+    found = compare(
+        {"a": 1, "b": 1}, 1, "multinomial",
+        updates={"b": [np.ones((2, 2)), np.zeros(1)], "a": [np.zeros((2, 2)), np.zeros(1)]},
+    )  # fmt: skip
+
+    assert found.dimension == 5
+    assert found.rows["multinomial"].aggregate_variance == 1.0
+
+
+@pytest.mark.parametrize("groups", [["s", "n", "n"], {"Lyon": "n", "Brest": "n", "Nice": "s"}])
+def test_with_groups_the_designs_that_need_them_join(groups: list[str] | dict[str, str]) -> None:
+    found = compare(CITIES, 2, groups=groups)
+
+    assert list(found.rows)[-2:] == ["stratified", "target"]
+    assert dict(zip(found.population.ids, found.population.groups or (), strict=True)) == {
+        "Nice": "s",
+        "Lyon": "n",
+        "Brest": "n",
+    }
+
+
+def test_a_design_that_cannot_be_built_is_left_out_with_a_reason() -> None:
+    found = compare([5, 3, 2], 4)
+
+    assert list(found.rows) == ["multinomial", "size", "size:whole_rows_first"]
+    assert list(found.left_out) == ["uniform", "uniform:unbiased", "poisson"]
+    assert found.left_out["poisson"].startswith("draws without replacement, so cohort_size must")
+
+
+def test_a_design_that_was_asked_for_and_cannot_be_built_is_an_error() -> None:
+    with pytest.raises(DesignError, match="at most the 3 clients of positive size; got 4"):
+        compare([5, 3, 2], 4, designs="poisson,size")
+
+
+def test_the_same_seed_gives_the_same_numbers() -> None:
+    def inclusion(seed: int | np.random.Generator | None) -> float:
+        return compare(CIFAR_SIZES, 7, "similarity", seed=seed).rows["similarity"].mean_inclusion
+
+    assert inclusion(1) == inclusion(1) != inclusion(2)
+    assert inclusion(np.random.default_rng(3)) == inclusion(np.random.default_rng(3))
+    assert 0 < inclusion(None) < 1
+
+
+@pytest.mark.parametrize(
+    ("designs", "updates", "answer"),
+    [
+        (
+            "multinomial,size",
+            None,
+            "Of these unbiased designs, size has the smallest weight variance: 61.3 % below "
+            "multinomial's.",
+        ),
+        (
+            "size,multinomial,size:whole_rows_first,poisson",
+            None,
+            "Of these unbiased designs, size, size:whole_rows_first and poisson have the smallest "
+            "weight variance: 61.3 % below multinomial's.",
+        ),
+        ("uniform", None, "None of these designs is unbiased."),
+        (
+            "uniform,multinomial",
+            None,
+            "None of these unbiased designs has a smaller weight variance than multinomial.",
+        ),
+        (
+            "size",
+            np.ones((3, 2)),
+            "Multinomial's V is 0 already: no design can lower it.",
+        ),
+        (
+            "multinomial,size",
+            [[1.0], [0.0], [0.0]],
+            "Of these unbiased designs, size has the smallest V: 100 % below multinomial's.",
+        ),
+    ],
+)
+def test_the_answer_names_the_unbiased_design_that_varies_least(
+    designs: str, updates: object, answer: str
+) -> None:
+    assert compare(CITIES, 2, designs, updates=updates).answer == answer  # type: ignore[arg-type]
+
+
+def test_the_repr_is_the_table_at_80_columns(updates: NDArray[np.float32]) -> None:
+    found = compare(CIFAR_SIZES, 10, updates=updates)
+
+    lines = repr(found).splitlines()
+    assert lines[0] == "10 draws from 100 clients, 48500 samples, updates of 64 numbers"
+    assert max(map(len, lines)) <= 80
+    assert found.answer in " ".join(lines)
+    tournament, row = found.rows["tournament"], next(x for x in lines if x.startswith("tournam"))
+    values = (tournament.aggregate_variance, tournament.aggregate_variance_ratio)
+    assert row.split()[:4] == ["tournament", *map(short, values), "none"]
+
+
+def test_a_notebook_shows_an_escaped_table() -> None:
+    html = compare(CITIES, 2, designs={"<b>": "size", "md": "multinomial"})._repr_html_()
+
+    assert html.count("<tr>") == 3
+    assert "<td>&lt;b&gt;</td><td>none</td><td>0.12</td>" in html
+
+
+def test_the_frame_has_a_row_per_design_and_nan_for_no_number() -> None:
+    pytest.importorskip("pandas")
+
+    frame = compare([5], 1, designs="multinomial,size").to_frame()
+
+    assert frame["design"].tolist() == ["multinomial", "size"]
+    assert frame["weight_variance"].tolist() == [0.0, 0.0]
+    assert frame["weight_variance_ratio"].isna().all()
+    assert not [name for name in frame.columns if name.startswith("aggregate")]
+
+
+def test_without_pandas_the_frame_is_a_dict_of_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    found = compare(CITIES, 2, designs="multinomial,size", updates=np.eye(3))
+
+    columns = found.to_frame()
+
+    assert list(columns) == [
+        "design",
+        "unbiased",
+        "bias",
+        "weight_variance",
+        "smallest_inclusion",
+        "mean_inclusion",
+        "expected_distinct",
+        "max_count",
+        "weight_variance_ratio",
+        "weights_exact",
+        "aggregate_variance",
+        "aggregate_variance_exact",
+        "aggregate_variance_standard_error",
+        "aggregate_variance_ratio",
+        "build_seconds",
+        "draw_seconds",
+    ]
+    assert columns["design"].tolist() == ["multinomial", "size"]
+    assert columns["max_count"].tolist() == [2, 1]
+    assert columns["aggregate_variance"][0] == found.rows["multinomial"].aggregate_variance
+
+
+def test_progress_sees_every_design_in_turn() -> None:
+    seen = []
+
+    def progress(labels: list[str]) -> Iterator[str]:
+        for label in labels:
+            seen.append(label)
+            yield label
+
+    compare([5, 3, 2], 2, designs="size,multinomial", progress=progress)
+
+    assert seen == ["size", "multinomial"]
+
+
+def test_comparing_needs_neither_rich_nor_matplotlib_and_prints_nothing() -> None:
+    program = (
+        "import sys, fedcohort; repr(fedcohort.compare([5, 3, 2], 2)); "
+        "assert not {'rich', 'typer', 'matplotlib', 'pandas'} & set(sys.modules)"
+    )
+
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sizes": "x"}, "sizes must be a flat list of whole numbers"),
+        ({"sizes": {}}, "sizes must be a flat list of whole numbers.*got nothing"),
+        ({"sizes": {(1, 2): 5}}, r"compare: ids must be strings or integers; got \(1, 2\)"),
+        ({"cohort_size": "three"}, "compare: cohort_size must be a whole number.*'three'"),
+        ({"cohort_size": 0}, "compare: cohort_size must be a whole number of at least 1; got 0"),
+        ({"seed": -1}, "compare: seed must be a whole number of at least 0"),
+        ({"designs": "siz"}, "unknown design 'siz'.*Did you mean 'size'?"),
+        ({"designs": ["size:rows=1"]}, "unknown key 'rows'"),
+        ({"designs": []}, "compare: designs must name at least one design; got none"),
+        ({"designs": {}}, "compare: designs must name at least one design; got none"),
+        ({"designs": 3}, "compare: designs must be recipes or their names; got 3"),
+        ({"designs": [SizeClustered]}, "compare: designs must be recipes or their names; got"),
+        ({"designs": {1: "size"}}, "compare: labels of designs must be strings; got 1"),
+        ({"designs": "size,size"}, "compare: 'size' comes twice in designs"),
+        ({"designs": "target"}, "needs the group of every client"),
+        ({"designs": "power-of-choice"}, "needs the signal 'loss'"),
+        ({"updates": [[1.0], [np.nan], [2.0]]}, "updates must be finite.*client 1"),
+        ({"updates": [1.0, 2.0, 3.0]}, r"shape \(3, dimension\)"),
+        ({"updates": np.zeros((2, 4))}, r"shape \(3, dimension\).*of shape \(2, 4\)"),
+        ({"updates": "abc"}, r"compare: updates must be real numbers"),
+        ({"updates": {0: [1.0], 1: [2.0]}}, "must have one for every client; 1 are missing.*of 2"),
+        ({"updates": {0: [1.0], 1: [2.0], 7: [0.0]}}, "updates has an entry for 7, which is no"),
+        ({"updates": {0: [1.0], 1: [np.inf], 2: [0.0]}}, "finite; that of client 1 is not"),
+        ({"updates": {0: [1.0], 1: [1.0, 2.0], 2: [0.0]}}, "shape"),
+        ({"groups": ["a", "b"]}, "groups must be one label per client, 3; got 2"),
+        ({"groups": {5: "a"}}, "groups has an entry for 5, which is no client's id"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_one_sentence(
+    arguments: dict[str, object], message: str
+) -> None:
+    with pytest.raises(FedcohortError, match=message) as refusal:
+        compare(**{"sizes": [5, 3, 2], "cohort_size": 2, **arguments})  # type: ignore[arg-type]
+
+    assert "\n" not in str(refusal.value)
+
+
+def test_short_numbers_and_times() -> None:
+    numbers = [0, 0.12345, 1.0, 409999990.055, 1.23e-5, 9.9721, 1e-3, 1.26e-12, None]
+
+    assert [short(number) for number in numbers] == [
+        "0",
+        "0.123",
+        "1",
+        "4.1e8",
+        "1.2e-5",
+        "9.97",
+        "1e-3",
+        "1e-12",
+        "-",
+    ]
+    assert [in_seconds(s) for s in (2.0, 1.0, 5e-3, 0.181, 5e-6, 9.9996e-4, 123.4)] == [
+        "2 s",
+        "1 s",
+        "5 ms",
+        "181 ms",
+        "5 us",
+        "1 ms",
+        "123 s",
+    ]
+
+
+class TestPlot:
+    """Comparison.plot: the chance to be in the cohort against the client's size."""
+
+    @pytest.fixture(autouse=True)
+    def _needs_matplotlib(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("matplotlib", reason="the extra 'report' is not installed")
+        monkeypatch.setenv("MPLBACKEND", "agg")
+
+    def test_chances_are_drawn_against_sizes_for_each_design(self, tmp_path: Path) -> None:
+        found = compare([*CIFAR_SIZES, 0], 10, {"md": "multinomial", "fedavg": "uniform"})
+
+        axes = found.plot(tmp_path / "chances.png")
+
+        assert [line.get_label() for line in axes.lines] == ["md", "fedavg"]
+        sizes, chances = map(np.asarray, axes.lines[0].get_data())
+        assert sizes.tolist() == [100, 250, 500, 750, 1000]
+        inclusion = diagnostics.inclusion_probability(found.rows["md"].design)
+        expected = [float(f"{inclusion[CIFAR_SIZES.index(size)]:.3g}") for size in sizes]
+        assert chances.tolist() == pytest.approx(expected, rel=1e-12)
+        assert (axes.get_xscale(), axes.get_yscale()) == ("linear", "linear")
+        assert [file.name for file in tmp_path.iterdir()] == ["chances.png"]
+        assert (tmp_path / "chances.png").read_bytes().startswith(b"\x89PNG")
+
+    def test_sizes_of_many_orders_get_a_logarithmic_axis(self) -> None:
+        axes = _drawn(compare([1, 10, 1000], 2, "multinomial"))
+
+        assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+
+    def test_small_chances_are_not_rounded_away(self) -> None:
+        axes = _drawn(compare(np.arange(1, 50_001), 10, "multinomial"))
+
+        _, chances = map(np.asarray, axes.lines[0].get_data())
+        assert chances.min() == pytest.approx(8e-9, rel=0.01)
+
+    def test_a_client_that_is_never_drawn_has_chance_0(self) -> None:
+        axes = _drawn(compare([5, 3, 2], 1, "cohort-mean"))
+
+        _, chances = map(np.asarray, axes.lines[0].get_data())
+        assert sorted(chances) == [0, 0, 1]
+
+    def test_without_axes_a_new_figure_is_shown(self) -> None:
+        from matplotlib import pyplot
+
+        axes = compare([5, 3, 2], 1).plot()
+
+        assert axes.figure is pyplot.gcf()
+        pyplot.close()
+
+    def test_another_suffix_is_refused_before_anything_is_drawn(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"Comparison.plot: path must end in .png, .svg, .pdf"):
+            compare([5, 3, 2], 1).plot(tmp_path / "x.gif")
+
+        assert not list(tmp_path.iterdir())
+
+
+def test_without_matplotlib_a_plot_is_refused_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+
+    with pytest.raises(MissingExtraError, match=r"Comparison.plot: needs matplotlib.*\[report\]"):
+        compare([5, 3, 2], 1).plot()
+
+
+def _drawn(found: Comparison) -> "Axes":
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    assert found.plot(ax=axes) is axes
+    return axes
