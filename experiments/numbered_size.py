@@ -34,4 +34,5 @@ class NumberedSize(Recipe):
     name: ClassVar[str] = "numbered-size"
 
     def design(self, population: Population, known: Knowledge) -> NumberedSizeDesign:
+        """Make the design."""
         return NumberedSizeDesign(population, self.cohort_size)

@@ -286,7 +286,7 @@ def _labelled(
 def _pairs(designs: object, cohort_size: int) -> Iterator[tuple[object, object]]:
     if isinstance(designs, str):
         designs = designs.split(",")
-    elif isinstance(designs, Recipe) or not isinstance(designs, Iterable):
+    elif isinstance(designs, Recipe) or not np.iterable(designs):
         designs = [designs]
     if isinstance(designs, Mapping):
         yield from designs.items()

@@ -31,7 +31,7 @@ def test_who_is_drawn_trains_and_is_learned_from(
     federation, population = Federation(), Population(SIZES)
     known = np.zeros((len(SIZES), sketch or DIMENSION), dtype=np.float32)
     shorten = CountSketch(DIMENSION, sketch, seed=0) if sketch else None
-    memory = UpdateMemory(len(SIZES), DIMENSION, sketch)
+    memory = UpdateMemory(len(SIZES), DIMENSION, sketch=sketch)
     cohorts = []
     for number in range(8):
         federation.grid.asked.clear()

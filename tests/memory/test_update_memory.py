@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedcohort import Population, Tournament
+from fedcohort import Population, SimilarityClustered, Tournament, aggregate
 from fedcohort.designs import TournamentDesign
 from fedcohort.errors import MemoryOfUpdatesError
 from fedcohort.memory import CountSketch, UpdateMemory
@@ -44,7 +44,11 @@ def test_what_is_remembered_cannot_be_changed_from_outside() -> None:
 @pytest.mark.parametrize(
     ("clients", "updates", "message"),
     [
-        ([0], [[1.0, np.nan]], "updates must be finite float32 numbers; client 0's is not"),
+        (
+            [0],
+            [[1.0, np.nan]],
+            "updates must be finite float32 numbers below .*; client 0's is not",
+        ),
         ([1], np.array([[1e39, 0.0]]), "client 1's is not"),
         ([0], [[1.0]], r"needs 1 updates of 2 numbers, one per client; got 1 of shapes \[\(1,\)\]"),
         ([0, 1], [[1.0, 2.0]], "needs 2 updates of 2 numbers"),
@@ -63,7 +67,7 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_recorded(
     memory = UpdateMemory(2, 2)
 
     with pytest.raises(MemoryOfUpdatesError, match=message):
-        memory.record(clients, updates, round_=0)  # type: ignore[arg-type]
+        memory.record(clients, updates, round_=0)
     assert not memory.updates.any()
     assert not memory.seen.any()
 
@@ -190,9 +194,9 @@ def with_nan(array: np.ndarray) -> np.ndarray:
         {"head": None},
         {"head": np.array("no JSON")},
         {"head": np.array("[]")},
-        {"head": np.array('{"dimension": 2, "sketch": null, "seed": 0, "more": 1}')},
-        {"head": np.array('{"dimension": "2", "sketch": null, "seed": 0}')},
-        {"head": np.array('{"dimension": 2, "sketch": null, "seed": null}')},
+        {"head": np.array('{"dimension": 2, "sketch": null, "seed": 0, "shrink": 1.0, "more": 1}')},
+        {"head": np.array('{"dimension": "2", "sketch": null, "seed": 0, "shrink": 1}')},
+        {"head": np.array('{"dimension": 2, "sketch": null, "seed": null, "shrink": 1}')},
         {"products": np.ones(3)},
         {"products": np.full((3, 3), np.inf)},
         {"changed": None},
@@ -202,7 +206,8 @@ def with_nan(array: np.ndarray) -> np.ndarray:
 def test_what_is_no_state_of_a_memory_is_refused(bad: dict[str, np.ndarray | None]) -> None:
     state = {**seen_memory().state(), **bad}
 
-    with pytest.raises(MemoryOfUpdatesError, match="is not the state of a memory"):
+    message = r"is not the state of a memory|memory's state must|must be a whole number"
+    with pytest.raises(MemoryOfUpdatesError, match=message):
         UpdateMemory.of_state({name: each for name, each in state.items() if each is not None})
 
 
@@ -210,7 +215,7 @@ def test_a_state_with_nan_says_where() -> None:
     state = seen_memory().state()
     state["updates"] = with_nan(state["updates"])
 
-    with pytest.raises(MemoryOfUpdatesError, match="updates is not finite"):
+    with pytest.raises(MemoryOfUpdatesError, match="updates of the memory's state must be finite"):
         UpdateMemory.of_state(state)
 
 
@@ -218,14 +223,18 @@ def test_a_state_with_nan_says_where() -> None:
     "arguments", [(2**62, 2**62), (10**9, 10**9), (3, 10**15, 8), (True, 3), (3, "3"), (2**64, 1)]
 )
 def test_a_memory_that_cannot_be_is_refused(arguments: tuple[int, ...]) -> None:
-    with pytest.raises(MemoryOfUpdatesError, match=r"do not fit into memory|must be a whole number"):
-        UpdateMemory(*arguments)
+    n_clients, dimension, *sketch = arguments
+    with pytest.raises(
+        MemoryOfUpdatesError, match=r"do not fit into memory|must be a whole number"
+    ):
+        UpdateMemory(n_clients, dimension, sketch=sketch[0] if sketch else None)
 
 
 @pytest.mark.parametrize("arguments", [(0, 3), (3, 0), (3, 3, 0)])
 def test_sizes_must_be_positive(arguments: tuple[int, ...]) -> None:
+    n_clients, dimension, *sketch = arguments
     with pytest.raises(MemoryOfUpdatesError, match="at least"):
-        UpdateMemory(*arguments)
+        UpdateMemory(n_clients, dimension, sketch=sketch[0] if sketch else None)
 
 
 def test_only_what_changed_is_multiplied_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,3 +305,50 @@ def test_clients_move_to_other_places_with_their_updates_and_products() -> None:
     assert memory.updates.tolist() == [[5, 6], [0, 0], [7, 8]]
     assert memory.last_seen.tolist() == [4, -1, 5]
     assert memory.products().tolist() == [[61, 0, 83], [0, 0, 0], [83, 0, 113]]
+
+
+def test_one_memory_serves_the_design_and_the_estimator() -> None:
+    population, updates = Population([1, 1, 2]), np.array([[4.0, 0.0], [0.0, 4.0], [2.0, 2.0]])
+    memory = UpdateMemory(3, 2, importance=population.importance)
+    memory.record([0, 1, 2], updates, round_=0)
+    design = SimilarityClustered(1).build(population, memory=memory, rng=0)
+
+    cohort = design.draw(0)
+    moved = aggregate(np.zeros(2), updates[cohort.clients], cohort, memory=memory)
+
+    # Nothing has changed since it was recorded: the estimate is everyone's mean.
+    assert moved.tolist() == (population.importance @ updates).tolist()
+
+
+def test_a_memory_without_importance_or_whole_updates_cannot_aggregate() -> None:
+    one, update = np.array([0]), np.ones((1, 4))
+
+    with pytest.raises(MemoryOfUpdatesError, match="needs the clients' importance to aggregate"):
+        UpdateMemory(2, 4).aggregate(one, np.ones(1), update)
+    with pytest.raises(MemoryOfUpdatesError, match="it keeps sketches of 2 numbers"):
+        UpdateMemory(2, 4, sketch=2, importance=[0.5, 0.5]).aggregate(one, np.ones(1), update)
+
+
+def test_importance_may_come_later() -> None:
+    memory = UpdateMemory(2, 1)
+    memory.record([0], [[4.0]], round_=0)
+
+    memory.reweigh([0.25, 0.75])
+
+    assert memory.expected().tolist() == [1.0]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("importance", [None, [0.25, 0.75]])
+def test_a_state_keeps_types_and_importance(dtype: type, importance: list[float] | None) -> None:
+    memory = UpdateMemory(2, 3, zeros=np.zeros(3, dtype=dtype), importance=importance, shrink=0.5)
+    memory.record([1], [[1.0, 2.0, 1 / 3]], round_=5)
+    memory.products()
+
+    again = UpdateMemory.of_state(memory.state())
+
+    assert again.updates.dtype == dtype
+    assert (again.updates == memory.updates).all()
+    assert (again.products() == memory.products()).all()
+    if importance is not None:
+        assert again.expected().tolist() == memory.expected().tolist()

@@ -20,7 +20,6 @@ from fedcohort.designs import (
     SizeClusteredDesign,
     TargetDesign,
 )
-from fedcohort.designs.base import count_matrix
 from fedcohort.designs.chosen import ChosenDesign
 from fedcohort.designs.recipe import known_updates
 from fedcohort.testing import ContractError, Law, check_design, law_of_rows
@@ -78,26 +77,23 @@ class HasNoSpread(Sound):
 class DrawsFivePercentOff(Sound):
     """Takes the first client for 5 % larger than it is."""
 
-    def sample(self, rng: np.random.Generator, rounds: int) -> csr_array:
+    def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
         sizes = 100 * self.population.sizes
         sizes[0] += sizes[0] // 20
         units = rng.integers(sizes.sum(), size=(rounds, self.cohort_size))
-        clients = np.searchsorted(np.cumsum(sizes), units, side="right")
-        return count_matrix(clients, self.population.n_clients)
+        return np.searchsorted(np.cumsum(sizes), units, side="right")
 
 
 class DrawsAllRoundsAtOnce(Sound):
     """Its numbers depend on how many rounds are asked for."""
 
-    def sample(self, rng: np.random.Generator, rounds: int) -> csr_array:
+    def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
         drawn = np.array([self.plan.draw_clients(rng, 1)[0] for _ in range(rounds)])
-        return count_matrix(
-            drawn[::-1].reshape(rounds, self.cohort_size), self.population.n_clients
-        )
+        return drawn[::-1].reshape(rounds, self.cohort_size)
 
 
 class UsesTheGlobalGenerator(Sound):
-    def sample(self, rng: np.random.Generator, rounds: int) -> csr_array:
+    def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
         random.random()
         return super().sample(rng, rounds)
 

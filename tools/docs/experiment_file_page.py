@@ -10,7 +10,6 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from docstring_entries import as_markdown, entries
-from fedcohort.memory import Difference
 from fedcohort.experiments.data_settings import (
     Dirichlet,
     DirichletDisjoint,
@@ -29,6 +28,7 @@ from fedcohort.experiments.settings import (
     Setting,
     Training,
 )
+from fedcohort.memory import Difference
 from fedcohort.simulation import Devices, LocalTraining, Options
 
 #: The tables of a file, and what each can be.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import field, fields, make_dataclass
 from functools import cached_property
 from inspect import Parameter, signature
-from typing import Any, ClassVar, NamedTuple, final, overload
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -207,6 +207,10 @@ class FunctionRecipe(Recipe):
     function: ClassVar[Choice]
     #: Whether its author claims that E[w] = p.
     unbiased: ClassVar[bool] = False
+
+    if TYPE_CHECKING:  # the function's own parameters
+
+        def __init__(self, cohort_size: int, **settings: Any) -> None: ...
 
     def design(self, population: Population, known: Knowledge) -> FunctionDesign:
         """Make the design whose cohorts the function chooses."""

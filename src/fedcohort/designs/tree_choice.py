@@ -40,6 +40,11 @@ def chosen_tree(
     keeps them.
     """
     check_tree(owner, tree)
+    if products is not None and not callable(products):
+        raise DesignError(
+            f"{owner}: products must be a function that returns all inner products of the updates; "
+            f"got {brief(products)}. Leave it out, or pass memory.products."
+        )
     if (updates is None) == isinstance(tree, str):
         raise DesignError(
             f"{owner}: needs either updates or a tree that is there; got "
@@ -49,7 +54,7 @@ def chosen_tree(
         clients = rng.permutation(np.flatnonzero(masses))
         kind = chosen_kind(owner, tree, len(clients), measure, linkage)
         if kind == "exact" and measure == "arccos" and products is not None:
-            known = _checked_products(owner, products, len(masses))
+            known = _checked_products(owner, products(), len(masses))
             distances = angles(known[np.ix_(clients, clients)])
             return clients, cut_tree(merge_tree(distances, linkage), masses[clients], capacity)
         own = (updates[clients], masses[clients])
@@ -60,13 +65,12 @@ def chosen_tree(
     return clients, GroupTree(cut.groups[clients], cut.merges)
 
 
-def _checked_products(owner: str, products: object, n: int) -> NDArray[np.float64]:
-    """Validate a function that returns the inner products of all n clients' updates."""
-    found = products() if callable(products) else products
+def _checked_products(owner: str, found: object, n: int) -> NDArray[np.float64]:
+    """Validate the inner products of all n clients' updates."""
     if not isinstance(found, np.ndarray) or found.shape != (n, n) or found.dtype.kind != "f":
         raise DesignError(
-            f"{owner}: products must be a function that returns all inner products of the updates, "
-            f"shape ({n}, {n}); got {brief(found)}. Leave it out, or pass memory.products."
+            f"{owner}: products must return the inner products of all updates, shape ({n}, {n}); "
+            f"got {brief(found)}. Leave it out, or pass memory.products."
         )
     return found
 

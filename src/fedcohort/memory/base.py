@@ -261,8 +261,8 @@ class Memory(ABC):
         # Written so that NaN does not pass.
         if not (abs(total - 1) <= IMPORTANCE_TOLERANCE and shares.min(initial=0.0) >= 0):
             raise self._error(
-                f"importance must be one share for each of the {self.n_clients} clients, at least "
-                f"0 and 1 together; got shape {shares.shape} with the sum {shares.sum():g}. Pass "
+                f"importance must be one share per client ({self.n_clients}), at least 0 and 1 "
+                f"together; got shape {shares.shape} with the sum {shares.sum():.12g}. Pass "
                 f"population.importance, 0 for those that are away, and rearrange the memory "
                 f"where clients are new."
             )

@@ -188,8 +188,9 @@ class UpdateMemory(Memory):
         try:
             return cls._made(read_arrays(Path(path), FORMAT))
         except (OSError, ValueError) as error:
+            reason = str(error).removeprefix(f"{cls.__name__}: ").partition(". ")[0]
             raise cls._error(
-                f"{path} is not a memory of updates ({error}). Start without it."
+                f"{path} is not a memory of updates ({reason}). Start without it."
             ) from error
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -213,6 +214,8 @@ class UpdateMemory(Memory):
         """
         try:
             return cls._made(state)
+        except MemoryOfUpdatesError:
+            raise
         except ValueError as error:
             raise cls._error(
                 f"this is not the state of a memory ({error}). Pass what state() gave."
