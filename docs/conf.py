@@ -20,7 +20,6 @@ extensions = [
     "mathml_formulas",
     "made_pages",
 ]
-exclude_patterns = ["screenshots"]
 
 autodoc_class_signature = "mixed"
 autodoc_member_order = "bysource"

@@ -20,7 +20,7 @@ def test_probabilities_are_units_over_total() -> None:
 
 
 def test_a_row_draws_only_its_own_clients() -> None:
-    clients = Plan(csr_array(np.array(ROWS)), POPULATION).draw_clients(rng(), 1000)
+    clients = Plan(csr_array(np.array(ROWS)), POPULATION).draw_clients(1000, rng())
 
     assert set(clients[:, 0]) == {0}
     assert set(clients[:, 1]) == {1, 2}

@@ -253,9 +253,11 @@ def test_a_missing_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
 
 
 #: A state without these is one of another selector: of clients 0 ... n - 1, without labels.
-OPTIONAL = ("roster.ids", "roster.units", "roster.labels", "roster.coming_")
-#: And without these it is whole: products are computed again, settings are the selector's own.
-OPTIONAL += ("records.memory.products", "records.variates.head")
+#: Or it is whole: products are computed again, settings are the selector's own.
+OPTIONAL: tuple[str, ...] = (
+    *("roster.ids", "roster.units", "roster.labels", "roster.coming_"),
+    *("records.memory.products", "records.variates.head"),
+)
 
 
 def bad_states(state: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from logging import getLogger
 from typing import Any, final
@@ -144,7 +144,8 @@ def _at_once(
     updates: Any, places: NDArray[np.int64], records: ClientRecords
 ) -> tuple[Rows | None, NDArray[np.float32] | None]:
     """Read rows, or a list of updates, and order them."""
-    if len(places) == 0 and len(getattr(updates, "shape", ())) < 2 and len(updates) == 0:
+    is_list = isinstance(updates, Sized) and len(getattr(updates, "shape", (0,))) == 1
+    if len(places) == 0 and is_list and len(updates) == 0:
         return None, None
     rows = Rows.of("Selector", updates, len(places)).taken(places)
     records.check(rows.layout.size)

@@ -143,4 +143,4 @@ class SelectionLog:
         if not isinstance(design, RowDesign):
             return None
         rng = stream(seed, round_=round_, use=Stream.COHORT)
-        return self._roster.names(design.plan.draw_clients(rng, 1)[0])
+        return self._roster.names(design.plan.draw_clients(1, rng)[0])

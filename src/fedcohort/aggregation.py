@@ -74,6 +74,11 @@ def aggregate(
         raise AggregationError(
             f"{OWNER}: cohort must be a Cohort; got {brief(cohort)}. Pass what draw or settle gave."
         )
+    if memory is not None and not callable(getattr(memory, "aggregate", None)):
+        raise AggregationError(
+            f"{OWNER}: memory must be an UpdateMemory, another memory of a Difference, or None; "
+            f"got {brief(memory)}. Pass one with the clients' importance."
+        )
     rate = _checked_rate(server_lr)
     rows = _rows(model, updates, cohort)
     finite = finite_rows(rows.flat)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedcohort._allocation import Entries
+from fedcohort._arguments import Rng, checked_rng, checked_rounds
 from fedcohort._display import html_table, short_repr
 from fedcohort.errors import PlanError
 from fedcohort.population import Population
@@ -43,6 +44,11 @@ class Plan:
     __slots__ = ("_ends", "_total", "_units")
 
     def __init__(self, units: csr_array, population: Population) -> None:
+        if not isinstance(population, Population):
+            raise PlanError(
+                f"Plan: population must be a Population; got {type(population).__name__}. Pass "
+                f"Population(sizes)."
+            )
         self._total = population.total
         self._units = _checked_units(units, population)
         # Every row holds M units: in one running sum row k covers k M ... (k + 1) M.
@@ -109,10 +115,11 @@ class Plan:
         found[entries.col[order]] = entries.row[order]  # the last one stays
         return found
 
-    def draw_clients(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
+    def draw_clients(self, rounds: int, rng: Rng = None) -> NDArray[np.int64]:
         """Draw one client from every row, ``rounds`` times; shape (rounds, cohort_size)."""
+        number, generator = checked_rounds("Plan", rounds), checked_rng("Plan", rng)
         m = self.cohort_size
-        units = rng.integers(self._total, size=(rounds, m)) + self._total * np.arange(m)
+        units = generator.integers(self._total, size=(number, m)) + self._total * np.arange(m)
         return self._units.indices[np.searchsorted(self._ends, units, side="right")].astype(
             np.int64
         )
@@ -120,8 +127,13 @@ class Plan:
 
 def _checked_units(units: csr_array, population: Population) -> csr_array:
     """Sort and freeze the matrix, and hold it to Proposition 1."""
-    if units.dtype.kind not in "iu":
-        raise PlanError(f"Plan: units must be integers; got {units.dtype}. Multiply by the total.")
+    kind = getattr(units, "dtype", None)
+    if kind is None or kind.kind not in "iu" or len(units.shape) != 2:
+        came = f"{kind or type(units).__name__} of shape {getattr(units, 'shape', ())}"
+        raise PlanError(
+            f"Plan: units must be a matrix of integers; got {came}. Multiply probabilities by the "
+            f"total, and pass scipy.sparse.csr_array(units)."
+        )
     matrix: csr_array = csr_array(units, copy=True).astype(np.int64, copy=False)
     matrix.sum_duplicates()
     matrix.eliminate_zeros()

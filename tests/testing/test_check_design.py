@@ -88,7 +88,7 @@ class DrawsAllRoundsAtOnce(Sound):
     """Its numbers depend on how many rounds are asked for."""
 
     def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
-        drawn = np.array([self.plan.draw_clients(rng, 1)[0] for _ in range(rounds)])
+        drawn = np.array([self.plan.draw_clients(1, rng)[0] for _ in range(rounds)])
         return drawn[::-1].reshape(rounds, self.cohort_size)
 
 

@@ -254,7 +254,7 @@ class RowDesign(Design):
 
     def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
         """Draw the clients of ``rounds`` cohorts."""
-        return self.plan.draw_clients(rng, rounds)
+        return self.plan.draw_clients(rounds, rng)
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
         """Return the aggregate's mean squared distance from its own mean."""

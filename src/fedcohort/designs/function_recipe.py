@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedcohort._arguments import Rng, brief, checked_rng, checked_rounds
+from fedcohort._arguments import Rng, brief, checked_flag, checked_rng, checked_rounds
 from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design
 from fedcohort.designs.recipe import Knowledge, Recipe
@@ -278,6 +278,11 @@ def recipe(
     -------
     A recipe class: ``newest(10)`` is a recipe of ten draws.
 
+    Raises
+    ------
+    DesignError
+        Where the function has another form, or what is declared of it cannot be used.
+
     Examples
     --------
     >>> from fedcohort import Selector
@@ -287,6 +292,16 @@ def recipe(
     >>> Selector(largest(2), {"Nice": 5, "Lyon": 3, "Brest": 2}).draw().ids
     ['Lyon', 'Nice']
     """
+
+    flags = {"unbiased": unbiased, "learns": learns, "grouped": grouped}
+    declared: dict[str, object] = {
+        **{key: checked_flag("recipe", key, value) for key, value in flags.items()},
+        "signals": _signals(signals),
+    }
+    if name is not None and not (isinstance(name, str) and name):
+        raise DesignError(
+            f"recipe: name must be a string, or None for the function's; got {brief(name)}."
+        )
 
     def made(chosen: Choice) -> type[FunctionRecipe]:
         title = getattr(chosen, "__name__", "")
@@ -300,10 +315,7 @@ def recipe(
                 "__qualname__": chosen.__qualname__,
                 "name": name or title.replace("_", "-"),
                 "function": staticmethod(chosen),
-                "unbiased": unbiased,
-                "learns": learns,
-                "signals": tuple(signals),
-                "grouped": grouped,
+                **declared,
             },
             frozen=True,
             repr=False,
@@ -312,6 +324,16 @@ def recipe(
         return made
 
     return made if function is None else made(function)
+
+
+def _signals(signals: object) -> tuple[str, ...]:
+    """Validate names of signals; a string is one name, not a list of letters."""
+    if not isinstance(signals, (tuple, list)) or not all(isinstance(s, str) for s in signals):
+        raise DesignError(
+            f"recipe: signals must be a tuple of names; got {brief(signals)}. Pass for example "
+            f"('loss',)."
+        )
+    return tuple(signals)
 
 
 def _settings(title: str, function: Choice) -> list[Parameter]:
@@ -329,4 +351,15 @@ def _settings(title: str, function: Choice) -> list[Parameter]:
             f"recipe: needs a function (population, known, rng), whose further parameters have "
             f"defaults; got {brief(function)}. Define it with def."
         )
+    for each in rest:
+        if each.name in ("name", "cohort_size") or hasattr(FunctionRecipe, each.name):
+            raise DesignError(
+                f"recipe: {title} must not call a setting {each.name!r}, which every recipe has. "
+                f"Read known.cohort_size for the number of draws; rename any other."
+            )
+        if type(each.default).__hash__ is None:
+            raise DesignError(
+                f"recipe: {title}'s setting {each.name!r} must have a default that cannot change; "
+                f"got {brief(each.default)}. Use a tuple instead of a list."
+            )
     return rest

@@ -78,7 +78,7 @@ class Knowledge:
         if not self._recipe.learns:
             raise DesignError(
                 f"{type(self._recipe).__name__}: reads the memory, which it does not declare. "
-                f"Say learns: ClassVar[bool] = True."
+                f"Say learns: ClassVar[bool] = True, or @recipe(learns=True)."
             )
         return self._memory
 
@@ -105,7 +105,8 @@ class _DeclaredSignals(Mapping[str, NDArray[np.floating]]):
         if name not in self._recipe.signals:
             raise DesignError(
                 f"{type(self._recipe).__name__}: reads the signal {name!r}, which it does not "
-                f"declare. Add it to signals: ClassVar[tuple[str, ...]]."
+                f"declare. Add it to signals: ClassVar[tuple[str, ...]], or "
+                f"@recipe(signals=({name!r},))."
             )
         return self._known[name]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -33,19 +34,24 @@ class Memory(ABC):
     importance
         p, shape (n_clients,): at least 0, and 1 together; needed to aggregate.
     shrink
-        The part of what is remembered that is used.
+        The part of what is remembered that is used, from 0 to 1.
     """
 
     def __init__(
         self, n_clients: int, zeros: Array, *, importance: ArrayLike | None, shrink: float
     ) -> None:
         shape = tuple(getattr(zeros, "shape", ()))
-        if len(shape) != 1 or "float" not in str(getattr(zeros, "dtype", "")):
+        if (
+            len(shape) != 1
+            or "float" not in str(getattr(zeros, "dtype", ""))
+            or bool((zeros != 0).any())
+        ):
             raise self._error(
-                f"a memory needs a flat model of floats, all 0; got shape {shape}. Pass "
+                f"a memory needs a flat model of floats, all 0; got {brief(zeros)}. Pass "
                 f"numpy.zeros(model.size)."
             )
-        self.n_clients, self._zeros, self._shrink = n_clients, zeros, shrink
+        self.n_clients, self._zeros = n_clients, zeros
+        self._shrink = self._share("shrink", shrink)
         self._importance = None if importance is None else self._shares(importance)
 
     @property
@@ -127,7 +133,13 @@ class Memory(ABC):
 
         Clients that are not in ``order`` are forgotten, and the others share their p; new ones
         have p = 0 until ``reweigh``.
+
+        Raises
+        ------
+        MemoryOfUpdatesError
+            Where ``order`` has a position twice, or one that is nobody's.
         """
+        order = self._checked_order(order)
         is_known, n_before = order >= 0, self.n_clients
         forgets = np.count_nonzero(is_known) < n_before
         if self._importance is not None:
@@ -158,6 +170,7 @@ class Memory(ABC):
             Where an array is missing, of another shape, or not finite.
         """
         needed = {name: tuple(array.shape) for name, array in self._arrays().items()}
+        state = state if isinstance(state, Mapping) else {}
         if self._importance is not None:
             needed["importance"] = self._importance.shape
         found = {
@@ -239,6 +252,35 @@ class Memory(ABC):
                 f"{brief(clients)}. Name each client once, by its position."
             )
         return positions.astype(np.int64)
+
+    def _checked_order(self, order: object) -> NDArray[np.int64]:
+        """Validate old positions, each at most once, and -1 for new clients."""
+        try:
+            places = np.asarray(order)
+        except ValueError:  # rows of different lengths
+            places = np.empty((0, 0))
+        whole = places.ndim == 1 and (places.dtype.kind in "iu" or places.size == 0)
+        known = places[places >= 0] if whole else places
+        if (
+            not whole
+            or (places.size and not -1 <= places.min() <= places.max() < self.n_clients)
+            or len(np.unique(known)) < len(known)
+        ):
+            raise self._error(
+                f"order must be distinct numbers from 0 to {self.n_clients - 1}, and -1 for new "
+                f"clients; got {brief(order)}. Give each client's old position."
+            )
+        return places.astype(np.int64)
+
+    def _share(self, name: str, value: object) -> float:
+        """Validate a number from 0 to 1."""
+        is_number = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+        if not (is_number and 0 <= value <= 1):  # type: ignore[operator]  # NaN does not pass
+            raise self._error(
+                f"{name} must be a number from 0 to 1; got {brief(value)}. 1 trusts the memory, 0 "
+                f"ignores it."
+            )
+        return float(value)  # type: ignore[arg-type]
 
     def _round(self, round_: object) -> int:
         """Validate a round."""

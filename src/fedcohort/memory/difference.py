@@ -53,7 +53,8 @@ class Difference:
     clusters: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.shrink, Real) or not 0.0 <= self.shrink <= 1.0:
+        is_number = isinstance(self.shrink, Real) and not isinstance(self.shrink, bool)
+        if not is_number or not 0.0 <= self.shrink <= 1.0:
             raise AggregationError(
                 f"Difference: shrink must be from 0 to 1; got {brief(self.shrink)}. 1 trusts "
                 f"the memory, 0 ignores it."
@@ -81,8 +82,9 @@ class Difference:
         if self.clusters is not None:
             return ClusterMeans(importance, zeros, shrink=self.shrink, clusters=self.clusters)
         n, dimension = n_shares(importance), int(sum(getattr(zeros, "shape", ())))
+        own = np.empty(0, dtype=object) if zeros is None else zeros  # None is no default here
         return UpdateMemory(
-            n, max(dimension, 1), importance=importance, zeros=zeros, shrink=self.shrink
+            n, max(dimension, 1), importance=importance, zeros=own, shrink=self.shrink
         )
 
 

@@ -83,7 +83,7 @@ class UpdateMemory(Memory):
         A flat model of zeros, numpy or torch: whole updates are kept in its type, on its device.
         By default float32 of numpy.
     shrink
-        The part of what is remembered that the estimator uses.
+        The part of what is remembered that the estimator uses, from 0 to 1.
 
     Examples
     --------
@@ -317,7 +317,8 @@ class UpdateMemory(Memory):
         """
         before = self._products
         # Whether inner products are kept is the state's.
-        self._products = np.zeros((self.n_clients,) * 2) if "products" in state else None
+        has_products = isinstance(state, Mapping) and "products" in state
+        self._products = np.zeros((self.n_clients,) * 2) if has_products else None
         try:
             super().restore(state)
         except MemoryOfUpdatesError:
