@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from fedcohort import Plan, Population, Recipe
-from fedcohort._allocation import Entries, overlaps
 from fedcohort.designs import Knowledge, RowDesign
 
 
@@ -20,10 +20,13 @@ class NumberedSizeDesign(RowDesign):
 
     def __init__(self, population: Population, cohort_size: int) -> None:
         super().__init__(population, cohort_size)
-        order = np.argsort(-population.sizes, kind="stable")
-        units = cohort_size * population.sizes[order]
-        pieces, rows, shared = overlaps(units, np.full(cohort_size, population.total))
-        self.plan = Plan.of_entries(Entries(rows, order[pieces], shared), population)
+        order, total = np.argsort(-population.sizes, kind="stable"), population.total
+        ends = np.cumsum(cohort_size * population.sizes[order])
+        starts, rows = ends - cohort_size * population.sizes[order], np.arange(cohort_size)[:, None]
+        shared = np.minimum(ends, (rows + 1) * total) - np.maximum(starts, rows * total)
+        units = np.zeros((cohort_size, population.n_clients), dtype=np.int64)
+        units[:, order] = np.maximum(shared, 0)
+        self.plan = Plan(csr_array(units), population)
 
 
 @final

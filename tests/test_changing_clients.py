@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedcohort import Difference
-from fedcohort.errors import AggregationError
+from fedcohort.errors import MemoryOfUpdatesError
 
 DIMENSION = 7
 DIFFERENCES = [Difference(), Difference(0.5), Difference(clusters=2)]
@@ -65,7 +65,7 @@ def test_another_importance_changes_nothing_of_the_callers(difference: Differenc
 def test_clients_that_there_were_cannot_be_left_out(difference: Difference) -> None:
     memory = difference.memory(np.full(3, 1 / 3), np.zeros(DIMENSION))
 
-    with pytest.raises(AggregationError, match=r"each of the 3 clients; got 2\. Give 0 to those"):
+    with pytest.raises(MemoryOfUpdatesError, match=r"per client \(3\).*; got shape \(2,\).* 0 for"):
         memory.reweigh([0.5, 0.5])
 
 

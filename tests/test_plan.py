@@ -64,7 +64,7 @@ def test_stored_zeros_and_split_entries_are_put_in_order() -> None:
         ([[10, 0], [0, 10]], r"needs a column for each of 3 clients; got 2"),
         ([[12, 0, -2], [-2, 6, 6]], r"units must not be negative; got -2"),
         (np.zeros((0, 3), dtype=int), r"every row must sum to 10; there is no row"),
-        ([[1.0, 0.0, 0.0], [0.0, 0.6, 0.4]], r"units must be integers; got float64"),
+        ([[1.0, 0.0, 0.0], [0.0, 0.6, 0.4]], r"units must be a matrix of integers; got float64"),
     ],
 )
 def test_rows_and_columns_that_do_not_add_up_are_refused(rows: object, message: str) -> None:

@@ -52,7 +52,7 @@ from fedcohort.simulation import (
 from populations import rng
 from small_runs import small_run
 
-PACKAGES = ["", ".designs", ".difference", ".similarity", ".diagnostics", ".simulation"]
+PACKAGES = ["", ".designs", ".memory", ".similarity", ".diagnostics", ".simulation"]
 PACKAGES += [".experiments"]
 LONGEST = 105
 #: Records of many numbers, which show all of them.
@@ -125,7 +125,6 @@ def examples(folder: Path) -> dict[str, Callable[[], object]]:
         "GroupTree": lambda: cut_tree(TREE, np.ones(50, dtype=np.int64), 7),
         "History": lambda: HISTORY,
         "Knowledge": lambda: known,
-        "LastUpdates": lambda: Difference().memory(np.full(10, 0.1), np.zeros(3000)),
         "LocalTraining": lambda: TRAINING,
         "MergeTree": lambda: TREE,
         "Observer": Observer,

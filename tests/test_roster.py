@@ -158,7 +158,7 @@ def test_what_is_known_follows_a_client_that_leaves_and_returns() -> None:
 
     after = selector.state()
     at = [k for k, each in enumerate(selector.population.ids) if each in SIZES]
-    for name in ("memory.updates", "memory.last_seen", "variates.kept"):
+    for name in ("memory.updates", "memory.last_seen", "variates.updates"):
         moved = after[f"records.{name}"][at]
         assert (moved == before[f"records.{name}"]).all()
     assert selector.selections is not None

@@ -37,6 +37,14 @@ def check_figure_path(path: Path, owner: str, argument: str = "--plot") -> None:
     import_extra("matplotlib.figure", extra="report", owner=f"{owner} {argument}")
 
 
+def new_figure(owner: str, size: tuple[float, float], *, shown: bool) -> Figure:
+    """Return a new figure; one that is shown belongs to pyplot, as notebooks need."""
+    module, maker = ("matplotlib.pyplot", "figure") if shown else ("matplotlib.figure", "Figure")
+    make = getattr(import_extra(module, extra="report", owner=owner), maker)
+    figure: Figure = make(figsize=size, layout="constrained")
+    return figure
+
+
 def save_figure(figure: Figure, path: Path) -> None:
     """Write the figure in the format of the path's suffix."""
     kind = path.suffix.lower()[1:]

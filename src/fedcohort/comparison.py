@@ -14,8 +14,8 @@ from fedcohort._arguments import brief, checked_cohort_size
 from fedcohort._comparison_row import GivenUpdates, Row, Task, baseline_of, note_on, row_of
 from fedcohort._comparison_table import cells_of, legend, text_table, wrapped
 from fedcohort._display import html_table
-from fedcohort._extras import frame_of, import_extra
-from fedcohort._figures import SIZE, check_figure_path, draw_inclusion, save_figure
+from fedcohort._extras import frame_of
+from fedcohort._figures import SIZE, check_figure_path, draw_inclusion, new_figure, save_figure
 from fedcohort._roster import Clients, Groups, in_order_of_ids
 from fedcohort._updates import Rows, as_numpy, finite_rows
 from fedcohort.designs import Recipe
@@ -138,7 +138,7 @@ class Comparison:
         owner = "Comparison.plot"
         if path is not None:
             check_figure_path(Path(path), owner, "path")
-        axes = _new_axes(owner, shown=path is None) if ax is None else ax
+        axes = new_figure(owner, SIZE, shown=path is None).add_subplot() if ax is None else ax
         draw_inclusion(axes, {label: row.design for label, row in self.rows.items()})
         if path is not None:
             save_figure(axes.figure.figure, Path(path))  # of a subfigure, the whole one
@@ -363,16 +363,6 @@ def _check_known(name: str, given: Mapping[Any, Any], population: Population) ->
                 f"compare: {name} has an entry for {brief(each)}, which is no client's id. Use the "
                 f"ids of sizes."
             )
-
-
-def _new_axes(owner: str, *, shown: bool) -> Axes:
-    """Return the axes of a new figure; one that is shown belongs to pyplot, as notebooks need."""
-    if shown:
-        figure = import_extra("matplotlib.pyplot", extra="report", owner=owner).figure
-    else:
-        figure = import_extra("matplotlib.figure", extra="report", owner=owner).Figure
-    axes: Axes = figure(figsize=SIZE, layout="constrained").add_subplot()
-    return axes
 
 
 def _reason(error: DesignError) -> str:

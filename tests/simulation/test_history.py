@@ -3,6 +3,7 @@
 import io
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort import Multinomial
-from fedcohort.errors import MissingExtraError, SimulationError
+from fedcohort.errors import InputError, MissingExtraError, SimulationError
 from fedcohort.simulation import (
     FederatedData,
     History,
@@ -114,7 +115,7 @@ def test_histories_can_share_their_axes(pyplot: Any) -> None:
     first, second = simulation_of(n_runs=2).run(2)
 
     axes = first.plot(label="one")
-    again = second.plot(axes, label="other")
+    again = second.plot(ax=axes, label="other")
 
     assert list(again) == list(axes)
     assert [len(each.lines) for each in axes] == [2, 2]
@@ -125,7 +126,7 @@ def test_one_pair_of_axes_takes_the_loss(pyplot: Any) -> None:
     (history,) = simulation_of().run(2)
     _, place = pyplot.subplots()
 
-    (axes,) = history.plot(place)
+    (axes,) = history.plot(ax=place)
 
     assert axes is place
     assert place.get_ylabel() == "loss"
@@ -137,6 +138,17 @@ def test_without_test_samples_only_the_loss_is_drawn(pyplot: Any) -> None:
     (axes,) = history.plot()
 
     assert axes.get_ylabel() == "loss"
+
+
+def test_a_plot_can_be_written_to_a_file(pyplot: Any, tmp_path: Path) -> None:
+    (history,) = simulation_of().run(2)
+
+    history.plot(tmp_path / "loss.svg")
+
+    assert (tmp_path / "loss.svg").read_text().startswith("<?xml")
+    assert pyplot.get_fignums() == []  # nothing is shown
+    with pytest.raises(InputError, match=r"path must end in .png, .svg, .pdf; got 'loss.gif'"):
+        history.plot(tmp_path / "loss.gif")
 
 
 def test_a_history_without_a_measure_cannot_be_plotted(pyplot: Any) -> None:

@@ -53,7 +53,7 @@ class AutoDesign(Design):
         As in :class:`TournamentDesign`; Algorithm 2 works on the same tree.
     products
         Gives all inner products of the updates, shape (n_clients, n_clients), where something
-        keeps them (:meth:`fedcohort.similarity.UpdateMemory.products`).
+        keeps them (:meth:`fedcohort.UpdateMemory.products`).
     rng
         Breaks ties.
 

@@ -292,7 +292,6 @@ def recipe(
     >>> Selector(largest(2), {"Nice": 5, "Lyon": 3, "Brest": 2}).draw().ids
     ['Lyon', 'Nice']
     """
-
     flags = {"unbiased": unbiased, "learns": learns, "grouped": grouped}
     declared: dict[str, object] = {
         **{key: checked_flag("recipe", key, value) for key, value in flags.items()},

@@ -58,7 +58,7 @@ class SimilarityClusteredDesign(RowDesign):
         0 to all others); O(n^3), with an exact tree.
     products
         Gives all inner products of the updates, shape (n_clients, n_clients), where something
-        keeps them (:meth:`fedcohort.similarity.UpdateMemory.products`).
+        keeps them (:meth:`fedcohort.UpdateMemory.products`).
     rng
         Breaks ties.
 

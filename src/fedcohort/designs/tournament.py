@@ -68,7 +68,7 @@ class TournamentDesign(Design):
         As in :class:`SimilarityClusteredDesign`.
     products
         Gives all inner products of the updates, shape (n_clients, n_clients), where something
-        keeps them (:meth:`fedcohort.similarity.UpdateMemory.products`).
+        keeps them (:meth:`fedcohort.UpdateMemory.products`).
     rng
         Breaks ties.
 

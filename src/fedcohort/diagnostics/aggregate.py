@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from fedcohort._arguments import Rng, checked_rng, checked_rounds
 from fedcohort._display import short_repr
-from fedcohort.designs.base import Design
+from fedcohort.designs.base import Design, checked_design
 from fedcohort.errors import DesignError
 from fedcohort.similarity.measures import checked_updates
 
@@ -49,7 +49,7 @@ def aggregate_variance(design: Design, updates: ArrayLike) -> float:
     >>> aggregate_variance(MultinomialDesign(Population([6, 2]), cohort_size=3), [[1.0], [5.0]])
     1.0
     """
-    return design.aggregate_variance(updates)
+    return checked_design(design).aggregate_variance(updates)
 
 
 def estimated_aggregate_variance(
@@ -70,7 +70,8 @@ def estimated_aggregate_variance(
     True
     """
     owner = "estimated_aggregate_variance"
-    deltas = checked_updates(owner, updates, design.population.n_clients).astype(np.float64)
+    n_clients = checked_design(design).population.n_clients
+    deltas = checked_updates(owner, updates, n_clients).astype(np.float64)
     rng = checked_rng(owner, rng)
     if checked_rounds(owner, rounds) < 2:
         raise DesignError(

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.designs.base import Design
+from fedcohort.designs.base import Design, checked_design
 
 
 def inclusion_probability(design: Design) -> NDArray[np.float64]:
@@ -16,7 +16,7 @@ def inclusion_probability(design: Design) -> NDArray[np.float64]:
     >>> inclusion_probability(MultinomialDesign(Population([6, 2]), 2)).round(6).tolist()
     [0.9375, 0.4375]
     """
-    return design.inclusion_probability()
+    return checked_design(design).inclusion_probability()
 
 
 def max_count(design: Design) -> NDArray[np.int64]:
@@ -29,7 +29,7 @@ def max_count(design: Design) -> NDArray[np.int64]:
     >>> max_count(MultinomialDesign(Population([6, 0]), cohort_size=2)).tolist()
     [2, 0]
     """
-    return design.max_count()
+    return checked_design(design).max_count()
 
 
 def expected_distinct(design: Design) -> float:
@@ -42,4 +42,4 @@ def expected_distinct(design: Design) -> float:
     >>> expected_distinct(MultinomialDesign(Population([6, 2]), cohort_size=2))
     1.375
     """
-    return float(design.inclusion_probability().sum())
+    return float(checked_design(design).inclusion_probability().sum())

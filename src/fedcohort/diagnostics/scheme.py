@@ -86,6 +86,11 @@ def estimated_bias(
         raise DesignError(
             f"{owner}: rounds must be at least 2, for a standard error; got {rounds}. Draw more."
         )
+    if not isinstance(population, Population):
+        raise DesignError(
+            f"{owner}: population must be a Population; got {type(population).__name__}. Pass "
+            f"Population(sizes)."
+        )
     n, importance = population.n_clients, population.importance
     # By position: a selector orders clients by id, and signals have the population's order.
     numbered = Population.of_checked(population.sizes, range(n), population.groups)

@@ -5,12 +5,12 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from fedcohort._display import short_repr
-from fedcohort.designs.base import Design
+from fedcohort.designs.base import Design, checked_design
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a design does to its clients; all exact.
+    """What a design does to its clients; estimated where its ``exact_weights`` is False.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ def summary(design: Design) -> Summary:
     >>> summary(MultinomialDesign(Population([6, 2]), cohort_size=2)).expected_distinct
     1.375
     """
-    inclusion = design.inclusion_probability()
+    inclusion = checked_design(design).inclusion_probability()
     return Summary(
         unbiased=design.unbiased,
         bias=float(np.abs(design.bias()).sum()),

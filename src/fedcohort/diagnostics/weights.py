@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.designs.base import Design
+from fedcohort.designs.base import Design, checked_design
 
 
 def bias(design: Design) -> NDArray[np.float64]:
@@ -16,7 +16,7 @@ def bias(design: Design) -> NDArray[np.float64]:
     >>> bias(UniformDesign(Population([6, 2]), cohort_size=1)).tolist()
     [-0.375, -0.125]
     """
-    return design.bias()
+    return checked_design(design).bias()
 
 
 def weight_variance(design: Design) -> NDArray[np.float64]:
@@ -29,7 +29,7 @@ def weight_variance(design: Design) -> NDArray[np.float64]:
     >>> weight_variance(MultinomialDesign(Population([6, 2]), cohort_size=3)).tolist()
     [0.0625, 0.0625]
     """
-    return design.weight_variance()
+    return checked_design(design).weight_variance()
 
 
 def weight_covariance(design: Design) -> NDArray[np.float64]:
@@ -42,4 +42,4 @@ def weight_covariance(design: Design) -> NDArray[np.float64]:
     >>> weight_covariance(MultinomialDesign(Population([6, 2]), cohort_size=3)).tolist()
     [[0.0625, -0.0625], [-0.0625, 0.0625]]
     """
-    return design.weight_covariance()
+    return checked_design(design).weight_covariance()

@@ -252,7 +252,9 @@ def write_csv(path: Path, table: pa.Table) -> None:
 def read_table(path: Path, schema: pa.Schema, *, way_out: str) -> pa.Table:
     """Read what :func:`keep_table` wrote, or say that the file is damaged."""
     try:
-        if path.exists() and not is_as_written(path):
+        if not path.exists():
+            raise OSError("there is no such file")
+        if not is_as_written(path):
             raise OSError(f"it is not as it was written: see {SUMS}")
         return pq.read_table(path, schema=schema, partitioning=None)
     except (OSError, pa.ArrowException) as error:

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedcohort._updates import is_tensor
 from fedcohort.errors import DesignError
 
 #: Larger entries are refused: their squares would leave the range of floats.
@@ -18,8 +19,13 @@ LARGEST_ENTRY = 1e150
 
 def checked_updates(owner: str, updates: ArrayLike, n_clients: int) -> NDArray[np.floating]:
     """Validate real, finite updates of shape (n_clients, dimension); float32 stays as it is."""
+    if isinstance(updates, np.ma.MaskedArray) and np.ma.is_masked(updates):
+        raise DesignError(
+            f"{owner}: updates must be known of every client; some entries are masked. Fill the "
+            f"rows of clients that have sent none with zeros."
+        )
     try:
-        array = np.asarray(updates)
+        array = np.asarray(updates.detach().cpu() if is_tensor(updates) else updates)  # type: ignore[union-attr]
     except ValueError:  # rows of different lengths
         array = np.empty(0, dtype=object)
     shaped = array.ndim == 2 and len(array) == n_clients and array.shape[1] > 0

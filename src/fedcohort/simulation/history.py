@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort._display import html_table, short_repr
-from fedcohort._extras import frame_of, import_extra
+from fedcohort._extras import frame_of
+from fedcohort._figures import check_figure_path, new_figure, save_figure
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.cost import Cost
 from fedcohort.simulation.evaluation import Quality
@@ -177,14 +179,18 @@ class History:
         found = columns_of(self.rounds)
         return frame_of({name: _array(found[name], COLUMNS[name][1]) for name in COLUMNS})
 
-    def plot(self, axes: Any = None, *, label: str | None = None) -> NDArray[Any]:
+    def plot(
+        self, path: str | Path | None = None, ax: Any = None, *, label: str | None = None
+    ) -> NDArray[Any]:
         """Draw the loss, and where it was measured the accuracy, against the rounds done.
 
         Parameters
         ----------
-        axes
-            Where to draw: what another history's ``plot`` returned, or matplotlib axes. None
-            makes a new figure.
+        path
+            Also write the figure to this file: .png, .svg or .pdf.
+        ax
+            The axes to draw on: what another history's ``plot`` returned, or matplotlib axes; by
+            default those of a new figure.
         label
             The name of this history in a legend.
 
@@ -197,28 +203,34 @@ class History:
         ------
         SimulationError
             If no round was measured.
+        InputError
+            If ``path`` has another ending.
         MissingExtraError
             If matplotlib is not installed.
         """
-        pyplot = import_extra("matplotlib.pyplot", extra="report", owner="History.plot")
+        owner = "History.plot"
+        if path is not None:
+            check_figure_path(Path(path), owner, "path")
         measured = [(each.round_ + 1, each.quality) for each in self.rounds if each.quality]
         if not measured:
             raise SimulationError(
-                f"History.plot: needs a measured round; got {len(self.rounds)} rounds, none of "
+                f"{owner}: needs a measured round; got {len(self.rounds)} rounds, none of "
                 f"them measured. Call Simulation.run first."
             )
         has_accuracy = any(not math.isnan(quality.accuracy) for _, quality in measured)
         names = ("loss", "accuracy") if has_accuracy else ("loss",)
-        if axes is None:
+        if ax is None:
             size = (5 * len(names), 3.5)
-            _, axes = pyplot.subplots(1, len(names), figsize=size, layout="constrained")
-        places = np.atleast_1d(axes)
+            ax = new_figure(owner, size, shown=path is None).subplots(1, len(names))
+        places = np.atleast_1d(ax)
         for place, name in zip(places, names, strict=False):
             values = [getattr(quality, name) for _, quality in measured]
             place.plot([done for done, _ in measured], values, label=label)
             place.set(xlabel="rounds", ylabel=name)
             if label is not None:
                 place.legend()
+        if path is not None:
+            save_figure(places[0].figure.figure, Path(path))  # of a subfigure, the whole one
         return places
 
     def as_dicts(self, *, times: bool = True) -> list[dict[str, Any]]:

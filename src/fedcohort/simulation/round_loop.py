@@ -181,10 +181,16 @@ class Simulation:
         Raises
         ------
         SimulationError
-            If ``rounds`` is no whole number of at least 0, or ``every`` none of at least 1.
+            If ``rounds`` is no whole number of at least 0, ``every`` none of at least 1, or the
+            folder of ``checkpoint`` is not there.
         """
         total = self._next_round + _checked("rounds", rounds, 0, "Pass how many more to train.")
         _checked("every", every, 1, "Pass the rounds between checkpoints.")
+        if checkpoint is not None and not Path(checkpoint).parent.is_dir():
+            raise SimulationError(
+                f"Simulation: the folder of checkpoint must be there; got {brief(str(checkpoint))}. "
+                f"Make it first."
+            )
         with shown(progress, done=self._next_round, total=total) as on_round:
             while self._next_round < total:
                 self._round(self._next_round, last=self._next_round == total - 1)
