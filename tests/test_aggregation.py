@@ -1,11 +1,13 @@
 """The one formula."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from fedcohort import Cohort, Population, aggregate
 from fedcohort.designs import PoissonDesign, SizeClusteredDesign, UniformDesign
-from fedcohort.errors import AggregationError
+from fedcohort.errors import AggregationError, DesignError
 from populations import rng
 
 MODEL = np.array([[1.0, 2.0], [3.0, 4.0]])
@@ -126,3 +128,31 @@ def test_numbers_of_any_type_are_learning_rates(server_lr: float) -> None:
     cohort = Cohort.of_shares(np.array([0]), np.array([1]), cohort_size=1)
 
     assert aggregate([1.0], [[4.0]], cohort, server_lr=server_lr).tolist() == [1 + 4 * server_lr]
+
+
+def test_what_is_no_memory_is_refused() -> None:
+    cohort = Cohort.of_shares([0], [1], cohort_size=1)
+
+    with pytest.raises(AggregationError, match=r"memory must be an UpdateMemory.*; got 3\."):
+        aggregate(np.zeros(1), [[1.0]], cohort, memory=3)  # type: ignore[arg-type]
+
+
+def test_a_cohort_is_made_of_lists_as_well() -> None:
+    cohort = Cohort.of_weights([0, 2], [1, 1], [0.25, 0.5])
+
+    assert cohort.ids == [0, 2]
+    assert aggregate(np.zeros(1), [[4.0], [8.0]], cohort).tolist() == [5.0]
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (("x", [1], [1.0]), r"clients must be a flat list of whole numbers.*; got 'x'"),
+        (([0.5], [1], [1.0]), r"clients must be a flat list of whole numbers"),
+        (([0], [1], ["x"]), r"weights must be a flat list of numbers"),
+        (([0, 1], [1], [1.0]), r"needs a count and a weight for each client; got "),
+    ],
+)
+def test_what_is_no_cohort_is_refused(parts: tuple[Any, Any, Any], message: str) -> None:
+    with pytest.raises(DesignError, match=f"^Cohort: {message}"):
+        Cohort.of_weights(*parts)

@@ -230,6 +230,15 @@ def test_what_are_no_updates_is_refused(updates: Any) -> None:
     assert selector.cohort is not None
 
 
+@pytest.mark.parametrize("updates", [np.True_, np.float64(1.5), np.array(3.0)])
+def test_what_are_no_updates_is_refused_where_nobody_was_drawn(updates: Any) -> None:
+    selector = Selector(SizeClustered(3), SIZES, seed=0)
+    selector.draw(available=[])
+
+    with pytest.raises(SelectorError, match="updates must be 0, one per client"):
+        selector.aggregate(updates, model=np.zeros(3))
+
+
 @pytest.mark.parametrize("losses", [{"a": "x"}, ["x", "y", "z"], [1.0]])
 def test_reports_that_are_no_numbers_are_refused(losses: Any) -> None:
     selector = Selector(SizeClustered(6), SIZES, seed=0)

@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from fedcohort._arguments import brief, checked_cohort_size
 from fedcohort._display import html_table, short_list
+from fedcohort.errors import DesignError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,22 +44,35 @@ class Cohort:
     round_: int = 0
 
     def __post_init__(self) -> None:
+        columns = {
+            "clients": _column("clients", self.clients, "iu"),
+            "counts": _column("counts", self.counts, "iu"),
+            "weights": _column("weights", self.weights, "iuf"),
+        }
+        lengths = {name: len(column) for name, column in columns.items()}
+        if len(set(lengths.values())) > 1:
+            raise DesignError(
+                f"Cohort: needs a count and a weight for each client; got {lengths}. Name each "
+                f"client once."
+            )
+        for name, column in columns.items():
+            object.__setattr__(self, name, column)
         if len(self.ids) != len(self.clients):
             object.__setattr__(self, "ids", self.clients.tolist())
 
     @classmethod
-    def of_shares(
-        cls, clients: NDArray[np.int64], counts: NDArray[np.int64], cohort_size: int
-    ) -> Self:
+    def of_shares(cls, clients: ArrayLike, counts: ArrayLike, cohort_size: int) -> Self:
         """Weigh every draw ``1 / cohort_size``; the residual is 0, not a rounding error."""
-        return cls(clients, counts, counts / cohort_size, residual=0.0)
+        size = checked_cohort_size("Cohort", cohort_size)
+        drawn = _column("counts", counts, "iu")
+        return cls(_column("clients", clients, "iu"), drawn, drawn / size, residual=0.0)
 
     @classmethod
-    def of_weights(
-        cls, clients: NDArray[np.int64], counts: NDArray[np.int64], weights: NDArray[np.float64]
-    ) -> Self:
+    def of_weights(cls, clients: ArrayLike, counts: ArrayLike, weights: ArrayLike) -> Self:
         """Take the weights as they are; the model keeps what they leave of 1."""
-        return cls(clients, counts, weights, residual=1.0 - math.fsum(weights))
+        own = _column("weights", weights, "iuf")
+        drawn = _column("counts", counts, "iu")
+        return cls(_column("clients", clients, "iu"), drawn, own, residual=1.0 - math.fsum(own))
 
     @classmethod
     def empty(cls) -> Self:
@@ -86,3 +101,18 @@ class Cohort:
 
     def __len__(self) -> int:
         return len(self.clients)
+
+
+def _column(name: str, given: ArrayLike, kinds: str) -> NDArray[Any]:
+    """Validate a flat array of numbers; integers have the kinds ``iu``, floats ``f``."""
+    try:
+        column = np.asarray(given)
+    except ValueError:  # rows of different lengths
+        column = np.empty((0, 0))
+    if column.ndim != 1 or (column.dtype.kind not in kinds and column.size):
+        kind = "numbers" if "f" in kinds else "whole numbers"
+        raise DesignError(
+            f"Cohort: {name} must be a flat list of {kind}, one per client; got {brief(given)}. "
+            f"Pass an array."
+        )
+    return column.astype(np.float64 if "f" in kinds else np.int64, copy=False)

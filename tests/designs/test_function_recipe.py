@@ -222,3 +222,38 @@ def test_the_contract_holds_it_to_its_claim() -> None:
 def test_names_of_the_catalogue_stay_the_librarys() -> None:
     with pytest.raises(DesignError, match="unknown design 'by-size'"):
         make_recipe("by-size", 2, {})
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ({"signals": "loss"}, r"signals must be a tuple of names; got 'loss'"),
+        ({"signals": ("loss", 3)}, r"signals must be a tuple of names"),
+        ({"signals": 3}, r"signals must be a tuple of names; got 3"),
+        ({"unbiased": "False"}, r"unbiased must be True or False; got 'False'"),
+        ({"learns": 1}, r"learns must be True or False; got 1"),
+        ({"grouped": None}, r"grouped must be True or False; got None"),
+        ({"name": 3}, r"name must be a string, or None for the function's; got 3"),
+        ({"name": ""}, r"name must be a string, or None for the function's; got ''"),
+    ],
+)
+def test_what_cannot_be_declared_is_refused(declared: dict[str, Any], message: str) -> None:
+    with pytest.raises(DesignError, match=f"^recipe: {message}"):
+        recipe(**declared)
+
+
+@pytest.mark.parametrize("setting", ["cohort_size", "name", "design", "learns"])
+def test_settings_may_not_take_a_name_that_every_recipe_has(setting: str) -> None:
+    made: dict[str, Any] = {}
+    exec(f"def own(population, known, rng, {setting}=3): return [0]", made)
+
+    with pytest.raises(DesignError, match=f"own must not call a setting '{setting}'"):
+        recipe(made["own"])
+
+
+def test_a_default_that_can_change_is_refused() -> None:
+    def own(population: Population, known: Any, rng: Any, *, a: Any = [1]) -> Any:  # noqa: B006
+        return a
+
+    with pytest.raises(DesignError, match=r"own's setting 'a' must have a default that cannot"):
+        recipe(own)

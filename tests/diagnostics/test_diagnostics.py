@@ -1,9 +1,19 @@
 """The public face of the designs' exact moments (their values: the designs' contract)."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from fedcohort import DivFL, Population, PowerOfChoice, Stratified, Uniform, diagnostics
+from fedcohort import (
+    DivFL,
+    Multinomial,
+    Population,
+    PowerOfChoice,
+    Stratified,
+    Uniform,
+    diagnostics,
+)
 from fedcohort.designs import MultinomialDesign, SizeClusteredDesign, UniformDesign
 from fedcohort.errors import DesignError
 from fedcohort.memory import UpdateMemory
@@ -152,3 +162,21 @@ def test_the_estimate_reads_the_memory_and_leaves_it() -> None:
 def test_an_estimate_of_a_single_round_is_refused() -> None:
     with pytest.raises(DesignError, match=r"estimated_bias: rounds must be at least 2"):
         diagnostics.estimated_bias(Uniform(1), Population([1, 1]), rng=rng(), rounds=1)
+
+
+@pytest.mark.parametrize("given", [3, None, Multinomial(2)])
+@pytest.mark.parametrize(
+    "diagnostic",
+    [
+        diagnostics.bias,
+        diagnostics.weight_variance,
+        diagnostics.weight_covariance,
+        diagnostics.inclusion_probability,
+        diagnostics.max_count,
+        diagnostics.expected_distinct,
+        diagnostics.summary,
+    ],
+)
+def test_what_is_no_design_is_refused(diagnostic: Any, given: Any) -> None:
+    with pytest.raises(DesignError, match=r"design must be a Design; got .*recipe\.build"):
+        diagnostic(given)

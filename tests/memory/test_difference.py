@@ -367,6 +367,7 @@ def test_an_empty_cohort_moves_by_what_is_expected_of_all() -> None:
         ({"shrink": -0.1}, "shrink must be from 0 to 1; got -0.1"),
         ({"shrink": math.nan}, "shrink must be from 0 to 1; got nan"),
         ({"shrink": "1"}, "shrink must be from 0 to 1; got '1'"),
+        ({"shrink": True}, "shrink must be from 0 to 1; got True"),
         ({"clusters": 0}, "clusters must be a whole number from 1 to 10.9, or None; got 0"),
         ({"clusters": 2.0}, "clusters must be a whole number from 1 to 10.9, or None; got 2.0"),
         ({"clusters": True}, "clusters must be a whole number from 1 to 10.9, or None; got True"),
@@ -385,7 +386,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert repr(Difference(1)) == repr(Difference())
 
 
-@pytest.mark.parametrize("zeros", [np.zeros((2, 2)), np.zeros(2, dtype=int)])
+@pytest.mark.parametrize("zeros", [np.zeros((2, 2)), np.zeros(2, dtype=int), np.ones(2), None])
 def test_a_memory_of_another_kind_is_refused(zeros: Any) -> None:
     with pytest.raises(MemoryOfUpdatesError, match=r"a flat model of floats, all 0; got .*\.$"):
         Difference().memory([0.5, 0.5], zeros)

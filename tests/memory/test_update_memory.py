@@ -1,6 +1,7 @@
 """The memory of updates."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -352,3 +353,39 @@ def test_a_state_keeps_types_and_importance(dtype: type, importance: list[float]
     assert (again.products() == memory.products()).all()
     if importance is not None:
         assert again.expected().tolist() == memory.expected().tolist()
+
+
+@pytest.mark.parametrize("shrink", ["x", None, np.nan, -0.5, 1.5, True])
+def test_a_shrink_that_is_no_share_is_refused(shrink: Any) -> None:
+    with pytest.raises(MemoryOfUpdatesError, match=r"shrink must be a number from 0 to 1; got "):
+        UpdateMemory(2, 1, shrink=shrink)
+
+
+def test_a_shrink_of_a_state_that_is_no_share_is_refused() -> None:
+    state = UpdateMemory(2, 1).state()
+    state["head"] = np.array(str(state["head"]).replace("1.0", "7.0"))
+
+    with pytest.raises(MemoryOfUpdatesError, match=r"shrink must be a number from 0 to 1; got 7"):
+        UpdateMemory.of_state(state)
+
+
+def test_zeros_that_are_none_are_refused() -> None:
+    with pytest.raises(MemoryOfUpdatesError, match=r"a flat model of floats, all 0; got array"):
+        UpdateMemory(2, 2, zeros=np.array([0.0, 1.0]))
+
+
+@pytest.mark.parametrize("order", [[0, 2], [0, 0], [-2, 1], [0.5, 1.0], "x", [[0], [1]], None])
+def test_an_order_that_is_none_is_refused_and_changes_nothing(order: Any) -> None:
+    memory = UpdateMemory(2, 1, importance=[0.5, 0.5])
+    memory.record([1], [[3.0]])
+
+    with pytest.raises(MemoryOfUpdatesError, match=r"order must be distinct numbers from 0 to 1"):
+        memory.rearrange(order)
+
+    assert memory.updates.tolist() == [[0.0], [3.0]]
+
+
+@pytest.mark.parametrize("state", [None, 3, "x", []])
+def test_what_is_no_state_is_refused(state: Any) -> None:
+    with pytest.raises(MemoryOfUpdatesError, match="state must have numbers of shapes"):
+        UpdateMemory(2, 1).restore(state)

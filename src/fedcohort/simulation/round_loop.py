@@ -188,8 +188,8 @@ class Simulation:
         _checked("every", every, 1, "Pass the rounds between checkpoints.")
         if checkpoint is not None and not Path(checkpoint).parent.is_dir():
             raise SimulationError(
-                f"Simulation: the folder of checkpoint must be there; got {brief(str(checkpoint))}. "
-                f"Make it first."
+                f"Simulation: the folder of checkpoint must be there; got "
+                f"{brief(str(checkpoint))}. Make it first."
             )
         with shown(progress, done=self._next_round, total=total) as on_round:
             while self._next_round < total:
