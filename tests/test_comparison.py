@@ -516,3 +516,20 @@ def _drawn(found: Comparison) -> "Axes":
     axes = Figure().add_subplot()
     assert found.plot(ax=axes) is axes
     return axes
+
+
+def test_masked_updates_are_refused() -> None:
+    updates = np.ma.array([[1.0], [2.0], [3.0]], mask=[[False], [True], [False]])
+
+    with pytest.raises(DesignError, match="updates must be known of every client"):
+        compare([5, 3, 2], 1, updates=updates)
+
+
+def test_tensors_are_updates_with_and_without_gradients() -> None:
+    torch = pytest.importorskip("torch")
+    updates = [[1.0], [2.0], [4.0]]
+
+    found = compare([5, 3, 2], 1, "size", updates=torch.tensor(updates, requires_grad=True))
+
+    plain = compare([5, 3, 2], 1, "size", updates=np.array(updates, dtype=np.float32))
+    assert found.rows["size"].aggregate_variance == plain.rows["size"].aggregate_variance

@@ -389,3 +389,12 @@ def test_an_order_that_is_none_is_refused_and_changes_nothing(order: Any) -> Non
 def test_what_is_no_state_is_refused(state: Any) -> None:
     with pytest.raises(MemoryOfUpdatesError, match="state must have numbers of shapes"):
         UpdateMemory(2, 1).restore(state)
+
+
+def test_everybody_may_be_forgotten() -> None:
+    memory = UpdateMemory(2, 1, importance=[0.5, 0.5])
+    memory.record([0], [[3.0]])
+
+    memory.rearrange(np.array([], dtype=np.int64))
+
+    assert (memory.n_clients, memory.updates.shape) == (0, (0, 1))

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from scipy.stats import binom, kstest, norm
 
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
-from fedcohort.errors import DataError, SimulationError, StreamError
+from fedcohort.errors import DataError, DesignError, SimulationError, StreamError
 from fedcohort.simulation import Availability, Devices, read_devices
 
 #: The chance that a correct program fails a statistical test here, if its seed were random.
@@ -243,3 +244,9 @@ def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match=r"bytes\.csv: is no CSV file"):
         read_devices(tmp_path / "bytes.csv", 2)
+
+
+@pytest.mark.parametrize("n_clients", [0, -1, 2.5])
+def test_devices_of_nobody_are_refused(n_clients: Any) -> None:
+    with pytest.raises(DesignError, match=r"n_clients must be a whole number of at least 1; got "):
+        Devices.generated(n_clients)

@@ -286,4 +286,6 @@ def test_bad_progress_and_checkpoint_intervals_are_refused_before_a_round() -> N
         simulation.run(1, progress="yes")  # type: ignore[arg-type]
     with pytest.raises(SimulationError, match="every must be a whole number of at least 1; got 0"):
         simulation.run(1, every=0)
+    with pytest.raises(SimulationError, match="the folder of checkpoint must be there; got "):
+        simulation.run(1, checkpoint=Path("nowhere") / "state.npz")
     assert simulation.rounds_done == 0

@@ -602,7 +602,7 @@ def test_bad_options_are_refused() -> None:
     ):
         Options(measure_every=0)
     with pytest.raises(SimulationError, match="device must be auto, cpu or cuda; got 'tpu'"):
-        Options(device="tpu").torch_device()
+        Options(device="tpu")
     if not torch.cuda.is_available():
         with pytest.raises(SimulationError, match="device 'cuda' is not available"):
             Options(device="cuda").torch_device()
@@ -645,3 +645,26 @@ def test_rows_are_noted_where_they_are_asked_for() -> None:
     assert [each.rows is None for each in rows.rounds] == [False, True, False]
     assert rows.rounds[2].rows == design.plan.main_rows().tolist()
     assert all(each.rows is None for each in uniform.rounds)
+
+
+def test_what_is_no_recipe_or_no_data_is_refused() -> None:
+    with pytest.raises(
+        SimulationError, match=r"^Run: needs a Recipe and FederatedData; got <class"
+    ):
+        Run(Multinomial, DIGITS)  # type: ignore[arg-type]
+    with pytest.raises(
+        SimulationError, match=r"^Run: needs a Recipe and FederatedData; got .* 3\."
+    ):
+        Run(Multinomial(2), 3)  # type: ignore[arg-type]
+
+
+def test_arguments_of_another_kind_are_refused() -> None:
+    run = Run(Multinomial(2), DIGITS)
+    for arguments, message in (
+        ((run, small_mlp, TRAINING), "runs must be a list of Run; got Run"),
+        (([3], small_mlp, TRAINING), r"runs must be a list of Run; got \[3\]"),
+        (([run], small_mlp, 3), "training must be a LocalTraining; got 3"),
+        (([run], small_mlp, TRAINING, 3), "options must be Options or None; got 3"),
+    ):
+        with pytest.raises(SimulationError, match=f"^Simulation: {message}"):
+            Simulation(*arguments)

@@ -149,7 +149,9 @@ class Memory(ABC):
                 # p stays a share of 1: a state is refused otherwise.
                 total = self._importance.sum()
                 self._importance = (
-                    self._importance / total if total else np.full(len(order), 1 / len(order))
+                    self._importance / total
+                    if total
+                    else np.full(len(order), 1 / max(len(order), 1))
                 )
         self.n_clients = len(order)
         self._rearrange(order, is_known)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort._arguments import checked_whole
 from fedcohort._display import short_repr
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.availability import Availability
@@ -127,6 +128,9 @@ class Devices:
         jitter
             As in the class.
         """
+        checked_whole(
+            "Devices", "n_clients", n_clients, least=1, way_out="Pass how many there are."
+        )
         for name, value in (("speed_spread", speed_spread), ("line_spread", line_spread)):
             if not 0 <= value <= 10:
                 raise SimulationError(f"Devices: {name} must be from 0 to 10; got {value!r}.")

@@ -56,14 +56,14 @@ class Options:
                 f"Options: server_lr must be at least 0 and at most 3.4e38, the largest float32; "
                 f"got {brief(self.server_lr)}. 1.0 takes the step as it is."
             )
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise SimulationError(
+                f"Options: device must be auto, cpu or cuda; got {brief(self.device)}."
+            )
 
     def torch_device(self) -> torch.device:
         """Return the device, or say that there is none."""
         available = torch.cuda.is_available()
         if self.device == "cuda" and not available:
             raise SimulationError("Options: device 'cuda' is not available here. Use 'cpu'.")
-        if self.device not in ("auto", "cpu", "cuda"):
-            raise SimulationError(
-                f"Options: device must be auto, cpu or cuda; got {self.device!r}."
-            )
         return torch.device("cuda" if available and self.device != "cpu" else "cpu")

@@ -122,7 +122,7 @@ def _with_shares(
     return np.concatenate(drawn) if drawn else np.empty(0, dtype=np.int64)
 
 
-def iid(dataset: Dataset, *, n_clients: int, seed: Seed = None) -> FederatedData:
+def iid(dataset: Dataset, n_clients: int, *, seed: Seed = None) -> FederatedData:
     """Deal the shuffled samples out evenly; sizes differ by one at most.
 
     Raises

@@ -85,6 +85,7 @@ class Simulation:
         training: LocalTraining,
         options: Options | None = None,
     ) -> None:
+        _check_kinds(runs, training, options)
         if not runs or any(run.data.dataset is not runs[0].data.dataset for run in runs):
             raise SimulationError(
                 f"Simulation: needs at least one run, all on one data set; got {len(runs)} runs. "
@@ -362,6 +363,21 @@ class Simulation:
                 ],
             }
         )
+
+
+def _check_kinds(runs: object, training: object, options: object) -> None:
+    """Refuse arguments of another kind."""
+    is_list = isinstance(runs, Sequence) and all(isinstance(run, Run) for run in runs)
+    for name, fits, needed, value in (
+        ("runs", is_list, "a list of Run", runs),
+        ("training", isinstance(training, LocalTraining), "a LocalTraining", training),
+        ("options", options is None or isinstance(options, Options), "Options or None", options),
+    ):
+        if not fits:
+            raise SimulationError(
+                f"Simulation: {name} must be {needed}; got {brief(value)}. Pass for example "
+                f"Simulation([run], model, LocalTraining(steps=5, lr=0.1, batch_size=20))."
+            )
 
 
 def _checked(name: str, value: int, least: int, way_out: str) -> int:

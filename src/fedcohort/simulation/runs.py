@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import checked_whole
+from fedcohort._arguments import brief, checked_whole
 from fedcohort._display import record_repr
 from fedcohort._failures import FailureRule, OnFailure
 from fedcohort.designs import Recipe
@@ -53,6 +53,11 @@ class Run:
     extra: int = 0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.recipe, Recipe) or not isinstance(self.data, FederatedData):
+            raise SimulationError(
+                f"Run: needs a Recipe and FederatedData; got {brief(self.recipe)} and "
+                f"{brief(self.data)}. Pass for example Run(SizeClustered(10), data)."
+            )
         # No generator, no None: runs that are compared share one seed.
         way_out = "Pass one seed to all runs that are to be compared."
         seed = checked_whole("Run", "seed", self.seed, way_out=way_out)
