@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from fedcohort._arguments import Rng, checked_choice
-from fedcohort.designs.base import Design
+from fedcohort.designs.base import Design, RowDesign
 from fedcohort.designs.multinomial import MultinomialDesign
 from fedcohort.designs.recipe import Knowledge, known_updates
 from fedcohort.designs.similarity_clustered import SimilarityClusteredDesign
@@ -154,10 +154,21 @@ def _predicted(
     shifted = None if products is None else _about_mean(candidates["multinomial"], products())
     if shifted is None:
         return {name: design.aggregate_variance(updates) for name, design in candidates.items()}
-    return {
-        name: max(float(np.vdot(design.weight_covariance(), shifted)), 0.0)
-        for name, design in candidates.items()
-    }
+    return {name: max(_spread(design, shifted), 0.0) for name, design in candidates.items()}
+
+
+def _spread(design: Design, products: NDArray[np.float64]) -> float:
+    """Return V from inner products: of distributions row by row, else from the covariance."""
+    if isinstance(design, MultinomialDesign):
+        importance = design.population.importance
+        alone = importance @ products.diagonal()
+        return float(alone - importance @ products @ importance) / design.cohort_size
+    if isinstance(design, RowDesign):
+        shares = design.plan.probabilities
+        shares = shares[np.diff(shares.indptr) > 1]  # of one client alone, nothing varies
+        together = shares.multiply(shares @ products).sum()
+        return float((shares @ products.diagonal()).sum() - together) / design.cohort_size**2
+    return float(np.vdot(design.weight_covariance(), products))
 
 
 def _about_mean(design: Design, products: NDArray[np.float64]) -> NDArray[np.float64] | None:
