@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from command_line import SIZES, refused, run
+from fedcohort.cli.client_files import read_federation
 from fedcohort.cli.plan import _some
-from fedcohort.cli.sizes_file import read_federation
 from fedcohort.designs import SizeClusteredDesign
 from fedcohort.streams import Stream, stream
 

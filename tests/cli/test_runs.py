@@ -8,7 +8,7 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from command_line import Result, refused, run
 from fedcohort.cli.runs import worded_time
-from fedcohort.experiments.lock import locked
+from fedcohort.experiments.run_folder import locked
 from small_runs import SMALL, make_folder, small_run, truncate
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from command_line import refused, run
-from fedcohort.cli.sizes_file import read_federation
+from fedcohort.cli.client_files import read_federation
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,8 @@ from fedcohort.testing import EVERYWHERE, OF_RECIPES, ONCE, Candidate, agree, fo
 from fedcohort.testing.candidate import Builder
 from fedcohort.testing.draw_clauses import (
     a_cohort_is_sorted_distinct_and_weighed_by_the_one_formula,
+    build_from_recipe,
 )
-from fedcohort.testing.recipe_clauses import build_from_recipe
 from populations import cohort_sizes, populations, random_merges, rng
 
 

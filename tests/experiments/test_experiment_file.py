@@ -13,8 +13,13 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.errors import FedcohortError
 from fedcohort.experiments import Experiment, Setting, read_experiment
-from fedcohort.experiments.data_settings import Dirichlet, DirichletDisjoint, Iid, OneClass
-from fedcohort.experiments.device_settings import EqualDevices
+from fedcohort.experiments.data_settings import (
+    Dirichlet,
+    DirichletDisjoint,
+    EqualDevices,
+    Iid,
+    OneClass,
+)
 from fedcohort.experiments.experiment_file import parsed_seeds
 from fedcohort.experiments.settings import (
     Cnn,

@@ -204,7 +204,7 @@ def test_a_list_of_runs_does_not_keep_a_run_from_beginning(tmp_path: Path) -> No
 
 
 def test_a_lock_is_held_even_within_one_process(tmp_path: Path) -> None:
-    from fedcohort.experiments.lock import is_locked, locked
+    from fedcohort.experiments.run_folder import is_locked, locked
 
     path = tmp_path / "lock"
     with locked(path, "me"):

@@ -14,8 +14,7 @@ from command_line import refused, run
 from fedcohort import SizeClustered
 from fedcohort.errors import FedcohortError
 from fedcohort.experiments import RunFolder, read_experiment, read_results
-from fedcohort.experiments.own_designs import recipe_kind
-from fedcohort.experiments.parts import check_parts
+from fedcohort.experiments.parts import check_parts, recipe_kind
 from fedcohort.experiments.settings import DesignEntry
 from fedcohort.experiments.units import Trial
 from small_runs import SMALL, go_on, make_folder, small_run, tables, write

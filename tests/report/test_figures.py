@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 
 from fedcohort.errors import InputError
 from fedcohort.report.allocation import allocation_figure
-from fedcohort.report.class_shares import class_shares_figure
+from fedcohort.report.figures import class_shares_figure
 
 
 def spans(axes: Axes) -> list[tuple[float, float]]:

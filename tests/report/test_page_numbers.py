@@ -16,13 +16,17 @@ from fedcohort.experiments import Results, read_results
 from fedcohort.experiments.summary import Curve
 from fedcohort.experiments.tables import write_csv
 from fedcohort.experiments.units import Trial
-from fedcohort.report.bands import Band, band
-from fedcohort.report.cluster_map import cluster_map
-from fedcohort.report.dendrogram import dendrogram
-from fedcohort.report.law_points import _groups, law_points
-from fedcohort.report.main_class import main_class_order, main_classes
-from fedcohort.report.panel_data import _needed, panel_data
-from fedcohort.report.plain_values import evenly, plain
+from fedcohort.report.client_plots import (
+    _groups,
+    cluster_map,
+    dendrogram,
+    evenly,
+    law_points,
+    main_class_order,
+    main_classes,
+    plain,
+)
+from fedcohort.report.panel_data import Band, _needed, band, panel_data
 
 SIMILARITY = Trial("alpha = 0.01", "similarity", 0)
 
@@ -171,7 +175,7 @@ def test_the_tree_joins_all_clients_without_crossings(two_panels: Results) -> No
 def test_a_large_tree_is_cut_and_what_is_below_is_counted(
     two_panels: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedcohort.report.dendrogram.MOST_MERGES", 3)
+    monkeypatch.setattr("fedcohort.report.client_plots.MOST_MERGES", 3)
 
     found = dendrogram(two_panels, SIMILARITY)
 

@@ -14,10 +14,9 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 pytest.importorskip("plotly", reason="the extra 'report' is not installed")
 
 from fedcohort.experiments import Results, read_results
-from fedcohort.experiments.tuning import candidate_losses
+from fedcohort.experiments.summary import candidate_losses
 from fedcohort.report.colours import design_colours, design_labels
-from fedcohort.report.page import most_points, page_html, script_json
-from fedcohort.report.page_text import panel_text, setup_text
+from fedcohort.report.page import most_points, page_html, panel_text, script_json, setup_text
 
 
 def cells(html: str) -> list[list[str]]:

@@ -11,19 +11,21 @@ from pydantic.fields import FieldInfo
 
 from docstring_entries import as_markdown, entries
 from fedcohort.experiments.data_settings import (
+    DeviceFile,
     Dirichlet,
     DirichletDisjoint,
+    EqualDevices,
+    GeneratedDevices,
     Iid,
     Natural,
     OneClass,
 )
-from fedcohort.experiments.device_settings import DeviceFile, EqualDevices, GeneratedDevices
-from fedcohort.experiments.own_model import OwnModel
 from fedcohort.experiments.settings import (
     Cnn,
     DesignEntry,
     Experiment,
     Mlp,
+    OwnModel,
     Server,
     Setting,
     Training,

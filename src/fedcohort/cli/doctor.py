@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedcohort._version import __version__
-from fedcohort.cli.options import AsJson
-from fedcohort.cli.plain_console import plain_console
+from fedcohort.cli.options import AsJson, plain_console
 
 #: A requirement as the package's metadata has it: a name, the oldest release that will do, and
 #: the extra that brings it.

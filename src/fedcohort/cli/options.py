@@ -1,11 +1,131 @@
-"""Arguments and options that commands share."""
+"""What several commands share: options, completion, run folders, the console."""
 
+import json
+import shutil
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
-from fedcohort.cli.completion import a_run_folder
+from fedcohort.designs import RECIPES
+from fedcohort.errors import InputError
+
+#: Where runs go when nothing else is said.
+RUNS = Path("runs")
+
+
+def fresh_folder(name: str) -> Path:
+    """Return ``runs/NAME``, or the first of ``runs/NAME-2``, ``-3`` ... that is not there."""
+    candidates = (RUNS / (name if k == 1 else f"{name}-{k}") for k in count(1))
+    return next(path for path in candidates if not path.exists())
+
+
+def latest_run() -> Path:
+    """Return the run under ``./runs`` that was begun last."""
+    begun = {path.parent: _created(path) for path in RUNS.glob("*/run.json")}
+    if not begun:
+        raise InputError(
+            f"report: needs a run; there is none under ./{RUNS}. Name a run folder, or make one "
+            f"with: fedcohort run FILE"
+        )
+    return max(begun, key=lambda path: (begun[path], path.name))
+
+
+def _created(head: Path) -> str:
+    try:
+        content = json.loads(head.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    return str(content.get("created", "")) if isinstance(content, dict) else ""
+
+
+Offer = Callable[[str], list[str]]
+
+
+def one_of(choices: Iterable[str]) -> Offer:
+    """Offer fixed words."""
+    words = list(choices)
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
+
+
+def some_of(choices: Iterable[str]) -> Offer:
+    """Offer fixed words for the last place of a list with commas, each once."""
+    words = list(choices)
+    return lambda incomplete: _next_of(words, incomplete)
+
+
+#: Offers for an option that takes a design, and for one that takes several.
+a_design, some_designs = one_of(RECIPES), some_of(RECIPES)
+
+
+def a_run_folder(incomplete: str) -> list[str]:
+    """Offer the runs under ``./runs``; where none fits, the folders that do."""
+    runs = sorted(str(path.parent) for path in RUNS.glob("*/run.json"))
+    fitting = [run for run in runs if run.startswith(incomplete)]
+    if fitting:
+        return fitting
+    typed = Path(incomplete)
+    parent, start = (typed, "") if incomplete.endswith("/") else (typed.parent, typed.name)
+    try:
+        folders = [path for path in parent.iterdir() if path.is_dir()]
+    except OSError:
+        return []
+    return sorted(str(path) for path in folders if path.name.startswith(start))
+
+
+def designs_of_file(context: typer.Context, incomplete: str) -> list[str]:
+    """Offer the designs of the experiment file that was typed, by label or recipe."""
+    designs = _content(context).get("design")
+    tables = designs if isinstance(designs, list) else []
+    tables = [each for each in tables if isinstance(each, dict)]
+    names = [str(each.get("label", each.get("recipe", ""))) for each in tables]
+    words = [name for name in dict.fromkeys(names) if name and " " not in name]
+    return _next_of(words, incomplete)
+
+
+def keys_of_file(context: typer.Context, incomplete: str) -> list[str]:
+    """Offer the values of the experiment file that was typed, as ``training.lr=``."""
+    return [f"{key}=" for key in _keys(_content(context)) if key.startswith(incomplete)]
+
+
+def _next_of(words: list[str], incomplete: str) -> list[str]:
+    before, comma, last = incomplete.rpartition(",")
+    given = before.split(",")
+    return [before + comma + w for w in words if w.startswith(last) and w not in given]
+
+
+def _content(context: typer.Context) -> dict[str, Any]:
+    """Read the file as it is; one that cannot be read has nothing to offer."""
+    # Where an option still lacks its value, click leaves the arguments before it unassigned.
+    typed = [context.params.get("file"), *context.args]
+    try:
+        return tomllib.loads(Path(next(filter(None, typed))).read_text(encoding="utf-8"))
+    except (StopIteration, OSError, ValueError):
+        return {}
+
+
+def _keys(table: dict[str, Any], before: str = "") -> Iterator[str]:
+    """Yield the dotted keys of all values that are not lists of tables."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _keys(value, f"{before}{key}.")
+        elif not (isinstance(value, list) and value and isinstance(value[0], dict)):
+            yield before + key
+
+
+#: Tables are made for this many columns; a narrower window wraps their lines.
+COLUMNS = 80
+
+
+def plain_console() -> Console:
+    """Return a console without markup, emoji codes and colours of numbers, 80 columns or wider."""
+    width = max(COLUMNS, shutil.get_terminal_size((COLUMNS, 24)).columns)
+    return Console(markup=False, emoji=False, highlight=False, width=width)
+
 
 Sizes = Annotated[
     str,

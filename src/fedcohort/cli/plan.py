@@ -14,10 +14,8 @@ from rich.table import Table
 from fedcohort._comparison_row import first_design, note_on
 from fedcohort._figures import check_figure_path, save_figure
 from fedcohort._whole_file import replace_whole
-from fedcohort.cli.completion import a_design
-from fedcohort.cli.options import CohortSize, Plot, Seed, Sizes
-from fedcohort.cli.plain_console import plain_console
-from fedcohort.cli.sizes_file import read_federation
+from fedcohort.cli.client_files import read_federation
+from fedcohort.cli.options import CohortSize, Plot, Seed, Sizes, a_design, plain_console
 from fedcohort.designs import Design, RowDesign
 from fedcohort.designs.catalogue import named_recipe
 from fedcohort.errors import InputError

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedcohort._extras import import_extra
-from fedcohort.cli.completion import a_run_folder, one_of
-from fedcohort.cli.runs_folder import RUNS, latest_run
+from fedcohort.cli.options import RUNS, a_run_folder, latest_run, one_of
 from fedcohort.errors import InputError
 from fedcohort.report import FIGURE_KINDS
 

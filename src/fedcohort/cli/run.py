@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedcohort.cli.completion import designs_of_file, keys_of_file, one_of
-from fedcohort.cli.options import RunDir
-from fedcohort.cli.runs_folder import RUNS, fresh_folder
+from fedcohort.cli.options import RUNS, RunDir, designs_of_file, fresh_folder, keys_of_file, one_of
 from fedcohort.errors import ExperimentError, FedcohortError, InputError, WriteError
 
 if TYPE_CHECKING:
@@ -141,8 +139,7 @@ def resume(
 
 def _go(folder: RunFolder, tracker_name: str | None) -> None:
     """Execute, with progress on standard error and a table at the end."""
-    from fedcohort.cli.run_progress import watched
-    from fedcohort.cli.summary_table import print_summary
+    from fedcohort.cli.run_display import print_summary, watched
     from fedcohort.experiments import execute, read_results
     from fedcohort.experiments.trackers import make_tracker
 

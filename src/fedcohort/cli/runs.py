@@ -9,9 +9,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from fedcohort.cli.completion import a_run_folder
-from fedcohort.cli.plain_console import plain_console
-from fedcohort.cli.runs_folder import RUNS
+from fedcohort.cli.options import RUNS, a_run_folder, plain_console
 from fedcohort.errors import ExperimentError, InputError
 
 

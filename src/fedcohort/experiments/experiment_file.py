@@ -18,13 +18,15 @@ from pydantic import BaseModel, ValidationError
 from fedcohort._arguments import brief, did_you_mean
 from fedcohort.errors import ExperimentError, SimulationError
 from fedcohort.experiments.data_settings import (
+    DeviceFile,
     Dirichlet,
     DirichletDisjoint,
+    EqualDevices,
+    GeneratedDevices,
     Iid,
     Natural,
     OneClass,
 )
-from fedcohort.experiments.device_settings import DeviceFile, EqualDevices, GeneratedDevices
 from fedcohort.experiments.settings import (
     Cnn,
     Experiment,

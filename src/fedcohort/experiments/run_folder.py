@@ -1,39 +1,131 @@
-"""A run folder: everything that happened, and what is needed to go on.
-
-.. code-block:: text
-
-    run.json            configuration, units, versions, machine, command, date
-    experiment.toml     the file as it was given; code/ the user's own designs, data, models
-    federations.parquet who holds what
-    devices.parquet     what clients train on, where the experiment says; devices/ its files
-    units/000/          rounds, cohorts, rows, laws, trees (.parquet) and checkpoint.npz
-    checksums.json      here and in units/000: the tables' SHA-256
-    log.txt             what was said; lock is held by the process that runs
-"""
+"""The folder of a run: configuration, machine, tables, checkpoints, and its lock."""
 
 from __future__ import annotations
 
 import json
+import os
+import platform
 import shlex
 import shutil
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, final
 
 import pyarrow.parquet as pq
+import torch
 
 from fedcohort._display import short_repr
+from fedcohort._version import __version__
 from fedcohort._whole_file import write_whole
 from fedcohort.errors import ExperimentError, WriteError
-from fedcohort.experiments.device_settings import EqualDevices
-from fedcohort.experiments.lock import is_locked
-from fedcohort.experiments.machine import machine, versions
+from fedcohort.experiments.data_settings import EqualDevices
 from fedcohort.experiments.parts import part_files
 from fedcohort.experiments.settings import Experiment
 from fedcohort.experiments.tables import SCHEMAS, is_as_written, was_written
 from fedcohort.experiments.units import Unit, plan_units
+
+PACKAGES = ("numpy", "scipy", "torch", "pyarrow", "pydantic", "scikit-learn")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, of this package and of what it computes with."""
+    found = {"python": platform.python_version(), "fedcohort": __version__}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def machine(device: str) -> dict[str, str]:
+    """Return what the machine is; ``device`` is what trains."""
+    found = {
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": str(os.cpu_count()),
+        "device": device,
+    }
+    if device == "cuda":
+        found["gpu"] = torch.cuda.get_device_name()
+    return found
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - elsewhere there is no such lock
+    fcntl = None  # type: ignore[assignment]
+
+
+@contextmanager
+def locked(path: Path, owner: str) -> Iterator[None]:
+    """Hold the lock at ``path``; refuse when another process holds it.
+
+    The system lets go of it when a process ends, however it ends.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ExperimentError(
+            f"{owner}: cannot be written ({reason}). Copy it to where you may write, or choose "
+            f"another folder."
+        ) from error
+    try:
+        if fcntl is not None and not _taken(descriptor):
+            pid = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
+            raise ExperimentError(
+                f"{owner}: process {pid or '?'} is running in it. Wait for it, or choose "
+                f"another folder."
+            )
+        with suppress(OSError):  # a full disk: the lock holds without the number
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _taken(descriptor: int) -> bool:
+    """Take the lock; somebody who only looks holds it for a moment."""
+    for _ in range(5):
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock."""
+    if fcntl is None or not path.exists():
+        return False
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
 
 #: Of run.json and the tables; a folder with another number is refused, not guessed at.
 SCHEMA = 1

@@ -1,10 +1,10 @@
-"""Running what a run folder plans, unit by unit; a folder that is done is left as it is."""
+"""Running an experiment, unit by unit, into its folder."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,13 +19,12 @@ from fedcohort.errors import (
     SimulationError,
     WriteError,
 )
-from fedcohort.experiments.lock import locked
-from fedcohort.experiments.own_data import load_data
-from fedcohort.experiments.own_designs import make_own_recipe
-from fedcohort.experiments.run_folder import RunFolder, is_whole
-from fedcohort.experiments.run_log import logging_to
+from fedcohort.experiments.own_code import load_data
+from fedcohort.experiments.parts import make_own_recipe
+from fedcohort.experiments.results import saying_why
+from fedcohort.experiments.run_folder import RunFolder, is_whole, locked
 from fedcohort.experiments.settings import Setting
-from fedcohort.experiments.stopped_runs import saying_why
+from fedcohort.experiments.summary import chosen_training
 from fedcohort.experiments.tables import (
     DEVICES,
     device_table,
@@ -35,7 +34,6 @@ from fedcohort.experiments.tables import (
     law_tables,
 )
 from fedcohort.experiments.trackers import Tracker
-from fedcohort.experiments.tuning import chosen_training
 from fedcohort.experiments.units import Unit
 from fedcohort.simulation import (
     Dataset,
@@ -45,6 +43,59 @@ from fedcohort.simulation import (
     Run,
     Simulation,
 )
+
+
+class _QuietFile(logging.FileHandler):
+    """A log that a full disk cannot stop a run with."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, if that is possible."""
+        with suppress(OSError):
+            super().emit(record)
+
+    def close(self) -> None:
+        """Close the file, though what is left of it cannot be written."""
+        with suppress(OSError):
+            super().close()
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
+        """Drop the line."""
+
+
+class _NothingTwice(logging.Filter):
+    """Designs are built in every round: what they say of themselves is written once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let warnings through, and a message that was not there before."""
+        if record.levelno > logging.INFO:
+            return True
+        message = record.getMessage()
+        is_new = message not in self._said
+        self._said.add(message)
+        return is_new
+
+
+@contextmanager
+def logging_to(path: Path) -> Iterator[None]:
+    """Write what the package says into a file, while a run goes on."""
+    package = logging.getLogger("fedcohort")
+    handler = _QuietFile(path, encoding="utf-8", delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    handler.addFilter(_NothingTwice())
+    level = package.level
+    package.addHandler(handler)
+    package.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        package.removeHandler(handler)
+        package.setLevel(level)
+        handler.close()
+
 
 log = logging.getLogger(__name__)
 

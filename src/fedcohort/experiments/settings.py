@@ -1,4 +1,4 @@
-"""What an experiment file can say, as frozen models; every default is here."""
+"""What an experiment file may say, checked and frozen."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_val
 
 from fedcohort._display import short_repr
 from fedcohort._failures import OnFailure
-from fedcohort.experiments.data_settings import Data
-from fedcohort.experiments.device_settings import DeviceTable, EqualDevices
-from fedcohort.experiments.own_model import OwnModel
-from fedcohort.experiments.settings_table import (
+from fedcohort.errors import ExperimentError
+from fedcohort.experiments.data_settings import (
     Count,
+    Data,
+    DeviceTable,
+    EqualDevices,
     Label,
     Name,
     Number,
@@ -23,6 +24,7 @@ from fedcohort.experiments.settings_table import (
     Table,
     Whole,
 )
+from fedcohort.experiments.own_code import own_function
 from fedcohort.memory import Difference, EstimatorName
 from fedcohort.simulation import (
     Dataset,
@@ -32,6 +34,38 @@ from fedcohort.simulation import (
     mlp,
 )
 from fedcohort.simulation.models import ModelSource
+
+
+class OwnModel(BaseModel):
+    """``file.py:function``: what the function makes of the data set is the model.
+
+    All other keys are keyword arguments of the function.
+
+    Attributes
+    ----------
+    name
+        A file and a function in it, as ``my_model.py:make``.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    name: Name
+
+    def source(self, dataset: Dataset, folder: Path) -> ModelSource:
+        """Return what makes the model for this data set; the file lies in ``folder``."""
+        make = own_function("model", self.name, folder)
+
+        def made() -> Any:
+            try:
+                return make(dataset, **(self.model_extra or {}))
+            except (Exception, SystemExit) as error:
+                raise ExperimentError(
+                    f"model {self.name!r}: cannot be made ({type(error).__name__}: {error}). "
+                    f"Mend it."
+                ) from error
+
+        return made
+
 
 NEEDS_DIFFERENCE = "shrink and clusters need estimator = 'difference'"
 

@@ -1,4 +1,4 @@
-"""What a run says, in numbers: final loss, rounds to reach a loss, and differences by seed."""
+"""A run in numbers: final loss, rounds and costs to a loss, differences by seed, tuning."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort.errors import ExperimentError
 from fedcohort.experiments.results import Results
-from fedcohort.experiments.settings import Setting
-from fedcohort.experiments.units import Trial, judged_design
+from fedcohort.experiments.run_folder import RunFolder
+from fedcohort.experiments.settings import Setting, Training
+from fedcohort.experiments.tables import SCHEMAS, read_table
+from fedcohort.experiments.units import Trial, Unit, judged_design
 
 #: Rounds of the rolling mean, as in the paper; a shorter run uses a quarter of its rounds.
 WINDOW = 50
@@ -233,3 +236,108 @@ def _jump(values: Curve, rounds: int, window: int) -> Numbers:
     if late.shape[1] < 2:
         return np.full(len(values.values), math.nan)
     return np.asarray(np.abs(np.diff(late, axis=1)).mean(axis=1))
+
+
+#: The costs beside rounds: their columns, what they are called, and their unit.
+COSTS: dict[str, tuple[tuple[str, ...], str, float]] = {
+    "bytes": (("bytes_down", "bytes_up"), "megabytes down and up", 1e-6),
+    "client_seconds": (("client_seconds",), "client work (hours)", 1 / 3600),
+    "simulated_seconds": (("simulated_seconds",), "simulated time (hours)", 1 / 3600),
+}
+
+
+def spent(results: Results, panel: Setting, design: str, cost: str) -> NDArray[np.float64] | None:
+    """Return what was spent after every round, shape (seeds, rounds); None: it was not counted."""
+    columns, _, unit = COSTS[cost]
+    found = [curve(results, panel, design, column) for column in columns]
+    if any(not each.values.size or len(each.rounds) != each.rounds[-1] + 1 for each in found):
+        return None
+    total: NDArray[np.float64] = np.sum([each.values for each in found], axis=0)
+    return np.cumsum(total, axis=1) * unit
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a design pays until its rolling loss reaches the level.
+
+    Attributes
+    ----------
+    design
+        Its label.
+    final_loss
+        Mean over seeds.
+    n_seeds, n_reached
+        How many seeds there are, and how many reach the level.
+    rounds, costs
+        Means over those that reach it; None where none does, or where it was not counted.
+    """
+
+    design: str
+    final_loss: float
+    n_seeds: int
+    n_reached: int
+    rounds: float | None
+    costs: dict[str, float | None]
+
+
+def prices(results: Results, panel: Setting) -> tuple[float, list[Price]] | None:
+    """Return the level (the baseline's final loss) and every design's price; None: no rounds."""
+    summary = summarise(results, panel)
+    if summary is None:
+        return None
+    found = []
+    for design in summary.designs:
+        reached = np.flatnonzero(~np.isnan(design.rounds_needed))
+        rounds = design.rounds_needed[reached].astype(np.int64)
+        costs: dict[str, float | None] = {}
+        for cost in COSTS:
+            total = spent(results, panel, design.label, cost)
+            at = None if total is None or not len(reached) else total[reached, rounds - 1]
+            costs[cost] = None if at is None else float(at.mean())
+        found.append(
+            Price(
+                design.label,
+                float(design.final_loss.mean()),
+                len(design.rounds_needed),
+                len(reached),
+                float(rounds.mean()) if len(reached) else None,
+                costs,
+            )
+        )
+    return summary.level, found
+
+
+def chosen_training(folder: RunFolder, panel: str) -> Training:
+    """Return the panel's training; from a grid, the candidate with the lowest final loss."""
+    training = folder.experiment.panel(panel).training
+    if not training.is_grid:
+        return training
+    losses = candidate_losses(folder, panel)
+    best = min(losses, key=lambda point: losses[point])  # the first of equals
+    if not math.isfinite(losses[best]):
+        raise ExperimentError(
+            f"{folder.path}: panel {panel!r}: every candidate of the grid diverges. Try smaller lr."
+        )
+    return training.model_copy(update={"lr": best[0], "mu": best[1]})
+
+
+def candidate_losses(folder: RunFolder, panel: str) -> dict[tuple[float, float], float]:
+    """Return the final loss of every (lr, mu) that was tried for the panel."""
+    return {
+        unit.candidate: final_loss(folder, unit)
+        for unit in folder.units
+        if unit.candidate is not None and unit.trials[0].panel == panel
+    }
+
+
+def final_loss(folder: RunFolder, unit: Unit) -> float:
+    """Return the mean loss over the last rounds, as everywhere; infinite where it diverged."""
+    if folder.diverged(unit).exists():
+        return math.inf
+    path = folder.table(unit, "rounds")
+    table = read_table(path, SCHEMAS["rounds"], way_out=folder.resume_command)
+    rounds, loss = table["round"].to_numpy(), table["loss"].to_numpy(zero_copy_only=False)
+    total = folder.rounds_of(unit)
+    late = loss[rounds >= total - window_of(total)]
+    measured = late[~np.isnan(late)]
+    return float(measured.mean()) if len(measured) else math.inf

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,119 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from fedcohort._whole_file import replace_whole
 from fedcohort.errors import InputError
-from fedcohort.experiments.costs import COSTS
 from fedcohort.experiments.results import Results
 from fedcohort.experiments.settings import Setting
-from fedcohort.experiments.summary import common_rounds, window_of
+from fedcohort.experiments.summary import COSTS, common_rounds, curve, spent, window_of
 from fedcohort.report import FIGURE_KINDS
-from fedcohort.report.class_shares import draw_class_samples, draw_class_shares
-from fedcohort.report.curve_axes import Pen
-from fedcohort.report.main_class import main_class_order
+from fedcohort.report.client_plots import main_class_order
+from fedcohort.report.colours import class_colours, design_colours, design_dashes, design_labels
+from fedcohort.report.panel_data import band
+
+#: What the axes of a column are called.
+NAMES = {
+    "loss": "training loss",
+    "accuracy": "test accuracy",
+    "distinct_classes": "distinct classes",
+    "distinct_clients": "distinct clients",
+}
+LINE_STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pen:
+    """Draws a run's columns, every design in its own colour."""
+
+    results: Results
+    colours: dict[str, str]
+    dashes: dict[str, str]
+
+    @classmethod
+    def of(cls, results: Results) -> Pen:
+        """Give the designs of a run their colours."""
+        labels = design_labels([results])
+        return cls(results, design_colours(labels), design_dashes(labels))
+
+    def counted(self, panels: list[Setting]) -> bool:
+        """Whether every cost of every design was counted."""
+        return all(
+            spent(self.results, panel, entry.label, cost) is not None
+            for panel in panels
+            for entry in panel.design
+            for cost in COSTS
+        )
+
+    def draw(
+        self,
+        axes: Axes,
+        panel: Setting,
+        column: str,
+        *,
+        rolling: bool,
+        against: str | None = None,
+    ) -> None:
+        """Draw a column against the rounds, or a cost; ``rolling`` draws its rolling mean."""
+        window = window_of(common_rounds(self.results, panel)[1]) if rolling else 1
+        for entry in panel.design:
+            over = band(curve(self.results, panel, entry.label, column).rolling(window))
+            colour = self.colours[entry.label]
+            cost = None if against is None else spent(self.results, panel, entry.label, against)
+            places = over.rounds if cost is None else cost.mean(axis=0)[over.rounds - 1]
+            axes.plot(
+                places,
+                over.mean,
+                LINE_STYLES[self.dashes[entry.label]],
+                linewidth=1.4 if rolling else 0.8,
+                color=colour,
+                label=entry.label,
+            )
+            if over.n_seeds > 1:
+                axes.fill_between(
+                    places, over.low, over.high, color=colour, alpha=0.18, linewidth=0
+                )
+        axes.set(xlabel="rounds" if against is None else COSTS[against][1], ylabel=NAMES[column])
+        if against is not None:
+            # A tenth of the cost is the same distance everywhere.
+            axes.set_xscale("log")
+        axes.margins(x=0.01)
+        axes.grid(alpha=0.25)
+
+
+def class_shares_figure(counts: NDArray[np.int64]) -> Figure:
+    """Draw each client's class shares as a bar, and the samples of each class beside them.
+
+    ``counts`` has shape (n_clients, n_classes): ``FederatedData.class_counts()``.
+    """
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(3, 1))
+    draw_class_shares(left, counts)
+    draw_class_samples(right, counts)
+    return figure
+
+
+def draw_class_shares(axes: Axes, counts: NDArray[np.int64]) -> None:
+    """Draw one bar per client, stacked by class."""
+    n_clients, n_classes = counts.shape
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    below = np.zeros(n_clients)
+    for label, colour in enumerate(class_colours(n_classes)):
+        axes.bar(np.arange(n_clients), shares[:, label], 1.0, below, color=colour, label=str(label))
+        below += shares[:, label]
+    axes.set(
+        xlabel="client", ylabel="share of each class", xlim=(-0.5, n_clients - 0.5), ylim=(0, 1)
+    )
+
+
+def draw_class_samples(axes: Axes, counts: NDArray[np.int64]) -> None:
+    """Draw the samples of every class over all clients."""
+    n_classes = counts.shape[1]
+    axes.barh(np.arange(n_classes), counts.sum(axis=0), color=class_colours(n_classes))
+    every = max(1, n_classes // 10)
+    axes.set(xlabel="samples", ylabel="class", yticks=range(0, n_classes, every))
+
 
 #: No dates and no random names: drawing again gives the same bytes.
 METADATA: dict[str, dict[str, Any]] = {

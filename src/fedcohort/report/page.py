@@ -1,20 +1,201 @@
-"""One page that holds a report: all data, styles and scripts inside, nothing to fetch."""
+"""The page of a run: text, tables and interactive plots in one HTML file."""
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
 
+import numpy as np
+
 from fedcohort._extras import import_extra
 from fedcohort._whole_file import write_whole
+from fedcohort.errors import ExperimentError
 from fedcohort.experiments.results import Results
+from fedcohort.experiments.settings import Setting
+from fedcohort.experiments.summary import (
+    DesignSummary,
+    PanelSummary,
+    chosen_training,
+    final_loss,
+    summarise,
+)
+from fedcohort.report.answers import number, panel_sentences, rounds_needed, state_sentence
 from fedcohort.report.colours import class_colours, design_colours, design_dashes, design_labels
-from fedcohort.report.page_text import panel_text, setup_text
 from fedcohort.report.panel_data import panel_data
+
+HEADINGS = (
+    "design",
+    "final loss",
+    "accuracy",
+    "rounds to the level",
+    "distinct classes",
+    "distinct clients",
+    "jump",
+    "difference to the baseline (95 % interval)",
+)
+MINUS = "\N{MINUS SIGN}"
+
+
+def panel_text(results: Results, panel: Setting, colours: dict[str, str]) -> str:
+    """Return the answer, the table of designs and the grid that was tried."""
+    sentences = [
+        each for each in (state_sentence(results), *panel_sentences(results, panel)) if each
+    ]
+    parts = [f'<p class="answer">{escape(each)}</p>' for each in sentences]
+    summary = summarise(results, panel)
+    if summary is not None:
+        parts.append(_designs_table(summary, colours))
+        parts.append(f'<p class="note">{escape(_legend(summary))}</p>')
+    return "\n".join([*parts, _grid_table(results, panel)])
+
+
+def setup_text(results: Results) -> str:
+    """Return what was run, where and with what."""
+    head = results.folder.head
+    facts = {
+        "folder": results.folder.path.resolve().name,
+        "command": head.get("command", ""),
+        "created": head.get("created", ""),
+        **{f"machine: {key}": value for key, value in head.get("machine", {}).items()},
+        **{f"version of {key}": value for key, value in head.get("versions", {}).items()},
+    }
+    rows = [f"<dt>{escape(key)}</dt><dd>{escape(str(value))}</dd>" for key, value in facts.items()]
+    return f"<dl>{''.join(rows)}</dl>\n{_experiment_file(results)}\n{_configuration(results)}"
+
+
+def table_html(headings: Sequence[str], rows: Iterable[Sequence[str]], *, name: str) -> str:
+    """Return a table in a box that scrolls by itself; the cells are HTML already."""
+    head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
+    body = "".join(
+        f'<tr><th scope="row">{row[0]}</th>{"".join(f"<td>{cell}</td>" for cell in row[1:])}</tr>'
+        for row in rows
+    )
+    return (
+        f'<div class="scroll" role="region" aria-label="{escape(name)}" tabindex="0"><table>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _designs_table(summary: PanelSummary, colours: dict[str, str]) -> str:
+    rows = [
+        (
+            f'<span class="design"><span class="swatch" style="background:{colours[each.label]}">'
+            f"</span>{escape(each.label)}</span>"
+            + (f" <em>{escape(each.divergence)}</em>" if each.divergence else ""),
+            _spread(each.final_loss),
+            _spread(each.final_accuracy),
+            escape(rounds_needed(each)),
+            _mean(each.classes),
+            _mean(each.clients),
+            _mean(each.jump),
+            _difference(each),
+        )
+        for each in summary.designs
+    ]
+    return table_html(HEADINGS, rows, name="Designs of this panel")
+
+
+def _legend(summary: PanelSummary) -> str:
+    window = "last round" if summary.window == 1 else f"last {summary.window} rounds"
+    spread = "" if len(summary.seeds) < 2 else "; \N{PLUS-MINUS SIGN} standard deviation over seeds"
+    level = "not measured" if math.isnan(summary.level) else number(summary.level)
+    return (
+        f"Means over the {window}{spread}. Level: {summary.baseline}'s final loss, {level}. "
+        f"Jump: mean absolute change of the loss between measurements."
+    )
+
+
+def _mean(values: np.ndarray) -> str:
+    mean = float(np.mean(values))
+    return "\N{EN DASH}" if math.isnan(mean) else number(mean)
+
+
+def _spread(values: np.ndarray) -> str:
+    if len(values) < 2 or np.isnan(values).any():
+        return _mean(values)
+    return f"{_mean(values)} \N{PLUS-MINUS SIGN} {float(np.std(values, ddof=1)):.2g}"
+
+
+def _difference(design: DesignSummary) -> str:
+    difference = design.difference
+    if difference is None:
+        return "baseline"
+    if math.isnan(difference.mean):
+        return "\N{EN DASH}"
+    mean = _signed(difference.mean)
+    if math.isinf(difference.low):
+        return f"{mean} (one seed)"
+    text = f"{mean} ({_signed(difference.low)} to {_signed(difference.high)})"
+    return f"<strong>{text}</strong>" if difference.excludes_zero else text
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3g}".replace("-", MINUS)
+
+
+def _grid_table(results: Results, panel: Setting) -> str:
+    """Return what was tried for the panel, the lowest final loss marked."""
+    folder = results.folder
+    losses = {
+        unit.candidate: final_loss(folder, unit)
+        for unit in folder.units
+        if unit.candidate is not None
+        and unit.trials[0].panel == panel.label
+        and folder.is_done(unit)
+    }
+    if not losses:
+        return ""
+    best = min(losses.values())
+    rows = [
+        (
+            f"{lr:g}",
+            f"{mu:g}",
+            "diverged" if math.isinf(loss) else number(loss),
+            "chosen" if loss == best and math.isfinite(loss) else "",
+        )
+        for (lr, mu), loss in losses.items()
+    ]
+    table = table_html(("learning rate", "mu", "final loss", ""), rows, name="Grid")
+    return f"<h3>Grid that was tried</h3>\n{table}"
+
+
+def _configuration(results: Results) -> str:
+    """Return what was run: the file with the command line's changes, and what grids chose."""
+    resolved = dict(results.folder.head["experiment"])
+    resolved["panels"] = [
+        {**panel, "training": _trained(results, panel["label"])} for panel in resolved["panels"]
+    ]
+    text = json.dumps(resolved, indent=2, ensure_ascii=False)
+    return _details("Resolved configuration", text, is_open=False)
+
+
+def _trained(results: Results, panel: str) -> dict[str, Any]:
+    try:
+        return chosen_training(results.folder, panel).model_dump()
+    except ExperimentError:  # the grid is still being tried
+        return results.folder.experiment.panel(panel).training.model_dump()
+
+
+def _details(title: str, text: str, *, is_open: bool) -> str:
+    return (
+        f"<details{' open' if is_open else ''}><summary>{title}</summary>"
+        f'<pre tabindex="0">{escape(text)}</pre></details>'
+    )
+
+
+def _experiment_file(results: Results) -> str:
+    try:
+        text = (results.folder.path / "experiment.toml").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return '<p class="note">The folder has no readable experiment.toml.</p>'
+    return _details("experiment.toml", text, is_open=True)
+
 
 #: Of a curve; many designs and panels share fewer, to keep the page's data within some megabytes.
 MOST_POINTS, FEWEST_POINTS = 500, 60

@@ -1,22 +1,77 @@
-"""The numbers behind a panel's plots, ready for JSON."""
+"""The numbers behind a panel's plots."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedcohort.experiments.costs import COSTS, spent
 from fedcohort.experiments.results import Results
 from fedcohort.experiments.settings import Setting
-from fedcohort.experiments.summary import Curve, common_rounds, curve, window_of
+from fedcohort.experiments.summary import COSTS, Curve, common_rounds, curve, spent, window_of
 from fedcohort.experiments.units import Trial
-from fedcohort.report.bands import Band, band
-from fedcohort.report.cluster_map import MOST_CLIENTS, cluster_map
-from fedcohort.report.dendrogram import dendrogram
-from fedcohort.report.law_points import law_points
-from fedcohort.report.main_class import main_class_order
-from fedcohort.report.plain_values import evenly, plain, short
+from fedcohort.report.client_plots import (
+    MOST_CLIENTS,
+    cluster_map,
+    dendrogram,
+    evenly,
+    law_points,
+    main_class_order,
+    plain,
+    short,
+)
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Band:
+    """A curve over seeds, shape (points,) each.
+
+    Attributes
+    ----------
+    rounds
+        How many rounds are done at each point, from 1.
+    mean, low, high
+        Over seeds: the mean, the smallest and the largest.
+    n_seeds
+        How many there are; with one, the three are equal.
+    """
+
+    rounds: NDArray[np.int64]
+    mean: Numbers
+    low: Numbers
+    high: Numbers
+    n_seeds: int
+
+    def thinned(self, most: int) -> Band:
+        """Draw neighbours as one point (mean of means, lowest low, highest high)."""
+        n = len(self.rounds)
+        if n <= most:
+            return self
+        starts = np.linspace(0, n, most, endpoint=False).astype(np.int64)
+        lengths = np.diff([*starts, n])
+        return Band(
+            self.rounds[starts + lengths - 1],
+            np.add.reduceat(self.mean, starts) / lengths,
+            np.minimum.reduceat(self.low, starts),
+            np.maximum.reduceat(self.high, starts),
+            self.n_seeds,
+        )
+
+
+def band(curve: Curve) -> Band:
+    """Reduce a curve over its seeds."""
+    values = curve.values
+    if not values.size:
+        nothing = np.empty(0)
+        return Band(np.empty(0, np.int64), nothing, nothing, nothing, len(values))
+    return Band(
+        curve.rounds + 1, values.mean(axis=0), values.min(axis=0), values.max(axis=0), len(values)
+    )
+
 
 CURVES = ("loss", "accuracy", "distinct_classes", "distinct_clients")
 PARTS = ("draw_seconds", "train_seconds", "measure_seconds")

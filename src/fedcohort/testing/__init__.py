@@ -3,12 +3,14 @@
 from fedcohort.errors import ContractError
 from fedcohort.testing.candidate import Candidate
 from fedcohort.testing.contract import EVERYWHERE, OF_RECIPES, ONCE, check_design
-from fedcohort.testing.frequencies import FALSE_ALARM, agree, follows_law
 from fedcohort.testing.laws import (
+    FALSE_ALARM,
     Counts,
     Law,
     Moments,
     aggregate_variance,
+    agree,
+    follows_law,
     importance,
     independent_rows,
     law_of_rows,

@@ -1,5 +1,6 @@
 """A design on trial: how it is built, its law, and what it claims."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -100,3 +101,21 @@ class Candidate:
 def close(value: float, exact: Fraction, scale: float = 1.0) -> bool:
     """Say whether a float is an exact number up to rounding; NaN never is."""
     return bool(abs(value - float(exact)) <= ROUNDING * max(scale, abs(float(exact))))
+
+
+def refuses(c: Candidate, kind: type[Exception], sentence: str, act: Callable[[], object]) -> None:
+    """Demand an error of this kind whose message matches ``sentence``."""
+    try:
+        act()
+    except kind as error:
+        c.demand(
+            re.search(sentence, str(error)) is not None,
+            f"the error must say {sentence!r}; it says {str(error)!r}. Let the base class check.",
+        )
+    except Exception as error:
+        c.demand(
+            False,
+            f"must raise {kind.__name__} ({sentence!r}); raised {type(error).__name__}: {error}.",
+        )
+    else:
+        c.demand(False, f"must raise {kind.__name__} ({sentence!r}); raised nothing. Refuse it so.")

@@ -7,13 +7,7 @@ import numpy as np
 
 from fedcohort.designs import Recipe
 from fedcohort.population import Population
-from fedcohort.testing import (
-    draw_clauses,
-    error_clauses,
-    frequency_clauses,
-    law_clauses,
-    recipe_clauses,
-)
+from fedcohort.testing import draw_clauses, law_clauses
 from fedcohort.testing.candidate import Candidate
 from fedcohort.testing.laws import Law, law_of_rows
 
@@ -34,28 +28,28 @@ ONCE: tuple[Callable[[Candidate], None], ...] = (
     draw_clauses.building_and_drawing_leave_global_state_and_arguments_alone,
     draw_clauses.cohorts_may_be_one_client_all_clients_or_more_draws_than_clients,
     draw_clauses.a_single_client_is_always_the_cohort,
-    error_clauses.a_cohort_size_that_is_no_positive_whole_number_is_refused,
-    error_clauses.a_line_of_units_that_leaves_63_bits_is_refused,
-    error_clauses.updates_that_do_not_fit_the_population_are_refused,
-    error_clauses.draws_need_a_generator_or_a_seed_and_a_number_of_rounds,
-    frequency_clauses.cohorts_follow_the_enumerated_law,
-    frequency_clauses.the_estimated_aggregate_variance_is_that_of_the_enumerated_law,
-    frequency_clauses.a_hundred_clients_are_drawn_as_often_as_expected,
+    draw_clauses.a_cohort_size_that_is_no_positive_whole_number_is_refused,
+    draw_clauses.a_line_of_units_that_leaves_63_bits_is_refused,
+    draw_clauses.updates_that_do_not_fit_the_population_are_refused,
+    draw_clauses.draws_need_a_generator_or_a_seed_and_a_number_of_rounds,
+    law_clauses.cohorts_follow_the_enumerated_law,
+    law_clauses.the_estimated_aggregate_variance_is_that_of_the_enumerated_law,
+    law_clauses.a_hundred_clients_are_drawn_as_often_as_expected,
 )
 #: Held once against a design whose moments are estimated, such as one made from a function.
 ESTIMATED: tuple[Callable[[Candidate], None], ...] = (
     draw_clauses.the_same_generator_gives_the_same_cohort_and_many_draws_are_draws,
     draw_clauses.no_round_gives_an_empty_matrix,
     draw_clauses.building_and_drawing_leave_global_state_and_arguments_alone,
-    error_clauses.draws_need_a_generator_or_a_seed_and_a_number_of_rounds,
-    frequency_clauses.drawn_weights_average_to_the_importance_where_the_design_claims_it,
+    draw_clauses.draws_need_a_generator_or_a_seed_and_a_number_of_rounds,
+    law_clauses.drawn_weights_average_to_the_importance_where_the_design_claims_it,
 )
 #: Held against a recipe once.
 OF_RECIPES: tuple[Callable[[Candidate, Recipe], None], ...] = (
-    recipe_clauses.an_experiment_file_can_make_it,
-    recipe_clauses.it_declares_what_it_reads,
-    recipe_clauses.it_builds_before_anything_was_sent,
-    recipe_clauses.the_same_knowledge_gives_the_same_design,
+    draw_clauses.an_experiment_file_can_make_it,
+    draw_clauses.it_declares_what_it_reads,
+    draw_clauses.it_builds_before_anything_was_sent,
+    draw_clauses.the_same_knowledge_gives_the_same_design,
 )
 #: Small populations that :func:`check_design` tries.
 POPULATIONS = 60
@@ -93,7 +87,7 @@ def check_design(
     name = type(recipe).__name__
     candidate = Candidate(
         name,
-        lambda population, m, rng: recipe_clauses.build_from_recipe(recipe, population, m, rng),
+        lambda population, m, rng: draw_clauses.build_from_recipe(recipe, population, m, rng),
         law,
         distinct,
         fixed_size,

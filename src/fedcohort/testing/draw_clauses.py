@@ -1,16 +1,22 @@
-"""Clauses on draws: cohorts are well formed, reproducible, and touch nothing else."""
+"""Clauses on recipes, draws and refusals."""
 
 import pickle
 import random
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import fedcohort.diagnostics as diagnostics
+from fedcohort.designs import Design, Recipe
+from fedcohort.designs.signals import ASKED, PAST
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
-from fedcohort.testing.candidate import ROUNDING, Candidate
+from fedcohort.selector import Selector
+from fedcohort.testing.candidate import ROUNDING, Candidate, refuses
 from fedcohort.testing.laws import moments
-from fedcohort.testing.refusal import refuses
 
 rng = np.random.default_rng
 
@@ -131,3 +137,152 @@ def a_single_client_is_always_the_cohort(c: Candidate) -> None:
     c.demand(nothing == diagnostics.Estimate(0.0, 0.0), "V must be 0 where it is measured.", design)
     exact = diagnostics.aggregate_variance(design, updates) if design.exact_moments else 0.0
     c.demand(exact == 0.0, f"aggregate_variance must be 0; got {exact}.", design)
+
+
+def a_cohort_size_that_is_no_positive_whole_number_is_refused(c: Candidate) -> None:
+    """Try zero, negative, fractional, text, nothing, a truth value."""
+    for cohort_size in (0, -1, 1.5, "3", None, True):
+        refuses(
+            c,
+            DesignError,
+            r"cohort_size must be a whole number of at least 1; got",
+            lambda m=cohort_size: c.build(Population([1, 2]), m, rng(0)),  # type: ignore[misc]
+        )
+
+
+def a_line_of_units_that_leaves_63_bits_is_refused(c: Candidate) -> None:
+    """Try more units than a 64-bit integer holds."""
+    population = Population([2**61, 2**60, 1, 1])
+
+    refuses(
+        c,
+        DesignError,
+        r"cohort_size \* total must be less than 2\^63; got 3",
+        lambda: c.build(population, 3, rng(0)),
+    )
+
+
+def updates_that_do_not_fit_the_population_are_refused(c: Candidate) -> None:
+    """Try a row too many, and a number that is none."""
+    design = c.build(Population([1, 2]), 1, rng(0))
+
+    for updates, sentence in (
+        ([[1.0], [2.0], [3.0]], r"shape \(2, dimension\).*got float64 of shape \(3, 1\)"),
+        ([[1.0], [np.nan]], r"client 1 sent 1 other values"),
+    ):
+        refuses(
+            c,
+            DesignError,
+            sentence,
+            lambda given=updates: diagnostics.aggregate_variance(design, given),  # type: ignore[misc]
+        )
+
+
+def draws_need_a_generator_or_a_seed_and_a_number_of_rounds(c: Candidate) -> None:
+    """Try what is no generator, and rounds that are no whole number of at least 0."""
+    design = c.build(Population([1, 2]), 1, rng(0))
+
+    for generator in (-1, 1.5, "3", True):
+        refuses(
+            c,
+            DesignError,
+            r"rng must be an integer of at least 0, a numpy.random.Generator or None; got",
+            lambda given=generator: design.draw(given),  # type: ignore[misc]
+        )
+    for rounds in (-1, 1.5, "3"):
+        refuses(
+            c,
+            DesignError,
+            r"rounds must be a whole number of at least 0; got",
+            lambda given=rounds: design.draw_many(given, rng(0)),  # type: ignore[misc]
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SomeMemory:
+    """The clients' last updates, shape (n_clients, 2)."""
+
+    updates: NDArray[np.float32]
+
+
+def build_from_recipe(
+    recipe: Recipe, population: Population, cohort_size: int, generator: np.random.Generator
+) -> Design:
+    """Build a recipe's design with made-up knowledge: groups, updates and signals.
+
+    Updates are small integers, so that identical, proportional and zero ones all come up; signals
+    are small positive numbers, NaN for clients that were not asked or never drawn.
+    """
+    n, own = population.n_clients, replace(recipe, cohort_size=cohort_size)
+    labels = generator.integers(cohort_size if cohort_size in (1, 2) else 3, size=n).tolist()
+    labelled = Population.of_checked(population.sizes, population.ids, tuple(labels))
+    memory = SomeMemory(generator.integers(-1, 2, size=(n, 2)).astype(np.float32))
+    signals: dict[str, NDArray[np.float64]] = {
+        name: generator.integers(1, 5, size=n).astype(float) for name in own.signals
+    }
+    is_new = generator.random(n) < 0.5
+    for name in set(signals) - set(ASKED):
+        signals[name][is_new] = np.nan
+    request = own.ask(labelled, round_=5, rng=generator)
+    if request is not None:
+        silent = np.setdiff1d(np.arange(n), request.clients)
+        signals[request.signal][silent] = np.nan
+    return own.build(labelled, memory=memory, signals=signals, round_=5, rng=generator)
+
+
+def an_experiment_file_can_make_it(c: Candidate, recipe: Recipe) -> None:
+    """Demand a name, and a default for every hyper-parameter beside the cohort size."""
+    name = getattr(type(recipe), "name", None)
+    c.demand(bool(name) and isinstance(name, str), f"needs a name: ClassVar[str]; got {name!r}.")
+    bare = [
+        field.name
+        for field in fields(recipe)
+        if field.default is MISSING and field.name != "cohort_size"
+    ]
+    c.demand(not bare, f"hyper-parameters need defaults; {', '.join(bare)} has none. Give it one.")
+
+
+def it_builds_before_anything_was_sent(c: Candidate, recipe: Recipe) -> None:
+    """Make a selector: in the first round no client has sent an update or a past signal."""
+    population = Population([5, 3, 2, 2, 7], groups=[0, 1, 2, 0, 1])
+    try:
+        Selector(replace(recipe, cohort_size=3), population, seed=0)
+    except Exception as error:
+        c.demand(
+            False,
+            f"must build before anything was sent; got {_shown(error)}. Take updates for zero "
+            f"then, and past signals for NaN.",
+        )
+
+
+def the_same_knowledge_gives_the_same_design(c: Candidate, recipe: Recipe) -> None:
+    """Demand that two builds from equal generators draw alike: runs can be repeated."""
+    population = Population([5, 3, 2, 2, 7])
+    drawn: Sequence[Any] = [
+        build_from_recipe(recipe, population, 3, rng(0)).draw_many(20, rng(1)).toarray().tolist()
+        for _ in range(2)
+    ]
+
+    c.demand(drawn[0] == drawn[1], "two builds must draw alike; they do not. Keep no state.")
+
+
+def it_declares_what_it_reads(c: Candidate, recipe: Recipe) -> None:
+    """Demand signals that somebody fills, and that nothing else than declared is read.
+
+    The round needs no declaration: a recipe that reads it is built anew in every round.
+    """
+    known = (*ASKED, *PAST)
+    strange = [str(name) for name in recipe.signals if name not in known]
+    c.demand(
+        not strange or type(recipe).observe is not Recipe.observe,
+        f"signals must be among {', '.join(known)}, or filled by observe; got "
+        f"{', '.join(strange)}, which nobody sends.",
+    )
+    try:
+        build_from_recipe(recipe, Population([5, 3, 2, 2, 7]), 3, rng(0))
+    except Exception as error:
+        c.demand(False, f"must build from what it declares; got {_shown(error)}")
+
+
+def _shown(error: Exception) -> str:
+    return f"{type(error).__name__} {error}".strip()
