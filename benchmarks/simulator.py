@@ -35,12 +35,11 @@ from fedcohort.simulation import (
     mlp,
     one_class_shards,
 )
-from fedcohort.simulation.batches import Lane
-from fedcohort.simulation.data_folder import data_folder
-from fedcohort.simulation.evaluation import Evaluator
-from fedcohort.simulation.local_trainer import LocalTrainer
-from fedcohort.simulation.models import flat_parameters, make_model
-from fedcohort.simulation.resident_data import ResidentData
+from fedcohort.simulation.data.datasets import data_folder
+from fedcohort.simulation.engine.evaluation import Evaluator
+from fedcohort.simulation.engine.local_trainer import LocalTrainer
+from fedcohort.simulation.engine.local_training import Lane
+from fedcohort.simulation.engine.models import ResidentData, flat_parameters, make_model
 from measurement import cell_or, in_own_process, machine, peak_megabytes
 
 ROUNDS = 9

@@ -7,10 +7,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedcohort.simulation.batches import Lane, make_schedule
-from fedcohort.simulation.datasets import Dataset
-from fedcohort.simulation.dropout import KeyedDropout, with_keyed_dropout
-from fedcohort.simulation.local_training import LocalTraining
+from fedcohort.simulation.data.datasets import Dataset
+from fedcohort.simulation.engine.local_training import Lane, LocalTraining, make_schedule
+from fedcohort.simulation.engine.stacked_layers import KeyedDropout, with_keyed_dropout
 
 
 def trained(model: nn.Module) -> list[nn.Parameter]:

@@ -38,8 +38,8 @@ from fedcohort.simulation import (
     load_dataset,
     mlp,
 )
-from fedcohort.simulation.evaluation import Evaluator
-from fedcohort.simulation.local_trainer import LocalTrainer
+from fedcohort.simulation.engine.evaluation import Evaluator
+from fedcohort.simulation.engine.local_trainer import LocalTrainer
 from fedcohort.simulation.server import Drawn, Outcome, Server
 from flower.in_process import InProcessGrid, play_the_server
 

@@ -13,10 +13,9 @@ from fedcohort.simulation import (
     Options,
     Run,
     Simulation,
-    batches,
-    local_trainer,
     mlp,
 )
+from fedcohort.simulation.engine import local_trainer, local_training
 from peers.contract import Laps, Task, Trained, main
 from peers.torch_model import with_parameters
 from peers.workload import BATCH, COHORT, INPUTS, LR, SHAPES, STEPS, Federation
@@ -26,7 +25,7 @@ class StepCounter:
     """Counts the steps that the engine lays out for its clients."""
 
     def __init__(self) -> None:
-        self.taken, self._make_schedule = 0, batches.make_schedule
+        self.taken, self._make_schedule = 0, local_training.make_schedule
         local_trainer.make_schedule = self._count  # type: ignore[attr-defined]
 
     def _count(self, *arguments: Any, **options: Any) -> Any:

@@ -46,7 +46,7 @@ def found_here(monkeypatch: pytest.MonkeyPatch, *requirements: str) -> None:
     """Let the package require these, and nothing of the simulator be there."""
     monkeypatch.setattr(doctor, "requires", lambda name: list(requirements))
     monkeypatch.setattr(doctor, "find_spec", lambda name: None)
-    monkeypatch.setitem(sys.modules, "fedcohort.simulation.datasets", None)
+    monkeypatch.setitem(sys.modules, "fedcohort.simulation.data.datasets", None)
 
 
 def test_what_is_missing_comes_with_the_command_that_installs_it(
@@ -81,7 +81,7 @@ def test_a_torch_that_cannot_be_loaded_is_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)  # importing it is an ImportError
-    monkeypatch.setitem(sys.modules, "fedcohort.simulation.datasets", None)
+    monkeypatch.setitem(sys.modules, "fedcohort.simulation.data.datasets", None)
     monkeypatch.setattr(doctor, "find_spec", lambda name: name)
 
     result = run(capsys, "doctor")

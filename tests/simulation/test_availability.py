@@ -38,7 +38,7 @@ from fedcohort.simulation import (
     mlp,
     one_class_shards,
 )
-from fedcohort.simulation.cost import idle_cost
+from fedcohort.simulation.devices.cost import idle_cost
 from fedcohort.streams import Stream, stream
 from scripted_recipes import Asking
 

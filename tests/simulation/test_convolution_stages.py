@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from fedcohort.simulation import cnn
-from fedcohort.simulation import stacked_convolutions as stacked
-from fedcohort.simulation.gradients import LanewiseGradients
-from fedcohort.simulation.stacked_convolutions import StackedConvolutionGradients
+from fedcohort.simulation.engine import stacked_convolutions as stacked
+from fedcohort.simulation.engine.gradients import LanewiseGradients
+from fedcohort.simulation.engine.stacked_convolutions import StackedConvolutionGradients
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":

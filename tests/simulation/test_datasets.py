@@ -18,10 +18,15 @@ import pytest
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.errors import DataError
-from fedcohort.simulation import datasets as module
 from fedcohort.simulation import load_dataset
-from fedcohort.simulation.data_folder import RemoteFile, data_folder
-from fedcohort.simulation.datasets import CIFAR_FILES, IDX_FILES, _IdxFamily
+from fedcohort.simulation.data import datasets as module
+from fedcohort.simulation.data.datasets import (
+    CIFAR_FILES,
+    IDX_FILES,
+    RemoteFile,
+    _IdxFamily,
+    data_folder,
+)
 from populations import rng
 
 

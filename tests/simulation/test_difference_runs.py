@@ -39,8 +39,8 @@ from fedcohort.simulation import (
     mlp,
     one_class_shards,
 )
-from fedcohort.simulation.batches import Lane
-from fedcohort.simulation.models import flat_parameters, make_model
+from fedcohort.simulation.engine.local_training import Lane
+from fedcohort.simulation.engine.models import flat_parameters, make_model
 from fedcohort.streams import Stream, stream
 from populations import rng
 from simulation_twin import plain_update

@@ -24,10 +24,9 @@ from fedcohort.simulation import (
     iid,
     mlp,
 )
-from fedcohort.simulation.batches import Lane
-from fedcohort.simulation.local_trainer import LocalTrainer
-from fedcohort.simulation.models import flat_parameters, make_model
-from fedcohort.simulation.resident_data import ResidentData
+from fedcohort.simulation.engine.local_trainer import LocalTrainer
+from fedcohort.simulation.engine.local_training import Lane
+from fedcohort.simulation.engine.models import ResidentData, flat_parameters, make_model
 
 
 def images(channels: int, side: int, n: int = 300) -> Dataset:

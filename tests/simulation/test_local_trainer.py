@@ -13,19 +13,18 @@ from torch import nn
 
 from fedcohort.errors import SimulationError
 from fedcohort.simulation import Dataset, LocalTraining, Options, cnn, load_dataset, mlp
-from fedcohort.simulation.batches import Lane, make_schedule
-from fedcohort.simulation.gradients import (
+from fedcohort.simulation.engine.gradients import (
     Gradients,
     LanewiseGradients,
     StackedLinearGradients,
     VmappedGradients,
     gradients_of,
 )
-from fedcohort.simulation.local_trainer import LocalTrainer
-from fedcohort.simulation.models import flat_parameters, make_model
-from fedcohort.simulation.parameters import Layout
-from fedcohort.simulation.resident_data import ResidentData
-from fedcohort.simulation.stacked_convolutions import StackedConvolutionGradients
+from fedcohort.simulation.engine.local_trainer import LocalTrainer
+from fedcohort.simulation.engine.local_training import Lane, make_schedule
+from fedcohort.simulation.engine.models import ResidentData, flat_parameters, make_model
+from fedcohort.simulation.engine.stacked_convolutions import StackedConvolutionGradients
+from fedcohort.simulation.engine.stacked_layers import Layout
 from populations import rng
 from simulation_twin import plain_update
 
@@ -130,7 +129,9 @@ def test_many_lanes_train_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     lanes = lanes_of([30, 12, 20, 9, 5], len(data.y))
     whole, starts, _ = trained(small_mlp, data, TRAININGS["steps"], lanes)
 
-    monkeypatch.setattr("fedcohort.simulation.local_trainer.LANE_BYTES", 2 * 4 * starts.shape[1])
+    monkeypatch.setattr(
+        "fedcohort.simulation.engine.local_trainer.LANE_BYTES", 2 * 4 * starts.shape[1]
+    )
 
     parts, _, _ = trained(small_mlp, data, TRAININGS["steps"], lanes)
     torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-6)

@@ -26,7 +26,7 @@ from fedcohort.simulation import (
     mlp,
     one_class_shards,
 )
-from fedcohort.simulation.local_trainer import LocalTrainer
+from fedcohort.simulation.engine.local_trainer import LocalTrainer
 from fedcohort.streams import Stream, stream
 from populations import rng
 

@@ -26,9 +26,9 @@ from fedcohort.simulation import (
     load_dataset,
     mlp,
 )
-from fedcohort.simulation.batches import Lane
-from fedcohort.simulation.local_trainer import LocalTrainer
-from fedcohort.simulation.models import flat_parameters, make_model
+from fedcohort.simulation.engine.local_trainer import LocalTrainer
+from fedcohort.simulation.engine.local_training import Lane
+from fedcohort.simulation.engine.models import flat_parameters, make_model
 from fedcohort.streams import Stream, stream
 from scripted_recipes import Asking, Scripted
 from simulation_twin import load, plain_update

@@ -158,8 +158,7 @@ def _device() -> str:
 def _data() -> dict[str, Any]:
     """Return where data sets lie; nothing where there is no simulator to use them."""
     try:
-        from fedcohort.simulation.data_folder import data_folder
-        from fedcohort.simulation.datasets import FILES, is_present
+        from fedcohort.simulation.data.datasets import FILES, data_folder, is_present
     except (ImportError, OSError):
         return {}
     folder = data_folder()

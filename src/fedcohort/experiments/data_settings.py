@@ -20,8 +20,8 @@ from fedcohort.simulation import (
     one_class_shards,
     read_devices,
 )
-from fedcohort.simulation.devices import LINE, SPEED
-from fedcohort.simulation.partitions import PAPER_SIZES
+from fedcohort.simulation.data.partitions import PAPER_SIZES
+from fedcohort.simulation.devices.devices import LINE, SPEED
 from fedcohort.streams import Stream, stream
 
 #: Clients, steps, rounds, units of a layer: no machine holds or computes more of anything.

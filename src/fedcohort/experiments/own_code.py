@@ -14,7 +14,7 @@ from typing import Any
 
 from fedcohort.errors import DataError, ExperimentError
 from fedcohort.simulation import Dataset, FederatedData, load_dataset
-from fedcohort.simulation.data_folder import data_folder
+from fedcohort.simulation.data.datasets import data_folder
 
 
 def own_files(names: Iterable[str]) -> list[str]:

@@ -33,7 +33,7 @@ from fedcohort.simulation import (
     cnn,
     mlp,
 )
-from fedcohort.simulation.models import ModelSource
+from fedcohort.simulation.engine.models import ModelSource
 
 
 class OwnModel(BaseModel):

@@ -4,27 +4,24 @@ from fedcohort._extras import import_extra
 
 import_extra("torch", extra="sim", owner="fedcohort.simulation")
 
-from fedcohort.simulation.availability import Availability  # noqa: E402
-from fedcohort.simulation.cost import Cost  # noqa: E402
-from fedcohort.simulation.datasets import DATASETS, Dataset, load_dataset  # noqa: E402
-from fedcohort.simulation.device_file import read_devices  # noqa: E402
-from fedcohort.simulation.devices import Devices  # noqa: E402
-from fedcohort.simulation.evaluation import Quality  # noqa: E402
-from fedcohort.simulation.federated_data import FederatedData  # noqa: E402
-from fedcohort.simulation.history import History, Round  # noqa: E402
-from fedcohort.simulation.local_training import LocalTraining  # noqa: E402
-from fedcohort.simulation.models import cnn, mlp  # noqa: E402
-from fedcohort.simulation.options import Options  # noqa: E402
-from fedcohort.simulation.oracle import Yardstick  # noqa: E402
-from fedcohort.simulation.partitions import (  # noqa: E402
+from fedcohort.simulation.data.datasets import DATASETS, Dataset, load_dataset  # noqa: E402
+from fedcohort.simulation.data.federated_data import FederatedData  # noqa: E402
+from fedcohort.simulation.data.partitions import (  # noqa: E402
     dirichlet_disjoint,
     dirichlet_unbalanced,
     iid,
     natural,
     one_class_shards,
 )
+from fedcohort.simulation.devices.cost import Cost  # noqa: E402
+from fedcohort.simulation.devices.device_file import read_devices  # noqa: E402
+from fedcohort.simulation.devices.devices import Availability, Devices  # noqa: E402
+from fedcohort.simulation.engine.evaluation import Quality, Yardstick  # noqa: E402
+from fedcohort.simulation.engine.local_training import LocalTraining  # noqa: E402
+from fedcohort.simulation.engine.models import cnn, mlp  # noqa: E402
+from fedcohort.simulation.history import History, Round  # noqa: E402
 from fedcohort.simulation.round_loop import Simulation  # noqa: E402
-from fedcohort.simulation.runs import Run  # noqa: E402
+from fedcohort.simulation.runs import Options, Run  # noqa: E402
 
 __all__ = [
     "DATASETS",

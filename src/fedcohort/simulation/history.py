@@ -15,9 +15,8 @@ from fedcohort._display import html_table, short_repr
 from fedcohort._extras import frame_of
 from fedcohort._figures import check_figure_path, new_figure, save_figure
 from fedcohort.errors import SimulationError
-from fedcohort.simulation.cost import Cost
-from fedcohort.simulation.evaluation import Quality
-from fedcohort.simulation.oracle import Yardstick
+from fedcohort.simulation.devices.cost import Cost
+from fedcohort.simulation.engine.evaluation import Quality, Yardstick
 
 
 @dataclass(frozen=True, slots=True)

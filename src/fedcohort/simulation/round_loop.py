@@ -20,27 +20,23 @@ from fedcohort._arguments import brief
 from fedcohort._display import short_repr
 from fedcohort.designs import Design
 from fedcohort.errors import SimulationError
-from fedcohort.simulation.batches import Lane
 from fedcohort.simulation.checkpoints import Checkpoint, fingerprint
-from fedcohort.simulation.evaluation import Evaluator
-from fedcohort.simulation.full_gradients import FullGradients
-from fedcohort.simulation.full_participation import Aggregated, FullParticipation
-from fedcohort.simulation.history import History
-from fedcohort.simulation.local_trainer import LocalTrainer
-from fedcohort.simulation.local_training import LocalTraining
-from fedcohort.simulation.models import (
+from fedcohort.simulation.engine.evaluation import Evaluator, FullGradients, Yardstick
+from fedcohort.simulation.engine.full_participation import Aggregated, FullParticipation
+from fedcohort.simulation.engine.local_trainer import LocalTrainer
+from fedcohort.simulation.engine.local_training import Lane, LocalTraining
+from fedcohort.simulation.engine.models import (
     ModelSource,
+    ResidentData,
     architecture,
     check_outputs,
     check_untrained_parts,
     flat_parameters,
     make_model,
 )
-from fedcohort.simulation.options import Options
-from fedcohort.simulation.oracle import Yardstick
+from fedcohort.simulation.history import History
 from fedcohort.simulation.progress_bar import OnRound, shown
-from fedcohort.simulation.resident_data import ResidentData
-from fedcohort.simulation.runs import Run
+from fedcohort.simulation.runs import Options, Run
 from fedcohort.simulation.server import Asked, Drawn, Opening, Outcome, Server, ask_all
 
 

@@ -19,13 +19,11 @@ from fedcohort.cohort import Cohort
 from fedcohort.designs import Design, RowDesign
 from fedcohort.designs.signals import Request, Signals
 from fedcohort.errors import SimulationError
-from fedcohort.simulation.cost import NOBODY, Clock, Cost, Times, round_cost
-from fedcohort.simulation.evaluation import Evaluator, Quality
+from fedcohort.simulation.devices.cost import NOBODY, Clock, Cost, Times, round_cost
+from fedcohort.simulation.engine.evaluation import Evaluator, Quality, Yardstick
+from fedcohort.simulation.engine.local_training import LocalTraining
 from fedcohort.simulation.history import History, Round
-from fedcohort.simulation.local_training import LocalTraining
-from fedcohort.simulation.options import Options
-from fedcohort.simulation.oracle import Yardstick
-from fedcohort.simulation.runs import Run
+from fedcohort.simulation.runs import Options, Run
 
 
 @dataclass(frozen=True, slots=True, eq=False)

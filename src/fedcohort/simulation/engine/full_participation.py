@@ -14,10 +14,9 @@ from torch import Tensor
 from fedcohort._updates import as_numpy
 from fedcohort.designs import Design
 from fedcohort.memory import Memory
-from fedcohort.simulation.batches import Lane
-from fedcohort.simulation.full_gradients import FullGradients
-from fedcohort.simulation.local_trainer import LocalTrainer
-from fedcohort.simulation.oracle import Yardstick, yardstick
+from fedcohort.simulation.engine.evaluation import FullGradients, Yardstick, yardstick
+from fedcohort.simulation.engine.local_trainer import LocalTrainer
+from fedcohort.simulation.engine.local_training import Lane
 from fedcohort.simulation.runs import Run
 
 #: Clients whose models fill so many bytes train together.

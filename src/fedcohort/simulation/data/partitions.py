@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort.errors import DataError
-from fedcohort.simulation.datasets import Dataset
-from fedcohort.simulation.federated_data import FederatedData, positions_of
+from fedcohort.simulation.data.datasets import Dataset
+from fedcohort.simulation.data.federated_data import FederatedData, positions_of
 from fedcohort.streams import Seed, Stream, checked_seed, stream
 
 #: The paper's unbalanced federation: how many clients have how many training samples.

@@ -46,8 +46,8 @@ from fedcohort.designs.recipe import Recipe
 from fedcohort.designs.signals import AskedSignal, Request
 from fedcohort.errors import SimulationError
 from fedcohort.population import Population
-from fedcohort.simulation.devices import Devices
-from fedcohort.simulation.local_training import LocalTraining
+from fedcohort.simulation.devices.devices import Devices
+from fedcohort.simulation.engine.local_training import LocalTraining
 
 PARAMETER_BYTES = 4
 NUMBER_BYTES = 8

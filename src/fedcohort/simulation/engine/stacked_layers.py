@@ -1,12 +1,87 @@
-"""Dropout whose masks come from a key, not from a generator's state."""
+"""Models as flat vectors, and layers that work on many models at once."""
+
+from __future__ import annotations
 
 import copy
 import math
 from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, float32, nn
 from torch.func import functional_call
+
+#: One tensor per parameter of the model, shape (lanes, *shape).
+Stacked = dict[str, Tensor]
+
+
+@final
+class Layout:
+    """Where each trained parameter of a model lies in a flat row."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.shapes = {
+            name: tuple(parameter.shape)
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
+        }
+        self.size = sum(math.prod(shape) for shape in self.shapes.values())
+
+    def views(self, flat: Tensor) -> Stacked:
+        """Return views by name into flat rows, shape (lanes, size)."""
+        start, found = 0, {}
+        for name, shape in self.shapes.items():
+            end = start + math.prod(shape)
+            found[name] = flat[:, start:end].view(len(flat), *shape)
+            start = end
+        return found
+
+    def stacked(self, flat: Tensor) -> Stacked:
+        """Copy flat rows into one contiguous tensor per parameter.
+
+        Contiguous, since batched products into views of a row would go lane by lane.
+        """
+        return {name: view.contiguous().clone() for name, view in self.views(flat).items()}
+
+    def flat(self, parameters: Stacked) -> Tensor:
+        """Put stacked parameters end to end, shape (lanes, size)."""
+        rows = [parameters[name].reshape(len(parameters[name]), -1) for name in self.shapes]
+        return torch.cat(rows, dim=1)
+
+
+def layers_of(model: nn.Sequential) -> list[tuple[str, nn.Module]]:
+    """Return every layer with its name, in order; one that is used twice comes twice."""
+    return [(name, module) for name, module in model._modules.items() if module is not None]
+
+
+def is_plain_chain(model: nn.Module) -> bool:
+    """Whether a model is layers one after the other, and nothing that layers alone do not show.
+
+    No hooks, no parameter that is shared, frozen, reparametrised or not float32.
+    """
+    if type(model) is not nn.Sequential or len(model) == 0:
+        return False
+    layers = layers_of(model)
+    own = {
+        f"{name}.{key}"
+        for name, module in layers
+        for key, parameter in module._parameters.items()
+        if parameter is not None
+    }
+    named = dict(model.named_parameters())
+    return (
+        set(named) == own
+        and all(p.requires_grad and p.dtype == float32 for p in named.values())
+        and not any(_has_hooks(module) for module in model.modules())
+    )
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
 
 
 def keyed_dropout(x: Tensor, p: float, key: Tensor) -> Tensor:

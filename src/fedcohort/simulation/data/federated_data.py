@@ -13,7 +13,7 @@ from fedcohort._arguments import Rng, checked_rng
 from fedcohort._display import short_repr
 from fedcohort.errors import DataError
 from fedcohort.population import Population
-from fedcohort.simulation.datasets import Dataset, checked_arrays
+from fedcohort.simulation.data.datasets import Dataset, checked_arrays
 
 Indices = tuple[NDArray[np.int64], ...]
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from fedcohort._arguments import did_you_mean
 from fedcohort.errors import DataError
-from fedcohort.simulation.availability import Availability
-from fedcohort.simulation.devices import Devices
+from fedcohort.simulation.devices.devices import Availability, Devices
 
 NEEDED = ("client", "speed", "down", "up")
 INTERVAL = ("start", "end")

@@ -1,10 +1,11 @@
-"""How good a model is for every client."""
+"""How good a model is, and how far a round's step is from full participation."""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import final
 
 import numpy as np
@@ -14,10 +15,79 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedcohort._display import short_repr
-from fedcohort.simulation.federated_data import FederatedData, Indices
-from fedcohort.simulation.gradients import StackedLinearGradients
-from fedcohort.simulation.parameters import Layout, Stacked
-from fedcohort.simulation.resident_data import ResidentData
+from fedcohort.designs import Design, MultinomialDesign
+from fedcohort.simulation.data.federated_data import FederatedData, Indices
+from fedcohort.simulation.engine.gradients import StackedLinearGradients, gradients_of
+from fedcohort.simulation.engine.models import ResidentData
+from fedcohort.simulation.engine.stacked_layers import Layout, Stacked
+
+
+@dataclass(frozen=True, slots=True)
+class Yardstick:
+    r"""One round against full participation, where every client trains.
+
+    Attributes
+    ----------
+    squared_error
+        :math:`\|\sum w_i \Delta_i - \sum p_i \Delta_i\|^2` of the cohort that was drawn.
+    design_variance
+        Its expectation under the design, B (squared bias included); with the difference
+        estimator B of what is not remembered; NaN where the design has no formula for it.
+    multinomial_variance
+        Its expectation under multinomial sampling and plain aggregation, B_MD.
+    beta_squared
+        Of Assumption 3 with :math:`\kappa = 0`:
+        :math:`\sum p_i \|g_i\|^2 / \|\sum p_i g_i\|^2`, :math:`g_i` the clients' gradients.
+    kappa_squared
+        Of Assumption 3 with :math:`\beta = 1`:
+        :math:`\sum p_i \|g_i\|^2 - \|\sum p_i g_i\|^2`.
+    """
+
+    squared_error: float
+    design_variance: float
+    multinomial_variance: float
+    beta_squared: float
+    kappa_squared: float
+
+    def __repr__(self) -> str:
+        return short_repr(self, **asdict(self))
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether every client's training and gradient was finite."""
+        return not math.isnan(self.squared_error)
+
+
+def yardstick(
+    design: Design,
+    aggregate: NDArray[np.float32],
+    updates: NDArray[np.float32],
+    gradients: NDArray[np.float32],
+    remembered: NDArray[np.float32] | None = None,
+) -> Yardstick:
+    """Compare a cohort's aggregate with what all clients' updates and gradients say.
+
+    ``updates``, ``gradients`` and ``remembered`` (h of the difference estimator) have shape
+    (n_clients, size), ``aggregate`` (size,). Where a client's are not finite, every number is NaN.
+    """
+    importance = design.population.importance
+    if not all(np.isfinite(each).all() for each in (updates, gradients)):
+        return Yardstick(*[math.nan] * len(fields(Yardstick)))
+    error = aggregate.astype(np.float64) - importance @ updates
+    mean = importance @ gradients
+    squares = float(importance @ np.einsum("ij,ij->i", gradients, gradients, dtype=np.float64))
+    of_mean = float(mean @ mean)
+    left = updates if remembered is None else updates - remembered
+    return Yardstick(
+        squared_error=float(error @ error),
+        design_variance=design.aggregate_variance(left) if design.exact_moments else math.nan,
+        multinomial_variance=MultinomialDesign(
+            design.population, design.cohort_size
+        ).aggregate_variance(updates),
+        beta_squared=squares / of_mean if of_mean > 0 else float("inf"),
+        kappa_squared=max(squares - of_mean, 0.0),
+    )
+
 
 #: Samples in a batch: on the CPU few enough for the cache.
 BATCH = {"cpu": 512, "cuda": 8192}
@@ -141,3 +211,43 @@ class _Samples:
         """Average a value per used sample over every client; 0 for a client without samples."""
         sums = np.bincount(self._client, values[self._entry], minlength=len(self.sizes))
         return np.asarray(sums / np.maximum(self.sizes, 1), dtype=np.float64)
+
+
+#: Samples whose gradients are computed at a time.
+SAMPLES_AT_ONCE = 20_000
+
+
+@final
+class FullGradients:
+    """Computes the clients' gradients of one federation, some clients at a time."""
+
+    def __init__(self, model: nn.Module, data: ResidentData, federation: FederatedData) -> None:
+        self._gradients = gradients_of(model, data.x.device, dropout=False)
+        self._layout = Layout(model)
+        self._data, self._parts = data, federation.train
+
+    def __call__(self, flat: Tensor) -> Tensor:
+        """Return every client's gradient at the parameters ``flat``, shape (n_clients, size)."""
+        longest = max(len(part) for part in self._parts)
+        at_once = max(1, SAMPLES_AT_ONCE // longest)
+        found = []
+        for start in range(0, len(self._parts), at_once):
+            parts = self._parts[start : start + at_once]
+            positions = np.zeros((len(parts), longest), dtype=np.int64)
+            weights = np.zeros((len(parts), longest), dtype=np.float32)
+            for k, part in enumerate(parts):
+                positions[k, : len(part)] = part
+                weights[k, : len(part)] = 1 / max(len(part), 1)
+            found.append(self._of(flat, positions, weights))
+        return torch.cat(found)
+
+    def _of(self, flat: Tensor, positions: np.ndarray, weights: np.ndarray) -> Tensor:
+        device = self._data.x.device
+        where = torch.from_numpy(positions).to(device)
+        x = self._data.take(self._data.x, where)
+        y = self._data.y[where]
+        models = self._layout.views(flat.expand(len(positions), -1).contiguous())
+        # No dropout, so that the keys are never read.
+        keys = torch.zeros((len(positions), self._gradients.n_keys), dtype=torch.int32)
+        shares = torch.from_numpy(weights).to(device)
+        return self._layout.flat(self._gradients(models, x, y, shares, keys.to(device)))

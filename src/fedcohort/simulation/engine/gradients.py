@@ -17,10 +17,13 @@ from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy
 
 from fedcohort.errors import SimulationError
-from fedcohort.simulation.chains import is_plain_chain, layers_of
-from fedcohort.simulation.dropout import KeyedModel
-from fedcohort.simulation.parameters import Stacked
-from fedcohort.simulation.stacked_convolutions import StackedConvolutionGradients
+from fedcohort.simulation.engine.stacked_convolutions import StackedConvolutionGradients
+from fedcohort.simulation.engine.stacked_layers import (
+    KeyedModel,
+    Stacked,
+    is_plain_chain,
+    layers_of,
+)
 
 
 def gradients_of(model: nn.Module, device: torch.device, *, dropout: bool = True) -> "Gradients":

@@ -1,18 +1,101 @@
-"""A convolution and what follows it (ReLU, max-pooling, dropout) as one differentiable stage."""
+"""Stages of convolution, activation and pooling, for many models at once."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.util import find_spec
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from fedcohort.simulation.parameters import Stacked
-from fedcohort.simulation.stage_shape import StageShape
+from fedcohort.simulation.engine.stacked_layers import Stacked
+
+#: Rows of products are multiples of so many floats, 16 bytes.
+ALIGNMENT = 4
+
+
+@final
+@dataclass(frozen=True)
+class StageShape:
+    """The sizes of a stage's arrays; see ``convolution_kernels`` for the layouts."""
+
+    groups: int
+    groups_per_lane: int
+    images: int
+    channels: int
+    height: int
+    width: int
+    kernel_height: int
+    kernel_width: int
+    out_channels: int
+    pool: int
+
+    @classmethod
+    def of(cls, x: Tensor, kernel: Tensor, *, groups: int, pool: int) -> StageShape:
+        """Read the sizes off (groups, channels, images, h, w) and (lanes, out, channels, a, b)."""
+        n_groups, channels, images, height, width = x.shape
+        out_channels, _, kernel_height, kernel_width = kernel.shape[1:]
+        return cls(
+            n_groups,
+            groups,
+            images,
+            channels,
+            height,
+            width,
+            kernel_height,
+            kernel_width,
+            out_channels,
+            pool,
+        )
+
+    @cached_property
+    def conv_height(self) -> int:
+        """Rows of the convolution's output."""
+        return self.height - self.kernel_height + 1
+
+    @cached_property
+    def conv_width(self) -> int:
+        """Columns of the convolution's output."""
+        return self.width - self.kernel_width + 1
+
+    @cached_property
+    def out_height(self) -> int:
+        """Rows after pooling."""
+        return self.conv_height // self.pool
+
+    @cached_property
+    def out_width(self) -> int:
+        """Columns after pooling."""
+        return self.conv_width // self.pool
+
+    @cached_property
+    def k(self) -> int:
+        """Entries of a patch."""
+        return self.channels * self.kernel_height * self.kernel_width
+
+    @cached_property
+    def k_padded(self) -> int:
+        """Rows of the patches: with the row of ones, and padding."""
+        return -(-(self.k + 1) // ALIGNMENT) * ALIGNMENT
+
+    @cached_property
+    def n(self) -> int:
+        """Patches of a group."""
+        return self.images * self.conv_height * self.conv_width
+
+    @cached_property
+    def n_padded(self) -> int:
+        """Columns of the patches, with padding."""
+        return -(-self.n // ALIGNMENT) * ALIGNMENT
+
+    @property
+    def out(self) -> tuple[int, int, int, int, int]:
+        """The shape of what a stage gives."""
+        return (self.groups, self.out_channels, self.images, self.out_height, self.out_width)
+
 
 log = logging.getLogger(__name__)
 
@@ -133,13 +216,13 @@ class _Stage(torch.autograd.Function):
 
 
 def _grid(entries: int, groups: int, rows: int = 1) -> tuple[int, int, int]:
-    from fedcohort.simulation.convolution_kernels import BLOCK, ROWS
+    from fedcohort.simulation.engine.convolution_kernels import BLOCK, ROWS
 
     return (-(-entries // BLOCK), groups, -(-rows // ROWS))
 
 
 def _patches(x: Tensor, shape: StageShape) -> Tensor:
-    from fedcohort.simulation import convolution_kernels as kernels
+    from fedcohort.simulation.engine import convolution_kernels as kernels
 
     patches = x.new_empty(shape.groups, shape.k_padded, shape.n_padded)
     group, channel, image, row, column = x.stride()
@@ -168,7 +251,7 @@ def _patches(x: Tensor, shape: StageShape) -> Tensor:
 
 
 def _gathered(slopes: Tensor, shape: StageShape) -> Tensor:
-    from fedcohort.simulation import convolution_kernels as kernels
+    from fedcohort.simulation.engine import convolution_kernels as kernels
 
     of_x = slopes.new_empty(shape.groups, shape.channels, shape.images, shape.height, shape.width)
     kernels.gather_patches[_grid(of_x[0].numel(), shape.groups)](
@@ -192,7 +275,7 @@ def _gathered(slopes: Tensor, shape: StageShape) -> Tensor:
 def _finished(
     product: Tensor, keys: Tensor, stage: Stage, shape: StageShape
 ) -> tuple[Tensor, Tensor]:
-    from fedcohort.simulation import convolution_kernels as kernels
+    from fedcohort.simulation.engine import convolution_kernels as kernels
 
     out = product.new_empty(shape.out)
     codes = torch.empty(shape.out, dtype=torch.uint8, device=out.device)
@@ -222,7 +305,7 @@ def _finished(
 
 
 def _unfinished(slopes: Tensor, codes: Tensor, stage: Stage, shape: StageShape) -> Tensor:
-    from fedcohort.simulation import convolution_kernels as kernels
+    from fedcohort.simulation.engine import convolution_kernels as kernels
 
     of_product = slopes.new_empty(shape.groups, shape.out_channels, shape.n_padded)
     kernels.unfinish[_grid(shape.n_padded, shape.groups, shape.out_channels)](

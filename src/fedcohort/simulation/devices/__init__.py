@@ -1,0 +1,1 @@
+"""The clients' devices: speed, availability, and what a round costs."""

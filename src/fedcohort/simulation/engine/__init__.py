@@ -1,0 +1,1 @@
+"""Training and measuring many clients at once."""
