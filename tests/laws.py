@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort import Design, Population, testing
+from fedcohort.baselines.norm_optimal import APPROXIMATE_PASSES
+from fedcohort.baselines.oort import SystematicDraw
 from fedcohort.designs import (
     AutoDesign,
     BalancedDesign,
@@ -25,10 +27,7 @@ from fedcohort.designs import (
     TournamentDesign,
     UniformDesign,
 )
-from fedcohort.designs.balanced import RIDGE
-from fedcohort.designs.norm_optimal import APPROXIMATE_PASSES
-from fedcohort.designs.systematic import SystematicDraw
-from fedcohort.designs.walk import centred_points, walked
+from fedcohort.designs.balanced import RIDGE, centred_points, walked
 from fedcohort.similarity import GroupTree
 from fedcohort.testing import Law as Law
 from fedcohort.testing import importance as importance

@@ -1,12 +1,208 @@
-"""The table of a comparison as text: at most 80 columns."""
+"""What is found of one design in a comparison, and the table of all of them."""
 
 from __future__ import annotations
 
 import textwrap
+import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from importlib import import_module
 
-from fedcohort._comparison_row import MEASURED_COHORTS, Row
-from fedcohort.designs import AutoDesign
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort.baselines.chosen import ChosenDesign
+from fedcohort.designs import AutoDesign, Design, MultinomialDesign, Recipe
+from fedcohort.designs.signals import ASKED, Signals
+from fedcohort.diagnostics import Estimate, Summary, estimated_aggregate_variance, summary
+from fedcohort.population import Population
+from fedcohort.similarity.measures import largest_entries
+from fedcohort.streams import Stream, stream
+
+#: Draws that the time of one draw is the median of.
+TIMED_DRAWS = 15
+#: Cohorts that V is measured on where it has no formula: it is then known to about 2 %.
+MEASURED_COHORTS = 200
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GivenUpdates:
+    """A memory that was given whole; updates have shape (n_clients, dimension)."""
+
+    updates: NDArray[np.floating]
+
+    @property
+    def norms(self) -> NDArray[np.float64]:
+        """The Euclidean norm of every update, in float64."""
+        return np.asarray(np.linalg.norm(self.updates.astype(np.float64), axis=1))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """What the designs are compared on; clients and updates are in the order of ids."""
+
+    population: Population
+    cohort_size: int
+    seed: int
+    given: GivenUpdates | None
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """Multinomial sampling's variances; None where there is nothing to divide by."""
+
+    weight_variance: float | None
+    aggregate_variance: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Row(Summary):
+    """One design of a comparison; the attributes of :class:`Summary`, and these.
+
+    Attributes
+    ----------
+    label
+        What the table calls it.
+    recipe, design
+        What was asked for, and the law that it builds for the first round.
+    weight_variance_ratio
+        The weight variance divided by multinomial's; None where that is 0.
+    weights_exact
+        Whether bias, weight variance and chances have formulas; where not, they are estimated.
+    aggregate_variance
+        V, the variance of the aggregate on the given updates, bias included; None without updates.
+    aggregate_variance_exact, aggregate_variance_standard_error
+        Whether V has a formula; where not, it is estimated, with this standard error (else 0).
+    aggregate_variance_ratio
+        V divided by multinomial's; None where that is 0.
+    build_seconds, draw_seconds
+        The time that it took to build the design, and the median time of a draw.
+    """
+
+    label: str
+    recipe: Recipe
+    design: Design
+    weight_variance_ratio: float | None
+    weights_exact: bool
+    aggregate_variance: float | None
+    aggregate_variance_exact: bool | None
+    aggregate_variance_standard_error: float | None
+    aggregate_variance_ratio: float | None
+    build_seconds: float
+    draw_seconds: float
+
+    def __repr__(self) -> str:
+        return f"Row({self.label!r}, {self.recipe!r})"
+
+    def values(self) -> dict[str, object]:
+        """Return everything but the recipe and the design, by name; without updates without V."""
+        known = {each.name: getattr(self, each.name) for each in fields(self)}
+        label = known.pop("label")
+        kept = {
+            name: value
+            for name, value in known.items()
+            if name not in ("recipe", "design")
+            and not (self.aggregate_variance is None and name.startswith("aggregate"))
+        }
+        return {"design": label, **kept}
+
+
+def baseline_of(task: Task) -> Baseline:
+    """Return what the designs' variances are divided by."""
+    design = MultinomialDesign(task.population, task.cohort_size)
+    weights, aggregate = summary(design).weight_variance, None
+    if task.given is not None:
+        updates = task.given.updates
+        aggregate = design.aggregate_variance(updates)
+        # Of equal updates only the rounding of their mean is left, n eps of an entry at most.
+        rounding = len(updates) * np.finfo(np.float64).eps * largest_entries(updates).max()
+        if aggregate <= updates.shape[1] * rounding**2 / task.cohort_size:
+            aggregate = None
+    return Baseline(weights or None, aggregate)
+
+
+def row_of(label: str, recipe: Recipe, task: Task, baseline: Baseline) -> Row:
+    """Build, judge and time one design."""
+    if recipe.learns:
+        import_module("scipy.cluster.hierarchy")  # loaded by the first tree: not a design's time
+    start = time.perf_counter()
+    design = first_design(recipe, task.population, seed=task.seed, given=task.given)
+    build_seconds = time.perf_counter() - start
+    found, draw_seconds = summary(design), _draw_seconds(design, task.seed)
+    variance = None if task.given is None else _variance(design, task.given, task.seed)
+    return Row(
+        **asdict(found),
+        label=label,
+        recipe=recipe,
+        design=design,
+        weight_variance_ratio=_ratio(found.weight_variance, baseline.weight_variance),
+        weights_exact=design.exact_weights,
+        aggregate_variance=None if variance is None else variance.value,
+        aggregate_variance_exact=None if variance is None else design.exact_moments,
+        aggregate_variance_standard_error=None if variance is None else variance.standard_error,
+        aggregate_variance_ratio=(
+            None if variance is None else _ratio(variance.value, baseline.aggregate_variance)
+        ),
+        build_seconds=build_seconds,
+        draw_seconds=draw_seconds,
+    )
+
+
+def first_design(
+    recipe: Recipe, population: Population, *, seed: int, given: GivenUpdates | None = None
+) -> Design:
+    """Build what a selector with this seed draws from in round 0, where it knew these updates.
+
+    ``population`` is in the order of ids. Nothing is rehearsed: the design is built once.
+    """
+    signals = _signals(recipe, population, seed, given) if recipe.signals else None
+    rng = stream(seed, use=Stream.TIES)
+    return recipe.build(population, memory=given, signals=signals, rng=rng)
+
+
+def note_on(label: str, design: Design) -> str | None:
+    """Return a sentence where a design's numbers are those of one round only."""
+    if not isinstance(design, ChosenDesign):
+        return None
+    return (
+        f"{label}: chooses anew in every round, and these numbers are those of one cohort, certain "
+        f"once it is chosen; fedcohort.diagnostics.estimated_bias measures many rounds."
+    )
+
+
+def _signals(
+    recipe: Recipe, population: Population, seed: int, given: GivenUpdates | None
+) -> Signals:
+    """Return what is known before round 0: no past, and the norms that asked clients answer."""
+    nothing = np.full(population.n_clients, np.nan)
+    known = {name: nothing.copy() for name in recipe.signals if name not in ASKED}
+    request = recipe.ask(population, 0, stream(seed, use=Stream.CANDIDATES))
+    if given is not None and request is not None and request.signal == "update_norm":
+        known["update_norm"] = nothing.copy()
+        known["update_norm"][request.clients] = given.norms[request.clients]
+    return known
+
+
+def _draw_seconds(design: Design, seed: int) -> float:
+    times = []
+    for round_ in range(TIMED_DRAWS):
+        rng = stream(seed, round_=round_, use=Stream.COHORT)
+        before = time.perf_counter()
+        design.draw(rng)
+        times.append(time.perf_counter() - before)
+    return float(np.median(times))
+
+
+def _variance(design: Design, given: GivenUpdates, seed: int) -> Estimate:
+    if design.exact_moments:
+        return Estimate(design.aggregate_variance(given.updates), 0.0)
+    rng = stream(seed, round_=TIMED_DRAWS, use=Stream.COHORT)
+    return estimated_aggregate_variance(design, given.updates, rng=rng, rounds=MEASURED_COHORTS)
+
+
+def _ratio(value: float, divisor: float | None) -> float | None:
+    return None if divisor is None else value / divisor
+
 
 #: The widest line; the usual width of the column of names, and what it may shrink to.
 COLUMNS, NAMES, FEWEST = 80, 16, 12

@@ -16,7 +16,8 @@ def attach(
     package
         The package's ``__name__``.
     homes
-        The public names that each module of the package defines, separated by spaces.
+        The public names that each module defines, separated by spaces; a module of the package,
+        or the full name of another.
     modules
         Modules of the package that are names of their own.
     """
@@ -30,7 +31,9 @@ def attach(
         if name not in home_of:
             message = f"module {package!r} has no attribute {name!r}"
             raise AttributeError(message, name=name, obj=own)
-        value = getattr(import_module(f"{package}.{home_of[name]}"), name)
+        home = home_of[name]
+        full = home if home.startswith("fedcohort.") else f"{package}.{home}"
+        value = getattr(import_module(full), name)
         setattr(own, name, value)  # asked only once
         return value
 

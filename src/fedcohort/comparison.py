@@ -11,8 +11,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import brief, checked_cohort_size
-from fedcohort._comparison_row import GivenUpdates, Row, Task, baseline_of, note_on, row_of
-from fedcohort._comparison_table import cells_of, legend, text_table, wrapped
+from fedcohort._comparison_table import (
+    GivenUpdates,
+    Row,
+    Task,
+    baseline_of,
+    cells_of,
+    legend,
+    note_on,
+    row_of,
+    text_table,
+    wrapped,
+)
 from fedcohort._display import html_table
 from fedcohort._extras import frame_of
 from fedcohort._figures import SIZE, check_figure_path, draw_inclusion, new_figure, save_figure

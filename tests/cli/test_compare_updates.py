@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from command_line import SIZES, Result, refused, run
 from fedcohort import diagnostics
-from fedcohort._comparison_row import MEASURED_COHORTS
+from fedcohort._comparison_table import MEASURED_COHORTS
 from fedcohort.cli.client_files import read_federation
 from fedcohort.designs import BalancedDesign, TournamentDesign
 from fedcohort.streams import Stream, stream

@@ -15,7 +15,7 @@ from scipy.stats import norm
 import laws
 from fedcohort import Balanced, Population, diagnostics
 from fedcohort.designs import BalancedDesign, MultinomialDesign, TournamentDesign
-from fedcohort.designs.walk import centred_points
+from fedcohort.designs.balanced import centred_points
 from fedcohort.diagnostics import estimated_aggregate_variance
 from fedcohort.errors import DesignError
 from fedcohort.synthetic import clustered_updates, dirichlet_updates, unbalanced_sizes

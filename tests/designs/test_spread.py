@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from fedcohort.designs.spread import second_moment, spread
+from fedcohort.designs.base import second_moment, spread
 from populations import rng
 
 
 @pytest.mark.parametrize("block", [1, 7, 10**6])
 def test_blocks_give_the_plain_formula(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedcohort.designs.spread.BLOCK_ENTRIES", block)
+    monkeypatch.setattr("fedcohort.designs.base.BLOCK_ENTRIES", block)
     weights, points = rng().dirichlet(np.ones(9)), rng(1).standard_normal((9, 3))
     mean = weights @ points
 

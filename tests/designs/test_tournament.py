@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fedcohort.designs.tournament as duels
 import laws
 from fedcohort import Population, Tournament
 from fedcohort.designs import (
@@ -19,7 +20,6 @@ from fedcohort.designs import (
     SimilarityClusteredDesign,
     TargetDesign,
     TournamentDesign,
-    duels,
 )
 from fedcohort.similarity import GroupTree, MergeTree
 from fedcohort.testing import Counts

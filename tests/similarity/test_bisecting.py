@@ -10,7 +10,8 @@ from scipy.stats import norm
 
 from fedcohort import Population
 from fedcohort.designs import MultinomialDesign, TournamentDesign
-from fedcohort.similarity import bisected, bisecting
+from fedcohort.similarity import bisected
+from fedcohort.similarity import trees as bisecting
 from fedcohort.synthetic import clustered_updates, dirichlet_updates, unbalanced_sizes
 from fedcohort.testing import FALSE_ALARM
 from populations import rng

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcohort.similarity import GroupTree
-from fedcohort.similarity.group_order import tree_of_groups
+from fedcohort.similarity.trees import tree_of_groups
 from fedcohort.testing import agree
 from populations import rng
 from trees import depth, held, is_tree

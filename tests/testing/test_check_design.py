@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedcohort import Design, Multinomial, Plan, Population, Recipe
+from fedcohort.baselines.chosen import ChosenDesign
 from fedcohort.cohort import Cohort
 from fedcohort.designs import (
     Knowledge,
@@ -20,7 +21,6 @@ from fedcohort.designs import (
     SizeClusteredDesign,
     TargetDesign,
 )
-from fedcohort.designs.chosen import ChosenDesign
 from fedcohort.designs.recipe import known_updates
 from fedcohort.testing import ContractError, Law, check_design, law_of_rows
 

@@ -26,7 +26,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from fedcohort._comparison_row import Row
+from fedcohort._comparison_table import Row
 from fedcohort._figures import check_figure_path
 from fedcohort.cli.client_files import Federation, read_federation, read_updates
 from fedcohort.cli.options import AsJson, Plot, Seed, some_designs

@@ -11,7 +11,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from fedcohort._comparison_row import first_design, note_on
+from fedcohort._comparison_table import first_design, note_on
 from fedcohort._figures import check_figure_path, save_figure
 from fedcohort._whole_file import replace_whole
 from fedcohort.cli.client_files import read_federation

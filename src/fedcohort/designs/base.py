@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,11 +17,46 @@ from fedcohort._arguments import (
     checked_rounds,
 )
 from fedcohort.cohort import Cohort
-from fedcohort.designs.spread import spread
 from fedcohort.errors import DesignError
 from fedcohort.plan import Plan
 from fedcohort.population import Population
 from fedcohort.similarity.measures import checked_updates
+
+#: Entries of a block: 32 MB in float64.
+BLOCK_ENTRIES = 2**22
+
+
+def spread(weights: NDArray[np.float64], points: NDArray[np.floating]) -> float:
+    r"""Return :math:`\sum_i w_i \|x_i - \sum_j w_j x_j\|^2` for weights that sum to 1.
+
+    About the mean, not as a difference of squares: never negative, and a common shift of all
+    points costs no precision.
+    """
+    mean = np.zeros(points.shape[1])
+    for block in _blocks(points):
+        mean += weights[block] @ points[block].astype(np.float64)
+    total = 0.0
+    for block in _blocks(points):
+        off = points[block] - mean
+        total += float(weights[block] @ np.einsum("ij,ij->i", off, off))
+    return total
+
+
+def second_moment(weights: NDArray[np.float64], points: NDArray[np.floating]) -> float:
+    r"""Return :math:`\sum_i w_i \|x_i\|^2`."""
+    total = 0.0
+    for block in _blocks(points):
+        rows = points[block].astype(np.float64)
+        total += float(weights[block] @ np.einsum("ij,ij->i", rows, rows))
+    return total
+
+
+def _blocks(points: NDArray[np.floating]) -> Iterator[slice]:
+    """Yield slices of clients."""
+    step = max(1, BLOCK_ENTRIES // max(1, points.shape[1]))
+    for start in range(0, len(points), step):
+        yield slice(start, start + step)
+
 
 #: A covariance matrix of more clients than this does not fit the memory of one machine.
 LARGEST_MATRIX = 20_000

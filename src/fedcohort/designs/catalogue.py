@@ -4,25 +4,25 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 
 from fedcohort._arguments import brief, did_you_mean
+from fedcohort.baselines.cohort_mean import CohortMean
+from fedcohort.baselines.deadline import Deadline
+from fedcohort.baselines.divfl import DivFL
+from fedcohort.baselines.first_responders import FirstResponders
+from fedcohort.baselines.norm_optimal import NormOptimal
+from fedcohort.baselines.oort import Oort
+from fedcohort.baselines.power_of_choice import PowerOfChoice
+from fedcohort.baselines.round_robin import RoundRobin
+from fedcohort.baselines.uniform import Uniform
 from fedcohort.designs.auto import Auto
 from fedcohort.designs.balanced import Balanced
-from fedcohort.designs.cohort_mean import CohortMean
-from fedcohort.designs.deadline import Deadline
-from fedcohort.designs.divfl import DivFL
-from fedcohort.designs.first_responders import FirstResponders
 from fedcohort.designs.multinomial import Multinomial
-from fedcohort.designs.norm_optimal import NormOptimal
-from fedcohort.designs.oort import Oort
 from fedcohort.designs.poisson import Poisson
-from fedcohort.designs.power_of_choice import PowerOfChoice
 from fedcohort.designs.recipe import Recipe
-from fedcohort.designs.round_robin import RoundRobin
 from fedcohort.designs.similarity_clustered import SimilarityClustered
 from fedcohort.designs.size_clustered import SizeClustered
 from fedcohort.designs.stratified import Stratified
 from fedcohort.designs.target import Target
 from fedcohort.designs.tournament import Tournament
-from fedcohort.designs.uniform import Uniform
 from fedcohort.errors import DesignError
 
 #: Every recipe of the library, by its name.

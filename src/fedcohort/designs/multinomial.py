@@ -6,9 +6,8 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.designs.base import Design
+from fedcohort.designs.base import Design, spread
 from fedcohort.designs.recipe import Knowledge, Recipe
-from fedcohort.designs.spread import spread
 from fedcohort.population import Population
 
 

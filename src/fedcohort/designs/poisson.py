@@ -1,15 +1,112 @@
-"""Poisson sampling: an independent coin for every client."""
+"""Independent coins, one for each client."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array, vstack
 
-from fedcohort.designs.base import drawable_clients
-from fedcohort.designs.coins import CoinDesign, capped_coins
+from fedcohort.cohort import Cohort
+from fedcohort.designs.base import Design, drawable_clients, second_moment
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.population import Population
+
+#: Coins tossed at a time.
+BLOCK_COINS = 2**22
+
+
+class CoinDesign(Design):
+    r"""Toss a coin for every client: in the cohort with chance :math:`q_i`, weight p_i / q_i.
+
+    .. math::
+
+        \operatorname{Var}[w_i] = p_i^2 (1/q_i - 1), \qquad
+        V = \sum_i p_i^2 (1/q_i - 1) \|\Delta_i\|^2 .
+
+    The residual is random and may be negative; an empty cohort has residual 1 and is never drawn
+    again, since that would bias. A final class gives the chances and the coins.
+    """
+
+    @abstractmethod
+    def expected_counts(self) -> NDArray[np.float64]:
+        """Return the chance of each client, q, shape (n_clients,)."""
+
+    @property
+    @abstractmethod
+    def _missing_chance(self) -> NDArray[np.float64]:
+        """1 - q, shape (n_clients,), with the digits that a difference from 1 would lose."""
+
+    @abstractmethod
+    def _heads(self, rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.bool_]:
+        """Toss every client's coin in every round; ``shape`` is (rounds, n_clients)."""
+
+    def weight_per_draw(self) -> NDArray[np.float64]:
+        """Return what each client weighs if drawn, p / q; 0 where the chance is 0."""
+        chance, importance = self.expected_counts(), self.population.importance
+        return np.divide(importance, chance, out=np.zeros_like(chance), where=chance > 0)
+
+    def weight_variance(self) -> NDArray[np.float64]:
+        """Return Var[w], shape (n_clients,)."""
+        return self.weight_per_draw() * self.population.importance * self._missing_chance
+
+    def covariance(self) -> NDArray[np.float64]:
+        """Return Cov[w], diagonal, shape (n_clients, n_clients)."""
+        return np.diag(self.weight_variance())
+
+    def inclusion_probability(self) -> NDArray[np.float64]:
+        """Return q, shape (n_clients,)."""
+        return self.expected_counts()
+
+    def max_count(self) -> NDArray[np.int64]:
+        """Return 1 where the chance is positive, shape (n_clients,)."""
+        return (self.expected_counts() > 0).astype(np.int64)
+
+    def sample(self, rng: np.random.Generator, rounds: int) -> csr_array:
+        """Draw the clients of ``rounds`` cohorts."""
+        step = max(1, BLOCK_COINS // self.population.n_clients)
+        starts = range(0, max(rounds, 1), step)
+        tossed = [self._toss(rng, min(step, rounds - start)) for start in starts]
+        return tossed[0] if len(tossed) == 1 else csr_array(vstack(tossed))
+
+    def _toss(self, rng: np.random.Generator, rounds: int) -> csr_array:
+        shape = (rounds, self.population.n_clients)
+        row, client = np.nonzero(self._heads(rng, shape))
+        return csr_array((np.ones(len(row), dtype=np.int64), (row, client)), shape=shape)
+
+    def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
+        """Return the aggregate's mean squared distance from its own mean."""
+        return second_moment(self.weight_variance(), updates)
+
+    def weigh(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
+        """Make the cohort of the drawn clients."""
+        return Cohort.of_weights(clients, counts, self.weight_per_draw()[clients])
+
+
+def capped_coins(masses: NDArray[np.int64], draws: int) -> tuple[NDArray[np.int64], int]:
+    """Return heads and sides with sum(heads) = draws * sides: chances proportional to mass, capped.
+
+    In integers: client i is drawn when randint(sides) < heads[i]. There are at least ``draws``
+    positive masses.
+
+    Examples
+    --------
+    >>> heads, sides = capped_coins(np.array([8, 1, 1]), draws=2)
+    >>> heads.tolist(), sides
+    ([2, 1, 1], 2)
+    """
+    order = np.argsort(-masses, kind="stable")[:draws]
+    largest = masses[order]
+    left = int(masses.sum()) - (np.cumsum(largest) - largest)
+    # Having capped the c largest, the next is capped if its share of the other m - c draws is 1
+    # or more. Once one is not, no smaller one is.
+    capped = (draws - np.arange(draws)) * largest >= left
+    n_certain = int(np.argmin(capped)) if not capped.all() else draws
+    sides = int(left[n_certain]) if n_certain < draws else 1
+    heads = (draws - n_certain) * masses
+    heads[order[:n_certain]] = sides
+    return heads, sides
 
 
 @final

@@ -6,13 +6,12 @@ from typing import ClassVar, Literal, final, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._allocation import fill_groups, whole_rows
 from fedcohort._arguments import Rng, checked_choice
 from fedcohort.designs.base import RowDesign
 from fedcohort.designs.recipe import Knowledge, known_updates
 from fedcohort.designs.tree_choice import Products, Tree, TreeRecipe, check_options, chosen_tree
 from fedcohort.errors import DesignError
-from fedcohort.plan import Plan
+from fedcohort.plan import Plan, fill_groups, whole_rows
 from fedcohort.population import Population
 from fedcohort.similarity.measures import MEASURES, MeasureName, checked_updates
 from fedcohort.similarity.trees import GroupTree, Linkage, cut_tree, merge_tree

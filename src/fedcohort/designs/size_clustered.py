@@ -6,11 +6,10 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort._allocation import Entries, descending, overlaps, whole_rows
 from fedcohort._arguments import Rng, checked_flag, checked_rng
 from fedcohort.designs.base import RowDesign
 from fedcohort.designs.recipe import Knowledge, Recipe
-from fedcohort.plan import Plan
+from fedcohort.plan import Entries, Plan, descending, overlaps, whole_rows
 from fedcohort.population import Population
 
 

@@ -10,9 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import Rng, checked_choice, checked_rng, group_numbers
 from fedcohort.cohort import Cohort
-from fedcohort.designs.base import Design
+from fedcohort.designs.base import Design, spread
 from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
-from fedcohort.designs.spread import spread
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
 from fedcohort.similarity.measures import checked_updates

@@ -7,11 +7,10 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort._allocation import Entries, fill_groups, overlaps, whole_rows
 from fedcohort._arguments import Rng, checked_rng, group_numbers
 from fedcohort.designs.base import RowDesign
 from fedcohort.designs.recipe import Knowledge, Recipe
-from fedcohort.plan import Plan
+from fedcohort.plan import Entries, Plan, fill_groups, overlaps, whole_rows
 from fedcohort.population import Population
 
 

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from fedcohort._extras import import_extra
 from fedcohort.errors import DesignError
-from fedcohort.similarity.bisecting import bisected
 from fedcohort.similarity.measures import MEASURES, MeasureName, largest_entries
-from fedcohort.similarity.trees import GroupTree, Linkage, MergeTree, cut_tree, merge_tree
+from fedcohort.similarity.trees import GroupTree, Linkage, MergeTree, bisected, cut_tree, merge_tree
 
 log = getLogger("fedcohort")
 

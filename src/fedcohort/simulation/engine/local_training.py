@@ -13,10 +13,9 @@ from torch import Tensor
 
 from fedcohort._arguments import brief
 from fedcohort._display import record_repr
-from fedcohort._subsets import draw_subsets
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.engine.stacked_layers import Stacked
-from fedcohort.streams import Stream, stream
+from fedcohort.streams import Stream, draw_subsets, stream
 
 #: Models are float32: a larger factor would be infinite.
 LARGEST = float(torch.finfo(torch.float32).max)

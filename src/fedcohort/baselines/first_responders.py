@@ -6,8 +6,8 @@ from typing import ClassVar, final
 from numpy.typing import ArrayLike
 
 from fedcohort._arguments import Rng, checked_rng
+from fedcohort.baselines.chosen import ChosenDesign, smallest
 from fedcohort.designs.base import drawable_clients
-from fedcohort.designs.chosen import ChosenDesign, smallest
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.designs.signals import SignalName, checked_signal
 from fedcohort.population import Population

@@ -7,12 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort._arguments import checked_flag
-from fedcohort._subsets import draw_subsets
 from fedcohort.cohort import Cohort
-from fedcohort.designs.base import Design, drawable_clients
+from fedcohort.designs.base import Design, drawable_clients, spread
 from fedcohort.designs.recipe import Knowledge, Recipe
-from fedcohort.designs.spread import spread
 from fedcohort.population import Population
+from fedcohort.streams import draw_subsets
 
 
 @final

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcohort._allocation import Entries, descending, fill_rows, overlaps, whole_rows
+from fedcohort.plan import Entries, descending, fill_rows, overlaps, whole_rows
 from populations import rng
 
 

@@ -55,7 +55,7 @@ def test_all_subsets_are_equally_likely_however_they_are_drawn(
     few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both ways to draw, three of six; false alarms 1e-6 each."""
-    monkeypatch.setattr("fedcohort._subsets.FEW", few)
+    monkeypatch.setattr("fedcohort.streams.FEW", few)
     design = UniformDesign(Population([3, 1, 4, 1, 5, 9]), 3)
 
     assert follows_law(design.draw_many(100_000, rng()), laws.law(design))

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from fedcohort._arguments import Rng, checked_rng
+from fedcohort.baselines.chosen import ChosenDesign
 from fedcohort.designs.base import drawable_clients
-from fedcohort.designs.chosen import ChosenDesign
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.population import Population
 

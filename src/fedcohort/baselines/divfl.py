@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import Rng, checked_rng
+from fedcohort.baselines.chosen import ChosenDesign
 from fedcohort.designs.base import drawable_clients
-from fedcohort.designs.chosen import ChosenDesign
 from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
 from fedcohort.errors import DesignError
 from fedcohort.population import Population

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcohort import Oort, Population, diagnostics
+from fedcohort.baselines.oort import SystematicDraw, _utility
 from fedcohort.designs import OortDesign, OortOptions
-from fedcohort.designs.oort import _utility
-from fedcohort.designs.systematic import SystematicDraw
 from fedcohort.errors import DesignError
 from fedcohort.testing import agree
 from laws import capped_chances

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import checked_flag
 from fedcohort.designs.base import drawable_clients
-from fedcohort.designs.coins import CoinDesign
+from fedcohort.designs.poisson import CoinDesign
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.designs.signals import SignalName, checked_signal
 from fedcohort.population import Population

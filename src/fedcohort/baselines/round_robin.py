@@ -6,8 +6,8 @@ from typing import ClassVar, final
 import numpy as np
 
 from fedcohort._arguments import checked_whole
+from fedcohort.baselines.chosen import ChosenDesign
 from fedcohort.designs.base import drawable_clients
-from fedcohort.designs.chosen import ChosenDesign
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.population import Population
 

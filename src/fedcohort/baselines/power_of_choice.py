@@ -7,13 +7,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedcohort._arguments import Rng, checked_rng
-from fedcohort.designs.base import drawable_clients
-from fedcohort.designs.candidates import (
+from fedcohort.baselines.chosen import (
+    ChosenDesign,
     candidates_by_importance,
     check_candidates,
     n_candidates,
+    smallest,
 )
-from fedcohort.designs.chosen import ChosenDesign, smallest
+from fedcohort.designs.base import drawable_clients
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.designs.signals import Request, SignalName, checked_signal
 from fedcohort.population import Population

@@ -9,9 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedcohort._arguments import Rng, brief, checked_rng
+from fedcohort.baselines.chosen import (
+    ChosenDesign,
+    check_candidates,
+    equal_candidates,
+    n_candidates,
+    smallest,
+)
 from fedcohort.designs.base import drawable_clients
-from fedcohort.designs.candidates import check_candidates, equal_candidates, n_candidates
-from fedcohort.designs.chosen import ChosenDesign, smallest
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.designs.signals import Request, SignalName, checked_signal
 from fedcohort.errors import DesignError
