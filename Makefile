@@ -31,6 +31,7 @@ flower-demo: $(READY)  ## A Flower deployment on this machine, clients drawn by 
 
 figures: $(READY)  ## Redraw the figures of results/ from its tables, and those of the explanations
 	$(BIN)/python docs/figures.py docs/explanation/figures
+	$(BIN)/python tools/docs/architecture.py
 	for run in $$(dirname results/*/run.json results/*/*/run.json); do \
 		$(BIN)/fedcohort report $$run --figures png || exit; done
 
@@ -41,10 +42,10 @@ docs: $(READY)  ## Build the documentation into site/, warnings are errors: half
 notebooks: $(READY)  ## Run the notebooks and keep what they show
 	$(BIN)/python notebooks/refresh.py
 
-test: $(READY)  ## Run the tests, doctests and the README's commands
-	$(BIN)/pytest -n 2 tests src tools README.md
+test: $(READY)  ## Run the tests that take seconds, and doctests: five minutes
+	$(BIN)/pytest -n 2 -m 'not slow' tests src tools README.md
 
-check: $(READY)  ## Format, lint, types, all tests, then the core's with other Pythons
+check: $(READY)  ## Format, lint, types, all tests (slow ones too), the core's with other Pythons
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

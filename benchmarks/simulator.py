@@ -37,8 +37,7 @@ from fedcohort.simulation import (
 )
 from fedcohort.simulation.data.datasets import data_folder
 from fedcohort.simulation.engine.evaluation import Evaluator
-from fedcohort.simulation.engine.local_trainer import LocalTrainer
-from fedcohort.simulation.engine.local_training import Lane
+from fedcohort.simulation.engine.local_training import Lane, LocalTrainer
 from fedcohort.simulation.engine.models import ResidentData, flat_parameters, make_model
 from measurement import cell_or, in_own_process, machine, peak_megabytes
 

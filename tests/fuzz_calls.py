@@ -442,10 +442,10 @@ def fuzz_command(trial: Trial) -> None:
 
 def fuzz_experiment_file(trial: Trial) -> None:
     """Read an experiment file in which some values are others."""
-    from fedcohort.experiments import Setting, read_experiment
+    from fedcohort.experiments import Panel, read_experiment
 
-    tables = {k: each.default for k, each in Setting.model_fields.items()}
-    keys = [*Setting.model_fields, "checkpoint_every", "title", "nonsense", "panel"]
+    tables = {k: each.default for k, each in Panel.model_fields.items()}
+    keys = [*Panel.model_fields, "checkpoint_every", "title", "nonsense", "panel"]
     keys += [f"{k}.{key}" for k, each in tables.items() for key in getattr(each, "__dict__", ())]
     keys += [f"data.{key}" for key in ("train_size", "test_size", "clients_per_class", "seed")]
     changes = [f"{trial.one_of(*keys)}={trial.one_of(*WRITTEN)}" for _ in range(trial.one_of(1, 2))]

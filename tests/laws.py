@@ -27,7 +27,7 @@ from fedcohort.designs import (
     TournamentDesign,
     UniformDesign,
 )
-from fedcohort.designs.balanced import RIDGE, centred_points, walked
+from fedcohort.designs.balanced import RIDGE, walk_points, walked
 from fedcohort.similarity import GroupTree
 from fedcohort.testing import Law as Law
 from fedcohort.testing import importance as importance
@@ -157,7 +157,7 @@ def _(design: BalancedDesign) -> Law:
         chosen = Fraction(1)
         for client, mass in zip(live, held, strict=True):
             chosen *= Fraction(units[client], mass)
-        points = centred_points(design.updates, np.array(live, dtype=np.int64), low)
+        points = walk_points(design.updates, np.array(live, dtype=np.int64), low)
         for selected, probability in paths(low, high, points, RIDGE):
             counts = [certain for certain, _ in parts]
             for client in np.array(live, dtype=np.int64)[selected]:

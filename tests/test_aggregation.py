@@ -119,7 +119,7 @@ def test_without_a_model_the_step_is_returned() -> None:
 def test_a_servers_learning_rate_that_is_no_finite_number_is_refused(server_lr: object) -> None:
     cohort = Cohort.of_shares(np.array([0]), np.array([1]), cohort_size=1)
 
-    with pytest.raises(AggregationError, match=r"aggregate: server_lr must be a finite number of"):
+    with pytest.raises(AggregationError, match=r"aggregate: server_lr must be a number of at"):
         aggregate([1.0], [[4.0]], cohort, server_lr=server_lr)  # type: ignore[arg-type]
 
 

@@ -18,6 +18,18 @@ PAGES = [
 GUIDES = [page for page in sorted(DOCS.rglob("*.md")) if page.parent.name in ("tutorial", "how-to")]
 #: Languages that may stand in a guide: run, not run, and only shown.
 KNOWN = ("python", "pycon", "toml", "console", *NOT_RUN, "text", "csv")
+#: Pages that train, or start programs: more than a few seconds each.
+SLOW = {
+    "how-to/add-a-design.md",
+    "how-to/devices.md",
+    "how-to/experiment-files.md",
+    "how-to/own-dataset.md",
+    "how-to/own-model.md",
+    "how-to/resume.md",
+    "how-to/trackers.md",
+    "tutorial/first-comparison.md",
+    "tutorial/first-flower-run.md",
+}
 #: What the guides together install.
 EXTRAS = ("torch", "plotly", "flwr", "ray", "tensorboard", "mlflow")
 
@@ -31,10 +43,14 @@ def name_of(page: Path) -> str:
 def test_there_are_guides_that_run() -> None:
     named = {name_of(page) for page in PAGES}
 
-    assert {"tutorial/first-comparison.md", "how-to/add-a-design.md"} <= named
+    assert named >= SLOW
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow if name_of(page) in SLOW else ()) for page in PAGES],
+    ids=name_of,
+)
 def test_the_blocks_of_a_page_run_and_print_what_it_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,7 +64,10 @@ def test_every_example_is_in_the_table_and_has_a_claim() -> None:
     assert all(f"]({name}) |" in README for name in files)
 
 
-@pytest.mark.parametrize("name", CLAIMS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if NEEDS[name] else ()) for name in CLAIMS],
+)
 def test_an_example_prints_what_the_page_shows_and_its_claim_holds(name: str) -> None:
     skip_without(*NEEDS[name])
     shown = re.search(rf"^\$ python examples/{name}\n(.*?)^```", README, flags=re.M | re.S)
@@ -80,6 +83,7 @@ def test_an_example_prints_what_the_page_shows_and_its_claim_holds(name: str) ->
     assert CLAIMS[name](read_table(shown[1]))
 
 
+@pytest.mark.slow
 def test_another_partitioner_can_be_chosen() -> None:
     skip_without(*NEEDS["flwr_datasets_partitions.py"])
     file = "examples/flwr_datasets_partitions.py"

@@ -24,7 +24,7 @@ from fedcohort import (
     SizeClustered,
     Uniform,
 )
-from fedcohort._failures import Draws, FailureRule
+from fedcohort._open_round import Draws, FailureRule
 from fedcohort.designs import MultinomialDesign, SizeClusteredDesign
 from fedcohort.streams import Stream, stream
 from laws import Law, law
@@ -234,6 +234,7 @@ def drawn_by(selector: Selector, reachable: set[int]) -> tuple[Any, list[int]]:
     return cohort.ids, cohort.counts.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [SizeClustered(3), Multinomial(3)], ids=repr)
 def test_redrawing_is_unbiased_for_every_set_of_clients_that_can_be_reached(recipe: Recipe) -> None:
     """All 14 sets but none and all, 400 rounds each; false alarm 1e-6 over all clients and sets.

@@ -9,33 +9,10 @@ from pathlib import Path
 import pytest
 
 import fedcohort
+from architecture import LAYERS
 
 SOURCE = Path(fedcohort.__file__).parent
 
-#: Every room of the house, lowest first; a room imports from those below it, and from itself.
-#: Names are without the underscore of rooms that are no API.
-LAYERS = [
-    ["version", "lazy", "errors"],
-    ["extras", "arguments", "display", "whole_file", "updates"],
-    ["streams"],
-    ["population", "cohort", "synthetic"],
-    ["plan", "roster"],
-    ["aggregation"],
-    ["similarity"],
-    ["memory"],
-    ["designs", "baselines"],
-    ["client_records", "failures", "selection_log"],
-    ["planner", "saved_selector"],
-    ["open_round"],
-    ["selector"],
-    ["diagnostics"],
-    ["comparison_table", "figures"],
-    ["comparison"],
-    ["simulation", "flower", "testing"],
-    ["experiments"],
-    ["report"],
-    ["cli"],
-]
 #: The catalogue of designs names the baselines, which are made of the designs' parts.
 RECIPES = {"designs", "baselines"}
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

@@ -13,6 +13,8 @@ BLOCKS = [
 
 #: Calls that would run this test again.
 RECURSIVE = ("make test", "make check")
+#: How the commands begin that take more than a few seconds.
+SLOW = ("make demo", "fedcohort run")
 
 
 def first_command(block: Block) -> str:
@@ -25,7 +27,14 @@ def test_the_readme_names_the_two_commands() -> None:
     assert {"make demo", "make test"} <= commands
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=first_command)
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(block, marks=pytest.mark.slow if first_command(block).startswith(SLOW) else ())
+        for block in BLOCKS
+    ],
+    ids=first_command,
+)
 def test_the_commands_print_what_the_readme_says(block: Block, tmp_path: Path) -> None:
     for entry in ROOT.iterdir():  # in a place of its own: commands leave files
         if entry.name not in (".git", "runs"):

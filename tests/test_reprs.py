@@ -138,7 +138,7 @@ def examples(folder: Path) -> dict[str, Callable[[], object]]:
         "Run": lambda: Run(Multinomial(50), DIGITS, estimator=Difference(clusters=20)),
         "RunFolder": lambda: RunFolder.open(folder),
         "Selector": lambda: Selector(SizeClustered(20), CLIENTS),
-        "Setting": lambda: RunFolder.open(folder).experiment.panels[0],
+        "Panel": lambda: RunFolder.open(folder).experiment.panels[0],
         "Simulation": lambda: SIMULATION,
         "Summary": lambda: diagnostics.summary(design),  # type: ignore[arg-type]
         "UpdateMemory": lambda: MEMORY,

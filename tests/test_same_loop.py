@@ -39,8 +39,8 @@ from fedcohort.simulation import (
     mlp,
 )
 from fedcohort.simulation.engine.evaluation import Evaluator
-from fedcohort.simulation.engine.local_trainer import LocalTrainer
-from fedcohort.simulation.server import Drawn, Outcome, Server
+from fedcohort.simulation.engine.local_training import LocalTrainer
+from fedcohort.simulation.live_run import LiveRun
 from flower.in_process import InProcessGrid, play_the_server
 
 N, SEED, ROUNDS, HALF = 12, 5, 20, 10
@@ -152,23 +152,23 @@ def _scripted(monkeypatch: pytest.MonkeyPatch) -> None:
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[Played]:
     """Note what the simulator does in every round."""
     rounds: list[Played] = []
-    original = Server.commit
+    original = LiveRun.commit
 
-    def commit(server: Server, drawn: Drawn, outcome: Outcome) -> None:
-        available, cohort = drawn.opening.available, server.selector.cohort
+    def commit(run: LiveRun) -> None:
+        now, cohort = run.now, run.selector.cohort
         assert cohort is not None
         rounds.append(
             Played(
-                None if available is None else np.flatnonzero(available).tolist(),
-                drawn.failed.tolist(),
-                drawn.opening.times.duration.copy(),
+                None if now.available is None else np.flatnonzero(now.available).tolist(),
+                now.failed.tolist(),
+                now.times.duration.copy(),
                 cohort,
-                server.selector.settle(outcome.clients),
+                run.selector.settle(now.clients),
             )
         )
-        original(server, drawn, outcome)
+        original(run)
 
-    monkeypatch.setattr(Server, "commit", commit)
+    monkeypatch.setattr(LiveRun, "commit", commit)
     return rounds
 
 

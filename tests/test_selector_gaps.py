@@ -244,6 +244,6 @@ def test_reports_that_are_no_numbers_are_refused(losses: Any) -> None:
     selector = Selector(SizeClustered(6), SIZES, seed=0)
     cohort = selector.draw()
 
-    with pytest.raises(SelectorError, match="losses and durations must be numbers by id, or one"):
+    with pytest.raises(SelectorError, match="'past_loss' must be numbers by id, or one"):
         selector.aggregate(updates_for(cohort), losses=losses)
     assert selector.round_ == 0

@@ -15,7 +15,7 @@ from fedcohort.simulation import (
     Simulation,
     mlp,
 )
-from fedcohort.simulation.engine import local_trainer, local_training
+from fedcohort.simulation.engine import local_training
 from peers.contract import Laps, Task, Trained, main
 from peers.torch_model import with_parameters
 from peers.workload import BATCH, COHORT, INPUTS, LR, SHAPES, STEPS, Federation
@@ -26,7 +26,7 @@ class StepCounter:
 
     def __init__(self) -> None:
         self.taken, self._make_schedule = 0, local_training.make_schedule
-        local_trainer.make_schedule = self._count  # type: ignore[attr-defined]
+        local_training.make_schedule = self._count
 
     def _count(self, *arguments: Any, **options: Any) -> Any:
         schedule = self._make_schedule(*arguments, **options)

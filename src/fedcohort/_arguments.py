@@ -1,20 +1,23 @@
-"""Checks of arguments that several nouns share; each raises or returns."""
+"""Shared checks of arguments: each returns the valid value, or raises."""
 
 import math
 from collections.abc import Hashable, Iterable
 from difflib import get_close_matches
 from numbers import Real
 from operator import index
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.errors import DesignError
+from fedcohort.errors import DesignError, FedcohortError, SelectorError
 
 #: Units are 64-bit signed integers: a whole line of ``m * M`` units must stay below this.
 UNIT_LIMIT = 2**63
 #: What stands for a generator: itself, an integer that seeds one, or None for a random one.
 Rng = np.random.Generator | int | None
+#: A client's id.
+Id = str | int
 #: A cohort has an entry for every draw.
 LARGEST_COHORT = 10**7
 #: Cohorts that are drawn at once.
@@ -33,36 +36,50 @@ def checked_cohort_size(owner: str, cohort_size: object) -> int:
     return size
 
 
-def checked_whole(
-    owner: str, name: str, value: object, *, least: int | None = 0, way_out: str = ""
-) -> int:
-    """Validate an integer, of at least ``least`` where that is given; True and False are none."""
+def as_whole(value: object) -> int | None:
+    """Return an integer of any type as Python's own; None for anything else, True and False too."""
     try:
-        whole = None if isinstance(value, (bool, np.bool_)) else index(value)  # type: ignore[arg-type]
+        return None if isinstance(value, (bool, np.bool_)) else index(value)  # type: ignore[arg-type]
     except TypeError:
-        whole = None
+        return None
+
+
+def checked_whole(
+    owner: str,
+    name: str,
+    value: object,
+    *,
+    least: int | None = 0,
+    way_out: str = "Pass an integer.",
+    error: type[FedcohortError] = DesignError,
+) -> int:
+    """Validate a 64-bit integer, of at least ``least`` where that is given."""
+    whole = as_whole(value)
     if whole is None or (least is not None and whole < least):
         limit = "" if least is None else f" of at least {least}"
-        raise DesignError(
-            f"{owner}: {name} must be a whole number{limit}; got {brief(value)}. "
-            f"{way_out or 'Pass an integer.'}"
-        )
+        raise error(f"{owner}: {name} must be a whole number{limit}; got {brief(value)}. {way_out}")
     if abs(whole) >= UNIT_LIMIT:
-        raise DesignError(
+        raise error(
             f"{owner}: {name} must be a 64-bit integer, below 2^63; got {brief(value)}. Lower it."
         )
     return whole
 
 
 def checked_number(
-    owner: str, name: str, value: object, *, least: float, most: float = math.inf
+    owner: str,
+    name: str,
+    value: object,
+    *,
+    least: float,
+    most: float = math.inf,
+    error: type[FedcohortError] = DesignError,
 ) -> float:
     """Validate a finite number from ``least`` to ``most``; True and False are none."""
     is_number = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
     number = _float(value) if is_number else math.nan
     if not (least <= number <= most and math.isfinite(number)):  # NaN does not pass
         limits = f"of at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
-        raise DesignError(
+        raise error(
             f"{owner}: {name} must be a number {limits}; got {brief(value)}. "
             f"Pass one in these limits."
         )
@@ -100,11 +117,8 @@ def checked_rng(owner: str, rng: Rng) -> np.random.Generator:
         return rng
     if rng is None:
         return np.random.default_rng()
-    try:
-        seed = -1 if isinstance(rng, (bool, np.bool_)) else index(rng)
-    except TypeError:
-        seed = -1
-    if seed < 0:
+    seed = as_whole(rng)
+    if seed is None or seed < 0:
         raise DesignError(
             f"{owner}: rng must be an integer of at least 0, a numpy.random.Generator or None; "
             f"got {brief(rng)}. Pass a seed, or numpy.random.default_rng(seed)."
@@ -137,6 +151,38 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Return `` Did you mean 'x'?`` for the nearest known word, or nothing."""
     nearest = get_close_matches(word, list(known), n=1) if isinstance(word, str) else []
     return f" Did you mean {nearest[0]!r}?" if nearest else ""
+
+
+def checked_id(value: object) -> Id:
+    """Validate a client's id: a string or an integer."""
+    found = str(value) if isinstance(value, str) else as_whole(value)
+    if found is None:
+        raise SelectorError(
+            f"Selector: ids must be strings or integers; got {brief(value)}. Name clients by these."
+        )
+    return found
+
+
+def checked_ids(values: Iterable[object]) -> list[Id]:
+    """Validate clients' ids."""
+    ids: list[Any] = list(values)
+    # Fast for a million ids; numpy's numbers and subclasses of str are checked one by one.
+    return ids if set(map(type, ids)) <= {str, int} else [checked_id(each) for each in ids]
+
+
+def checked_list(ids: object) -> list[Any]:
+    """Validate a list of ids, or anything that can be turned into one."""
+    if not is_list(ids):
+        raise SelectorError(
+            f"Selector: needs a list of ids; got {brief(ids)}. Put a single id into a list."
+        )
+    return list(ids)
+
+
+def is_list(values: object) -> TypeGuard[Iterable[object]]:
+    """Whether a value is a list or the like; a string is none."""
+    is_point = isinstance(values, np.ndarray) and values.ndim == 0
+    return isinstance(values, Iterable) and not isinstance(values, (str, bytes)) and not is_point
 
 
 def group_numbers(owner: str, groups: Iterable[Hashable], n_clients: int) -> NDArray[np.int64]:

@@ -1,9 +1,10 @@
-"""What a selector remembers of its clients, by position: updates, signals, control variates."""
+"""What a selector remembers of its clients, by position, and how it reads their updates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Sized
 from copy import deepcopy
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, final
 
@@ -12,8 +13,12 @@ from numpy.typing import NDArray
 
 from fedcohort._updates import (
     Array,
+    Layout,
+    Rows,
+    Update,
     as_numpy,
     finite_rows,
+    joined,
     like,
     row_norms,
     same_place,
@@ -22,7 +27,7 @@ from fedcohort._updates import (
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Recipe
 from fedcohort.designs.signals import ASKED, PAST
-from fedcohort.errors import SelectorError
+from fedcohort.errors import AggregationError, SelectorError
 from fedcohort.memory import Difference, Memory, UpdateMemory
 from fedcohort.population import Population
 
@@ -32,6 +37,41 @@ Notes = dict[str, NDArray[np.float64]]
 #: Updates that the memory does not show yet: positions, what is kept of each, the numbers that
 #: each had, and the round.
 Pending = tuple[NDArray[np.int64], NDArray[np.float32], int, int]
+#: Whole updates, and what the memory keeps of each; None for what is not needed.
+Read = tuple[Rows | None, NDArray[np.float32] | None]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Answers:
+    """The updates of a round that can be used.
+
+    Attributes
+    ----------
+    given
+        Positions of all clients that sent an update, in order of arrival.
+    clients
+        Positions of the clients whose updates are finite, sorted.
+    rows
+        Their updates, one row each; None where nobody needs whole updates.
+    kept
+        What the memory keeps of each; None where it keeps nothing.
+    """
+
+    given: NDArray[np.int64]
+    clients: NDArray[np.int64]
+    rows: Rows | None = None
+    kept: NDArray[np.float32] | None = None
+
+    @property
+    def arrived(self) -> NDArray[np.int64]:
+        """The same as ``clients``, in order of arrival."""
+        return self.given[np.isin(self.given, self.clients)]
+
+    @property
+    def unusable(self) -> NDArray[np.int64]:
+        """Positions of the clients whose updates are not finite, sorted."""
+        return np.setdiff1d(self.given, self.clients)
 
 
 @final
@@ -41,7 +81,7 @@ class ClientRecords:
     Parameters
     ----------
     recipe
-        Says what is to be remembered: updates (``learns``), past signals, arrays of its own.
+        Says what to remember: updates (``learns``), past signals, arrays of its own.
     difference
         Settings of the difference estimator; None for the plain one.
     sketch, seed
@@ -54,8 +94,8 @@ class ClientRecords:
     variates
         The estimator's memory; None before the first update, and for the plain estimator.
     pending
-        Updates that the memory does not show yet, by round; with overlap those of the last round,
-        which the next design must not know.
+        Updates that the memory does not show yet, by round. With overlap these are the last
+        round's: the next design must not know them.
     """
 
     def __init__(
@@ -76,17 +116,208 @@ class ClientRecords:
         return {name: values.copy() for name, values in self._signals.items()}
 
     @property
-    def wants_loss(self) -> bool:
-        """Whether clients are to report their losses."""
-        return "past_loss" in self._signals
-
-    @property
     def nbytes(self) -> int:
         """Bytes in use."""
         held = sum(values.nbytes for values in self._signals.values())
         held += 0 if self.memory is None else self.memory.nbytes
         held += 0 if self.variates is None else self.variates.nbytes
         return held + sum(kept.nbytes for _, kept, _, _ in self.pending)
+
+    # Reading updates
+
+    @property
+    def wants_rows(self) -> bool:
+        """Whether the end of a round needs whole updates."""
+        return self._difference is not None or self._takes_notes
+
+    def read(
+        self, updates: Any, ids: Sequence[Any], positions: NDArray[np.int64], *, whole: bool
+    ) -> Answers:
+        """Read the updates of these clients, by id or as rows in their order.
+
+        Updates that are not finite, also in the type that they are remembered in, are left out.
+        Updates by id that are not needed whole are read one at a time, or not at all.
+        """
+        order = np.argsort(positions, kind="stable")
+        try:
+            if isinstance(updates, Mapping):
+                rows, kept = self._one_by_one(updates, [ids[k] for k in order], whole=whole)
+            else:
+                rows, kept = self._at_once(updates, order)
+        except AggregationError as error:
+            raise SelectorError(str(error)) from error
+        good = np.ones(len(ids), dtype=bool)
+        if rows is not None:
+            good &= self._finite(rows.flat)
+        if kept is not None:
+            good &= np.isfinite(kept).all(axis=1)
+        return Answers(
+            positions,
+            positions[order][good],
+            None if rows is None else rows.taken(np.flatnonzero(good)),
+            None if kept is None else kept[good],
+        )
+
+    def _at_once(self, updates: Any, order: NDArray[np.int64]) -> Read:
+        """Read rows, or a list of updates, and order them."""
+        is_list = isinstance(updates, Sized) and len(getattr(updates, "shape", (0,))) == 1
+        if len(order) == 0 and is_list and len(updates) == 0:
+            return None, None
+        rows = Rows.of("Selector", updates, len(order)).taken(order)
+        self._check_dimension(rows.layout.size)
+        return rows, self._shortened(rows.flat)
+
+    def _one_by_one(self, updates: Mapping[Any, Update], ids: list[Any], *, whole: bool) -> Read:
+        """Read updates by id: whole, or what the memory keeps of each."""
+        if not ids or not (whole or self._recipe.learns):
+            return None, None
+        layout: Layout | None = None
+        flat, kept, counters = [], [], []
+        for each in ids:
+            update = updates[each]  # once: a mapping may compute it when it is read
+            own = Layout.of("Selector", update)
+            if layout is None:
+                layout = own
+                self._check_dimension(layout.size)
+            if not layout.matches(own):
+                raise SelectorError(
+                    f"Selector: updates must have the arrays of the others, {layout.shapes}; "
+                    f"client {each!r} sent {own.shapes}. Drop its update: it then counts as lost."
+                )
+            vector = layout.flat(update)
+            short = self._shortened(vector[None])
+            if short is not None:
+                kept.append(short[0])
+            if whole:
+                flat.append(vector)
+                counters.append(layout.counters(update))
+        assert layout is not None  # for mypy: there are ids
+        rows = Rows(layout, joined(flat, stacked=True), counters) if whole else None
+        return rows, np.stack(kept) if kept else None
+
+    def _check_dimension(self, dimension: int) -> None:
+        """Refuse updates of another model than the remembered ones."""
+        known = [each.dimension for each in (self.memory, self.variates) if each is not None]
+        known += [dimension for _, _, dimension, _ in self.pending]
+        if known and known[0] != dimension:
+            raise SelectorError(
+                f"Selector: remembers updates of {known[0]} numbers; got {dimension}. Make a "
+                f"selector for each model."
+            )
+
+    def _finite(self, rows: Array) -> NDArray[np.bool_]:
+        """Say which updates are finite, also in the type that the estimator remembers them in."""
+        good = finite_rows(rows) if self._difference is None else usable_rows(rows)
+        if self.variates is not None and self.variates.zeros.dtype != rows.dtype:
+            with np.errstate(over="ignore", invalid="ignore"):
+                good &= finite_rows(like(rows, self.variates.zeros))
+        return good
+
+    def _shortened(self, rows: Array) -> NDArray[np.float32] | None:
+        """Return what the memory keeps of updates; None where it keeps nothing."""
+        if not self._recipe.learns:
+            return None
+        memory = self.memory
+        if memory is None:
+            if self._shortens is None or self._shortens.dimension != rows.shape[1]:
+                self._shortens = UpdateMemory(
+                    1, rows.shape[1], sketch=self._sketch, seed=self._seed
+                )
+            memory = self._shortens
+        return memory.shortened(as_numpy(rows))
+
+    # Remembering
+
+    def reweigh(self, population: Population) -> None:
+        """Give the estimator the importance of these clients."""
+        if self.variates is not None:
+            self.variates.reweigh(population.importance)
+
+    def estimator(self, rows: Array) -> Memory | None:
+        """Return the estimator's memory in the kind of ``rows``; None before the first update."""
+        variates = self.variates
+        if variates is None or self._difference is None:
+            return None
+        is_numpy = isinstance(rows, np.ndarray)
+        if not same_place(variates.zeros, rows) or not (
+            is_numpy or variates.zeros.dtype == rows.dtype
+        ):
+            state = variates.state()
+            self.variates = self._difference.memory(state["importance"], self._zeros(rows))
+            self.variates.restore(state)
+        return self.variates
+
+    def _zeros(self, rows: Array) -> Array:
+        """Return a flat model of zeros; means of clusters are few, so they are kept in float64."""
+        if isinstance(rows, np.ndarray):
+            clustered = self._difference is not None and self._difference.clusters is not None
+            return np.zeros(rows.shape[1], dtype=np.float64 if clustered else rows.dtype)
+        return rows.new_zeros(rows.shape[1])
+
+    def record(self, answers: Answers, population: Population, round_: int) -> None:
+        """Remember updates; the memory shows them after :meth:`settle`."""
+        clients, kept = answers.clients, answers.kept
+        if not len(clients):
+            return
+        if answers.rows is not None and self._difference is not None:
+            rows = answers.rows.flat
+            if self.variates is None:
+                zeros = self._zeros(rows)
+                self.variates = self._difference.memory(population.importance, zeros)
+            variates = self.estimator(rows)
+            assert variates is not None  # for mypy: it was made
+            variates.record(clients, rows, round_=round_)
+        if kept is not None:
+            shortens = self.memory if self.memory is not None else self._shortens
+            assert shortens is not None  # for mypy: it shortened them
+            self.pending.append((clients, kept, shortens.dimension, round_))
+
+    def settle(self, before: int, ahead: UpdateMemory | None = None) -> None:
+        """Show the updates of rounds before this one; ``ahead`` is a memory that does already."""
+        due = [each for each in self.pending if each[3] < before]
+        self.pending = [each for each in self.pending if each[3] >= before]
+        self.memory = self._with(due, self.memory) if ahead is None else ahead
+
+    def ahead(self) -> Callable[[], UpdateMemory | None]:
+        """Return a function, safe in a thread, that copies the memory and adds all updates."""
+        memory, pending = self.memory, list(self.pending)
+        return lambda: self._with(pending, deepcopy(memory))
+
+    def _with(self, updates: list[Pending], memory: UpdateMemory | None) -> UpdateMemory | None:
+        """Record updates in a memory; make one if there is none."""
+        for clients, kept, dimension, round_ in updates:
+            if memory is None:
+                memory = UpdateMemory(
+                    self.n_clients, dimension, sketch=self._sketch, seed=self._seed
+                )
+            memory.record_shortened(clients, kept, round_=round_)
+        return memory
+
+    @property
+    def _takes_notes(self) -> bool:
+        """Whether the recipe has arrays of its own."""
+        return type(self._recipe).observe is not Recipe.observe
+
+    def observed(self, cohort: Cohort, answers: Answers) -> Notes:
+        """Return the recipe's own arrays after a round; what is remembered does not change."""
+        own = {name: v.copy() for name, v in self._signals.items() if name not in PAST}
+        if self._takes_notes and answers.rows is not None and len(cohort):
+            places = np.searchsorted(answers.clients, cohort.clients)
+            norms = row_norms(answers.rows.flat)[places]
+            self._recipe.observe(MappingProxyType(own), cohort, norms)
+        return own
+
+    def hear(
+        self, clients: NDArray[np.int64], heard: Mapping[str, NDArray[np.float64]], notes: Notes
+    ) -> None:
+        """Take past signals of clients, except negative and non-finite values, and the notes."""
+        for name, values in heard.items():
+            if name in self._signals:
+                known = np.isfinite(values) & (values >= 0)
+                self._signals[name][clients[known]] = values[known]
+        self._signals |= notes
+
+    # Moving and saving
 
     def rearrange(self, order: NDArray[np.int64]) -> None:
         """Move to other positions: ``order`` gives each client's old one, -1 for a new client."""
@@ -107,147 +338,8 @@ class ClientRecords:
             for clients, kept, dimension, round_ in self.pending
         ]
 
-    def check(self, dimension: int) -> None:
-        """Refuse updates of another model than the remembered ones."""
-        known = [each.dimension for each in (self.memory, self.variates) if each is not None]
-        known += [dimension for _, _, dimension, _ in self.pending]
-        if known and known[0] != dimension:
-            raise SelectorError(
-                f"Selector: remembers updates of {known[0]} numbers; got {dimension}. Make a "
-                f"selector for each model."
-            )
-
-    def reweigh(self, population: Population) -> None:
-        """Let the estimator expect what these clients would send."""
-        if self.variates is not None:
-            self.variates.reweigh(population.importance)
-
-    def estimator(self, rows: Array) -> Memory | None:
-        """Return the estimator's memory in the kind of ``rows``; None before the first update."""
-        variates = self.variates
-        if variates is None or self._difference is None:
-            return None
-        is_numpy = isinstance(rows, np.ndarray)
-        if not same_place(variates.zeros, rows) or not (
-            is_numpy or variates.zeros.dtype == rows.dtype
-        ):
-            state = variates.state()
-            self.variates = self._difference.memory(state["importance"], self._zeros(rows))
-            self.variates.restore(state)
-        return self.variates
-
-    def finite(self, rows: Array) -> NDArray[np.bool_]:
-        """Say which updates are finite, also in the type that the estimator remembers them in."""
-        good = finite_rows(rows) if self._difference is None else usable_rows(rows)
-        if self.variates is not None and self.variates.zeros.dtype != rows.dtype:
-            with np.errstate(over="ignore", invalid="ignore"):
-                good &= finite_rows(like(rows, self.variates.zeros))
-        return good
-
-    def _zeros(self, rows: Array) -> Array:
-        """Return a flat model of zeros; means of clusters are few, and kept in float64."""
-        if isinstance(rows, np.ndarray):
-            clustered = self._difference is not None and self._difference.clusters is not None
-            return np.zeros(rows.shape[1], dtype=np.float64 if clustered else rows.dtype)
-        return rows.new_zeros(rows.shape[1])
-
-    def shortened(self, rows: Array) -> NDArray[np.float32] | None:
-        """Return what the memory keeps of updates; None where it keeps nothing."""
-        if not self._recipe.learns:
-            return None
-        memory = self.memory
-        if memory is None:
-            if self._shortens is None or self._shortens.dimension != rows.shape[1]:
-                self._shortens = UpdateMemory(
-                    1, rows.shape[1], sketch=self._sketch, seed=self._seed
-                )
-            memory = self._shortens
-        return memory.shortened(as_numpy(rows))
-
-    def record(
-        self,
-        clients: NDArray[np.int64],
-        rows: Array | None,
-        kept: NDArray[np.float32] | None,
-        *,
-        population: Population,
-        round_: int,
-    ) -> None:
-        """Take updates; the memory shows what is kept of them when that is settled.
-
-        ``rows`` are whole, for the estimator; ``kept`` is what :meth:`shortened` gave.
-        """
-        if not len(clients):
-            return
-        if rows is not None and self._difference is not None:
-            if self.variates is None:
-                zeros = self._zeros(rows)
-                self.variates = self._difference.memory(population.importance, zeros)
-            variates = self.estimator(rows)
-            assert variates is not None  # for mypy: it was made
-            variates.record(clients, rows, round_=round_)
-        if kept is not None:
-            shortens = self.memory if self.memory is not None else self._shortens
-            assert shortens is not None  # for mypy: it shortened them
-            self.pending.append((clients, kept, shortens.dimension, round_))
-
-    def settle(self, before: int, ahead: UpdateMemory | None = None) -> None:
-        """Let the memory show the updates of rounds before one; ``ahead`` shows them already."""
-        due = [each for each in self.pending if each[3] < before]
-        self.pending = [each for each in self.pending if each[3] >= before]
-        self.memory = self._with(due, self.memory) if ahead is None else ahead
-
-    def ahead(self) -> Callable[[], UpdateMemory | None]:
-        """Return what copies the memory and lets it show all updates so far, also in a thread."""
-        memory, pending = self.memory, list(self.pending)
-        return lambda: self._with(pending, deepcopy(memory))
-
-    def _with(self, updates: list[Pending], memory: UpdateMemory | None) -> UpdateMemory | None:
-        """Record updates in a memory; make one where there is none."""
-        for clients, kept, dimension, round_ in updates:
-            if memory is None:
-                memory = UpdateMemory(
-                    self.n_clients, dimension, sketch=self._sketch, seed=self._seed
-                )
-            memory.record_shortened(clients, kept, round_=round_)
-        return memory
-
-    @property
-    def wants_norms(self) -> bool:
-        """Whether the recipe takes notes of its own."""
-        return type(self._recipe).observe is not Recipe.observe
-
-    @property
-    def wants_updates(self) -> bool:
-        """Whether the memory keeps something of an update."""
-        return self._recipe.learns
-
-    @property
-    def wants_rows(self) -> bool:
-        """Whether whole updates are needed at the end of a round."""
-        return self._difference is not None or self.wants_norms
-
-    def hear(self, clients: NDArray[np.int64], heard: Mapping[str, NDArray[np.float64]]) -> None:
-        """Record past signals of clients that answered; ignore negative and non-finite values."""
-        for name, values in heard.items():
-            if name in self._signals:
-                known = np.isfinite(values) & (values >= 0)
-                self._signals[name][clients[known]] = values[known]
-
-    def observed(self, cohort: Cohort, clients: NDArray[np.int64], rows: Array | None) -> Notes:
-        """Return the recipe's own notes after a round; ``rows`` are the updates of ``clients``."""
-        own = {name: v.copy() for name, v in self._signals.items() if name not in PAST}
-        if self.wants_norms and rows is not None and len(cohort):
-            norms = row_norms(rows)[np.searchsorted(clients, cohort.clients)]
-            self._recipe.observe(MappingProxyType(own), cohort, norms)
-        return own
-
-    def note(self, notes: Notes) -> None:
-        """Keep what :meth:`observed` gave."""
-        self._signals |= notes
-
     def state(self) -> State:
-        """Return everything that is to be kept, as arrays."""
+        """Return everything that is saved, as arrays."""
         kept: State = {f"signal.{name}": values for name, values in self._signals.items()}
         if self.memory is not None:
             kept |= {f"memory.{name}": array for name, array in self.memory.state().items()}
@@ -261,7 +353,7 @@ class ClientRecords:
     def restore(self, state: Mapping[str, NDArray[Any]], n_clients: int) -> None:
         """Take over what :meth:`state` gave; refuse what does not fit with a ``ValueError``."""
         self.n_clients = n_clients
-        # Another dictionary: a copy of these records keeps its own.
+        # A new dictionary: a copy of these records shares the old one.
         self._signals = {name: state[f"signal.{name}"].astype(np.float64) for name in self._signals}
         memory, variates = below("memory.", state), below("variates.", state)
         self.memory = UpdateMemory.of_state(memory) if memory else None
@@ -295,5 +387,5 @@ class ClientRecords:
 
 
 def below(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:
-    """Return the arrays whose names begin so, without that beginning."""
+    """Return the arrays under a prefix, without it."""
     return {name.removeprefix(prefix): a for name, a in state.items() if name.startswith(prefix)}

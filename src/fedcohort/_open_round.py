@@ -1,29 +1,30 @@
-"""A round between draw and aggregate: who was asked, and what their answers come to."""
+"""An open round: who was asked, who answered, and what becomes of the weight of the others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import getLogger
-from typing import Any, final
+from typing import Any, Literal, final, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import brief
-from fedcohort._client_records import ClientRecords
-from fedcohort._failures import Draws, FailureRule
-from fedcohort._roster import Id, Roster
-from fedcohort._updates import Array, Layout, Rows, Update, joined, stretched
+from fedcohort._arguments import Id, brief, checked_choice, checked_list, checked_whole
+from fedcohort._client_records import Answers, ClientRecords
+from fedcohort._roster import Roster
+from fedcohort._updates import Array, Layout, Rows, Update, stretched
 from fedcohort.aggregation import aggregate
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Design
-from fedcohort.errors import AggregationError, SelectorError
+from fedcohort.errors import SelectorError
+from fedcohort.population import Population
 
 log = getLogger("fedcohort")
 
-#: Positions of no client.
-NOBODY = np.empty(0, dtype=np.int64)
+OnFailure = Literal["keep", "redraw", "renormalise"]
+ON_FAILURE: tuple[OnFailure, ...] = get_args(OnFailure)
+LOST = "updates of these clients are not finite, and count as lost: %.200s"
 #: Numbers by id, or in the order of ids.
 Numbers = Mapping[Any, float] | ArrayLike
 #: Updates by id, or rows in the order of ids.
@@ -31,173 +32,173 @@ Updates = Mapping[Any, Update] | Array | Sequence[Update]
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
-class Answers:
-    """Updates that can be used.
+@dataclass(frozen=True, slots=True)
+class FailureRule:
+    """What to do about failures; the arguments are the selector's."""
+
+    on_failure: OnFailure = "keep"
+    tries: int = 10
+    extra: int = 0
+    max_draws: int | None = None
+
+    def __post_init__(self) -> None:
+        checked_choice("Selector", "on_failure", self.on_failure, ON_FAILURE)
+        for name, least in (("tries", 0), ("extra", 0), ("max_draws", 1)):
+            value = getattr(self, name)
+            if name != "max_draws" or value is not None:
+                whole = checked_whole("Selector", name, value, least=least, error=SelectorError)
+                object.__setattr__(self, name, whole)
+        if self.extra and self.on_failure == "redraw":
+            raise SelectorError(
+                f"Selector: extra must be 0 with on_failure='redraw', which replaces lost draws; "
+                f"got {self.extra}. Choose one of the two."
+            )
+
+    @property
+    def needs_equal_draws(self) -> bool:
+        """Whether one draw may take the place of another."""
+        return self.on_failure == "redraw" or self.extra > 0
+
+    def check(self, design: Design) -> None:
+        """Refuse a design that this rule cannot be used with."""
+        if self.needs_equal_draws:
+            check_equal_draws(design)
+        if self.max_draws is None:
+            return
+        counts = design.max_count()
+        client = int(np.argmax(counts))
+        if counts[client] > self.max_draws:
+            raise SelectorError(
+                f"Selector: max_draws is {self.max_draws}, and {design.name} can draw client "
+                f"{design.population.ids[client]!r} {counts[client]} times in a round. Use a "
+                f"design that repeats less, such as size, or bound that client's size."
+            )
+
+    def settled(self, draws: Draws, answered: NDArray[np.int64], *, cohort_size: int) -> Cohort:
+        """Return the cohort of the clients that answered, with their final weights.
+
+        ``answered`` are positions in order of arrival; ``cohort_size`` is the recipe's.
+        """
+        drawn = draws.cohort
+        if self.extra:
+            return self._first(drawn, answered, cohort_size)
+        if draws.counts is not None:
+            clients = np.sort(answered)
+            clients = clients[draws.counts[clients] > 0]
+            counts = draws.counts[clients]
+            if counts.sum() == draws.cohort_size:
+                return Cohort.of_shares(clients, counts, draws.cohort_size)
+            return Cohort.of_weights(clients, counts, counts / draws.cohort_size)
+        has_answered = np.isin(drawn.clients, answered)
+        if has_answered.all():
+            return drawn
+        weights = drawn.weights[has_answered]
+        kept = (drawn.clients[has_answered], drawn.counts[has_answered])
+        if self.on_failure == "renormalise" and (total := float(weights.sum())):
+            return Cohort(*kept, weights / total, residual=0.0)
+        return Cohort.of_weights(*kept, weights)
+
+    def _first(self, drawn: Cohort, answered: NDArray[np.int64], cohort_size: int) -> Cohort:
+        """Take the first answers until they cover ``cohort_size`` draws."""
+        counts = drawn.counts[np.searchsorted(drawn.clients, answered)]
+        is_first = np.cumsum(counts) - counts < cohort_size
+        order = np.argsort(answered[is_first])
+        clients, counts = answered[is_first][order], counts[is_first][order]
+        shares = int(counts.sum())
+        if not shares:
+            return Cohort.empty()
+        if self.on_failure == "keep" and shares < cohort_size:
+            return Cohort.of_weights(clients, counts, counts / cohort_size)
+        return Cohort.of_shares(clients, counts, shares)
+
+
+def check_equal_draws(design: Design) -> None:
+    """Refuse designs whose draws have different weights: one draw cannot replace another."""
+    weights = design.weight_per_draw()[design.population.sizes > 0]
+    if not np.array_equal(weights, np.full(len(weights), 1 / design.cohort_size)):
+        raise SelectorError(
+            f"Selector: on_failure='redraw', extra and privacy wrappers need a design whose draws "
+            f"weigh the same; {design.name}'s do not. Use size or multinomial."
+        )
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Draws:
+    r"""The draws of a round, and the draws that replace lost ones.
+
+    A lost draw is replaced by a draw from p over all available clients, until one answers. Given
+    the set R of clients that can be reached, a replacement is client i with chance
+    :math:`p_i / p(R)`, and so is a draw that was not lost: :math:`E[w_i | R] = p_i / p(R)` for
+    every design with :math:`E[c_i] = m p_i`.
 
     Attributes
     ----------
-    arrived
-        Positions of the clients, in order of arrival.
-    clients
-        The same, sorted.
-    places
-        Where each of ``clients`` stands among the ids that were given.
-    n_given
-        How many ids were given.
-    rows
-        Their updates, one row each; None where nobody needs whole updates.
-    kept
-        What the memory keeps of each; None where it keeps nothing.
-    unusable
-        Positions of clients whose updates are not finite.
+    cohort
+        The cohort as drawn.
+    population
+        The available clients.
+    cohort_size
+        The design's number of draws.
+    rng
+        Draws the replacements.
+    tries
+        How often replacements can still be drawn.
+    counts
+        Draws by position, replacements included; None before a draw was lost.
+    lost
+        How many draws still need a replacement.
+    asked, failed
+        Who was asked so far, and who of them failed.
     """
 
-    arrived: NDArray[np.int64]
-    clients: NDArray[np.int64]
-    places: NDArray[np.int64]
-    n_given: int
-    rows: Rows | None = None
-    kept: NDArray[np.float32] | None = None
-    unusable: NDArray[np.int64] = field(default_factory=lambda: NOBODY)
+    cohort: Cohort
+    population: Population
+    cohort_size: int
+    rng: np.random.Generator
+    tries: int
+    counts: NDArray[np.int64] | None = None
+    lost: int = 0
+    asked: set[int] = field(init=False)
+    failed: set[int] = field(default_factory=set)
 
-    @classmethod
-    def read(
-        cls,
-        updates: Any,
-        ids: Sequence[object],
-        positions: NDArray[np.int64],
-        records: ClientRecords,
-        *,
-        whole: bool,
-    ) -> Answers:
-        """Read the updates of these clients, by id or as rows in their order.
+    def __post_init__(self) -> None:
+        self.asked = set(self.cohort.clients.tolist())
 
-        Those that are not finite, also in the type that they are remembered in, are left out.
-        Where whole updates are not needed, updates by id are read one at a time, or not at all.
-        """
-        places = np.argsort(positions, kind="stable")
-        try:
-            if isinstance(updates, Mapping):
-                named = [ids[k] for k in places]
-                rows, kept = _one_by_one(updates, named, records, whole=whole)
-            else:
-                rows, kept = _at_once(updates, places, records)
-        except AggregationError as error:
-            raise SelectorError(str(error)) from error
-        good = np.ones(len(ids), dtype=bool)
-        if rows is not None:
-            good &= records.finite(rows.flat)
-        if kept is not None:
-            good &= np.isfinite(kept).all(axis=1)
-        if not good.all():
-            bad = [ids[k] for k in places[~good]]
-            log.warning("updates of these clients are not finite, and count as lost: %.200s", bad)
-        clients = positions[places][good]
-        return cls(
-            positions[np.isin(positions, clients)],
-            clients,
-            places[good],
-            len(ids),
-            None if rows is None else rows.taken(np.flatnonzero(good)),
-            None if kept is None else kept[good],
-            positions[places][~good],
-        )
-
-    @staticmethod
-    def is_usable(update: Update, records: ClientRecords) -> bool:
-        """Whether an update is finite, also in the type that it is remembered in."""
-        try:
-            layout = Layout.of("Selector", update)
-            records.check(layout.size)
-            row = layout.flat(update)[None]
-        except AggregationError as error:
-            raise SelectorError(str(error)) from error
-        kept = records.shortened(row)
-        return bool(records.finite(row)[0]) and (kept is None or bool(np.isfinite(kept).all()))
-
-    @classmethod
-    def none(cls) -> Answers:
-        """Return the answers of nobody."""
-        return cls(NOBODY, NOBODY, NOBODY, 0)
-
-    def numbers(self, name: str, given: Numbers, ids: Sequence[object]) -> NDArray[np.float64]:
-        """Return what these clients reported, in the order of ``clients``; NaN for nothing."""
-        by_id = isinstance(given, Mapping)
-        plain: Any = given
-        if isinstance(given, Mapping):
-            plain = [given.get(each, np.nan) for each in ids]
-        try:
-            found = np.asarray(plain)
-            values = np.array([]) if found.dtype.kind == "c" else found.astype(np.float64)
-        except (TypeError, ValueError, OverflowError):
-            values = np.empty((0, 0))
-        if values.shape != ((len(ids) if by_id else self.n_given),):
-            raise SelectorError(
-                f"Selector: losses and durations must be numbers by id, or one for each of the "
-                f"{self.n_given} updates; got others for {name}."
-            )
-        return values if by_id else np.asarray(values[self.places])
-
-
-def _at_once(
-    updates: Any, places: NDArray[np.int64], records: ClientRecords
-) -> tuple[Rows | None, NDArray[np.float32] | None]:
-    """Read rows, or a list of updates, and order them."""
-    is_list = isinstance(updates, Sized) and len(getattr(updates, "shape", (0,))) == 1
-    if len(places) == 0 and is_list and len(updates) == 0:
-        return None, None
-    rows = Rows.of("Selector", updates, len(places)).taken(places)
-    records.check(rows.layout.size)
-    return rows, records.shortened(rows.flat)
-
-
-def _one_by_one(
-    updates: Mapping[Any, Update], named: list[Any], records: ClientRecords, *, whole: bool
-) -> tuple[Rows | None, NDArray[np.float32] | None]:
-    """Read updates by id: whole, or what the memory keeps of each."""
-    if not named or not (whole or records.wants_updates):
-        return None, None
-    layout: Layout | None = None
-    flat, kept, counters = [], [], []
-    for each in named:
-        update = updates[each]
-        own = Layout.of("Selector", update)
-        if layout is None:
-            layout = own
-            records.check(layout.size)
-        if not layout.matches(own):
-            raise SelectorError(
-                f"Selector: updates must have the arrays of the others, {layout.shapes}; client "
-                f"{each!r} sent {own.shapes}. Drop its update: it then counts as lost."
-            )
-        vector = layout.flat(update)
-        short = records.shortened(vector[None])
-        if short is not None:
-            kept.append(short[0])
-        if whole:
-            flat.append(vector)
-            counters.append(layout.counters(update))
-    assert layout is not None  # for mypy: somebody is named
-    rows = Rows(layout, joined(flat, stacked=True), counters) if whole else None
-    return rows, np.stack(kept) if kept else None
+    def replace(self, lost: Iterable[int]) -> list[int]:
+        """Replace the draws of these clients; return the clients that must now be asked."""
+        new_failures = set(lost) - self.failed
+        if self.counts is None:
+            if not new_failures:
+                return []
+            self.counts = np.zeros(self.population.n_clients, dtype=np.int64)
+            self.counts[self.cohort.clients] = self.cohort.counts
+        for client in new_failures:
+            self.failed.add(client)
+            self.lost += int(self.counts[client])
+            self.counts[client] = 0
+        ends = np.cumsum(self.population.sizes)
+        new: list[int] = []
+        while self.lost and self.tries and not new:
+            self.tries -= 1
+            units = self.rng.integers(self.population.total, size=self.lost)
+            for client in np.searchsorted(ends, units, side="right").tolist():
+                if client in self.failed:
+                    continue
+                self.counts[client] += 1
+                self.lost -= 1
+                if client not in self.asked:
+                    self.asked.add(client)
+                    new.append(client)
+        return new
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenRound:
-    """An open round; nothing here changes what is remembered of the clients.
+    """A round between draw and aggregate; it changes nothing that is remembered of the clients.
 
-    Attributes
-    ----------
-    roster, records, rule
-        The selector's.
-    design
-        What was drawn from; None: nobody was available.
-    draws
-        The cohort as drawn, and replacements.
-    cohort_size
-        The recipe's.
+    ``design`` is None where nobody was available; ``cohort_size`` is the recipe's.
     """
 
     roster: Roster
@@ -212,13 +213,12 @@ class OpenRound:
         """The cohort as drawn."""
         return self.draws.cohort
 
-    @property
-    def asked(self) -> list[Id]:
-        """Whom the round has asked so far, replacements included; in the order of ids."""
-        return self.roster.names(np.array(sorted(self.draws.asked), dtype=np.int64))
+    def names(self, positions: Iterable[int]) -> list[Id]:
+        """Return the ids at these positions."""
+        return self.roster.names(np.fromiter(positions, dtype=np.int64))
 
     def positions(self, ids: Iterable[object]) -> NDArray[np.int64]:
-        """Return the positions of clients; refuse those that were not asked, and any twice."""
+        """Return the positions of clients; refuse clients that were not asked, and any twice."""
         positions = self.roster.positions(ids)
         if len(np.unique(positions)) < len(positions):
             raise SelectorError("Selector: a client answers once; got an id twice.")
@@ -231,49 +231,49 @@ class OpenRound:
         return positions
 
     def redrawn(self, lost: Iterable[object]) -> list[Id]:
-        """Return whom to ask in the place of these clients; nobody with another rule."""
+        """Return whom to ask in place of these clients; nobody under another rule."""
         positions = self.positions(lost)
         if self.rule.on_failure != "redraw":
             return []
-        return self.roster.names(np.array(self.draws.replace(positions.tolist()), dtype=np.int64))
+        return self.names(self.draws.replace(positions.tolist()))
 
     def settled(self, answered: NDArray[np.int64]) -> Cohort:
-        """Return the cohort of those that answered, with their final weights."""
+        """Return the cohort of the clients that answered, with their final weights."""
         size = min(self.cohort_size, self.draws.cohort_size)
         cohort = self.rule.settled(self.draws, answered, cohort_size=size)
         return cohort.named(self.roster.names(cohort.clients), self.cohort.round_)
 
     def answers(self, updates: Updates, ids: Iterable[object] | None, *, whole: bool) -> Answers:
         """Read updates, by id or as rows in the order of ids; ``whole``: all of each is needed."""
-        named: Sequence[object]
         if not isinstance(updates, (Mapping, Sequence)) and not hasattr(updates, "shape"):
             raise SelectorError(
                 f"Selector: updates must be by id, or rows in the order of ids; got "
                 f"{type(updates).__name__}. Pass an empty mapping where nobody answered."
             )
-        if not isinstance(updates, Mapping):
-            if ids is not None:
-                self.roster.positions(ids)  # refuses what is no list of ids
-            named = self.cohort.ids if ids is None else list(ids)
-        elif ids is None:
-            named = list(updates)
-        else:
+        by_id = isinstance(updates, Mapping)
+        if by_id and ids is not None:
             raise SelectorError(
                 "Selector: ids name the rows of updates; got updates by id too. Leave ids out."
             )
-        return Answers.read(updates, named, self.positions(named), self.records, whole=whole)
+        named: Sequence[Any] = list(updates) if by_id else self.cohort.ids
+        if ids is not None:
+            named = checked_list(ids)
+        answers = self.records.read(updates, named, self.positions(named), whole=whole)
+        if len(bad := answers.unusable):
+            log.warning(LOST, self.names(bad))
+        return answers
 
     def reported(
         self, answers: Answers, losses: Numbers | None, durations: Numbers | None
     ) -> dict[str, NDArray[np.float64]]:
-        """Return what clients reported, by the name of the past signal."""
-        names = self.roster.names(answers.clients)
-        heard = {"past_round": np.full(len(names), float(self.cohort.round_))}
+        """Return what ``answers.clients`` reported, by the name of the past signal."""
+        heard = {"past_round": np.full(len(answers.clients), float(self.cohort.round_))}
         for signal, given in (("past_loss", losses), ("past_duration", durations)):
             if isinstance(given, Mapping):
                 self.positions(given)
             if given is not None:
-                heard[signal] = answers.numbers(signal, given, names)
+                every = self.roster.numbers(signal, given, answers.given)
+                heard[signal] = every[answers.clients]
         return heard
 
     def reasons(self, failed: Mapping[Any, str] | None) -> dict[Id, str]:
@@ -289,9 +289,8 @@ class OpenRound:
 
     def failures(self, answers: Answers, reasons: Mapping[Id, str]) -> dict[Id, str]:
         """Return who failed and why, by id."""
-        lost = sorted(self.draws.asked - set(answers.clients.tolist()))
-        missing = self.roster.names(np.array(lost, dtype=np.int64))
-        wrong = self.roster.names(answers.unusable)
+        missing = self.names(sorted(self.draws.asked - set(answers.clients.tolist())))
+        wrong = self.names(answers.unusable)
         found = {**dict.fromkeys(missing, "no answer"), **dict.fromkeys(wrong, "not finite")}
         return {**found, **reasons}
 
@@ -303,15 +302,15 @@ class OpenRound:
         return variates.of(self.roster.positions(ids)), variates.expected()
 
     def step(self, answers: Answers, model: Update | None) -> Update:
-        """Aggregate by the settled weights."""
+        """Aggregate with the settled weights."""
         settled, rows, variates = self.settled(answers.arrived), answers.rows, self.records.variates
-        # Where nobody answered, the difference estimator's H would repeat the last updates.
+        # If nobody answered, the difference estimator's H would repeat the last updates.
         is_idle = self.design is None or bool(len(self.cohort) and not len(settled))
         if is_idle or (rows is None and variates is None):
             if model is not None:
                 return aggregate(model, [], Cohort.empty())
             return 0.0 if rows is None else rows.zero()
-        if rows is None:  # nobody was drawn: no update says of which kind they are
+        if rows is None:  # nobody was drawn: the model or the memory gives the type of the step
             assert variates is not None  # for mypy: else it is idle
             kind = variates.zeros if model is None else Layout.of("Selector", model).flat(model)
             rows = Rows.of("Selector", kind[None][:0], 0)
@@ -321,16 +320,20 @@ class OpenRound:
     def for_average(
         self, updates: Mapping[Any, Update]
     ) -> Iterator[tuple[Id | None, float, Update]]:
-        """Return (id, weight, update) for who divides by the sum of the weights."""
+        """Return (id, weight, update) for a framework that divides by the sum of the weights."""
         if not isinstance(updates, Mapping):
             raise SelectorError(
                 f"Selector: updates must be by id; got {type(updates).__name__}. Pass for example "
                 f"{{'Nice': update}}."
             )
         positions = self.positions(updates)
-        usable = [Answers.is_usable(update, self.records) for update in updates.values()]
-        settled = self.settled(positions[np.array(usable, dtype=bool)])
-        # Recalled now: what is remembered may change before the last pair is taken.
+        # One at a time: all updates together may not fit into memory.
+        read = (
+            self.records.read(updates, [each], positions[[k]], whole=True)
+            for k, each in enumerate(updates)
+        )
+        settled = self.settled(positions[[len(each.clients) > 0 for each in read]])
+        # Recall now: the memory may change before the caller takes the last pair.
         return self._averaged(updates, settled, self.recall(settled.ids))
 
     def _averaged(
@@ -343,7 +346,7 @@ class OpenRound:
         is_empty = not settled.weights.any() and (len(settled) > 0 or not len(self.cohort))
         if is_empty and recalled is not None:
             yield None, 1.0, recalled[1]
-        for k, each in enumerate(self.roster.names(settled.clients)):
+        for k, each in enumerate(settled.ids):
             update, weight = updates[each], float(settled.weights[k])
             if weight == 0.0:
                 continue

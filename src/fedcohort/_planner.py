@@ -1,4 +1,4 @@
-"""Designs for rounds: built when something changed, and checked before the first one."""
+"""Designs for rounds: tried before the first round, rebuilt when something changes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TypeVar, final
 
 import numpy as np
 
-from fedcohort._client_records import ClientRecords
-from fedcohort._failures import FailureRule
+from fedcohort._client_records import Answers, ClientRecords
+from fedcohort._open_round import FailureRule
 from fedcohort.designs import Design, Recipe
 from fedcohort.designs.recipe import HasUpdates, Knowledge
 from fedcohort.designs.signals import ASKED, Request, Signals
@@ -24,7 +24,7 @@ log = getLogger("fedcohort")
 
 Made = TypeVar("Made")
 
-#: What every asked client answers when a recipe is tried: all are alike, and nobody is slow.
+#: Every client's answer when a recipe is tried before the first round.
 MADE_UP = {"update_norm": 1.0, "loss": 1.0, "duration": 0.0}
 
 
@@ -39,9 +39,15 @@ class Planner:
     """
 
     def __init__(
-        self, recipe: Recipe, rule: FailureRule, records: ClientRecords, *, seed: int
+        self,
+        recipe: Recipe,
+        rule: FailureRule,
+        records: ClientRecords,
+        *,
+        seed: int,
+        overlap: bool,
     ) -> None:
-        self._recipe = recipe
+        self._recipe, self._overlap = recipe, overlap
         if rule.extra:
             self._recipe = replace(recipe, cohort_size=recipe.cohort_size + rule.extra)
         self._rule, self._records, self._seed = rule, records, seed
@@ -54,7 +60,7 @@ class Planner:
         self._few: int | None = None
 
     def rehearse(self, population: Population) -> None:
-        """Build the first design, from made-up answers: what cannot be built is refused here."""
+        """Build the first design, with made-up answers, to refuse what cannot be built."""
         signals, request = None, None
         if self._recipe.signals:
             n_clients = population.n_clients
@@ -67,11 +73,11 @@ class Planner:
                     answers[request.clients] += np.arange(len(request.clients))
                 signals[request.signal] = answers
         design = self._build(self._recipe, population, signals, 0, None)
-        if request is None:  # no answer was made up: it is the first round's
+        if request is None:  # nothing was made up: use it in round 0
             self._ready, self.last = (0, design), design
 
     def request(self, population: Population, round_: int) -> Request | None:
-        """Return who is asked for what before the draw; None asks nobody."""
+        """Return the signal to collect before the draw; None for none."""
         if not self._recipe.signals:
             return None
         return self._fitted(population, lambda recipe: self._asked(recipe, population, round_))
@@ -81,18 +87,18 @@ class Planner:
     ) -> Design:
         """Return the design of a round.
 
-        ``given`` are signals that clients answered; ``is_full``: no member is away.
+        ``given`` are the clients' answers; ``is_full``: every member is available.
         """
         ready, self._ready = self._ready, None
         if ready is not None and ready[0] == round_ and is_full and not given:
             self.last = ready[1]
         elif self.changes or not _is_over(self.last, population):
             self.last = self.built(population, given, round_, self._records.memory)
-        assert self.last is not None  # for mypy: else it was built
+        assert self.last is not None  # for mypy: a missing one was built
         return self.last
 
     def next_memory(self, *, is_open: bool) -> UpdateMemory | None:
-        """Return the memory that the next design is built from; ``is_open``: a round goes on."""
+        """Return the memory that the next design is built from; ``is_open``: a round is open."""
         if self._ahead is not None:
             wait([self._ahead])
         records = self._records
@@ -101,14 +107,14 @@ class Planner:
     def built(
         self, population: Population, given: Signals, round_: int, memory: HasUpdates | None
     ) -> Design:
-        """Build the design of a round; with fewer draws where fewer clients are there."""
+        """Build the design of a round, with fewer draws if fewer clients are available."""
         signals = self._known(population, given, round_) if self._recipe.signals else None
         return self._fitted(
             population, lambda recipe: self._build(recipe, population, signals, round_, memory)
         )
 
     def _known(self, population: Population, given: Signals, round_: int) -> Signals:
-        """Return past signals, and answers of those that were asked."""
+        """Return past signals, and the answers of the clients that were asked."""
         request = self.request(population, round_) if given else None
         answers = dict(given)
         if request is not None and request.signal in given:
@@ -117,34 +123,40 @@ class Planner:
         return {**self._records.signals(), **answers}
 
     def prepare(self, executor: Executor, population: Population, round_: int) -> None:
-        """Build the next round's design in the background, on a copy of the memory."""
-        copied = self._records.ahead()
+        """Build the next round's design in the background, where overlap allows it."""
+        recipe, copied = self._recipe, self._records.ahead()
+        if not (self._overlap and recipe.learns) or recipe.signals or self._ahead is not None:
+            return
 
         def build() -> tuple[tuple[int, Design], UpdateMemory | None]:
             memory = copied()
-            return (round_, self._build(self._recipe, population, None, round_, memory)), memory
+            return (round_, self._build(recipe, population, None, round_, memory)), memory
 
-        if self._ahead is None:
-            self._ahead = executor.submit(build)
+        self._ahead = executor.submit(build)
 
-    @property
-    def is_ahead(self) -> bool:
-        """Whether the next design is built in the background."""
-        return self._ahead is not None
+    def catch_up(self, round_: int) -> None:
+        """Wait for what was prepared for this round, and take it over.
 
-    def catch_up(self) -> UpdateMemory | None:
-        """Wait for what was prepared, and return the memory that it was built on.
-
-        None where the build failed: the design is then built again, and the error is raised.
+        If the build failed, the design is built again, and the error is raised then.
         """
         ahead, self._ahead = self._ahead, None
-        if ahead is None or ahead.exception() is not None:
-            return None
-        self._ready, memory = ahead.result()
-        return memory
+        if ahead is None:
+            return
+        memory = None
+        if ahead.exception() is None:
+            self._ready, memory = ahead.result()
+        self._records.settle(round_ - 1, memory)
+
+    def learn(self, answers: Answers, population: Population, round_: int) -> None:
+        """Remember a round's updates; with overlap the memory shows them one round later."""
+        if self._ahead is None:
+            self._records.settle(round_)
+        self._records.record(answers, population, round_)
+        if not self._overlap:
+            self._records.settle(round_ + 1)
 
     def discard(self, *, last: bool = False) -> None:
-        """Drop what was built ahead: the clients or the memory change; ``last``: and all else."""
+        """Drop the design built ahead: clients or memory change; ``last``: drop every design."""
         self._ready = None
         self.last = None if self.changes or last else self.last
 
@@ -156,7 +168,7 @@ class Planner:
         round_: int,
         memory: HasUpdates | None,
     ) -> Design:
-        # A design that does not change is built once: its ties are those of round 0.
+        # A design that never changes takes its tie-breaks from round 0.
         address = round_ if self.changes else 0
         known = Knowledge(
             recipe,
@@ -174,14 +186,14 @@ class Planner:
         return design
 
     def _fitted(self, population: Population, make: Callable[[Recipe], Made]) -> Made:
-        """Make something with the recipe; where too few clients are left, with all of them."""
+        """Make something with the recipe; with too few clients available, draw all of them."""
         n_there = int(np.count_nonzero(population.sizes))
         try:
             return make(self._recipe)
         except DesignError:
             if self._recipe.cohort_size <= n_there:
                 raise
-        if n_there != self._few:  # once, not in every round
+        if n_there != self._few:  # log it once, not in every round
             self._few = n_there
             name, wanted = self._recipe.name, self._recipe.cohort_size
             log.warning("%s: draws all %d available clients, not %d", name, n_there, wanted)

@@ -10,12 +10,10 @@ from typing import Any, cast, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import brief
+from fedcohort._arguments import Id, brief, checked_id, checked_ids, checked_list, is_list
 from fedcohort.errors import SelectorError
 from fedcohort.population import UNLABELLED, Label, Population, checked_label
 
-#: A client's id.
-Id = str | int
 #: Sizes as a list or an array (ids 0 ... n - 1), by id, or a population.
 Clients = ArrayLike | Mapping[Any, int] | Population
 #: Labels in the order of the clients, or by id.
@@ -23,14 +21,15 @@ Groups = Sequence[Label | None] | NDArray[Any] | Mapping[Any, Label | None]
 
 #: Units of a client whose importance is not known.
 NONE = -1
+#: Types in a list that is a mask.
+BOOLEANS = {bool, np.bool_}
 
 
 @final
 class Roster:
     """Everyone that the selector knows, in the order of ids: numbers by value, then names.
 
-    Clients that have left are kept, with size 0, so that a client's position changes only when
-    others come or are forgotten.
+    Clients that have left keep their position, with size 0.
 
     Attributes
     ----------
@@ -40,29 +39,27 @@ class Roster:
         Samples (or units of importance), 0 for those that have left; shape (n_clients,).
     is_member
         Who has not left, shape (n_clients,).
+    labels, units
+        Groups and units of importance by id, also of clients that have not come yet; None where
+        there are none.
     """
 
     def __init__(self, groups: Groups | None = None, importance: object = None) -> None:
         self.ids: Sequence[Id] = range(0)
         self.sizes: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self.is_member: NDArray[np.bool_] = np.zeros(0, dtype=bool)
-        self._labels: tuple[Label, ...] | None = None
-        self._units: NDArray[np.int64] | None = None
-        #: Labels and units of importance of clients that have not come yet.
-        self._coming_labels: dict[Id, Label] = {}
-        self._coming_units: dict[Id, int] = {}
+        self.labels: dict[Id, Label] | None = None
+        self.units: dict[Id, int] | None = None
         if isinstance(groups, Mapping):
-            self._labels = ()
-            self._coming_labels = {checked_id(k): checked_label(v) for k, v in groups.items()}
+            self.labels = {checked_id(k): checked_label(v) for k, v in groups.items()}
             groups = None
         if isinstance(importance, Mapping):
-            self._units = np.zeros(0, dtype=np.int64)
             units = Population(importance=list(importance.values())).sizes.tolist()
-            owners = [checked_id(key) for key in importance]
-            self._coming_units = dict(zip(owners, units, strict=True))
+            self.units = dict(zip(map(checked_id, importance), units, strict=True))
             importance = None
-        #: Of the first clients, in their order.
-        self._first_groups, self._first_importance = groups, importance
+        #: In the order of the first clients, whose ids are not known yet.
+        self._first_groups: Any = groups
+        self._first_importance: Any = importance
         self._position: dict[Id, int] | None = None
         self._population: Population | None = None
 
@@ -75,8 +72,12 @@ class Roster:
     def population(self) -> Population:
         """Everyone that is known; who has left has size 0."""
         if self._population is None:
-            self._population = Population.of_checked(self.sizes.copy(), self.ids, self._labels)
+            self._population = Population.of_checked(self.sizes.copy(), self.ids, self._groups())
         return self._population
+
+    def _groups(self) -> tuple[Label, ...] | None:
+        labels = self.labels
+        return None if labels is None else tuple(labels.get(k, UNLABELLED) for k in self.ids)
 
     def members(self) -> dict[Id, int]:
         """Return the members' sizes by id."""
@@ -86,9 +87,9 @@ class Roster:
     def set(
         self, clients: Clients, check: Callable[[Population], object] | None = None
     ) -> NDArray[np.int64] | None:
-        """Let these be the members; where they cannot be, or ``check`` raises, nothing changes.
+        """Replace the members; an error, also one of ``check``, changes nothing.
 
-        An empty mapping leaves no member; everyone stays known.
+        An empty mapping leaves no member.
 
         Returns
         -------
@@ -109,27 +110,43 @@ class Roster:
         """Forget clients; return the old positions of those that stay."""
         stays = np.ones(self.n_clients, dtype=bool)
         stays[self.positions(ids)] = False
-        kept = np.flatnonzero(stays)
+        gone, kept = set(self.names(np.flatnonzero(~stays))), np.flatnonzero(stays)
+        if self.labels is not None:
+            self.labels = {each: v for each, v in self.labels.items() if each not in gone}
+        if self.units is not None:
+            self.units = {each: v for each, v in self.units.items() if each not in gone}
+        self.ids, self._position = _counted(self.names(kept)), None
         self.sizes, self.is_member = self.sizes[kept], self.is_member[kept]
-        self._move(_counted(self.names(kept)), kept)
+        self._population = None
         return kept
 
     def positions(self, ids: Iterable[object]) -> NDArray[np.int64]:
         """Return the clients' positions; refuse ids that are not known."""
-        is_point = isinstance(ids, np.ndarray) and ids.ndim == 0
-        if isinstance(ids, (str, bytes)) or is_point or not isinstance(ids, Iterable):
-            raise SelectorError(
-                f"Selector: needs a list of ids; got {brief(ids)}. Put a single id into a list."
-            )
-        if isinstance(self.ids, range):
-            return _counted_positions(ids, len(self.ids))
+        known, n = self.ids, self.n_clients
+        if isinstance(known, range):
+            if isinstance(ids, range) and ids == known[: len(ids)]:
+                return np.arange(len(ids))
+            if isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype.kind in "iu":
+                if len(bad := ids[(ids < 0) | (ids >= n)]):
+                    raise _unknown(int(bad[0]))
+                return ids.astype(np.int64)
+        found = checked_ids(checked_list(ids))
+        if invalid := [each for each in found if not self._knows(each)]:
+            raise _unknown(invalid[0])
+        places = found if isinstance(known, range) else [self._index[each] for each in found]
+        return np.array(places, dtype=np.int64)
+
+    @property
+    def _index(self) -> dict[Id, int]:
+        """Positions by id; not needed where ids are positions."""
         if self._position is None:
             self._position = {each: k for k, each in enumerate(self.ids)}
-        position = self._position
-        try:
-            return np.array([position[each] for each in checked_ids(ids)], dtype=np.int64)
-        except KeyError as error:
-            raise _unknown(error.args[0]) from None
+        return self._position
+
+    def _knows(self, each: Id) -> bool:
+        if isinstance(self.ids, range):
+            return isinstance(each, int) and 0 <= each < self.n_clients
+        return each in self._index
 
     def names(self, positions: NDArray[np.int64]) -> list[Id]:
         """Return the ids at these positions."""
@@ -140,14 +157,13 @@ class Roster:
         """Return which members are available, shape (n_clients,); None: all of them."""
         if available is None:
             return self.is_member
-        is_point = isinstance(available, np.ndarray) and available.ndim == 0
-        if isinstance(available, (str, bytes)) or is_point or not isinstance(available, Iterable):
+        if not is_list(available):
             raise SelectorError(
                 f"Selector: available must be ids, or a mask of {self.n_clients} booleans; got "
                 f"{brief(available)}. Leave it out where everyone is available."
             )
-        if isinstance(available, (list, tuple)) and _is_mask(available):
-            available = np.array(available, dtype=bool)
+        if isinstance(available, (list, tuple)) and set(map(type, available)) <= BOOLEANS:
+            available = np.array(available, dtype=bool) if available else ()
         if isinstance(available, np.ndarray) and available.dtype == np.bool_:
             if available.shape != self.is_member.shape:
                 raise SelectorError(
@@ -160,105 +176,104 @@ class Roster:
         return there & self.is_member
 
     def available(self, present: NDArray[np.bool_]) -> Population | None:
-        """Return the clients with those that are away at size 0; None: nobody has samples."""
+        """Return the clients, absent ones with size 0; None if nobody with samples is present."""
         sizes = self.sizes if present is self.is_member else np.where(present, self.sizes, 0)
         if not sizes.any():
             return None
         if sizes is self.sizes or np.array_equal(sizes, self.sizes):
             return self.population
-        return Population.of_checked(sizes, self.ids, self._labels)
+        return Population.of_checked(sizes, self.ids, self.population.groups)
 
-    def numbers(self, name: str, given: object) -> NDArray[np.float64]:
-        """Return a signal, given by id or in order, as one number per client; NaN for none."""
-        places, numbers = np.arange(self.n_clients), given
+    def numbers(
+        self, name: str, given: object, order: NDArray[np.int64] | None = None
+    ) -> NDArray[np.float64]:
+        """Return one number per client, NaN for none; by id, or in this order of positions."""
+        places, numbers = np.arange(self.n_clients) if order is None else order, given
+        n = len(places)
         if isinstance(given, Mapping):
             places, numbers = self.positions(given), list(given.values())
         values = np.full(self.n_clients, np.nan)
         try:
-            values[places] = np.array(numbers, dtype=np.float64).reshape(places.shape)
-        except (TypeError, ValueError) as error:
+            found = np.asarray(numbers)
+            if found.dtype.kind == "c":
+                raise TypeError("complex numbers")
+            values[places] = found.astype(np.float64).reshape(places.shape)
+        except (TypeError, ValueError, OverflowError) as error:
             raise SelectorError(
-                f"Selector: the signal {name!r} must be numbers by id, or one for each of the "
-                f"{self.n_clients} clients; got {type(given).__name__} ({error})."
+                f"Selector: {name!r} must be numbers by id, or one for each of the {n} clients; "
+                f"got {type(given).__name__} ({error}). Give NaN to a client without one."
             ) from error
         return values
 
+    def signals(self, given: object) -> dict[str, NDArray[np.float64]]:
+        """Return signals by name, one number per client each."""
+        if given is None:
+            return {}
+        if not isinstance(given, Mapping):
+            raise SelectorError(
+                f"Selector: signals must be numbers by the signal's name; got {brief(given)}. "
+                f"Pass for example {{'loss': {{'Nice': 0.5}}}}."
+            )
+        return {name: self.numbers(name, values) for name, values in given.items()}
+
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return everything that is to be kept, as arrays."""
+        """Return everything that is saved, as arrays."""
         kept: dict[str, NDArray[Any]] = {"sizes": self.sizes, "is_member": self.is_member}
         if not isinstance(self.ids, range):
             kept["ids"] = _text(list(self.ids))
-        if self._units is not None:
-            kept["units"] = self._units
-        if self._labels is not None:
-            names = list(dict.fromkeys(self._labels))
-            number = {label: k for k, label in enumerate(names)}
-            kept["labels"] = _text(names)
-            numbers = [number[label] for label in self._labels]
-            kept["label_numbers"] = np.array(numbers, dtype=np.int64)
-        for name, coming in (("labels", self._coming_labels), ("units", self._coming_units)):
-            if coming:
+        if self.units is not None:
+            kept["units"] = np.array([self.units.get(k, NONE) for k in self.ids], dtype=np.int64)
+        if self.labels is not None:
+            labels = self._groups() or ()
+            number = {label: k for k, label in enumerate(dict.fromkeys(labels))}
+            kept["labels"] = _text(list(number))
+            kept["label_numbers"] = np.array([number[label] for label in labels], dtype=np.int64)
+        for name, by_id in (("labels", self.labels), ("units", self.units)):
+            if coming := self._coming(by_id):
                 kept[f"coming_{name}"] = _text([list(coming), list(coming.values())])
         return kept
+
+    def _coming(self, by_id: Mapping[Id, Any] | None) -> dict[Id, Any]:
+        """Return the entries of clients that have not come yet."""
+        return {k: v for k, v in (by_id or {}).items() if not self._knows(k)}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take over what :meth:`state` gave.
 
-        Labels and importances by id that this roster was made with count for clients that the
-        state does not know, labels also for those that have none there.
+        This roster's labels and importances of clients that have not come yet count where the
+        state has none.
         """
         restored = Roster()
         restored.sizes = state["sizes"].astype(np.int64)
-        if state["is_member"].dtype != np.bool_:
-            raise ValueError("members must be booleans")
         restored.is_member = state["is_member"].copy()
         restored.ids = _read(state["ids"]) if "ids" in state else range(len(restored.sizes))
-        if "units" in state:
-            restored._units = state["units"].astype(np.int64)
+        restored._check(state)
         if "labels" in state:
             names = [checked_label(label) for label in _read(state["labels"])]
-            restored._labels = tuple(names[k] for k in state["label_numbers"].tolist())
-        if "coming_labels" in state:
-            restored._coming_labels = dict(zip(*_read(state["coming_labels"]), strict=True))
-        if "coming_units" in state:
-            restored._coming_units = dict(zip(*_read(state["coming_units"]), strict=True))
-        for each, units in self._coming_units.items():
-            if restored._units is not None and not restored._knows(each):
-                restored._coming_units.setdefault(each, units)
-        restored._label_more(self._coming_labels)
-        restored._check()
+            labels = [names[k] for k in state["label_numbers"].tolist()]
+            restored.labels = _by_id_of(state, "labels", restored.ids, labels)
+        if "units" in state:
+            units = state["units"].astype(np.int64).tolist()
+            restored.units = self._coming(self.units)
+            restored.units |= _by_id_of(state, "units", restored.ids, units)
+        if more := self._coming(self.labels):
+            known = {k: v for k, v in (restored.labels or {}).items() if v != UNLABELLED}
+            restored.labels = {**more, **known}
         vars(self).update(vars(restored))
 
-    def _check(self) -> None:
+    def _check(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Refuse parts that do not fit each other with a ``ValueError``."""
         n = len(self.sizes)
-        parts = [
-            self.is_member,
-            self.ids,
-            *(p for p in (self._labels, self._units) if p is not None),
-        ]
+        parts = [self.is_member, self.ids]
+        parts += [state[name] for name in ("label_numbers", "units") if name in state]
+        if self.is_member.dtype != np.bool_:
+            raise ValueError("members must be booleans")
         if self.sizes.ndim != 1 or any(len(part) != n for part in parts):
             raise ValueError("sizes, ids, members, labels and shares must be of the same clients")
         if len(set(checked_ids(self.ids))) < n or list(self.ids) != _ordered(list(self.ids)):
             raise ValueError("ids must be distinct and in order")
         if self.sizes.min(initial=0) < 0 or float(self.sizes.sum(dtype=float)) >= 2**63:
             raise ValueError("sizes must not be negative, and sum to less than 2^63")
-
-    def _label_more(self, labels: Mapping[Id, Label]) -> None:
-        """Label clients that have no label, now or when they come."""
-        known = [each for each in labels if self._knows(each)]
-        bare = [
-            (each, position)
-            for each, position in zip(known, self.positions(known).tolist(), strict=True)
-            if self._labels is None or self._labels[position] == UNLABELLED
-        ]
-        if bare:
-            places = np.array([position for _, position in bare])
-            self._put_labels(places, [labels[each] for each, _ in bare])
-        for each in labels:
-            if not self._knows(each):
-                self._labels = self._labels or (UNLABELLED,) * self.n_clients
-                self._coming_labels.setdefault(each, labels[each])
 
     def _clear(self) -> None:
         if self._first_groups is not None or self._first_importance is not None:
@@ -271,17 +286,47 @@ class Roster:
 
     def _set(self, clients: Clients) -> NDArray[np.int64] | None:
         ids, population = _by_id(clients)
-        every = self._every(ids)
-        order = None if every == self.ids else self._old_positions(every)
-        if order is not None:
-            self._move(every, order)
-        there = np.arange(len(ids)) if every == ids else self.positions(ids)
-        self._take_labels(there, population.groups)
-        self._take_units(ids, there)
-        sizes = population.sizes if self._units is None else self._units[there]
-        self.sizes, self.is_member = np.zeros(len(every), np.int64), np.zeros(len(every), bool)
-        self.sizes[there], self.is_member[there] = sizes, True
+        groups, sizes = population.groups, population.sizes
+        if self._first_groups is not None:
+            one_each = np.ones(len(ids), dtype=np.int64)
+            groups = Population(one_each, groups=self._first_groups).groups
+            self._first_groups = None
+        if groups is not None:
+            self.labels = {**(self.labels or {}), **dict(zip(ids, groups, strict=True))}
+        order = self._grow(self._every(ids))
+        there = np.arange(len(ids)) if self.ids == ids else self.positions(ids)
+        self.sizes = np.zeros(self.n_clients, np.int64)
+        self.is_member = np.zeros(self.n_clients, bool)
+        self.sizes[there], self.is_member[there] = self._importances(ids, sizes), True
         self._population = None
+        return order
+
+    def _importances(self, ids: Sequence[Id], sizes: NDArray[np.int64]) -> ArrayLike:
+        """Return the clients' units of importance, their sizes where there are none."""
+        if self._first_importance is not None:
+            units = Population(importance=self._first_importance).sizes.tolist()
+            if len(units) != len(ids):
+                raise SelectorError(
+                    f"Selector: importance must be one share for each of the {len(ids)} clients; "
+                    f"got {len(units)}. Give one each, or shares by id."
+                )
+            self.units, self._first_importance = dict(zip(ids, units, strict=True)), None
+        if self.units is None:
+            return sizes
+        if missing := [each for each in ids if each not in self.units]:
+            raise SelectorError(
+                f"Selector: importance has no entry for client {brief(missing[0])}. Give sizes, "
+                f"or the importance of every client that may come."
+            )
+        return [self.units[each] for each in ids]
+
+    def _grow(self, every: Sequence[Id]) -> NDArray[np.int64] | None:
+        """Let these be the known clients; return their old positions, None where all keep them."""
+        if every == self.ids:
+            return None
+        known, self.ids, self._position = self.ids, every, None
+        order = np.full(len(every), -1)
+        order[self.positions(known)] = np.arange(len(known))
         return order
 
     def _every(self, ids: Sequence[Id]) -> Sequence[Id]:
@@ -292,79 +337,6 @@ class Roster:
         every = dict.fromkeys([*known, *ids])  # ids that are in order stay so, and sort fast
         return known if len(every) == len(known) else _counted(_ordered(list(every)))
 
-    def _old_positions(self, every: Sequence[Id]) -> NDArray[np.int64]:
-        if isinstance(every, range) and isinstance(self.ids, range):
-            old = np.full(len(every), -1)
-            old[: self.n_clients] = np.arange(self.n_clients)
-            return old
-        if not self.n_clients:
-            return np.full(len(every), -1)
-        position = {each: k for k, each in enumerate(self.ids)}
-        return np.array([position.get(each, -1) for each in every], dtype=np.int64)
-
-    def _move(self, every: Sequence[Id], order: NDArray[np.int64]) -> None:
-        """Let these be the known clients; ``order`` gives their old positions, -1 for new ones."""
-        if self._labels is not None:
-            old = (*self._labels, UNLABELLED)  # the last is at -1
-            self._labels = tuple(old[k] for k in order.tolist())
-        if self._units is not None:
-            self._units = np.append(self._units, NONE)[order]
-        self.ids, self._position, self._population = every, None, None
-
-    def _take_labels(self, there: NDArray[np.int64], given: tuple[Label, ...] | None) -> None:
-        """Label clients: as the population says, or as the selector was made."""
-        if self._first_groups is not None:
-            one_each = np.ones(len(there), dtype=np.int64)
-            given = Population(one_each, groups=self._first_groups).groups  # type: ignore[arg-type]
-            self._first_groups = None
-        elif self._coming_labels:
-            come = [each for each in self._coming_labels if self._knows(each)]
-            labels = [self._coming_labels[each] for each in come]
-            self._put_labels(self.positions(come), labels)
-            self._coming_labels = _without(self._coming_labels, come)
-        if given is not None:
-            self._put_labels(there, given)
-
-    def _put_labels(self, there: NDArray[np.int64], labels: Sequence[Label]) -> None:
-        if np.array_equal(there, np.arange(self.n_clients)):
-            self._labels = tuple(labels)
-            return
-        every = list(self._labels or [UNLABELLED] * self.n_clients)
-        for position, label in zip(there.tolist(), labels, strict=True):
-            every[position] = label
-        self._labels = tuple(every)
-
-    def _take_units(self, ids: Sequence[Id], there: NDArray[np.int64]) -> None:
-        """Give clients their units of importance; refuse those without any."""
-        if self._first_importance is not None:
-            shares: Any = self._first_importance
-            units, self._first_importance = Population(importance=shares).sizes, None
-            if len(units) != len(ids):
-                raise SelectorError(
-                    f"Selector: importance must be one share for each of the {len(ids)} clients; "
-                    f"got {len(units)}. Give one each, or shares by id."
-                )
-            self._units = np.full(self.n_clients, NONE)
-            self._units[there] = units
-        if self._units is None:
-            return
-        new, self._units = there[self._units[there] == NONE], self._units.copy()
-        for each, position in zip(self.names(new), new.tolist(), strict=True):
-            if each not in self._coming_units:
-                raise SelectorError(
-                    f"Selector: importance has no entry for client {brief(each)}. Give sizes, "
-                    f"or the importance of every client that may come."
-                )
-            self._units[position] = self._coming_units[each]
-        self._coming_units = _without(self._coming_units, self.names(new))
-
-    def _knows(self, each: Id) -> bool:
-        if isinstance(self.ids, range):
-            return each in self.ids
-        if self._position is None:
-            self._position = {known: k for k, known in enumerate(self.ids)}
-        return each in self._position
-
 
 def in_order_of_ids(population: Population) -> tuple[Population, NDArray[np.int64]]:
     """Return the clients in the order of ids, and where each of them stood, shape (n_clients,)."""
@@ -372,27 +344,7 @@ def in_order_of_ids(population: Population) -> tuple[Population, NDArray[np.int6
         return population, np.arange(population.n_clients)
     roster = Roster()
     roster.set(population)
-    place = {each: k for k, each in enumerate(population.ids)}
-    places = np.array([place[each] for each in roster.population.ids], dtype=np.int64)
-    return roster.population, places
-
-
-def checked_id(value: object) -> Id:
-    """Validate a client's id: a string or an integer."""
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-        return int(value)
-    raise SelectorError(
-        f"Selector: ids must be strings or integers; got {brief(value)}. Name clients by these."
-    )
-
-
-def checked_ids(values: Iterable[object]) -> list[Id]:
-    """Validate clients' ids."""
-    ids: list[Any] = list(values)
-    # A million at once; numpy's numbers and subclasses of str one by one.
-    return ids if set(map(type, ids)) <= {str, int} else [checked_id(each) for each in ids]
+    return roster.population, np.argsort(roster.positions(population.ids))
 
 
 def _by_id(clients: Clients) -> tuple[Sequence[Id], Population]:
@@ -410,28 +362,12 @@ def _counted(ids: list[Id]) -> Sequence[Id]:
     return range(len(ids)) if ids == list(range(len(ids))) else ids
 
 
-def _counted_positions(ids: Iterable[object], n: int) -> NDArray[np.int64]:
-    """Return ids as positions, where the known ids are 0 ... n - 1."""
-    if isinstance(ids, range) and ids == range(min(len(ids), n)):
-        return np.arange(len(ids))
-    is_array = isinstance(ids, np.ndarray) and ids.dtype.kind in "iu" and ids.ndim == 1
-    given = ids if is_array else [checked_id(each) for each in ids]
-    for each in given if not is_array else ():
-        if not isinstance(each, int) or not 0 <= each < n:
-            raise _unknown(each)
-    found = np.array(given, dtype=np.int64)
-    if len(found) and not 0 <= found.min() <= found.max() < n:
-        raise _unknown(int(found[(found < 0) | (found >= n)][0]))
-    return found
-
-
-def _is_mask(values: Sequence[object]) -> bool:
-    return len(values) > 0 and all(isinstance(each, (bool, np.bool_)) for each in values)
-
-
-def _without(coming: dict[Id, Any], come: Iterable[Id]) -> dict[Id, Any]:
-    gone = set(come)
-    return {each: value for each, value in coming.items() if each not in gone} if gone else coming
+def _by_id_of(
+    state: Mapping[str, NDArray[Any]], name: str, ids: Sequence[Id], values: list[Any]
+) -> dict[Id, Any]:
+    """Return values by id, with those of clients that have not come yet."""
+    coming = _read(state[f"coming_{name}"]) if f"coming_{name}" in state else ((), ())
+    return {**dict(zip(*coming, strict=True)), **dict(zip(ids, values, strict=True))}
 
 
 def _ordered(ids: list[Id]) -> list[Id]:
@@ -439,18 +375,14 @@ def _ordered(ids: list[Id]) -> list[Id]:
     kinds, plain = set(map(type, ids)), cast(list[str], ids)
     if kinds == {int} or (kinds == {str} and not any(map(str.isdecimal, plain))):
         return [*sorted(plain)]
-    numbers: list[Id] = []
-    names: list[str] = []
-    for each in ids:
-        if isinstance(each, str) and not (each.isdecimal() and each.isascii() and len(each) < 20):
-            names.append(each)
-        else:
-            numbers.append(each)
-    return [*sorted(numbers, key=_value), *sorted(names)]
+    return sorted(ids, key=_rank)
 
 
-def _value(each: Id) -> tuple[int, str]:
-    return (each, "") if isinstance(each, int) else (int(each), each)
+def _rank(each: Id) -> tuple[int, int, str]:
+    if isinstance(each, int):
+        return 0, each, ""
+    is_number = each.isdecimal() and each.isascii() and len(each) < 20
+    return (0, int(each), each) if is_number else (1, 0, each)
 
 
 def _unknown(each: object) -> SelectorError:

@@ -87,6 +87,8 @@ def row_norms(rows: Array) -> NDArray[np.float64]:
 def joined(arrays: Sequence[Array], *, stacked: bool = False) -> Array:
     """Join flat arrays end to end, or stack them as rows; in the kind of the first."""
     first = arrays[0]
+    if len(arrays) == 1:
+        return first[None] if stacked else first
     arrays = [each if same_place(first, each) else like(each, first) for each in arrays]
     if isinstance(arrays[0], np.ndarray):
         return np.stack(arrays) if stacked else np.concatenate(arrays)
@@ -153,7 +155,7 @@ class Layout:
             for counter, size, end in zip(counters, sizes, ends, strict=True)
         ]
         kinds = [
-            _floats(kind) if each and not counter else kind
+            floats(kind) if each and not counter else kind
             for kind, counter, each in zip(own, counters, whole, strict=True)
         ]
         made = cls(owner, keys, in_list, shapes, tuple(places), tuple(kinds))
@@ -209,8 +211,7 @@ class Layout:
                 if place is not None:
                     vector[place] = leaf.reshape(-1)
             return vector
-        parts = [_floats(leaf) for leaf, place in self.leaves(update) if place is not None]
-        return joined(parts) if len(parts) != 1 else parts[0]
+        return joined([floats(leaf) for leaf, place in self.leaves(update) if place is not None])
 
     def counters(self, update: Update) -> list[Array]:
         """Return the counters, in order."""
@@ -285,7 +286,7 @@ class Rows:
         whole = _leaf(owner, updates, None)
         shape = tuple(whole.shape[1:])
         size = int(np.prod(shape))
-        flat = _floats(whole).reshape(n, size)
+        flat = floats(whole).reshape(n, size)
         kind = _kind(whole if not _is_whole(whole) else flat)
         layout = Layout(owner, None, False, (shape,), (slice(0, size),), (kind,))
         return cls(layout, flat, [[] for _ in range(n)])
@@ -312,42 +313,6 @@ class Rows:
         ]
 
 
-def moved(
-    owner: str, model: Update, layout: Layout, vector: Array, counters: Sequence[Array]
-) -> Update:
-    """Return the model plus an update in flat form, in the model's own structure.
-
-    ``layout`` is the update's.
-    """
-    own = Layout.of(owner, model)
-    if not layout.fits(own):
-        raise AggregationError(
-            f"{owner}: updates must have the arrays of the model, {own.size} numbers of shapes "
-            f"{own.shapes}; got {layout.size} of shapes {layout.shapes}. Send the client's model "
-            f"minus the model that it was sent."
-        )
-    by_name = own.keys is not None and layout.keys is not None and own.in_list == layout.in_list
-    places = layout if by_name else own
-    left = iter(counters)
-    steps = {
-        key: next(left, None) if place is None else vector[place]
-        for key, place in zip(places.keys or (None,), places.places, strict=True)
-    }
-    leaves = list(own.leaves(model))
-
-    def make(number: int, place: slice | None) -> Array:
-        leaf = leaves[number][0]
-        step = steps.get(None if own.keys is None else own.keys[number])
-        if step is None:
-            return leaf
-        base = double(leaf).reshape(-1) if place is None else _floats(leaf)
-        # Numpy's wider type counts; tensors meet in the model's.
-        same = isinstance(base, np.ndarray) and isinstance(step, np.ndarray)
-        return base + (step if same else like(step, base)).reshape(-1)
-
-    return own.structured(make)
-
-
 def stretched(
     owner: str, update: Update, total: float, around: tuple[Array, Array] | None
 ) -> Update:
@@ -359,7 +324,7 @@ def stretched(
         leaf = leaves[number][0].reshape(-1)
         if around is None or place is None:
             return total * leaf
-        own = _floats(leaf)
+        own = floats(leaf)
         h, mean = (like(each[place], own) for each in around)
         return total * (own - h) + mean
 
@@ -410,7 +375,7 @@ def _is_whole(leaf: Array) -> bool:
     return not leaf.is_floating_point()
 
 
-def _floats(leaf: Array) -> Array:
+def floats(leaf: Array) -> Array:
     """Return a flat vector in float32 or float64."""
     flat = leaf.reshape(-1)
     if isinstance(flat, np.ndarray):

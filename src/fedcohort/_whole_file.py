@@ -42,6 +42,15 @@ def replace_whole(path: Path, write: Callable[[Path], None]) -> None:
             temporary.unlink()
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and its parents, unless it is there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise WriteError(f"{folder}: cannot be made ({reason})") from error
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Put ``content`` into ``path``."""
 

@@ -1,14 +1,13 @@
 """The one formula: how a cohort's updates move the model."""
 
-import math
-from numbers import Real
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort._arguments import brief
-from fedcohort._updates import Array, Layout, Rows, Update, finite_rows, like, moved
+from fedcohort._arguments import brief, checked_number
+from fedcohort._updates import Array, Layout, Rows, Update, double, finite_rows, floats, like
 from fedcohort.cohort import Cohort
 from fedcohort.errors import AggregationError
 
@@ -79,7 +78,7 @@ def aggregate(
             f"{OWNER}: memory must be an UpdateMemory, another memory of a Difference, or None; "
             f"got {brief(memory)}. Pass one with the clients' importance."
         )
-    rate = _checked_rate(server_lr)
+    rate = checked_number(OWNER, "server_lr", server_lr, least=0, error=AggregationError)
     rows = _rows(model, updates, cohort)
     finite = finite_rows(rows.flat)
     if not finite.all():
@@ -97,22 +96,7 @@ def aggregate(
     step, counters = rate * step, rows.counted(rate * cohort.weights)
     if model is None:
         return rows.layout.unflat(step, counters)
-    return moved(OWNER, model, rows.layout, step, counters)
-
-
-def _checked_rate(server_lr: object) -> float:
-    """Validate the server's learning rate."""
-    is_number = isinstance(server_lr, Real) and not isinstance(server_lr, bool)
-    try:
-        rate = float(server_lr) if is_number else math.nan  # type: ignore[arg-type]
-    except OverflowError:  # an integer of hundreds of digits
-        rate = math.inf
-    if not 0 <= rate < math.inf:  # NaN does not pass
-        raise AggregationError(
-            f"{OWNER}: server_lr must be a finite number of at least 0; got {brief(server_lr)}. "
-            f"1.0 takes the step as it is."
-        )
-    return rate
+    return _moved(OWNER, model, rows.layout, step, counters)
 
 
 def _rows(model: Update | None, updates: Any, cohort: Cohort) -> Rows:
@@ -121,3 +105,39 @@ def _rows(model: Update | None, updates: Any, cohort: Cohort) -> Rows:
         layout = Layout.of(OWNER, model)
         return Rows(layout, layout.flat(model)[None][:0], [])
     return Rows.of(OWNER, updates, len(cohort))
+
+
+def _moved(
+    owner: str, model: Update, layout: Layout, vector: Array, counters: Sequence[Array]
+) -> Update:
+    """Return the model plus an update in flat form, in the model's own structure.
+
+    ``layout`` is the update's.
+    """
+    own = Layout.of(owner, model)
+    if not layout.fits(own):
+        raise AggregationError(
+            f"{owner}: updates must have the arrays of the model, {own.size} numbers of shapes "
+            f"{own.shapes}; got {layout.size} of shapes {layout.shapes}. Send the client's model "
+            f"minus the model that it was sent."
+        )
+    by_name = own.keys is not None and layout.keys is not None and own.in_list == layout.in_list
+    places = layout if by_name else own
+    left = iter(counters)
+    steps = {
+        key: next(left, None) if place is None else vector[place]
+        for key, place in zip(places.keys or (None,), places.places, strict=True)
+    }
+    leaves = list(own.leaves(model))
+
+    def make(number: int, place: slice | None) -> Array:
+        leaf = leaves[number][0]
+        step = steps.get(None if own.keys is None else own.keys[number])
+        if step is None:
+            return leaf
+        base = double(leaf).reshape(-1) if place is None else floats(leaf)
+        # Numpy's wider type counts; tensors meet in the model's.
+        same = isinstance(base, np.ndarray) and isinstance(step, np.ndarray)
+        return base + (step if same else like(step, base)).reshape(-1)
+
+    return own.structured(make)

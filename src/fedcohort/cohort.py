@@ -65,14 +65,13 @@ class Cohort:
         """Weigh every draw ``1 / cohort_size``; the residual is 0, not a rounding error."""
         size = checked_cohort_size("Cohort", cohort_size)
         drawn = _column("counts", counts, "iu")
-        return cls(_column("clients", clients, "iu"), drawn, drawn / size, residual=0.0)
+        return cls(clients, drawn, drawn / size, residual=0.0)  # type: ignore[arg-type]
 
     @classmethod
     def of_weights(cls, clients: ArrayLike, counts: ArrayLike, weights: ArrayLike) -> Self:
         """Take the weights as they are; the model keeps what they leave of 1."""
         own = _column("weights", weights, "iuf")
-        drawn = _column("counts", counts, "iu")
-        return cls(_column("clients", clients, "iu"), drawn, own, residual=1.0 - math.fsum(own))
+        return cls(clients, counts, own, residual=1.0 - math.fsum(own))  # type: ignore[arg-type]
 
     @classmethod
     def empty(cls) -> Self:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import brief, checked_cohort_size
+from fedcohort._arguments import as_whole, brief, checked_cohort_size
 from fedcohort._comparison_table import (
     GivenUpdates,
     Row,
@@ -325,7 +325,7 @@ def _population(sizes: Clients, groups: Groups | None) -> Population:
     else:
         population = sizes if isinstance(sizes, Population) else Population(sizes)
     for each in () if isinstance(population.ids, range) else population.ids:
-        if not isinstance(each, (str, int, np.integer)) or isinstance(each, bool):
+        if not isinstance(each, str) and as_whole(each) is None:
             raise PopulationError(
                 f"compare: ids must be strings or integers; got {brief(each)}. Name clients by one "
                 f"of these."

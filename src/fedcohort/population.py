@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import UNIT_LIMIT
+from fedcohort._arguments import UNIT_LIMIT, as_whole, brief
 from fedcohort._display import html_table
 from fedcohort.errors import PopulationError
 
@@ -85,7 +85,7 @@ class Population:
         ids: Sequence[Hashable],
         groups: tuple[Label, ...] | None,
     ) -> "Population":
-        """Make a population of parts that are known to be valid, without looking at each client."""
+        """Make a population of valid parts, without checking them."""
         made = cls.__new__(cls)
         made._sizes, made._ids, made._groups = sizes, ids, groups
         made._sizes.setflags(write=False)
@@ -123,16 +123,15 @@ class Population:
         return self._groups
 
     def restricted(self, available: ArrayLike) -> "Population":
-        r"""Return the same clients, where those that are not available now have size 0.
+        r"""Return the same clients; clients that are not available now have size 0.
 
-        Positions and ids stay, so that memories and signals keep their rows. With A the available
-        clients, client :math:`i \in A` gets importance :math:`p_i / p(A)`, exactly (its size over
-        A's total), and the others are never drawn. A design that is unbiased is then unbiased
-        *over A*: its aggregate has the mean :math:`\sum_{i \in A} p_i \Delta_i / p(A)`, the update
-        of the available clients' objective, which is not that of all clients: in the long run
-        client *i* counts :math:`E[p_i / p(A);\ i \in A]`. Clients that are seldom available count
-        for less, one that never is not at all; and where all are available equally often, small
-        clients count for a little more than their importance.
+        Positions and ids stay. With A the available clients, client :math:`i \in A` gets importance
+        :math:`p_i / p(A)`, exactly, and the others are never drawn. An unbiased design is then
+        unbiased *over A*: its aggregate has the mean :math:`\sum_{i \in A} p_i \Delta_i / p(A)`.
+        That is the update of the available clients, not of all clients: in the long run client *i*
+        counts :math:`E[p_i / p(A);\ i \in A]`. Clients that are seldom available count for less.
+        If all are available equally often, small clients count for a little more than their
+        importance.
 
         Parameters
         ----------
@@ -186,7 +185,7 @@ def _whole_sizes(sizes: ArrayLike) -> NDArray[np.int64]:
     whole = [int(value) for value in values.tolist()]
     if (total := sum(whole)) >= UNIT_LIMIT:
         raise PopulationError(
-            f"Population: sizes must sum to less than 2^63; got {_brief(total)}. "
+            f"Population: sizes must sum to less than 2^63; got {brief(total)}. "
             f"Divide all of them by one number."
         )
     if total == 0:
@@ -210,8 +209,8 @@ def _as_units(importance: ArrayLike | None) -> NDArray[np.int64]:
             f"Population: importance must sum to 1 within {IMPORTANCE_TOLERANCE}; got {total!r}. "
             f"Divide it by its sum, or pass sizes."
         )
-    # The quotas' rounding errors sum to less than 2^-11 units, so that the floors cannot exceed
-    # the total, and a client of importance 0 is never needed to make it up.
+    # The quotas' rounding errors sum to less than 2^-11 units: the floors cannot exceed the total,
+    # and no client of importance 0 gets a unit.
     quotas = values / total * IMPORTANCE_UNITS
     units = np.floor(quotas).astype(np.int64)
     missing = IMPORTANCE_UNITS - int(units.sum())
@@ -244,8 +243,8 @@ def _numbers(name: str, values: ArrayLike | None, kind: str) -> NDArray[Any]:
             f"Pass for example [5, 3, 2]."
         )
     if array.dtype.kind == "O":
-        strangers = [not isinstance(v, Real) or isinstance(v, bool) for v in array]
-        _refuse(array, np.array(strangers), f"{name} must be {kind}", "Give a number each.")
+        invalid = [not isinstance(v, Real) or isinstance(v, bool) for v in array]
+        _refuse(array, np.array(invalid), f"{name} must be {kind}", "Give a number each.")
     return array
 
 
@@ -268,21 +267,12 @@ def _finite(values: NDArray[Any]) -> NDArray[np.bool_]:
     return np.array([isinstance(v, int) or math.isfinite(v) for v in values])
 
 
-def _brief(value: object) -> str:
-    """Write a value in one short line."""
-    try:
-        text = str(value)
-    except ValueError:  # integers of thousands of digits
-        text = "a number of thousands of digits"
-    return text if len(text) <= 40 else f"{text[:20]}... ({len(text)} characters)"
-
-
 def _refuse(values: NDArray[Any], bad: NDArray[np.bool_], need: str, way_out: str) -> None:
     """Name the first bad client and its value."""
     if bad.any():
         client = int(np.argmax(bad))
         raise PopulationError(
-            f"Population: {need}; client {client} has {_brief(values[client])}"
+            f"Population: {need}; client {client} has {brief(values.tolist()[client])}"
             f"{f' (and {bad.sum() - 1} more)' if bad.sum() > 1 else ''}. {way_out}"
         )
 
@@ -300,7 +290,7 @@ def _distinct_ids(ids: Sequence[Hashable] | None, n_clients: int) -> Sequence[Ha
         distinct = len(set(names))
     except TypeError as error:
         raise PopulationError(
-            f"Population: ids must be a list of names or numbers; got {_brief(ids)}. "
+            f"Population: ids must be a list of names or numbers; got {brief(ids)}. "
             f"Name every client, or leave ids out."
         ) from error
     if len(names) != n_clients:
@@ -335,11 +325,10 @@ def checked_label(label: object) -> Label:
     """Validate the label of a group; None becomes ``UNLABELLED``."""
     if label is None:
         return UNLABELLED
-    if isinstance(label, str):
-        return str(label)
-    if isinstance(label, (int, np.integer)) and not isinstance(label, bool):
-        return int(label)
-    raise PopulationError(
-        f"Population: groups must be strings or integers; got {_brief(label)}. "
-        f"Write the label as a string, or None for no label."
-    )
+    found = str(label) if isinstance(label, str) else as_whole(label)
+    if found is None:
+        raise PopulationError(
+            f"Population: groups must be strings or integers; got {brief(label)}. "
+            f"Write the label as a string, or None for no label."
+        )
+    return found

@@ -12,27 +12,35 @@ from typing import Any, Literal, Self, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import brief, checked_flag
-from fedcohort._client_records import ClientRecords, below
+from fedcohort._arguments import Id, brief, checked_flag, checked_whole
+from fedcohort._client_records import Answers, ClientRecords, below
 from fedcohort._display import html_table, record_repr
-from fedcohort._failures import Draws, FailureRule, OnFailure, checked_whole
-from fedcohort._open_round import Answers, Numbers, OpenRound, Updates
+from fedcohort._open_round import Draws, FailureRule, Numbers, OnFailure, OpenRound, Updates
 from fedcohort._planner import Planner
-from fedcohort._roster import Clients, Groups, Id, Roster
-from fedcohort._saved_selector import FORMAT, Origin, arguments_of, read_state, refusing_states
-from fedcohort._selection_log import SelectionLog
+from fedcohort._roster import Clients, Groups, Roster
+from fedcohort._selector_files import (
+    FORMAT,
+    Origin,
+    SelectionLog,
+    arguments_of,
+    read_state,
+    refusing_states,
+)
 from fedcohort._updates import Array, Update
 from fedcohort._whole_file import write_arrays
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Design, Recipe
 from fedcohort.designs.recipe import HasUpdates, estimator_for
-from fedcohort.designs.signals import Request, Signals
+from fedcohort.designs.signals import Request
 from fedcohort.errors import SelectorError
 from fedcohort.memory import Difference, EstimatorName, Memory, UpdateMemory
 from fedcohort.population import Population
 from fedcohort.streams import Stream, checked_seed, stream
 
 log = getLogger("fedcohort")
+
+#: Positions of no client.
+NOBODY = np.empty(0, dtype=np.int64)
 
 
 @final
@@ -47,28 +55,28 @@ class Selector:
         How clients are drawn.
     clients
         The members: sizes as a list or an array (ids 0 ... n - 1), sizes by id, or a
-        :class:`Population`. Ids are strings or integers. An empty mapping: they come later.
+        :class:`Population`. Ids are strings or integers. Pass an empty mapping if they come later.
     seed
-        Of all draws: an integer, a generator that is asked for one, or None for a random one.
+        An integer, a generator that is asked for one, or None for a random one.
     importance, groups
         Shares that replace the sizes and sum to 1, and labels for recipes that draw by group: in
-        the order of ``clients`` or by id. Who has no label is in the group ``"unlabelled"``.
+        the order of ``clients`` or by id. Clients without a label form the group ``"unlabelled"``.
     estimator
         ``"plain"``, ``"difference"``, or a :class:`fedcohort.Difference`.
     sketch
         Numbers that the memory keeps of an update; None keeps it whole.
     on_failure, tries
-        What becomes of the weight of a drawn client that does not answer: ``"keep"`` leaves it on
-        the current model, ``"redraw"`` draws other clients in its place, up to ``tries`` times,
-        ``"renormalise"`` spreads it over those that answered (biased).
+        What to do with the weight of a drawn client that does not answer: ``"keep"`` leaves it on
+        the current model, ``"redraw"`` draws other clients instead, up to ``tries`` times,
+        ``"renormalise"`` spreads it over the clients that answered (biased).
     extra
-        Over-selection: this many more draws, of which the first ``cohort_size`` that are answered
-        count (biased toward fast clients).
+        Over-selection: draw this many more, and use the first ``cohort_size`` draws that are
+        answered (biased toward fast clients).
     max_draws
         Refuse a design that can draw one client more often in a round.
     overlap
-        Build each design from the updates up to the round before the last, so that
-        :meth:`prepare` can build it while clients train.
+        Build each design without the last round's updates: :meth:`prepare` can then build it
+        while clients train.
     log
         A file that gets a JSON line for every round; True only counts draws.
 
@@ -116,13 +124,15 @@ class Selector:
             )
         self.recipe, self.seed, self.round_ = recipe, checked_seed("Selector", seed), 0
         difference = estimator_for("Selector", recipe, estimator)
-        width = None if sketch is None else checked_whole("sketch", sketch, 1)
+        width = sketch
+        if sketch is not None:
+            width = checked_whole("Selector", "sketch", sketch, least=1, error=SelectorError)
         self._rule = FailureRule(on_failure, tries, extra, max_draws)
         ahead = checked_flag("Selector", "overlap", overlap)
         self._origin = Origin(recipe, difference, self._rule, self.seed, width, ahead)
         self._roster = Roster(groups, importance)
         self._records = ClientRecords(recipe, difference, sketch=width, seed=self.seed)
-        self._planner = Planner(recipe, self._rule, self._records, seed=self.seed)
+        self._planner = Planner(recipe, self._rule, self._records, seed=self.seed, overlap=ahead)
         self._open: OpenRound | None = None
         self._last_design: Design | None = None
         self._present: NDArray[np.bool_] | None = None
@@ -197,16 +207,15 @@ class Selector:
         return Request(request.signal, request.clients, self._roster.names(request.clients))
 
     def draw(self, available: object = None, signals: Mapping[str, Any] | None = None) -> Cohort:
-        """Open a round and draw its cohort; it is empty where nobody with samples is available.
+        """Open a round and draw its cohort; it is empty if no client with samples is available.
 
         Parameters
         ----------
         available
-            Who can be asked in this round: ids, or a mask over ``population``; None: everyone.
+            Who can be asked in this round: ids, or a mask over ``population``; None for everyone.
         signals
             What clients answered, by the signal's name: numbers by id, or one per client of
             ``population``, NaN for none. Only answers of clients that were asked count.
-
         """
         self._refuse_open("another can be drawn")
         self._catch_up()
@@ -217,7 +226,7 @@ class Selector:
             log.info("round %d: no client with samples is available", round_)
         else:
             is_full = population is self._roster.population
-            given = self._by_position(signals)
+            given = self._roster.signals(signals)
             design = self._planner.design(population, given, round_, is_full=is_full)
             cohort = design.draw(stream(self.seed, round_=round_, use=Stream.COHORT))
             self._records.reweigh(population)
@@ -243,7 +252,8 @@ class Selector:
     @property
     def asked(self) -> list[Id]:
         """Whom the open round has asked so far, replacements included; in the order of ids."""
-        return self._required("be asked about").asked
+        now = self._required("be asked about")
+        return now.names(sorted(now.draws.asked))
 
     @property
     def design(self) -> Design | None:
@@ -262,37 +272,36 @@ class Selector:
             raise SelectorError(
                 "Selector: there is no client with samples to draw from. Add one to clients."
             )
-        given, round_ = self._by_position(signals), self.round_ + (self._open is not None)
+        given, round_ = self._roster.signals(signals), self.round_ + (self._open is not None)
         if memory is None:
             memory = self._planner.next_memory(is_open=self._open is not None)
         return self._planner.built(self._roster.population, given, round_, memory)
 
     def prepare(self, executor: Executor) -> None:
         """Build the next round's design in the background, where ``overlap`` allows it."""
-        now, recipe = self._required("be prepared"), self.recipe
-        is_full = now.design is not None and now.draws.population is self._roster.population
-        if self._origin.overlap and recipe.learns and not recipe.signals and is_full:
-            self._planner.prepare(executor, now.draws.population, self.round_ + 1)
+        now, everyone = self._required("be prepared"), self._roster.population
+        if now.design is not None and now.draws.population is everyone:
+            self._planner.prepare(executor, everyone, self.round_ + 1)
 
     # Between the draw and the aggregate
 
     def redraw(self, lost: Iterable[object]) -> list[Id]:
-        """Return whom to ask in the place of these clients, with ``on_failure="redraw"``.
+        """Return whom to ask instead of these clients, with ``on_failure="redraw"``.
 
-        Call it again with those of them that fail, until it returns none.
+        If some of them fail too, call it again with these, until it returns nobody.
         """
         return self._required("be drawn again").redrawn(lost)
 
     def settle(self, answered: Iterable[object]) -> Cohort:
-        """Return the cohort of those that answered, with their final weights; changes nothing.
+        """Return the cohort of the clients that answered, with final weights; change nothing.
 
-        ``answered`` are ids, in order of arrival where ``extra`` counts.
+        ``answered`` are ids, with ``extra`` in order of arrival.
         """
         now = self._required("be settled")
         return now.settled(now.positions(answered))
 
     def step(self, updates: Updates, ids: Iterable[object] | None = None) -> Update:
-        """Return the step that :meth:`aggregate` returns, and change nothing."""
+        """Return the step that :meth:`aggregate` would return; change nothing."""
         now = self._required("step")
         return now.step(now.answers(updates, ids, whole=True), None)
 
@@ -309,9 +318,8 @@ class Selector:
         r"""Return (id, weight, update) for a framework that divides by the sum of the weights.
 
         With W the sum of the settled weights, :math:`W(\Delta_i - h_i) + H` in the place of
-        :math:`\Delta_i` makes its average the aggregate. Updates that need no change are passed
-        on as they are. Where nobody was drawn and the difference estimator remembers something,
-        one pair stands for H: its id is None, its update flat.
+        :math:`\Delta_i` makes its average the aggregate. If nobody was drawn and the difference
+        estimator remembers something, one entry is H: its id is None, its update flat.
         """
         return self._required("be averaged").for_average(updates)
 
@@ -328,15 +336,15 @@ class Selector:
     ) -> Update:
         """Settle failures, aggregate, remember, and end the round.
 
-        Return the step in the structure of the updates, 0 where nobody answered; with ``model``
-        the moved model in its own.
+        Return the step in the structure of the updates, 0 if nobody answered; with ``model`` the
+        moved model in its own structure.
 
         Parameters
         ----------
         updates
             Client model minus the model that it was sent: by id, or rows in the order of ``ids``.
-            Each is an array, a list of arrays or a mapping of arrays, numpy or torch. Who is
-            missing has failed, and so has a client whose update is not finite.
+            Each is an array, a list of arrays or a mapping of arrays, numpy or torch. A client
+            that is missing has failed, and so has one whose update is not finite.
         ids
             Whose the rows are; the cohort's by default.
         losses, durations
@@ -373,7 +381,7 @@ class Selector:
     def skip(self, failed: Mapping[Any, str] | None = None) -> None:
         """End the round as if nobody had answered; nothing is remembered."""
         now = self._required("be skipped")
-        self._finish(now, Answers.none(), {}, now.reasons(failed))
+        self._finish(now, Answers(NOBODY, NOBODY), {}, now.reasons(failed))
 
     # Saving
 
@@ -386,14 +394,10 @@ class Selector:
     @memory.setter
     def memory(self, memory: UpdateMemory) -> None:
         self._refuse_open("the memory can change")
-        if not isinstance(memory, UpdateMemory):
+        n = self._roster.n_clients
+        if not isinstance(memory, UpdateMemory) or memory.n_clients != n:
             raise SelectorError(
-                f"Selector: memory must be an UpdateMemory; got {type(memory).__name__}."
-            )
-        if memory.n_clients != self._roster.n_clients:
-            raise SelectorError(
-                f"Selector: memory must be of its {self._roster.n_clients} clients; got "
-                f"{memory.n_clients}."
+                f"Selector: memory must be an UpdateMemory of its {n} clients; got {brief(memory)}."
             )
         self._catch_up()
         self._planner.discard()
@@ -407,7 +411,7 @@ class Selector:
     @property
     def wants_losses(self) -> bool:
         """Whether the recipe reads the losses that clients report."""
-        return self._records.wants_loss
+        return "past_loss" in self.recipe.signals
 
     @property
     def nbytes(self) -> int:
@@ -415,7 +419,7 @@ class Selector:
         return self._roster.sizes.nbytes + self._roster.is_member.nbytes + self._records.nbytes
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return a copy of everything that is to be kept, as arrays; an open round is not."""
+        """Return a copy of everything that is saved, as arrays; an open round is not."""
         return {name: array.copy() for name, array in self._arrays().items()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -436,7 +440,7 @@ class Selector:
             if selections is not None:
                 selections.restore(below("log.", state), roster.n_clients)
             changes = bool(state["changes"])
-        self._planner.catch_up()
+        self._planner.catch_up(self.round_)
         self._planner.discard(last=True)
         vars(self._roster).update(vars(roster))
         vars(self._records).update(vars(records))
@@ -469,10 +473,11 @@ class Selector:
         self._catch_up()
         kept: dict[str, NDArray[Any]] = {"head": self._origin.head(self.round_)}
         kept["changes"] = np.array(self._planner.changes)
-        kept |= {f"roster.{name}": array for name, array in self._roster.state().items()}
-        kept |= {f"records.{name}": array for name, array in self._records.state().items()}
+        parts: dict[str, Any] = {"roster": self._roster, "records": self._records}
         if self.selections is not None:
-            kept |= {f"log.{name}": array for name, array in self.selections.state().items()}
+            parts["log"] = self.selections
+        for prefix, part in parts.items():
+            kept |= {f"{prefix}.{name}": array for name, array in part.state().items()}
         return kept
 
     # What the above is made of
@@ -485,7 +490,7 @@ class Selector:
             )
 
     def _check_clients(self, population: Population) -> None:
-        """Refuse first clients that cannot be drawn from, and ids that a log cannot tell apart."""
+        """Refuse first clients that cannot be drawn from, and ids that a log cannot write."""
         if not self._roster.n_clients:
             self._planner.rehearse(population)
         if self.selections is not None:
@@ -497,27 +502,17 @@ class Selector:
         return self._open
 
     def _catch_up(self) -> None:
-        """Take over what was built while clients trained, once their round has ended."""
-        if self._open is None and self._planner.is_ahead:
-            self._records.settle(self.round_ - 1, self._planner.catch_up())
+        """Between rounds, take over what was built while clients trained."""
+        if self._open is None:
+            self._planner.catch_up(self.round_)
 
     def _move(self, order: NDArray[np.int64] | None) -> None:
-        """Let what is known of clients follow them to other positions; None: all keep theirs."""
+        """Move what is known of clients to their new positions; None: all keep theirs."""
         self._present = None
         if order is not None:
             self._records.rearrange(order)
             if self.selections is not None:
                 self.selections.rearrange(order)
-
-    def _by_position(self, signals: Mapping[str, Any] | None) -> Signals:
-        if signals is None:
-            return {}
-        if not isinstance(signals, Mapping):
-            raise SelectorError(
-                f"Selector: signals must be numbers by the signal's name; got {brief(signals)}. "
-                f"Pass for example {{'loss': {{'Nice': 0.5}}}}."
-            )
-        return {name: self._roster.numbers(name, v) for name, v in signals.items()}
 
     def _finish(
         self,
@@ -527,19 +522,11 @@ class Selector:
         reasons: Mapping[Id, str],
     ) -> None:
         """Write the log, remember the answers, and end the round; an error changes nothing."""
-        records, clients, settled = self._records, answers.clients, now.settled(answers.arrived)
-        rows = None if answers.rows is None else answers.rows.flat
-        notes = records.observed(settled, clients, rows)
+        records, settled = self._records, now.settled(answers.arrived)
+        notes = records.observed(settled, answers)
         if self.selections is not None:
             failed = now.failures(answers, reasons)
             self.selections.write(now.cohort, settled, now.design, failed, self.seed)
-        if not self._planner.is_ahead:
-            records.settle(self.round_)
-        records.record(
-            clients, rows, answers.kept, population=now.draws.population, round_=self.round_
-        )
-        if not self._origin.overlap:
-            records.settle(self.round_ + 1)
-        records.hear(clients, heard)
-        records.note(notes)
+        self._planner.learn(answers, now.draws.population, self.round_)
+        records.hear(answers.clients, heard, notes)
         self._open, self.round_ = None, self.round_ + 1

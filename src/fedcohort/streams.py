@@ -6,7 +6,7 @@ from enum import IntEnum, unique
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort._arguments import brief
+from fedcohort._arguments import as_whole, brief
 from fedcohort.errors import StreamError
 
 #: What stands for a seed: itself, a generator that is asked for one, or None for a random one.
@@ -46,9 +46,9 @@ def checked_seed(owner: str, seed: Seed) -> int:
         return secrets.randbits(63)
     if isinstance(seed, np.random.Generator):
         return int(seed.integers(2**63))
-    is_whole = isinstance(seed, (int, np.integer)) and not isinstance(seed, bool)
-    if is_whole and 0 <= seed < LARGEST_SEED:
-        return int(seed)
+    whole = as_whole(seed)
+    if whole is not None and 0 <= whole < LARGEST_SEED:
+        return whole
     raise StreamError(
         f"{owner}: seed must be a whole number of at least 0, a generator or None; got "
         f"{brief(seed)}. Pass a seed below 2^128, such as 0."

@@ -13,7 +13,7 @@ pytest.importorskip("pyarrow", reason="the extra 'sim' is not installed")
 
 from command_line import run
 from fedcohort.experiments import read_results
-from fedcohort.experiments.units import Trial
+from fedcohort.experiments.units import PlannedRun
 from small_runs import SMALL, make_folder, small_run
 
 Capture = pytest.CaptureFixture[str]
@@ -45,11 +45,11 @@ def test_the_price_is_what_was_spent_until_the_level_was_reached(
     for price in panel["designs"]:
         spent = []
         for seed in (0, 1):
-            trial = Trial("small", price["design"], seed)
-            loss = results.column("rounds", trial, "loss")  # six rounds: the window is one round
+            planned = PlannedRun("small", price["design"], seed)
+            loss = results.column("rounds", planned, "loss")  # six rounds: the window is one round
             reached = np.flatnonzero(loss <= panel["level"])
             if len(reached):
-                columns = (results.column("rounds", trial, c) for c in ("bytes_down", "bytes_up"))
+                columns = (results.column("rounds", planned, c) for c in ("bytes_down", "bytes_up"))
                 spent.append(sum(c[: reached[0] + 1].sum() for c in columns) / 1e6)
         assert price["n_reached"] == len(spent)
         assert price["n_seeds"] == 2
@@ -71,7 +71,9 @@ def test_the_table_has_a_line_per_design_and_says_what_it_means(
 def test_asking_candidates_costs_bytes(folder: Path) -> None:
     """Those that train get the model; with candidates all six get it, and train on it if drawn."""
     results = read_results(folder)
-    plain, asking = (Trial("small", n, 0) for n in ("similarity", "power-of-choice candidates=6"))
+    plain, asking = (
+        PlannedRun("small", n, 0) for n in ("similarity", "power-of-choice candidates=6")
+    )
     model = results.column("rounds", plain, "bytes_down") / results.column(
         "rounds", plain, "distinct_clients"
     )

@@ -123,5 +123,5 @@ def test_a_target_that_is_no_folder_is_one_sentence(
 
     for target in ("file", "file/below", "x" * 300):
         result = run(capsys, "export", results.folder.path, "--csv", "--out", tmp_path / target)
-        assert refused(result, "cannot be written", "--out")
+        assert refused(result, "cannot be made", "Choose another path.")
     assert (tmp_path / "file").read_text() == "precious"

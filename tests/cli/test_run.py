@@ -174,6 +174,7 @@ def test_a_resumed_run_says_how_long_the_rest_takes(
     assert lines[0] == " 50 % small, seeds 0-1: round 20 of 40"
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
     master, slave = pty.openpty()
     process = subprocess.Popen(

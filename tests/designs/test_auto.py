@@ -21,7 +21,7 @@ from fedcohort.designs import (
 )
 from fedcohort.errors import DesignError
 from fedcohort.similarity import MergeTree
-from fedcohort.similarity.tree_kinds import AUTO_EXACT
+from fedcohort.similarity.trees import AUTO_EXACT
 from populations import CIFAR_SIZES, cohort_sizes, populations, rng
 
 NAMES = ["tournament", "similarity", "size", "multinomial"]
@@ -199,8 +199,8 @@ MERGES = MergeTree(np.array([[0, 2], [1, 3], [4, 5]]), np.zeros(3))
         ({"measure": "l3"}, "measure must be one of arccos, l2, l1; got 'l3'."),
         ({"linkage": "wards"}, "linkage must be one of .*got 'wards'. Did you mean 'ward'?"),
         ({"tree": "exakt"}, "tree must be one of auto, .*got 'exakt'. Did you mean 'exact'?"),
-        ({"tree": MERGES}, "tree must be one of auto, exact, vector, bisecting; got 'MergeTree'"),
-        ({"tree": None}, "tree must be one of auto, exact, vector, bisecting; got 'NoneType'"),
+        ({"tree": MERGES}, "tree must be one of auto, exact, vector, bisecting; got MergeTree"),
+        ({"tree": None}, "tree must be one of auto, exact, vector, bisecting; got None"),
         ({"tree": "bisecting", "measure": "l1"}, "a bisecting tree needs measure arccos or l2"),
         ({"rng": 1.5}, "rng must be an integer of at least 0, .* or None; got 1.5."),
         ({"updates": np.ones((3, 2))}, r"updates must be real numbers of shape \(4, dimension\)"),

@@ -15,7 +15,7 @@ from scipy.stats import norm
 import laws
 from fedcohort import Balanced, Population, diagnostics
 from fedcohort.designs import BalancedDesign, MultinomialDesign, TournamentDesign
-from fedcohort.designs.balanced import centred_points
+from fedcohort.designs.balanced import walk_points
 from fedcohort.diagnostics import estimated_aggregate_variance
 from fedcohort.errors import DesignError
 from fedcohort.synthetic import clustered_updates, dirichlet_updates, unbalanced_sizes
@@ -195,7 +195,7 @@ def test_points_lie_as_far_apart_as_the_updates(dimension: int, unit: float) -> 
     updates = unit * plain_updates
     clients, chances = np.array([3, 7, 1, 19, 0]), np.array([0.5, 0.1, 0.9, 0.2, 0.3])
 
-    points = centred_points(updates, clients, chances)
+    points = walk_points(updates, clients, chances)
 
     assert points.shape[1] <= max(dimension, 5)
     apart, expected = pdist(points), pdist(plain_updates[clients])

@@ -35,11 +35,12 @@ from fedcohort.designs import (
 from fedcohort.errors import DesignError
 from fedcohort.similarity import MergeTree
 from fedcohort.testing import EVERYWHERE, OF_RECIPES, ONCE, Candidate, agree, follows_law
-from fedcohort.testing.candidate import Builder
 from fedcohort.testing.draw_clauses import (
     a_cohort_is_sorted_distinct_and_weighed_by_the_one_formula,
     build_from_recipe,
 )
+from fedcohort.testing.law_clauses import a_hundred_clients_are_drawn_as_often_as_expected
+from fedcohort.testing.laws import Builder
 from populations import cohort_sizes, populations, random_merges, rng
 
 
@@ -103,12 +104,6 @@ DESIGNS = [
     row(
         "similarity",
         lambda p, m, g: SimilarityClusteredDesign(p, m, some_updates(p, g), rng=g),
-    ),
-    row(
-        "similarity, published code",
-        lambda p, m, g: SimilarityClusteredDesign(
-            p, m, some_updates(p, g), reading="rows-as-points", rng=g
-        ),
     ),
     row("target", lambda p, m, g: TargetDesign(p, m, some_groups(p, g), rng=g)),
     row("auto", lambda p, m, g: AutoDesign(p, m, some_updates(p, g), rng=g)),
@@ -191,6 +186,10 @@ every_design = pytest.mark.parametrize("candidate", DESIGNS, ids=lambda each: ea
 seeds = st.integers(0, 2**32 - 1)
 
 
+#: Clauses of ``ONCE`` that take seconds for some designs.
+SLOW = [a_hundred_clients_are_drawn_as_often_as_expected]
+
+
 def name_of(clause: Callable[..., None]) -> str:
     return clause.__name__
 
@@ -223,7 +222,11 @@ def test_cohorts_of_more_clients(
 
 
 @every_design
-@pytest.mark.parametrize("clause", ONCE, ids=name_of)
+@pytest.mark.parametrize(
+    "clause",
+    [pytest.param(clause, marks=pytest.mark.slow if clause in SLOW else ()) for clause in ONCE],
+    ids=name_of,
+)
 def test_once(candidate: Candidate, clause: Callable[[Candidate], None]) -> None:
     clause(candidate)
 
@@ -273,6 +276,7 @@ TIED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "make"), TIED, ids=[name for name, _ in TIED])
 def test_equal_clients_share_a_row_equally_often(
     name: str, make: Callable[[Population, np.random.Generator], RowDesign]
@@ -302,6 +306,7 @@ TIED_TOURNAMENTS: list[tuple[str, Callable[[Population, np.random.Generator], De
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "make"), TIED_TOURNAMENTS, ids=[name for name, _ in TIED_TOURNAMENTS]
 )

@@ -205,6 +205,7 @@ def test_its_bias_can_be_measured() -> None:
     assert found.values.tolist() == [0.25, -0.25]
 
 
+@pytest.mark.slow
 def test_the_contract_holds_it_to_its_claim() -> None:
     check_design(by_size(3))
     check_design(half_coins(3))

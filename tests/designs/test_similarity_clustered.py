@@ -1,23 +1,20 @@
-"""Algorithm 2 as the notes settle it."""
+"""Algorithm 2, with the slips of its printed form put right."""
 
-import warnings
-from itertools import pairwise
 from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.cluster.hierarchy import ClusterWarning
 from scipy.cluster.hierarchy import linkage as scipy_linkage
 
 from fedcohort import Population, SimilarityClustered, diagnostics
 from fedcohort.designs import SimilarityClusteredDesign
-from fedcohort.designs.similarity_clustered import READINGS, Reading, _between_rows
 from fedcohort.errors import DesignError
 from fedcohort.similarity.measures import MEASURES, MeasureName
 from fedcohort.similarity.trees import LINKAGES, Linkage
 from populations import CIFAR_SIZES, cohort_sizes, larger_populations, rng, same
+from trees import federation_without_ties, largest_groups_open_the_rows, plain_distances
 
 
 class FixedMemory:
@@ -67,125 +64,39 @@ def test_every_row_and_column_is_exact_for_every_measure_and_linkage(
     assert (plan.units.sum(axis=0) == m * population.sizes).all()
 
 
-def maximal_subtrees(merges: np.ndarray, masses: list[int], capacity: int) -> list[set[int]]:
-    """Cut from the root downwards: keep a node if it fits, else look at its children."""
-    n = len(masses)
-
-    def leaves(node: int) -> set[int]:
-        if node < n:
-            return {node}
-        left, right = merges[node - n, :2].astype(int)
-        return leaves(left) | leaves(right)
-
-    def cut(node: int) -> list[set[int]]:
-        members = leaves(node)
-        if sum(masses[i] for i in members) <= capacity:
-            return [members]
-        left, right = merges[node - n, :2].astype(int)
-        return cut(left) + cut(right)
-
-    return cut(2 * n - 2)
-
-
-def plain_distances(updates: np.ndarray, measure: str) -> np.ndarray:
-    """Return the square matrix of distances by the plain formulas."""
-    if measure == "arccos":
-        norms = np.linalg.norm(updates, axis=1)
-        return np.asarray(np.arccos(np.clip(updates @ updates.T / norms / norms[:, None], -1, 1)))
-    off = updates[:, None] - updates[None]
-    return np.asarray(np.abs(off).sum(axis=2) if measure == "l1" else np.sqrt((off**2).sum(axis=2)))
-
-
-def plain_tree(updates: np.ndarray, measure: str, linkage: Linkage, reading: str) -> np.ndarray:
-    """Return scipy's tree of the distances, or of the published code's rows as points."""
-    matrix = plain_distances(updates, measure)
-    np.fill_diagonal(matrix, 0)
-    if reading == "rows-as-points":
-        with warnings.catch_warnings():
-            # scipy suspects the published code's mistake.
-            warnings.simplefilter("ignore", ClusterWarning)
-            return scipy_linkage(matrix**2 if measure == "l2" else matrix, linkage)
-    return scipy_linkage(matrix[np.triu_indices(len(matrix), 1)], linkage)
-
-
-@pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize("linkage", ["ward", "average", "single"])
 @pytest.mark.parametrize("measure", MEASURES)
 @pytest.mark.parametrize("seed", range(3))
 def test_the_largest_groups_of_the_tree_open_the_rows(
-    measure: MeasureName, linkage: Linkage, reading: Reading, seed: int
+    measure: MeasureName, linkage: Linkage, seed: int
 ) -> None:
     """Without ties the tree is the same whatever the permutation: a plain one must agree."""
-    generator = rng(seed)
-    sizes = generator.choice(np.arange(100, 1000), size=30, replace=False)
-    updates = generator.standard_normal((30, 5)) * generator.uniform(0.1, 3, size=(30, 1))
-    m, total = 4, int(sizes.sum())
-    merges = plain_tree(updates, measure, linkage, reading)
-    groups = maximal_subtrees(merges, (m * sizes).tolist(), total)
-    groups.sort(key=lambda group: -sizes[list(group)].sum())
+    sizes, updates = federation_without_ties(seed)
+    matrix = plain_distances(updates, measure)
+    merges = scipy_linkage(matrix[np.triu_indices(len(matrix), 1)], linkage)
 
-    design = SimilarityClustered(m, measure=measure, linkage=linkage, reading=reading).build(
-        Population(sizes), memory=FixedMemory(updates), rng=generator
+    design = SimilarityClustered(4, measure=measure, linkage=linkage).build(
+        Population(sizes), memory=FixedMemory(updates), rng=seed
     )
 
     assert isinstance(design, SimilarityClusteredDesign)
-    rows = design.plan.units.toarray()
-    for row, group in zip(rows, groups[:m], strict=True):
-        members = sorted(group)
-        assert (row[members] == m * sizes[members]).all()
-    # What is left fills the first row's room, then the next one's, larger groups first.
-    left_rank = {i: rank for rank, group in enumerate(groups[m:]) for i in group}
-    present = [np.flatnonzero(row).tolist() for row in rows]
-    filled = [[left_rank[i] for i in clients if i in left_rank] for clients in present]
-    assert all(max(above) <= min(below) for above, below in pairwise(filled) if above and below)
-
-
-def test_in_the_published_reading_an_unseen_client_is_at_angle_zero_to_all() -> None:
-    """Rows (0, 0, 0), (0, 0, a), (0, a, 0): the unseen client is nearer to each than they are."""
-    updates = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    rows = {
-        reading: SimilarityClusteredDesign(
-            Population([1, 1, 1]), 1, updates, reading=reading, linkage="single", rng=rng()
-        )
-        for reading in READINGS
-    }
-
-    assert all(design.plan.units.nnz == 3 for design in rows.values())
-    published = _between_rows(updates, "arccos")
-    assert published.round(9).tolist() == [1.0, 1.0, round(2**0.5, 9)]
+    assert largest_groups_open_the_rows(design.plan, sizes, merges)
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-@pytest.mark.parametrize("reading", READINGS)
-def test_clients_of_one_kind_share_a_row(measure: MeasureName, reading: Reading) -> None:
+def test_clients_of_one_kind_share_a_row(measure: MeasureName) -> None:
     """Ten kinds of ten equal clients, shuffled: the paper's ideal clusters, one kind a row."""
     kinds = rng(5).permutation(np.repeat(np.arange(10), 10))
     centres = 10 * np.eye(10)
     updates = (centres[kinds] + 0.01 * rng(6).standard_normal((100, 10))).astype(np.float32)
 
     design = SimilarityClusteredDesign(
-        Population([500] * 100),
-        10,
-        updates,
-        measure=measure,
-        reading=reading,
-        rng=rng(),
+        Population([500] * 100), 10, updates, measure=measure, rng=rng()
     )
 
     rows = [set(kinds[np.flatnonzero(row)]) for row in design.plan.units.toarray()]
     assert sorted(rows, key=min) == [{kind} for kind in range(10)]
     assert diagnostics.aggregate_variance(design, centres[kinds]) < 1e-12
-
-
-def test_the_published_reading_can_give_another_tree() -> None:
-    population, updates = Population(CIFAR_SIZES), rng(7).standard_normal((100, 20))
-
-    plans = [
-        SimilarityClusteredDesign(population, 10, updates, reading=reading, rng=rng()).plan
-        for reading in READINGS
-    ]
-
-    assert not same(*plans)
 
 
 def test_clients_that_were_never_seen_form_a_group_of_their_own() -> None:
@@ -221,17 +132,12 @@ def test_degenerate_updates_work(measure: MeasureName, updates: np.ndarray) -> N
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1e-20, 1e20, 1e140])
-@pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize("measure", MEASURES)
-def test_the_unit_of_the_updates_does_not_matter(
-    measure: MeasureName, reading: Reading, scale: float
-) -> None:
+def test_the_unit_of_the_updates_does_not_matter(measure: MeasureName, scale: float) -> None:
     population, updates = Population(CIFAR_SIZES), rng(12).standard_normal((100, 6))
 
     plans = [
-        SimilarityClusteredDesign(
-            population, 10, unit * updates, measure=measure, reading=reading, rng=rng()
-        ).plan
+        SimilarityClusteredDesign(population, 10, unit * updates, measure=measure, rng=rng()).plan
         for unit in (1.0, scale)
     ]
 
@@ -247,7 +153,7 @@ def test_the_unit_of_the_updates_does_not_matter(
         (np.zeros((3, 0)), r"got float64 of shape \(3, 0\)"),
         (np.array([["a"], ["b"], ["c"]]), r"must be real numbers"),
         (np.zeros((3, 2), dtype=complex), r"must be real numbers"),
-        (None, r"needs either updates or a tree that is there; got neither"),
+        (None, r"needs either updates or a tree over all clients; got neither"),
         ([[0, 1], [np.inf, np.nan], [0, 0]], r"finite and below 1e\+150; client 1 sent 2 other"),
         (np.array([[0], [0], [-np.inf]], dtype=np.float32), r"client 2 sent 1 other values"),
         ([[1e151], [0.0], [0.0]], r"client 0 sent 1 other values"),
@@ -263,7 +169,7 @@ def test_updates_that_cannot_be_used_are_refused(updates: object, message: str) 
     [
         ({"measure": "cosine"}, r"measure must be one of arccos, l2, l1; got 'cosine'\."),
         ({"linkage": "wards"}, r"linkage must be one of ward, .*Did you mean 'ward'\?"),
-        ({"reading": "rows"}, r"reading must be one of distances, rows-as-points; got 'rows'"),
+        ({"tree": "exakt"}, r"tree must be one of auto, exact, .*Did you mean 'exact'\?"),
     ],
 )
 def test_unknown_options_are_refused(option: dict[str, str], message: str) -> None:
@@ -279,7 +185,7 @@ def test_it_needs_a_generator_or_a_seed_for_ties() -> None:
 
 
 def test_too_many_pairs_are_refused_before_memory_is_taken() -> None:
-    with pytest.raises(DesignError, match=r"at most 20000 clients; got 200000, whose .* 160 GB"):
+    with pytest.raises(DesignError, match=r"at most 20000 clients; got 200000, and 160 GB"):
         SimilarityClustered(10, tree="exact").build(
             Population(np.ones(200_000, dtype=int)), rng=rng()
         )

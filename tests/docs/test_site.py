@@ -18,6 +18,8 @@ from fedcohort.cli.app import app
 from fedcohort.designs import RECIPES
 from public_names import exported, home, packages
 
+pytestmark = pytest.mark.slow  # the site takes half a minute to build
+
 SOURCE = Path(fedcohort.__file__).parent
 #: What is left of markup that was not understood.
 LEFT_OVER = re.compile(r":(?:class|func|meth|data|mod|math):`|\$\$|\\(?:frac|sum|Delta)|<!-- made")

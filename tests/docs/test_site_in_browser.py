@@ -10,7 +10,10 @@ from chromium import CHROMIUM, started_browser
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+pytestmark = [
+    pytest.mark.slow,  # the site takes half a minute to build
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine"),
+]
 
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 

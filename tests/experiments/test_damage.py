@@ -12,7 +12,7 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from command_line import Result, refused, run
 from fedcohort.experiments import RunFolder
-from fedcohort.experiments.run_folder import is_whole
+from fedcohort.experiments.tables import is_whole
 from small_runs import TWO_UNITS, contents, small_run, tables, truncate, write
 
 UNIT_TABLES = [f"units/000/{name}.parquet" for name in ("rounds", "cohorts", "rows")]

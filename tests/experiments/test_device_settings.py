@@ -14,7 +14,7 @@ from fedcohort import Multinomial, SimilarityClustered
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments import RunFolder, read_experiment, read_results
 from fedcohort.experiments.tables import COST, DEVICES
-from fedcohort.experiments.units import Trial
+from fedcohort.experiments.units import PlannedRun
 from fedcohort.simulation import Devices, Run, Simulation, load_dataset, read_devices
 from small_runs import SMALL, go_on, small_run, tables, write
 
@@ -54,7 +54,7 @@ def test_a_run_with_devices_is_that_of_the_simulator(tmp_path: Path) -> None:
         source = panel.model.source(dataset, tmp_path)
         simulation = Simulation(runs, source, panel.training.local(), options)
         for label, history in zip(("multinomial", "similarity"), simulation.run(6), strict=True):
-            lines = results.of("rounds", Trial("small", label, seed)).to_pylist()
+            lines = results.of("rounds", PlannedRun("small", label, seed)).to_pylist()
             assert [line["distinct_clients"] for line in lines] == [
                 each.distinct_clients for each in history.rounds
             ]
@@ -156,7 +156,7 @@ def test_devices_are_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (FILE, "device file phones/all.csv: is not there. Put it beside the experiment."),
+        (FILE, "device file phones/all.csv: is not in "),
         (FILE.replace("phones", "../phones"), "must lie beside or below the experiment file"),
     ],
 )
@@ -215,7 +215,7 @@ def test_run_folders_that_come_with_the_project_are_read(path: Path) -> None:
     assert rounds.num_rows > 0
     assert (results.devices.num_rows > 0) == results.folder.has_devices
     if "bytes_down" not in pq.read_schema(next(path.glob("units/*/rounds.parquet"))).names:
-        assert np.isnan(results.column("rounds", results.trials[0], "bytes_down")).all()
+        assert np.isnan(results.column("rounds", results.runs[0], "bytes_down")).all()
 
 
 def test_what_is_said_of_devices_is_kept(tmp_path: Path) -> None:

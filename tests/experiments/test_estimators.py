@@ -17,7 +17,7 @@ from fedcohort.experiments import (
     read_experiment,
     read_results,
 )
-from fedcohort.experiments.units import LANES, Trial, plan_units
+from fedcohort.experiments.units import MOST_CLIENTS, PlannedRun, plan_units
 from small_runs import SMALL, go_on, make_folder, small_run, tables, write
 
 BOTH = f'{SMALL}[[design]]\nrecipe = "multinomial"\nestimator = "difference"\n'
@@ -165,7 +165,7 @@ def test_every_design_draws_its_own_cohort_size(tmp_path: Path) -> None:
 
     for label, draws in (("multinomial", 3), ("similarity", 3), ("multinomial cohort_size=8", 8)):
         for seed in (0, 1):
-            rows = results.of("cohorts", Trial("small", label, seed)).to_pylist()
+            rows = results.of("cohorts", PlannedRun("small", label, seed)).to_pylist()
             for round_ in range(6):
                 assert sum(row["count"] for row in rows if row["round"] == round_) == draws
 
@@ -175,8 +175,8 @@ def test_full_participation_is_a_design_with_a_cohort_of_all(tmp_path: Path) -> 
 
     results = read_results(small_run(tmp_path, text))
 
-    trial = Trial("small", "full participation", 0)
-    assert results.column("rounds", trial, "distinct_classes").tolist() == [10.0] * 6
+    planned = PlannedRun("small", "full participation", 0)
+    assert results.column("rounds", planned, "distinct_classes").tolist() == [10.0] * 6
 
 
 def test_a_cohort_that_its_design_cannot_draw_is_refused_at_the_start(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_cohort_that_its_design_cannot_draw_is_refused_at_the_start(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("own", "seeds"), [(LANES["cpu"] - 6, [1, 1]), ((LANES["cpu"] - 12) // 2, [2])]
+    ("own", "seeds"), [(MOST_CLIENTS["cpu"] - 6, [1, 1]), ((MOST_CLIENTS["cpu"] - 12) // 2, [2])]
 )
 def test_lanes_are_counted_by_every_designs_own_cohort_size(
     own: int, seeds: list[int], tmp_path: Path
@@ -197,7 +197,7 @@ def test_lanes_are_counted_by_every_designs_own_cohort_size(
 
     units = plan_units(experiment, "cpu")
 
-    assert [len({trial.seed for trial in unit.trials}) for unit in units] == seeds
+    assert [len({planned.seed for planned in unit.runs}) for unit in units] == seeds
 
 
 def test_work_is_weighed_by_every_designs_own_cohort_size(tmp_path: Path) -> None:
@@ -223,8 +223,8 @@ def test_the_estimator_of_the_file_is_the_one_that_runs(tmp_path: Path) -> None:
     results = read_results(small_run(tmp_path, text))
 
     def losses(*words: str) -> list[float]:
-        trial = Trial("small", " ".join(["multinomial", *words]), 1)
-        found: list[float] = results.column("rounds", trial, "loss").tolist()
+        planned = PlannedRun("small", " ".join(["multinomial", *words]), 1)
+        found: list[float] = results.column("rounds", planned, "loss").tolist()
         return found
 
     plain = losses()

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.errors import FedcohortError
-from fedcohort.experiments import Experiment, Setting, read_experiment
+from fedcohort.experiments import Experiment, Panel, read_experiment
 from fedcohort.experiments.data_settings import (
     Dirichlet,
     DirichletDisjoint,
@@ -30,7 +30,7 @@ from fedcohort.experiments.settings import (
 )
 from small_runs import SMALL, TWO_UNITS, write
 
-TOP = set(Setting.model_fields) | {"title", "checkpoint_every", "panel"}
+TOP = set(Panel.model_fields) | {"title", "checkpoint_every", "panel"}
 TABLES: dict[str, type[BaseModel]] = {
     "data": OneClass,
     "training": Training,
@@ -484,7 +484,7 @@ def test_the_division_has_its_own_seed_where_one_is_given(tmp_path: Path) -> Non
     (anew,) = read_experiment(write(tmp_path)).panels
     (fixed,) = read_experiment(write(tmp_path), changes=["data.seed=4"]).panels
 
-    def held(panel: Setting, seed: int) -> list[list[int]]:
+    def held(panel: Panel, seed: int) -> list[list[int]]:
         return [samples.tolist() for samples in panel.data.federation(dataset, seed).train]
 
     assert held(anew, 0) != held(anew, 1)
@@ -498,7 +498,7 @@ def test_unshuffled_clients_stand_in_the_order_of_the_partition(tmp_path: Path) 
     (mixed,) = read_experiment(write(tmp_path)).panels
     (plain,) = read_experiment(write(tmp_path), changes=["data.shuffle_clients=false"]).panels
 
-    def classes(panel: Setting) -> list[int]:
+    def classes(panel: Panel) -> list[int]:
         return [int(label) for label in panel.data.federation(dataset, 0).main_class()]
 
     assert classes(plain) == list(range(10))

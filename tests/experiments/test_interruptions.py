@@ -75,6 +75,7 @@ def in_a_round(path: Path) -> bool:
     return (path / "units" / "000").exists() and (path / "lock").read_text() != ""
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_run_that_goes_on_to_the_same_end(
     started: Callable[..., subprocess.Popen[str]],
     whole: dict[str, pa.Table],

@@ -9,7 +9,7 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 from command_line import refused, run
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments import RunFolder, read_results
-from fedcohort.experiments.units import Trial
+from fedcohort.experiments.units import PlannedRun
 from small_runs import SMALL, go_on, make_folder, small_run, tables, write
 
 #: The digits' own arrays, and seven clients whose sizes are 10, 11, ... 16.
@@ -122,7 +122,7 @@ def test_data_that_says_who_holds_what_is_taken_as_it_is(own: Path) -> None:
     for line in lines:
         sizes[line["client"]] += line["samples"]
     assert sizes == [10, 11, 12, 13, 14, 15, 16]
-    assert len(results.column("rounds", Trial("small", "size", 0), "round")) == 4
+    assert len(results.column("rounds", PlannedRun("small", "size", 0), "round")) == 4
 
 
 def test_data_that_says_who_holds_what_can_be_divided_anew(own: Path) -> None:
@@ -172,7 +172,7 @@ def write_array(path: Path, shift: float) -> None:
             "data set 'mine.py:nobody': nobody must be a function; mine.py has none",
         ),
         ("mine.py:number", "number must be a function; mine.py has 7."),
-        ("none.py:digits", "none.py: is not there. Put it beside the experiment."),
+        ("none.py:digits", "none.py: is not in "),
         ("../mine.py:digits", "data set file ../mine.py: must lie beside or below"),
         ("no_such_module_anywhere:digits", "cannot be imported (ModuleNotFoundError: No module"),
         ("mine.py:of_folder", "cannot be loaded (FileNotFoundError: "),

@@ -14,9 +14,9 @@ from command_line import refused, run
 from fedcohort import SizeClustered
 from fedcohort.errors import FedcohortError
 from fedcohort.experiments import RunFolder, read_experiment, read_results
-from fedcohort.experiments.parts import check_parts, recipe_kind
+from fedcohort.experiments.own_code import check_parts, recipe_kind
 from fedcohort.experiments.settings import DesignEntry
-from fedcohort.experiments.units import Trial
+from fedcohort.experiments.units import PlannedRun
 from small_runs import SMALL, go_on, make_folder, small_run, tables, write
 
 PRESETS = Path(__file__).parents[2] / "experiments"
@@ -79,7 +79,7 @@ def test_a_run_with_an_own_design_goes_on_when_the_original_is_gone(own: Path) -
     go_on(path)
 
     results = read_results(path)
-    assert results.column("rounds", Trial("small", "Mine", 1), "round").tolist() == [*range(6)]
+    assert results.column("rounds", PlannedRun("small", "Mine", 1), "round").tolist() == [*range(6)]
     assert RunFolder.open(path).progress().state == "complete"
 
 
@@ -141,7 +141,7 @@ def test_two_files_of_one_name_stay_two(tmp_path: Path) -> None:
 def test_a_module_is_imported(importable: str, tmp_path: Path) -> None:
     path = small_run(tmp_path, using(f"{importable}:Mine", "depth = 2"))
 
-    assert Trial("small", "Mine depth=2", 0) in read_results(path).trials
+    assert PlannedRun("small", "Mine depth=2", 0) in read_results(path).runs
     assert not (path / "code").exists()
 
 
@@ -158,7 +158,7 @@ def test_a_class_of_the_library_has_an_import_path_too() -> None:
         ("mine.py:Plain", "Plain must be a frozen dataclass"),
         ("mine.py:Abstract", "Abstract must be a frozen dataclass"),
         ("mine.py:function", "function must be a frozen dataclass"),
-        ("none.py:Mine", "none.py: is not there. Put it beside the experiment."),
+        ("none.py:Mine", "none.py: is not in "),
         ("raising.py:Mine", "cannot be imported (RuntimeError: no luck). Mend it."),
         ("leaving.py:Mine", "cannot be imported (SystemExit: 3). Mend it."),
         ("broken.py:Mine", "cannot be imported (SyntaxError: "),
@@ -209,7 +209,7 @@ def test_a_recipe_with_groups_is_told_the_clients_classes(tmp_path: Path) -> Non
 
     results = read_results(small_run(tmp_path, text))
 
-    classes = results.column("rounds", Trial("small", "target", 0), "distinct_classes")
+    classes = results.column("rounds", PlannedRun("small", "target", 0), "distinct_classes")
     assert classes.tolist() == [10.0] * 6
 
 
@@ -221,16 +221,16 @@ def test_the_example_of_an_own_design_keeps_equals_in_the_order_of_their_numbers
     text = using("numbered_size.py:NumberedSize", "label = 'numbered'")
     text = text.replace("cohort_size = 3", "cohort_size = 5")
     results = read_results(small_run(tmp_path, text))
-    trial = Trial("small", "numbered", 0)
+    planned = PlannedRun("small", "numbered", 0)
 
-    rows = results.of("rows", trial).to_pylist()
-    drawn = results.of("cohorts", trial).to_pylist()
+    rows = results.of("rows", planned).to_pylist()
+    drawn = results.of("cohorts", planned).to_pylist()
 
     assert {(line["client"], line["row"]) for line in rows} == {(i, i // 2) for i in range(10)}
     for round_ in range(6):
         clients = [line["client"] for line in drawn if line["round"] == round_]
         assert [client // 2 for client in clients] == [0, 1, 2, 3, 4]
-    laws = results.column("laws", trial, "inclusion")
+    laws = results.column("laws", planned, "inclusion")
     assert np.allclose(laws, 0.5, rtol=0, atol=1e-12)
 
 

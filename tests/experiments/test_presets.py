@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
-from fedcohort.experiments import Setting, read_experiment
+from fedcohort.experiments import Panel, read_experiment
 from fedcohort.experiments.data_settings import Dirichlet, OneClass
-from fedcohort.experiments.parts import check_parts
+from fedcohort.experiments.own_code import check_parts
 from fedcohort.experiments.settings import Cnn, Mlp
 from fedcohort.simulation import Dataset
 
@@ -54,7 +54,7 @@ ROWS = [
 ]
 
 
-def panels(preset: str) -> list[Setting]:
+def panels(preset: str) -> list[Panel]:
     return read_experiment(PRESETS / f"{preset}.toml").panels
 
 

@@ -16,7 +16,7 @@ from fedcohort import Multinomial, Poisson, SimilarityClustered, SizeClustered, 
 from fedcohort.designs import SimilarityClusteredDesign
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments import Results, RunFolder, execute, read_experiment, read_results
-from fedcohort.experiments.units import Trial
+from fedcohort.experiments.units import PlannedRun
 from fedcohort.simulation import (
     LocalTraining,
     Options,
@@ -79,7 +79,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 @pytest.fixture(scope="module")
-def twins() -> dict[Trial, tuple[Simulation, Run]]:
+def twins() -> dict[PlannedRun, tuple[Simulation, Run]]:
     """Every run by itself, made by hand and trained alone."""
     recipes = {
         "multinomial": Multinomial(4),
@@ -107,7 +107,7 @@ def twins() -> dict[Trial, tuple[Simulation, Run]]:
             run = Run(recipe, data, seed)
             simulation = Simulation([run], lambda: mlp(64, 12), training, options)
             simulation.run(5)
-            found[Trial("small", label, seed)] = simulation, run
+            found[PlannedRun("small", label, seed)] = simulation, run
     return found
 
 
@@ -154,24 +154,24 @@ def test_an_opened_folder_is_the_one_that_was_made(tmp_path: Path) -> None:
     folder = RunFolder.open(path)
 
     assert folder.experiment == read_experiment(tmp_path / "small.toml")
-    assert [trial.seed for trial in folder.units[0].trials] == [0, 0, 1, 1]
+    assert [planned.seed for planned in folder.units[0].runs] == [0, 0, 1, 1]
 
 
 def test_the_tables_have_the_documented_columns(results: Results) -> None:
-    trial = ["panel", "design", "seed"]
+    own = ["panel", "design", "seed"]
     columns = {
         "rounds": [
-            *(*trial, "round", "loss", "accuracy", "accuracy_spread"),
+            *(*own, "round", "loss", "accuracy", "accuracy_spread"),
             *("distinct_clients", "distinct_classes", "residual", "squared_error"),
             *("design_variance", "multinomial_variance", "beta_squared", "kappa_squared"),
             *("draw_seconds", "train_seconds", "measure_seconds"),
             *("bytes_down", "bytes_up", "client_seconds", "contacted", "simulated_seconds"),
             *("failed_clients", "diverged"),
         ],
-        "cohorts": [*trial, "round", "client", "count", "weight"],
-        "rows": [*trial, "round", "client", "row"],
-        "laws": [*trial, "client", "inclusion", "weight_variance"],
-        "trees": [*trial, "merge", "left", "right", "height"],
+        "cohorts": [*own, "round", "client", "count", "weight"],
+        "rows": [*own, "round", "client", "row"],
+        "laws": [*own, "client", "inclusion", "weight_variance"],
+        "trees": [*own, "merge", "left", "right", "height"],
     }
 
     for name, names in columns.items():
@@ -182,11 +182,11 @@ def test_the_tables_have_the_documented_columns(results: Results) -> None:
 
 
 def test_rounds_are_what_the_simulator_says_when_it_runs_alone(
-    results: Results, twins: dict[Trial, tuple[Simulation, Run]]
+    results: Results, twins: dict[PlannedRun, tuple[Simulation, Run]]
 ) -> None:
-    for trial, (simulation, _) in twins.items():
+    for planned, (simulation, _) in twins.items():
         (history,) = simulation.histories
-        for line, each in zip(lines(results.of("rounds", trial)), history.rounds, strict=True):
+        for line, each in zip(lines(results.of("rounds", planned)), history.rounds, strict=True):
             assert line["round"] == each.round_
             assert line["distinct_clients"] == each.distinct_clients == len(each.clients)
             assert line["distinct_classes"] == each.distinct_classes
@@ -207,7 +207,7 @@ def test_rounds_are_what_the_simulator_says_when_it_runs_alone(
 
 
 def test_measurements_are_where_they_were_asked_for(results: Results) -> None:
-    table = results.of("rounds", Trial("small", "size", 2))
+    table = results.of("rounds", PlannedRun("small", "size", 2))
 
     measured = [line["round"] for line in lines(table) if line["loss"] is not None]
     judged = [line["round"] for line in lines(table) if line["squared_error"] is not None]
@@ -217,13 +217,13 @@ def test_measurements_are_where_they_were_asked_for(results: Results) -> None:
 
 
 def test_cohorts_are_what_the_simulator_draws(
-    results: Results, twins: dict[Trial, tuple[Simulation, Run]]
+    results: Results, twins: dict[PlannedRun, tuple[Simulation, Run]]
 ) -> None:
-    for trial, (simulation, _) in twins.items():
+    for planned, (simulation, _) in twins.items():
         (history,) = simulation.histories
         found = [
             (line["round"], line["client"], line["count"], line["weight"])
-            for line in lines(results.of("cohorts", trial))
+            for line in lines(results.of("cohorts", planned))
         ]
         assert found == [
             (each.round_, client, count, weight)
@@ -233,17 +233,20 @@ def test_cohorts_are_what_the_simulator_draws(
 
 
 def test_weights_and_residual_make_one(results: Results) -> None:
-    for trial in results.trials:
-        cohorts, rounds = lines(results.of("cohorts", trial)), lines(results.of("rounds", trial))
+    for planned in results.runs:
+        cohorts, rounds = (
+            lines(results.of("cohorts", planned)),
+            lines(results.of("rounds", planned)),
+        )
         for each in rounds:
             weights = [line["weight"] for line in cohorts if line["round"] == each["round"]]
             assert sum(weights) + each["residual"] == pytest.approx(1, abs=1e-12)
 
 
 def test_row_designs_draw_as_often_as_the_cohort_is_large(results: Results) -> None:
-    for trial in results.trials:
-        if trial.design in ROW_DESIGNS:
-            cohorts = lines(results.of("cohorts", trial))
+    for planned in results.runs:
+        if planned.design in ROW_DESIGNS:
+            cohorts = lines(results.of("cohorts", planned))
             for round_ in range(5):
                 drawn = [line for line in cohorts if line["round"] == round_]
                 assert sum(line["count"] for line in drawn) == 4
@@ -251,10 +254,10 @@ def test_row_designs_draw_as_often_as_the_cohort_is_large(results: Results) -> N
 
 
 def test_federations_say_who_holds_what(
-    results: Results, twins: dict[Trial, tuple[Simulation, Run]]
+    results: Results, twins: dict[PlannedRun, tuple[Simulation, Run]]
 ) -> None:
-    for (_, run), trial in zip(twins.values(), twins, strict=True):
-        counts = results.class_counts("small", trial.seed)
+    for (_, run), planned in zip(twins.values(), twins, strict=True):
+        counts = results.class_counts("small", planned.seed)
         labels = run.data.dataset.y
 
         for client, samples in enumerate(run.data.train):
@@ -265,10 +268,10 @@ def test_federations_say_who_holds_what(
 
 def test_distinct_classes_can_be_counted_from_the_tables(results: Results) -> None:
     """The classes that the drawn clients hold, without the simulator."""
-    for trial in results.trials:
-        counts = results.class_counts("small", trial.seed)
-        cohorts = lines(results.of("cohorts", trial))
-        for each in lines(results.of("rounds", trial)):
+    for planned in results.runs:
+        counts = results.class_counts("small", planned.seed)
+        cohorts = lines(results.of("cohorts", planned))
+        for each in lines(results.of("rounds", planned)):
             drawn = [line["client"] for line in cohorts if line["round"] == each["round"]]
             assert each["distinct_clients"] == len(drawn)
             held = {int(label) for client in drawn for label in np.flatnonzero(counts[client])}
@@ -276,13 +279,13 @@ def test_distinct_classes_can_be_counted_from_the_tables(results: Results) -> No
 
 
 def test_rows_tell_which_distribution_holds_most_of_a_client(
-    results: Results, twins: dict[Trial, tuple[Simulation, Run]]
+    results: Results, twins: dict[PlannedRun, tuple[Simulation, Run]]
 ) -> None:
-    for trial, (simulation, _) in twins.items():
+    for planned, (simulation, _) in twins.items():
         (history,) = simulation.histories
         found = [
             (line["round"], line["client"], line["row"])
-            for line in lines(results.of("rows", trial))
+            for line in lines(results.of("rows", planned))
         ]
         assert found == [
             (each.round_, client, row)
@@ -290,26 +293,26 @@ def test_rows_tell_which_distribution_holds_most_of_a_client(
             if each.rows is not None
             for client, row in enumerate(each.rows)
         ]
-    assert results.of("rows", Trial("small", "size", 0)).num_rows > 0
+    assert results.of("rows", PlannedRun("small", "size", 0)).num_rows > 0
 
 
 def test_laws_are_those_of_the_next_designs(
-    results: Results, twins: dict[Trial, tuple[Simulation, Run]]
+    results: Results, twins: dict[PlannedRun, tuple[Simulation, Run]]
 ) -> None:
-    for trial, (simulation, _) in twins.items():
+    for planned, (simulation, _) in twins.items():
         (design,) = simulation.next_designs()
 
-        inclusion = results.column("laws", trial, "inclusion")
-        variance = results.column("laws", trial, "weight_variance")
+        inclusion = results.column("laws", planned, "inclusion")
+        variance = results.column("laws", planned, "weight_variance")
         assert inclusion == pytest.approx(design.inclusion_probability(), abs=1e-12)
         assert variance == pytest.approx(design.weight_variance(), abs=1e-12)
 
 
 def test_trees_join_all_clients_bottom_up(
-    results: Results, twins: dict[Trial, tuple[Simulation, Run]]
+    results: Results, twins: dict[PlannedRun, tuple[Simulation, Run]]
 ) -> None:
-    for trial, (simulation, run) in twins.items():
-        tree = lines(results.of("trees", trial))
+    for planned, (simulation, run) in twins.items():
+        tree = lines(results.of("trees", planned))
         (design,) = simulation.next_designs()
         if not isinstance(design, SimilarityClusteredDesign):
             assert tree == []
@@ -330,12 +333,12 @@ def test_runs_of_one_seed_begin_with_the_same_model(tmp_path: Path) -> None:
     text = SMALL.replace('"similarity"', '"multinomial"\nlabel = "again"')
     found = read_results(small_run(tmp_path, text))
 
-    first, again = (Trial("small", label, 1) for label in ("multinomial", "again"))
+    first, again = (PlannedRun("small", label, 1) for label in ("multinomial", "again"))
 
     assert found.column("rounds", first, "loss").tolist() == (
         found.column("rounds", again, "loss").tolist()
     )
-    other = found.column("rounds", Trial("small", "again", 0), "loss")
+    other = found.column("rounds", PlannedRun("small", "again", 0), "loss")
     assert found.column("rounds", again, "loss").tolist() != other.tolist()
 
 
@@ -412,10 +415,10 @@ def test_failures_and_their_rules_are_part_of_an_experiment(tmp_path: Path) -> N
     results = read_results(small_run(tmp_path, text))
 
     lost = {
-        design: results.column("rounds", Trial("small", design, 0), "failed_clients")
+        design: results.column("rounds", PlannedRun("small", design, 0), "failed_clients")
         for design in ("multinomial", "redraw", "renormalise")
     }
-    spread = Trial("small", "renormalise", 0)
+    spread = PlannedRun("small", "renormalise", 0)
     residual = results.column("rounds", spread, "residual")
     answered = results.column("rounds", spread, "distinct_clients")
     assert lost["multinomial"].sum() > 0

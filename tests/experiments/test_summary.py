@@ -24,7 +24,7 @@ from fedcohort.experiments.summary import (
     window_of,
 )
 from fedcohort.experiments.tables import SCHEMAS
-from fedcohort.experiments.units import Trial
+from fedcohort.experiments.units import PlannedRun
 from small_runs import SMALL, make_folder, small_run
 
 ROUNDS = 12
@@ -235,7 +235,7 @@ def test_a_run_of_one_seed_and_one_round_is_judged(tmp_path: Path) -> None:
     difference = summary.designs[1].difference
     assert difference is not None
     assert math.isinf(difference.high)
-    loss = results.column("rounds", Trial("small", "similarity", 3), "loss")
+    loss = results.column("rounds", PlannedRun("small", "similarity", 3), "loss")
     assert summary.designs[1].final_loss.tolist() == loss.tolist()
     assert summary.designs[0].rounds_needed.tolist() == [1.0]
 

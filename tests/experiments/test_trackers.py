@@ -19,7 +19,7 @@ from fedcohort.errors import FedcohortError, MissingExtraError
 from fedcohort.experiments import Observer, Results, RunFolder, execute, read_results
 from fedcohort.experiments.tables import COST
 from fedcohort.experiments.trackers import make_tracker, scalars
-from fedcohort.experiments.units import Trial
+from fedcohort.experiments.units import PlannedRun
 from fedcohort.simulation import Quality, Round
 from small_runs import SMALL, make_folder, write
 
@@ -31,8 +31,10 @@ TEXT = (
     .replace("lr = 0.1", "lr = [0.1, 0.2]")
     .replace('recipe = "similarity"', 'recipe = "similarity"\nlabel = "it\'s 50 %, a/b"')
 )
-TRIALS = [
-    Trial("small", design, seed) for seed in (0, 1) for design in ("multinomial", "it's 50 %, a/b")
+RUNS = [
+    PlannedRun("small", design, seed)
+    for seed in (0, 1)
+    for design in ("multinomial", "it's 50 %, a/b")
 ]
 Told = dict[str, list[tuple[int, float]]]
 
@@ -82,23 +84,23 @@ def follow(path: Path, tracker: str, observer: Observer | None = None) -> None:
         sink.close()
 
 
-def expected(results: Results, trial: Trial) -> Told:
+def expected(results: Results, planned: PlannedRun) -> Told:
     """Return what the tables say of a run, by name and round."""
     told: Told = {}
     names = ("distinct_clients", "distinct_classes", "loss", "accuracy", "squared_error", *COST)
-    for line in results.of("rounds", trial).to_pylist():
+    for line in results.of("rounds", planned).to_pylist():
         for name in names:
             if line[name] is not None:
                 told.setdefault(name, []).append((line["round"], line[name]))
     return told
 
 
-def of_tensorboard(path: Path, trial: Trial) -> Told:
+def of_tensorboard(path: Path, planned: PlannedRun) -> Told:
     module = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     (place,) = {
         file.parent
-        for file in (path / "tensorboard").rglob(f"seed-{trial.seed}/events*")
-        if file.parent.parent.name.startswith(trial.design[:2])
+        for file in (path / "tensorboard").rglob(f"seed-{planned.seed}/events*")
+        if file.parent.parent.name.startswith(planned.design[:2])
     }
     found = module.EventAccumulator(str(place), size_guidance={"scalars": 0})
     found.Reload()
@@ -108,14 +110,14 @@ def of_tensorboard(path: Path, trial: Trial) -> Told:
     }
 
 
-def of_mlflow(path: Path, trial: Trial) -> Told:
+def of_mlflow(path: Path, planned: PlannedRun) -> Told:
     client = mlflow().tracking.MlflowClient(f"sqlite:///{path / 'mlflow.db'}")
     (experiment,) = [e for e in client.search_experiments() if e.name == "small"]
     (found,) = [
         each
         for each in client.search_runs([experiment.experiment_id])
-        if each.info.run_name.endswith(f"seed-{trial.seed}")
-        and f"/{trial.design[:2]}" in each.info.run_name
+        if each.info.run_name.endswith(f"seed-{planned.seed}")
+        and f"/{planned.design[:2]}" in each.info.run_name
     ]
     return {
         name: sorted(
@@ -132,7 +134,7 @@ def mlflow() -> Any:
     return importlib.import_module("mlflow")
 
 
-READERS: dict[str, Callable[[Path, Trial], Told]] = {
+READERS: dict[str, Callable[[Path, PlannedRun], Told]] = {
     "tensorboard": of_tensorboard,
     "mlflow": of_mlflow,
 }
@@ -166,10 +168,10 @@ def test_a_tracker_is_told_what_the_tables_say(tracker: str, tmp_path: Path) -> 
     follow(path, tracker)
 
     results = read_results(path)
-    for trial in TRIALS:
-        wanted = expected(results, trial)
+    for planned in RUNS:
+        wanted = expected(results, planned)
         assert len(wanted) == 5 + len(COST)
-        assert equal(READERS[tracker](path, trial), wanted)
+        assert equal(READERS[tracker](path, planned), wanted)
 
 
 def next_second() -> None:
@@ -181,6 +183,7 @@ def next_second() -> None:
 
 # After a kill in the fourth round its checkpoint is written and the tracker has not been told;
 # after one in the sixth the tracker has been told more than the checkpoint knows.
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "rounds"), [(Stopping, 3), (Failing, 4), (Failing, 6)])
 def test_a_run_that_goes_on_tells_every_round_once(
     kind: Callable[[int], Observer],
@@ -198,8 +201,8 @@ def test_a_run_that_goes_on_tells_every_round_once(
     follow(path, tracker)
 
     results = read_results(path)
-    for trial in TRIALS:
-        assert equal(READERS[tracker](path, trial), expected(results, trial))
+    for planned in RUNS:
+        assert equal(READERS[tracker](path, planned), expected(results, planned))
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +223,7 @@ def test_the_command_takes_a_tracker(tmp_path: Path, capsys: pytest.CaptureFixtu
     again = run(capsys, "resume", path, "--tracker", "tensorboard")
 
     assert (result.code, again.code) == (0, 0)
-    loss = of_tensorboard(path, Trial("small", "multinomial", 0))["loss"]
+    loss = of_tensorboard(path, PlannedRun("small", "multinomial", 0))["loss"]
     assert [step for step, _ in loss] == [*range(6)]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.experiments import Experiment, read_experiment
-from fedcohort.experiments.units import LANES, Trial, Unit, judged_design, plan_units
+from fedcohort.experiments.units import MOST_CLIENTS, PlannedRun, Unit, baseline_of, plan_units
 from small_runs import SMALL, write
 
 RECIPES = ["multinomial", "size", "similarity", "target", "uniform"]
@@ -51,44 +51,44 @@ def of_runs(experiment: Experiment, device: str) -> list[Unit]:
     return [unit for unit in plan_units(experiment, device) if unit.candidate is None]
 
 
-@given(experiments(), st.sampled_from(sorted(LANES)))
+@given(experiments(), st.sampled_from(sorted(MOST_CLIENTS)))
 def test_every_run_is_in_one_unit_once(experiment: Experiment, device: str) -> None:
-    found = Counter(trial for unit in of_runs(experiment, device) for trial in unit.trials)
+    found = Counter(planned for unit in of_runs(experiment, device) for planned in unit.runs)
 
     assert found == Counter(
-        Trial(panel.label, entry.label, seed)
+        PlannedRun(panel.label, entry.label, seed)
         for panel in experiment.panels
         for entry in panel.design
         for seed in panel.seeds
     )
 
 
-@given(experiments(), st.sampled_from(sorted(LANES)))
+@given(experiments(), st.sampled_from(sorted(MOST_CLIENTS)))
 def test_all_designs_of_a_panel_and_seed_are_together(experiment: Experiment, device: str) -> None:
     places: dict[tuple[str, int], set[int]] = {}
     for unit in of_runs(experiment, device):
-        for trial in unit.trials:
-            places.setdefault((trial.panel, trial.seed), set()).add(unit.number)
+        for planned in unit.runs:
+            places.setdefault((planned.panel, planned.seed), set()).add(unit.number)
 
     assert {len(numbers) for numbers in places.values()} == {1}
 
 
-@given(experiments(), st.sampled_from(sorted(LANES)))
+@given(experiments(), st.sampled_from(sorted(MOST_CLIENTS)))
 def test_no_more_clients_train_together_than_the_device_takes(
     experiment: Experiment, device: str
 ) -> None:
     """One panel and seed cannot be divided, however many clients it has."""
     for unit in of_runs(experiment, device):
-        lanes = sum(experiment.panel(trial.panel).cohort_size for trial in unit.trials)
-        cells = {(trial.panel, trial.seed) for trial in unit.trials}
+        clients = sum(experiment.panel(planned.panel).cohort_size for planned in unit.runs)
+        places = {(planned.panel, planned.seed) for planned in unit.runs}
 
-        assert lanes <= LANES[device] or len(cells) == 1
+        assert clients <= MOST_CLIENTS[device] or len(places) == 1
 
 
-@given(experiments(), st.sampled_from(sorted(LANES)))
+@given(experiments(), st.sampled_from(sorted(MOST_CLIENTS)))
 def test_what_cannot_train_together_is_apart(experiment: Experiment, device: str) -> None:
     for unit in of_runs(experiment, device):
-        panels = [experiment.panel(label) for label in {trial.panel for trial in unit.trials}]
+        panels = [experiment.panel(label) for label in {planned.panel for planned in unit.runs}]
         first = panels[0]
 
         for panel in panels:
@@ -117,15 +117,15 @@ def test_panels_that_differ_in_how_they_train_are_apart(change: str, tmp_path: P
     assert len(units) == (2 if change else 1)
 
 
-@given(experiments(), st.sampled_from(sorted(LANES)))
+@given(experiments(), st.sampled_from(sorted(MOST_CLIENTS)))
 def test_neighbours_that_fit_are_not_kept_apart(experiment: Experiment, device: str) -> None:
     """Two units of one panel in a row are full: the next one's first seed did not fit."""
     units = of_runs(experiment, device)
     for unit, after in pairwise(units):
-        panel = experiment.panel(after.trials[0].panel)
-        if {trial.panel for trial in (*unit.trials, *after.trials)} == {panel.label}:
-            lanes = panel.cohort_size * (len(unit.trials) + len(panel.design))
-            assert lanes > LANES[device]
+        panel = experiment.panel(after.runs[0].panel)
+        if {planned.panel for planned in (*unit.runs, *after.runs)} == {panel.label}:
+            clients = panel.cohort_size * (len(unit.runs) + len(panel.design))
+            assert clients > MOST_CLIENTS[device]
 
 
 @given(experiments())
@@ -144,8 +144,8 @@ def test_grids_come_first_one_unit_for_every_candidate(tmp_path: Path) -> None:
 
     candidates = [unit.candidate for unit in units]
     assert candidates == [(0.1, 0.0), (0.1, 1.0), (0.2, 0.0), (0.2, 1.0), None]
-    judge = Trial("small", "multinomial", 5)
-    assert [unit.trials for unit in units[:4]] == [(judge,)] * 4
+    judge = PlannedRun("small", "multinomial", 5)
+    assert [unit.runs for unit in units[:4]] == [(judge,)] * 4
 
 
 def test_without_multinomial_the_first_design_is_the_judge(tmp_path: Path) -> None:
@@ -154,8 +154,8 @@ def test_without_multinomial_the_first_design_is_the_judge(tmp_path: Path) -> No
     last = f'{SMALL.replace("multinomial", "size")}[[design]]\nrecipe = "multinomial"\n'
     third = read_experiment(write(tmp_path, f'{last}label = "third"\n')).panels[0]
 
-    assert judged_design(first) == "size"
-    assert judged_design(third) == "third"
+    assert baseline_of(first) == "size"
+    assert baseline_of(third) == "third"
 
 
 def test_a_plain_multinomial_is_the_judge_rather_than_another(tmp_path: Path) -> None:
@@ -173,5 +173,5 @@ def test_a_plain_multinomial_is_the_judge_rather_than_another(tmp_path: Path) ->
     plain = f'{before}[[design]]\nrecipe = "multinomial"\n'
     last = read_experiment(write(tmp_path, plain)).panels[0]
 
-    assert judged_design(first) == "multinomial + difference"
-    assert judged_design(last) == "multinomial"
+    assert baseline_of(first) == "multinomial + difference"
+    assert baseline_of(last) == "multinomial"

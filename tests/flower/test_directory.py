@@ -249,7 +249,7 @@ def test_training_waits_for_the_nodes_that_the_inner_strategy_asks_for(
         pauses.append(seconds)
         grid.partitions = everyone
 
-    monkeypatch.setattr("fedcohort.flower.grid_view.time.sleep", pause)
+    monkeypatch.setattr("fedcohort.flower.inner_strategy.time.sleep", pause)
 
     one_round(CohortStrategy(FedAvg(min_available_nodes=6), SizeClustered(3), seed=0), grid)
 

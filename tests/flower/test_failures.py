@@ -29,7 +29,7 @@ from fedcohort import (
     SizeClustered,
     Uniform,
 )
-from fedcohort._failures import OnFailure
+from fedcohort._open_round import OnFailure
 from fedcohort.designs import SizeClusteredDesign
 from fedcohort.errors import SelectorError
 from fedcohort.flower import CohortStrategy
@@ -121,6 +121,7 @@ def test_the_law_of_redrawing_is_unbiased_given_who_can_be_reached(
     assert mean == [Fraction(n, within) if i in alive else 0 for i, n in enumerate(sizes)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [SizeClustered(4), Multinomial(4)], ids=repr)
 def test_redrawing_is_unbiased_given_who_can_be_reached(
     recipe: SizeClustered | Multinomial,
@@ -230,7 +231,7 @@ def test_over_selection_takes_the_first_answers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Two draws of four count; replies come one at a time, low node numbers first."""
-    monkeypatch.setattr("fedcohort.flower.grid_view.PAUSE", 0.0)
+    monkeypatch.setattr("fedcohort.flower.inner_strategy.PAUSE", 0.0)
     log = tmp_path / "selections.jsonl"
     strategy = CohortStrategy(
         FedAvg(fraction_evaluate=0.0), SizeClustered(2), seed=0, extra=2, log_file=log
@@ -255,7 +256,7 @@ def test_a_message_that_could_not_be_sent_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Flower's grid returns None in the place of its id."""
-    monkeypatch.setattr("fedcohort.flower.grid_view.PAUSE", 0.0)
+    monkeypatch.setattr("fedcohort.flower.inner_strategy.PAUSE", 0.0)
     grid = grid_of()
     push, pulls = grid.push_messages, []
 
@@ -416,7 +417,7 @@ def test_evaluation_does_not_wait_for_nodes_that_have_gone() -> None:
 
 
 def test_over_selection_does_not_count_broken_replies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedcohort.flower.grid_view.PAUSE", 0.0)
+    monkeypatch.setattr("fedcohort.flower.inner_strategy.PAUSE", 0.0)
     grid = grid_of(app=client_app(change=spoiled("nan")))
     strategy = CohortStrategy(FedAvg(fraction_evaluate=0.0), SizeClustered(1), seed=0, extra=5)
 

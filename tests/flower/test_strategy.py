@@ -313,6 +313,7 @@ def test_the_end_of_a_training_says_who_was_drawn(caplog: pytest.LogCaptureFixtu
     assert f"client 3: drawn {times} times, 4.7 expected" in caplog.text
 
 
+@pytest.mark.slow
 def test_frequencies_agree_with_the_importances() -> None:
     """Ten thousand rounds, false alarm 1e-6: the counts' covariance is m^2 times the weights'."""
     rounds = 10_000

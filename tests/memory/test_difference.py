@@ -363,11 +363,11 @@ def test_an_empty_cohort_moves_by_what_is_expected_of_all() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"shrink": 1.5}, "shrink must be from 0 to 1; got 1.5. 1 trusts the memory, 0 ignores it"),
-        ({"shrink": -0.1}, "shrink must be from 0 to 1; got -0.1"),
-        ({"shrink": math.nan}, "shrink must be from 0 to 1; got nan"),
-        ({"shrink": "1"}, "shrink must be from 0 to 1; got '1'"),
-        ({"shrink": True}, "shrink must be from 0 to 1; got True"),
+        ({"shrink": 1.5}, "shrink must be a number from 0 to 1; got 1.5"),
+        ({"shrink": -0.1}, "shrink must be a number from 0 to 1; got -0.1"),
+        ({"shrink": math.nan}, "shrink must be a number from 0 to 1; got nan"),
+        ({"shrink": "1"}, "shrink must be a number from 0 to 1; got '1'"),
+        ({"shrink": True}, "shrink must be a number from 0 to 1; got True"),
         ({"clusters": 0}, "clusters must be a whole number from 1 to 10.9, or None; got 0"),
         ({"clusters": 2.0}, "clusters must be a whole number from 1 to 10.9, or None; got 2.0"),
         ({"clusters": True}, "clusters must be a whole number from 1 to 10.9, or None; got True"),

@@ -226,7 +226,7 @@ def test_a_state_with_nan_says_where() -> None:
 def test_a_memory_that_cannot_be_is_refused(arguments: tuple[int, ...]) -> None:
     n_clients, dimension, *sketch = arguments
     with pytest.raises(
-        MemoryOfUpdatesError, match=r"do not fit into memory|must be a whole number"
+        MemoryOfUpdatesError, match=r"do not fit into memory|must be a (whole number|64-bit)"
     ):
         UpdateMemory(n_clients, dimension, sketch=sketch[0] if sketch else None)
 

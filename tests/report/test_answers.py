@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
-from fedcohort.experiments import Results, Setting
+from fedcohort.experiments import Panel, Results
 from fedcohort.experiments.summary import DesignSummary, PanelSummary, interval
 from fedcohort.report.answers import (
     panel_sentences,
@@ -44,7 +44,7 @@ def design(
 
 def sentences(designs: list[DesignSummary], *, rounds: int = 100, window: int = 25) -> list[str]:
     n_seeds = len(designs[0].final_loss)
-    setting = Setting.model_validate(
+    setting = Panel.model_validate(
         {
             "label": "p",
             "rounds": 100,

@@ -198,6 +198,7 @@ def test_controls_work_from_the_keyboard(two: Opened) -> None:
     assert labelled
 
 
+@pytest.mark.slow
 def test_dark_and_light_differ_in_page_and_plots_and_both_are_readable(
     browser: Any, two_file: Path
 ) -> None:
@@ -227,6 +228,7 @@ def test_dark_and_light_differ_in_page_and_plots_and_both_are_readable(
     assert looks["dark, switched"] == looks["light"]
 
 
+@pytest.mark.slow
 def test_a_phone_scrolls_down_only(browser: Any, all_file: Path) -> None:
     phone = Opened(
         browser, all_file, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True
@@ -244,6 +246,7 @@ def test_a_phone_scrolls_down_only(browser: Any, all_file: Path) -> None:
     phone.context.close()
 
 
+@pytest.mark.slow
 def test_every_run_shows_what_it_has_and_hostile_labels_are_only_text(
     browser: Any, all_file: Path, one_seed: Results
 ) -> None:

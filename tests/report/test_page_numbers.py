@@ -14,8 +14,8 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.experiments import Results, read_results
 from fedcohort.experiments.summary import Curve
-from fedcohort.experiments.tables import write_csv
-from fedcohort.experiments.units import Trial
+from fedcohort.experiments.tables import write_table
+from fedcohort.experiments.units import PlannedRun
 from fedcohort.report.client_plots import (
     _groups,
     cluster_map,
@@ -28,7 +28,7 @@ from fedcohort.report.client_plots import (
 )
 from fedcohort.report.panel_data import Band, _needed, band, panel_data
 
-SIMILARITY = Trial("alpha = 0.01", "similarity", 0)
+SIMILARITY = PlannedRun("alpha = 0.01", "similarity", 0)
 
 
 def test_a_band_spans_the_seeds() -> None:
@@ -81,7 +81,7 @@ def test_observed_inclusion_and_weight_variance_equal_plain_loops(two_panels: Re
     variances: dict[int, list[float]] = {20: [], 40: []}
     for seed in (0, 1):
         sizes = two_panels.class_counts(panel.label, seed).sum(axis=1)
-        lines = two_panels.of("cohorts", Trial(panel.label, "size", seed)).to_pylist()
+        lines = two_panels.of("cohorts", PlannedRun(panel.label, "size", seed)).to_pylist()
         for client, size in enumerate(sizes):
             weights = [0.0] * 12
             for line in lines:
@@ -211,7 +211,9 @@ def test_the_loss_stands_against_what_was_spent_until_then(two_panels: Results) 
     rolling = found["curves"]["loss"]["rolling"]
     assert set(found["costs"]) == {"bytes", "client_seconds", "simulated_seconds"}
     for name, unit in (("client_seconds", 3600), ("simulated_seconds", 3600)):
-        each = [two_panels.column("rounds", Trial(panel.label, "size", s), name) for s in (0, 1)]
+        each = [
+            two_panels.column("rounds", PlannedRun(panel.label, "size", s), name) for s in (0, 1)
+        ]
         spent = np.cumsum(np.mean(each, axis=0)) / unit
         assert found["costs"][name]["mean"] == rolling["mean"]
         assert found["costs"][name]["x"] == pytest.approx(spent.tolist(), rel=1e-4)
@@ -222,10 +224,10 @@ def test_training_time_is_shared_by_the_runs_that_train_together(two_panels: Res
 
     totals = []
     for seed in (0, 1):
-        trial = Trial("alpha = 0.01", "size", seed)
-        unit = next(unit for unit in two_panels.folder.units if trial in unit.trials)
-        seconds = two_panels.column("rounds", trial, "train_seconds")
-        totals.append(seconds.mean() / len(unit.trials))
+        planned = PlannedRun("alpha = 0.01", "size", seed)
+        unit = next(unit for unit in two_panels.folder.units if planned in unit.runs)
+        seconds = two_panels.column("rounds", planned, "train_seconds")
+        totals.append(seconds.mean() / len(unit.runs))
     assert content["designs"][1]["seconds"]["train_seconds"] == pytest.approx(
         np.mean(totals), rel=1e-4
     )
@@ -267,10 +269,10 @@ def test_a_design_without_a_formula_shows_what_was_drawn_but_no_expectation(
 ) -> None:
     results = read_results(make_run("formula", NO_FORMULA))
     (panel,) = results.folder.experiment.panels
-    table = results.of("rounds", Trial(panel.label, "balanced", 0))
+    table = results.of("rounds", PlannedRun(panel.label, "balanced", 0))
 
     content = panel_data(results, panel, most_points=100)
-    write_csv(tmp_path / "rounds.csv", table)
+    write_table(tmp_path / "rounds.csv", table)
 
     multinomial, balanced = (each["error"] for each in content["designs"])
     assert multinomial["x"] == balanced["x"] == [1, 3]

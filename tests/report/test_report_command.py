@@ -137,7 +137,7 @@ def test_what_is_no_run_folder_is_one_sentence(tmp_path: Path, capsys: Capture) 
 def test_a_page_that_cannot_be_written_is_one_sentence(folder: Path, capsys: Capture) -> None:
     nowhere = folder / "run.json" / "report.html"
 
-    assert refused(run(capsys, "report", folder, "--out", nowhere), "cannot be written")
+    assert refused(run(capsys, "report", folder, "--out", nowhere), "cannot be made")
 
 
 def test_a_missing_extra_is_one_sentence(

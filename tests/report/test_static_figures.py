@@ -17,7 +17,7 @@ from matplotlib.colors import to_hex
 
 from fedcohort.errors import InputError
 from fedcohort.experiments import Results
-from fedcohort.experiments.units import Trial
+from fedcohort.experiments.units import PlannedRun
 from fedcohort.report.colours import (
     CLASSES,
     DESIGNS,
@@ -50,7 +50,9 @@ def test_the_loss_is_a_rolling_mean_over_seeds_in_the_designs_colour(two_panels:
     axes = static_figures(two_panels)["loss"].axes[0]
 
     line = axes.lines[1]
-    runs = [two_panels.column("rounds", Trial("alpha = 0.01", "size", s), "loss") for s in (0, 1)]
+    runs = [
+        two_panels.column("rounds", PlannedRun("alpha = 0.01", "size", s), "loss") for s in (0, 1)
+    ]
     expected = np.mean([run[-3:].mean() for run in runs])
     assert np.asarray(line.get_ydata())[-1] == pytest.approx(expected)
     assert np.asarray(line.get_xdata()).tolist() == list(range(1, 13))
@@ -62,8 +64,8 @@ def test_raw_curves_have_a_row_per_panel(two_panels: Results) -> None:
     axes = static_figures(two_panels)["curves"].axes
 
     assert [each.get_ylabel() for each in axes] == ["training loss", "test accuracy"] * 2
-    loss = two_panels.column("rounds", Trial("alpha = 10", "size", 0), "loss")
-    other = two_panels.column("rounds", Trial("alpha = 10", "size", 1), "loss")
+    loss = two_panels.column("rounds", PlannedRun("alpha = 10", "size", 0), "loss")
+    other = two_panels.column("rounds", PlannedRun("alpha = 10", "size", 1), "loss")
     drawn = np.asarray(axes[2].lines[1].get_ydata())
     assert drawn.tolist() == pytest.approx(((loss + other) / 2).tolist())
 
@@ -81,7 +83,7 @@ def test_costs_are_loss_against_what_was_spent(two_panels: Results) -> None:
     assert len(axes) == 8
     losses = [np.asarray(each.lines[1].get_ydata()).tolist() for each in axes[:4]]
     assert losses == [losses[0]] * 4
-    runs = [Trial("alpha = 0.01", "size", seed) for seed in (0, 1)]
+    runs = [PlannedRun("alpha = 0.01", "size", seed) for seed in (0, 1)]
     down, up = (
         np.mean([two_panels.column("rounds", run, name) for run in runs], axis=0)
         for name in ("bytes_down", "bytes_up")
@@ -110,6 +112,7 @@ def test_one_seed_has_no_band_and_a_hostile_label_is_in_the_legend(one_seed: Res
     assert texts[1] == "similarity"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
 def test_drawing_again_gives_the_same_bytes(kind: str, one_seed: Results, tmp_path: Path) -> None:
     first = save_figures(one_seed, tmp_path / "first", kind)
@@ -128,7 +131,7 @@ def test_other_kinds_and_folders_that_cannot_be_made_are_refused(
         save_figures(partition, tmp_path, "gif")
 
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"cannot be made \(.*\)\. Choose another place"):
+    with pytest.raises(InputError, match=r"cannot be made \(.*\)\. Choose another path"):
         save_figures(partition, tmp_path / "file" / "figures", "png")
 
 

@@ -10,8 +10,7 @@ from scipy.stats import norm
 
 from fedcohort import Population
 from fedcohort.designs import MultinomialDesign, TournamentDesign
-from fedcohort.similarity import bisected
-from fedcohort.similarity import trees as bisecting
+from fedcohort.similarity import bisected, grouping
 from fedcohort.synthetic import clustered_updates, dirichlet_updates, unbalanced_sizes
 from fedcohort.testing import FALSE_ALARM
 from populations import rng
@@ -117,7 +116,7 @@ def test_heavy_points_decide_where_to_split() -> None:
 
 
 def test_centres_found_on_a_sample_serve_all_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bisecting, "SAMPLE", 64)
+    monkeypatch.setattr(grouping, "SAMPLE", 64)
     kinds = rng(1).integers(4, size=2000)
     points = (np.eye(4)[kinds] + 0.05 * rng(2).normal(size=(2000, 4))).astype(np.float32)
 

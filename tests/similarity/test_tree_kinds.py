@@ -9,8 +9,8 @@ import pytest
 from scipy.cluster.hierarchy import linkage as scipy_linkage
 
 from fedcohort.errors import MissingExtraError
-from fedcohort.similarity import MergeTree, arccos, cut_tree, similarity_tree, tree_kinds
-from fedcohort.similarity.tree_kinds import centred_points, unit_vectors
+from fedcohort.similarity import MergeTree, arccos, cut_tree, measures, similarity_tree, trees
+from fedcohort.similarity.measures import centred_points, unit_vectors
 from populations import rng
 from trees import is_tree, partition
 
@@ -22,8 +22,8 @@ def tree_of(n: int, **options: Any) -> Any:
 
 @pytest.fixture
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_kinds, "AUTO_EXACT", 10)
-    monkeypatch.setattr(tree_kinds, "AUTO_VECTOR", 20)
+    monkeypatch.setattr(trees, "AUTO_EXACT", 10)
+    monkeypatch.setattr(trees, "AUTO_VECTOR", 20)
 
 
 @pytest.mark.usefixtures("small_limits")
@@ -176,7 +176,7 @@ def test_centred_points_are_taken_block_by_block(monkeypatch: pytest.MonkeyPatch
     updates = rng(5).normal(size=(40, 3))
     whole = centred_points(updates)
 
-    monkeypatch.setattr(tree_kinds, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(measures, "BLOCK_ROWS", 7)
 
     assert (centred_points(updates) == whole).all()
 

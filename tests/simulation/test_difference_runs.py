@@ -245,7 +245,7 @@ def test_an_interrupted_round_can_be_played_again(monkeypatch: pytest.MonkeyPatc
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(broken._servers[1]._evaluator, "quality", interrupted)
+        patch.setattr(broken._live[1]._evaluator, "quality", interrupted)
         with pytest.raises(KeyboardInterrupt):
             broken.run(3)
     broken.run(3)

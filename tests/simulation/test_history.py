@@ -245,7 +245,7 @@ def test_the_bar_goes_away_after_an_error(monkeypatch: pytest.MonkeyPatch) -> No
     def broken(*_: object, last: bool) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(simulation, "_round", broken)
+    monkeypatch.setattr(simulation, "_play", broken)
     with pytest.raises(KeyboardInterrupt):
         simulation.run(1)
 

@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 import torch
 
 from fedcohort import Multinomial, Recipe, Selector, SizeClustered, Uniform
-from fedcohort._failures import OnFailure
+from fedcohort._open_round import OnFailure
 from fedcohort.errors import SelectorError, SimulationError
 from fedcohort.simulation import (
     Devices,
@@ -26,7 +26,7 @@ from fedcohort.simulation import (
     mlp,
     one_class_shards,
 )
-from fedcohort.simulation.engine.local_trainer import LocalTrainer
+from fedcohort.simulation.engine.local_training import LocalTrainer
 from fedcohort.streams import Stream, stream
 from populations import rng
 

@@ -26,8 +26,7 @@ from fedcohort.simulation import (
     load_dataset,
     mlp,
 )
-from fedcohort.simulation.engine.local_trainer import LocalTrainer
-from fedcohort.simulation.engine.local_training import Lane
+from fedcohort.simulation.engine.local_training import Lane, LocalTrainer
 from fedcohort.simulation.engine.models import flat_parameters, make_model
 from fedcohort.streams import Stream, stream
 from scripted_recipes import Asking, Scripted
@@ -282,7 +281,7 @@ def test_an_interrupted_round_with_signals_can_be_played_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(broken._servers[0]._evaluator, "quality", interrupted)
+        patch.setattr(broken._live[0]._evaluator, "quality", interrupted)
         with pytest.raises(KeyboardInterrupt):
             broken.run(2)
     broken.run(2)

@@ -10,24 +10,14 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from docstring_entries import as_markdown, entries
-from fedcohort.experiments.data_settings import (
-    DeviceFile,
-    Dirichlet,
-    DirichletDisjoint,
-    EqualDevices,
-    GeneratedDevices,
-    Iid,
-    Natural,
-    OneClass,
-)
+from fedcohort.experiments.data_settings import GeneratedDevices
 from fedcohort.experiments.settings import (
-    Cnn,
+    KINDS,
     DesignEntry,
     Experiment,
-    Mlp,
     OwnModel,
+    Panel,
     Server,
-    Setting,
     Training,
 )
 from fedcohort.memory import Difference
@@ -35,11 +25,11 @@ from fedcohort.simulation import Devices, LocalTraining, Options
 
 #: The tables of a file, and what each can be.
 TABLES: dict[str, tuple[type[BaseModel], ...]] = {
-    "[data]": (OneClass, Dirichlet, DirichletDisjoint, Iid, Natural),
-    "[model]": (Mlp, Cnn, OwnModel),
+    "[data]": tuple(KINDS["data"][1].values()),
+    "[model]": (*KINDS["model"][1].values(), OwnModel),
     "[training]": (Training,),
     "[server]": (Server,),
-    "[devices]": (EqualDevices, GeneratedDevices, DeviceFile),
+    "[devices]": tuple(KINDS["devices"][1].values()),
     "[[design]]": (DesignEntry,),
 }
 #: Keys that are described where the simulator has them.
@@ -54,7 +44,7 @@ ELSEWHERE: Mapping[type[BaseModel], object] = {
 def settings() -> str:
     """Return a section for every table of a file."""
     tables = tuple(title.strip("[]") for title in TABLES)
-    top = [*_rows(Experiment, leave_out=("name", "panels")), *_rows(Setting, leave_out=tables)]
+    top = [*_rows(Experiment, leave_out=("name", "panels")), *_rows(Panel, leave_out=tables)]
     parts = ["## The top of the file", "\n".join([*_head(), *top])]
     for title, models in TABLES.items():
         parts.append(f"## `{title}`")

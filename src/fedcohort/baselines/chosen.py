@@ -1,4 +1,4 @@
-"""Designs that leave nothing to chance once built, and candidates that are asked first."""
+"""Designs with one fixed cohort once built, and the candidates that are asked first."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,14 +11,14 @@ from fedcohort.streams import draw_subsets
 
 
 class ChosenDesign(Design):
-    r"""Draw the same clients every time: what chance there is lies in how they were chosen.
+    r"""Draw the same clients every time; only the choice of these clients may be random.
 
-    The weights do not vary, so that the bias is :math:`w - p` and V is its square,
-    :math:`\|\sum_i (w_i - p_i) \Delta_i\|^2`. How a *scheme* that chooses anew in every round is
-    biased, :func:`~fedcohort.diagnostics.estimated_bias` measures.
+    The weights do not vary. The bias is :math:`w - p`, and V is
+    :math:`\|\sum_i (w_i - p_i) \Delta_i\|^2`. A recipe chooses anew in every round:
+    :func:`~fedcohort.diagnostics.estimated_bias` measures its bias over many rounds.
 
-    A final class calls ``_choose`` at the end of its ``__init__``. Nobody may be chosen: the
-    cohort is then empty, and the model stays as it is.
+    A final class calls ``_choose`` at the end of its ``__init__``. If nobody is chosen, the cohort
+    is empty and the model stays as it is.
     """
 
     unbiased = False

@@ -21,10 +21,10 @@ class CohortMeanDesign(ChosenDesign):
     so that weights always sum to 1. This is what FedAvg does in Flower and in most frameworks,
     where the server does not know the sizes of clients that it did not ask.
 
-    Biased, unless all sizes are equal: a large client raises the sum that it is divided by, so
-    that on average it weighs less than its importance (with one draw all weigh :math:`1/n`). The
-    bias shrinks as m grows and is 0 for m = n. How large it is,
-    :func:`~fedcohort.diagnostics.estimated_bias` measures; a built design is one cohort.
+    Biased, unless all sizes are equal: a large client raises the sum that its size is divided by.
+    On average it weighs less than its importance (with one draw all weigh :math:`1/n`). The bias
+    shrinks as m grows and is 0 for m = n. A built design is one cohort:
+    :func:`~fedcohort.diagnostics.estimated_bias` measures the bias over many.
 
     Needs the sizes of drawn clients only. Building takes O(n).
 

@@ -27,16 +27,16 @@ from fedcohort.population import Population
 class DeadlineDesign(ChosenDesign):
     """Average the candidates that end within ``deadline`` seconds, the fastest ``cohort_size``.
 
-    FedCS asks random candidates for their resources, and adds to the cohort, one by one, the
-    client that delays the round least, while the round stays within the deadline. Here a client's
-    duration is one number and does not depend on who else takes part, so that the greedy choice is
-    the fastest first. Left out is FedCS's schedule of one shared radio channel, where uploads
-    follow each other and a client trains while others upload. FedCS takes everyone who fits; here
-    m is the most, and without a deadline the m fastest candidates are taken.
+    FedCS asks random candidates for their resources. One by one it adds the client that delays the
+    round least to the cohort, while the round stays within the deadline. Here a client's duration
+    is one number that does not depend on who else takes part: the greedy choice is the fastest
+    first. FedCS also schedules one shared radio channel, where uploads follow each other and a
+    client trains while others upload; this design does not. FedCS takes everyone who fits; here m
+    is the most, and without a deadline the m fastest candidates are taken.
 
-    Biased toward fast clients; but only those among the candidates compete, so that slow ones
-    are drawn when the others are slower. Clients are averaged with equal weight. Where fewer than
-    m are in time, the cohort is those; where nobody is, it is empty and the model stays.
+    Biased toward fast clients, but only candidates compete: a slow client is drawn when the other
+    candidates are slower. Clients are averaged with equal weight. If fewer than m are in time,
+    they are the cohort. If nobody is, the cohort is empty and the model stays as it is.
 
     Needs the signal ``duration`` of the candidates.
 

@@ -17,14 +17,13 @@ from fedcohort.population import Population
 class FirstRespondersDesign(ChosenDesign):
     """Send the model to all clients, and average the first ``cohort_size`` that answer.
 
-    The cohort is there as soon as it can be: at the duration of its slowest member. Biased toward
-    fast clients, as badly as can be: where durations do not change from round to round, the slow
-    ones never count, and all clients work in vain but m. Clients are averaged with equal weight,
-    whatever their size. Production systems ask somewhat more clients than they need, to the same
-    effect in proportion.
+    No cohort of m clients is complete sooner. Strongly biased toward fast clients: if durations
+    stay the same from round to round, slow clients never count, and all but m clients work in
+    vain. Clients are averaged with equal weight, whatever their size. Production systems ask
+    somewhat more clients than they need; that has a smaller bias of the same kind.
 
-    A client whose duration is NaN does not answer. Where fewer than m answer, the cohort is
-    those; where nobody does, it is empty and the model stays as it is.
+    A client with the duration NaN does not answer. If fewer than m clients answer, they are the
+    cohort. If nobody answers, the cohort is empty and the model stays as it is.
 
     Needs the signal ``duration`` of all clients.
 

@@ -25,13 +25,13 @@ class PowerOfChoiceDesign(ChosenDesign):
     """Average the ``cohort_size`` candidates with the largest loss of the current model.
 
     Candidates are drawn by importance without replacement, and evaluate the model on their own
-    samples. Biased toward clients with large losses, the more so the more candidates there are;
-    with m candidates nothing is left of the choice, and of the bias only that of drawing without
-    replacement and averaging with equal weight. The published variants that estimate the loss from
-    a batch, or remember it, differ in what the signal holds, not here.
+    samples. Biased toward clients with large losses, and more so with more candidates. With m
+    candidates there is no choice; drawing without replacement and equal weights still bias. For
+    the published variants, which estimate the loss from a batch or remember it, pass another
+    signal.
 
-    Where fewer than m candidates answered, the cohort is those; where nobody did, it is empty and
-    the model stays as it is.
+    If fewer than m candidates answer, they are the cohort. If nobody answers, the cohort is empty
+    and the model stays as it is.
 
     Needs the signal ``loss`` of the candidates: they receive the model and evaluate it.
 

@@ -3,90 +3,32 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from rich import box
+import typer
+from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
+from fedcohort._comparison_table import Row
 from fedcohort._extras import import_extra
-from fedcohort._figures import save_figure
-from fedcohort.cli.options import plain_console
+from fedcohort._figures import check_figure_path, save_figure
+from fedcohort.cli.client_files import Federation, read_federation, read_updates
+from fedcohort.cli.options import AsJson, Plot, Seed, plain_console, plain_table, some_designs
+from fedcohort.comparison import Comparison
+from fedcohort.comparison import compare as compare_designs
+from fedcohort.designs import AutoDesign
+from fedcohort.designs.catalogue import named_recipe
 from fedcohort.errors import InputError
 
 if TYPE_CHECKING:
     from fedcohort.experiments.summary import Price
 
-import sys
-from collections.abc import Iterable
-from typing import Annotated
-
-import typer
-from rich.console import Console
-from rich.progress import track
-
-from fedcohort._comparison_table import Row
-from fedcohort._figures import check_figure_path
-from fedcohort.cli.client_files import Federation, read_federation, read_updates
-from fedcohort.cli.options import AsJson, Plot, Seed, some_designs
-from fedcohort.comparison import Comparison
-from fedcohort.comparison import compare as compare_designs
-from fedcohort.designs import AutoDesign
-from fedcohort.designs.catalogue import named_recipe
-
 HEADINGS = ("final\nloss", "\nrounds", "mega-\nbytes", "client\nhours", "simulated\nhours")
-
-
-def compare_run(folder: Path, *, as_json: bool, plot: Path | None) -> None:
-    """Print what each design of a run folder paid to reach the baseline's final loss."""
-    import_extra("pyarrow", extra="sim", owner="compare")
-    from fedcohort.experiments import read_results
-    from fedcohort.experiments.summary import prices
-
-    results = read_results(folder)
-    found = [(panel.label, prices(results, panel)) for panel in results.folder.experiment.panels]
-    known = [(label, *price) for label, price in found if price is not None]
-    if not known:
-        raise InputError(f"compare: {folder} has no rounds yet. Run the experiment first.")
-    if plot is not None:
-        import_extra("matplotlib.figure", extra="report", owner="compare --plot")
-        from fedcohort.report.figures import static_figures
-
-        figures = static_figures(results)
-        if "costs" not in figures:
-            raise InputError(
-                f"compare: {folder} was written before costs were counted. Run it again."
-            )
-        save_figure(figures["costs"], plot)
-    if as_json:
-        content = [
-            {"panel": label, "level": level, "designs": [asdict(price) for price in each]}
-            for label, level, each in known
-        ]
-        print(json.dumps(content, indent=2))
-        return
-    console = plain_console()
-    for label, level, each in known:
-        console.print(f"{label}: what it takes until the rolling loss is at most {level:.4g}\n")
-        console.print(_table(each))
-    console.print(
-        "\nmeans over the seeds that get there; in brackets how many, where not all do\n"
-        "client hours: simulated computing of all clients that trained or looked at their samples"
-    )
-
-
-def _table(each: list[Price]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("\ndesign", overflow="fold", min_width=15)
-    for heading in HEADINGS:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for price in each:
-        part = "" if price.n_reached in (0, price.n_seeds) else f" ({price.n_reached})"
-        rounds = "never" if price.rounds is None else f"{price.rounds:.0f}{part}"
-        costs = ("-" if cost is None else f"{cost:.3g}" for cost in price.costs.values())
-        table.add_row(price.design, f"{price.final_loss:.3f}", rounds, *costs)
-    return table
 
 
 def compare(
@@ -153,7 +95,7 @@ def compare(
                 "compare: a run folder needs no --cohort-size, --designs or --updates; got some. "
                 "Drop them."
             )
-        compare_run(Path(sizes), as_json=as_json, plot=plot)
+        _compare_run(Path(sizes), as_json=as_json, plot=plot)
         return
     if cohort_size is None:
         raise InputError(
@@ -176,6 +118,54 @@ def compare(
         print(note, file=sys.stderr)
     for name, reason in found.left_out.items():
         print(f"left out: {name}: {reason}", file=sys.stderr)
+
+
+def _compare_run(folder: Path, *, as_json: bool, plot: Path | None) -> None:
+    """Print what each design of a run folder paid to reach the baseline's final loss."""
+    import_extra("pyarrow", extra="sim", owner="compare")
+    from fedcohort.experiments import read_results
+    from fedcohort.experiments.summary import prices
+
+    results = read_results(folder)
+    found = [(panel.label, prices(results, panel)) for panel in results.folder.experiment.panels]
+    known = [(label, *price) for label, price in found if price is not None]
+    if not known:
+        raise InputError(f"compare: {folder} has no rounds yet. Run the experiment first.")
+    if plot is not None:
+        import_extra("matplotlib.figure", extra="report", owner="compare --plot")
+        from fedcohort.report.figures import static_figures
+
+        figures = static_figures(results)
+        if "costs" not in figures:
+            raise InputError(
+                f"compare: {folder} was written before costs were counted. Run it again."
+            )
+        save_figure(figures["costs"], plot)
+    if as_json:
+        content = [
+            {"panel": label, "level": level, "designs": [asdict(price) for price in each]}
+            for label, level, each in known
+        ]
+        print(json.dumps(content, indent=2))
+        return
+    console = plain_console()
+    for label, level, each in known:
+        console.print(f"{label}: what it takes until the rolling loss is at most {level:.4g}\n")
+        console.print(_table(each))
+    console.print(
+        "\nmeans over the seeds that get there; in brackets how many, where not all do\n"
+        "client hours: simulated computing of all clients that trained or looked at their samples"
+    )
+
+
+def _table(each: list[Price]) -> Table:
+    table = plain_table("\ndesign", *HEADINGS, min_width=15)
+    for price in each:
+        part = "" if price.n_reached in (0, price.n_seeds) else f" ({price.n_reached})"
+        rounds = "never" if price.rounds is None else f"{price.rounds:.0f}{part}"
+        costs = ("-" if cost is None else f"{cost:.3g}" for cost in price.costs.values())
+        table.add_row(price.design, f"{price.final_loss:.3f}", rounds, *costs)
+    return table
 
 
 def _names(designs: str, cohort_size: int, federation: Federation) -> list[str]:

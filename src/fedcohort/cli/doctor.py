@@ -11,12 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from fedcohort._version import __version__
-from fedcohort.cli.options import AsJson, plain_console
+from fedcohort.cli.options import AsJson, plain_console, plain_table
 
 #: A requirement as the package's metadata has it: a name, the oldest release that will do, and
 #: the extra that brings it.
@@ -132,9 +131,7 @@ def _numbers(release: str) -> list[int]:
 
 
 def _table(packages: list[Package]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for heading in ("package", "version", "extra", "for"):
-        table.add_column(heading)
+    table = plain_table("package", "version", "extra", "for", left=("version", "extra", "for"))
     for package in packages:
         state = ", ".join(filter(None, (package.version, package.problem)))
         purpose = PURPOSES.get(package.extra, "")

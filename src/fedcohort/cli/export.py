@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fedcohort._whole_file import make_folder
 from fedcohort.cli.options import RunDir
 from fedcohort.errors import InputError
 
@@ -31,23 +32,17 @@ def export(
     All panels, designs and seeds together: rounds, cohorts, rows, laws, trees, federations.
     """
     from fedcohort.experiments import read_results
-    from fedcohort.experiments.tables import write_csv, write_table
+    from fedcohort.experiments.tables import write_table
 
     if as_csv == as_parquet:
         raise InputError("export: needs --csv or --parquet, one of them.")
     results = read_results(folder)
     target = folder / "export" if out is None else out
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError(
-            f"export: {target} cannot be written ({reason}). Choose another folder with --out."
-        ) from error
+    make_folder(target)
     tables = {**results.tables, "federations": results.federations}
     if results.devices.num_rows:
         tables["devices"] = results.devices
     for name, table in tables.items():
         path = target / f"{name}.{'csv' if as_csv else 'parquet'}"
-        (write_csv if as_csv else write_table)(path, table)
+        write_table(path, table)
         print(f"{path}: {table.num_rows} lines")

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
+from rich.table import Table
 
 from fedcohort.designs import RECIPES
 from fedcohort.errors import InputError
@@ -24,9 +26,16 @@ def fresh_folder(name: str) -> Path:
     return next(path for path in candidates if not path.exists())
 
 
+def run_paths(folder: Path) -> list[Path]:
+    """Return the run folders in a folder, or the folder itself if it is one."""
+    if (folder / "run.json").exists():
+        return [folder]
+    return sorted(path.parent for path in folder.glob("*/run.json"))
+
+
 def latest_run() -> Path:
     """Return the run under ``./runs`` that was begun last."""
-    begun = {path.parent: _created(path) for path in RUNS.glob("*/run.json")}
+    begun = {path: _created(path / "run.json") for path in run_paths(RUNS)}
     if not begun:
         raise InputError(
             f"report: needs a run; there is none under ./{RUNS}. Name a run folder, or make one "
@@ -64,8 +73,7 @@ a_design, some_designs = one_of(RECIPES), some_of(RECIPES)
 
 def a_run_folder(incomplete: str) -> list[str]:
     """Offer the runs under ``./runs``; where none fits, the folders that do."""
-    runs = sorted(str(path.parent) for path in RUNS.glob("*/run.json"))
-    fitting = [run for run in runs if run.startswith(incomplete)]
+    fitting = [str(path) for path in run_paths(RUNS) if str(path).startswith(incomplete)]
     if fitting:
         return fitting
     typed = Path(incomplete)
@@ -125,6 +133,24 @@ def plain_console() -> Console:
     """Return a console without markup, emoji codes and colours of numbers, 80 columns or wider."""
     width = max(COLUMNS, shutil.get_terminal_size((COLUMNS, 24)).columns)
     return Console(markup=False, emoji=False, highlight=False, width=width)
+
+
+def plain_table(*headings: str, left: tuple[str, ...] = (), min_width: int = 0) -> Table:
+    """Return a table without frame: the first column and those in ``left`` are aligned left.
+
+    Only the first column may fold, down to ``min_width``; without one, all may.
+    """
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for place, heading in enumerate(headings):
+        is_left = place == 0 or heading in left
+        table.add_column(
+            heading,
+            justify="left" if is_left else "right",
+            overflow="fold" if min_width and place == 0 else "ellipsis",
+            min_width=min_width if place == 0 else None,
+            no_wrap=bool(min_width) and place > 0,
+        )
+    return table
 
 
 Sizes = Annotated[

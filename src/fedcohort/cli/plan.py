@@ -8,14 +8,21 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from rich import box
 from rich.table import Table
 
 from fedcohort._comparison_table import first_design, note_on
 from fedcohort._figures import check_figure_path, save_figure
 from fedcohort._whole_file import replace_whole
 from fedcohort.cli.client_files import read_federation
-from fedcohort.cli.options import CohortSize, Plot, Seed, Sizes, a_design, plain_console
+from fedcohort.cli.options import (
+    CohortSize,
+    Plot,
+    Seed,
+    Sizes,
+    a_design,
+    plain_console,
+    plain_table,
+)
 from fedcohort.designs import Design, RowDesign
 from fedcohort.designs.catalogue import named_recipe
 from fedcohort.errors import InputError
@@ -83,7 +90,8 @@ def plan(
 
 
 def _distributions(design: RowDesign, rows: int) -> Table:
-    table = _table("distribution", "clients", "members and their chances in it")
+    chances = "members and their chances in it"
+    table = plain_table("distribution", "clients", chances, left=(chances,))
     for k in _some(design.cohort_size, rows):
         if k is None:
             table.add_row("...", "", "")
@@ -96,7 +104,7 @@ def _distributions(design: RowDesign, rows: int) -> Table:
 
 
 def _clients(design: Design, rows: int) -> Table:
-    table = _table("client", "size", "expected draws", "chance to be drawn", "most draws")
+    table = plain_table("client", "size", "expected draws", "chance to be drawn", "most draws")
     population = design.population
     order = np.argsort(-population.sizes, kind="stable")
     expected, chance = design.expected_counts(), design.inclusion_probability()
@@ -113,13 +121,6 @@ def _clients(design: Design, rows: int) -> Table:
             f"{chance[i]:.4g}",
             str(most[i]),
         )
-    return table
-
-
-def _table(*columns: str) -> Table:
-    table = Table(*columns, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for column in table.columns[1:]:
-        column.justify = "left" if "members" in str(column.header) else "right"
     return table
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedcohort._extras import import_extra
+from fedcohort._whole_file import make_folder
 from fedcohort.cli.options import RUNS, a_run_folder, latest_run, one_of
 from fedcohort.errors import InputError
 from fedcohort.report import FIGURE_KINDS
@@ -61,22 +62,12 @@ def report(
 
     results = [read_results(folder) for folder in chosen]
     page = out or (chosen[0] / "report.html" if len(chosen) == 1 else Path("report.html"))
-    _make_folder(page.parent)
+    make_folder(page.parent)
     write_page(results, page)
     written = [page, *_figures(results, page.parent / "figures", figures)]
     for each in results:
         _print_answers(each)
     print(*written, sep="\n")
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError(
-            f"report: {folder} cannot be written ({reason}). Choose another place with --out."
-        ) from error
 
 
 def _figures(results: list[Results], folder: Path, kind: str | None) -> list[Path]:

@@ -103,7 +103,7 @@ def run(
     Ctrl-C ends the round and stops; fedcohort resume goes on from there.
     """
     from fedcohort.experiments import RunFolder, read_experiment
-    from fedcohort.experiments.parts import check_parts
+    from fedcohort.experiments.own_code import check_parts
     from fedcohort.simulation import Options
 
     if device not in DEVICES:

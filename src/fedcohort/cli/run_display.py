@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from types import FrameType
 
 import numpy as np
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedcohort.cli.options import plain_console
+from fedcohort.cli.options import plain_console, plain_table
 from fedcohort.experiments import Observer, Results
 from fedcohort.experiments.summary import DesignSummary, Numbers, PanelSummary, summarise
 
@@ -137,10 +136,7 @@ def print_summary(results: Results) -> None:
 
 
 def _table(summary: PanelSummary) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("\ndesign", overflow="fold", min_width=12)
-    for heading in HEADINGS:
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = plain_table("\ndesign", *HEADINGS, min_width=12)
     for design in summary.designs:
         table.add_row(
             f"{design.label} ({design.divergence})" if design.divergence else design.label,

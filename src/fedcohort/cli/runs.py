@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.table import Table
 
-from fedcohort.cli.options import RUNS, a_run_folder, plain_console
+from fedcohort.cli.options import RUNS, a_run_folder, plain_console, plain_table, run_paths
 from fedcohort.errors import ExperimentError, InputError
 
 
@@ -29,11 +27,8 @@ def runs(
     paths = run_paths(folder)
     if not paths:
         raise InputError(f"runs: {folder} holds no runs. Make one with: fedcohort run FILE")
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("run", overflow="fold", min_width=20)
-    for heading in ("state", "rounds", "time", "begun", "device"):
-        right = heading in ("rounds", "time")
-        table.add_column(heading, justify="right" if right else "left", no_wrap=True)
+    headings = ("run", "state", "rounds", "time", "begun", "device")
+    table = plain_table(*headings, left=("state", "begun", "device"), min_width=20)
     notes = []
     for path in paths:
         try:
@@ -55,13 +50,6 @@ def runs(
     console.print(table)
     for note in notes:
         console.print(f"\n{note}", soft_wrap=True)
-
-
-def run_paths(folder: Path) -> list[Path]:
-    """Return the run folders in a folder, or the folder itself where it is one."""
-    if (folder / "run.json").exists():
-        return [folder]
-    return sorted(path.parent for path in folder.glob("*/run.json"))
 
 
 def worded_time(seconds: float) -> str:

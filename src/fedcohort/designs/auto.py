@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from fedcohort._arguments import Rng, checked_choice
+from fedcohort._arguments import Rng, checked_choice, checked_rng
 from fedcohort.designs.base import Design, RowDesign
 from fedcohort.designs.multinomial import MultinomialDesign
-from fedcohort.designs.recipe import Knowledge, known_updates
-from fedcohort.designs.similarity_clustered import SimilarityClusteredDesign
+from fedcohort.designs.recipe import Knowledge
+from fedcohort.designs.similarity_clustered import SimilarityClusteredDesign, TreeRecipe
 from fedcohort.designs.size_clustered import SizeClusteredDesign
 from fedcohort.designs.tournament import TournamentDesign
-from fedcohort.designs.tree_choice import Products, TreeRecipe, check_options, chosen_tree
 from fedcohort.population import Population
 from fedcohort.similarity.measures import (
     MeasureName,
@@ -26,8 +25,15 @@ from fedcohort.similarity.measures import (
     inner_products,
     largest_entries,
 )
-from fedcohort.similarity.tree_kinds import AUTO_EXACT, TREE_KINDS, TreeKind
-from fedcohort.similarity.trees import GroupTree, Linkage
+from fedcohort.similarity.trees import (
+    AUTO_EXACT,
+    TREE_KINDS,
+    GroupTree,
+    Linkage,
+    Products,
+    TreeKind,
+    client_tree,
+)
 
 log = getLogger("fedcohort")
 
@@ -49,11 +55,8 @@ class AutoDesign(Design):
         Whom to draw from, and how many draws.
     updates
         The clients' last updates, zero before the first; shape (n_clients, dimension).
-    tree, measure, linkage
-        As in :class:`TournamentDesign`; Algorithm 2 works on the same tree.
-    products
-        Gives all inner products of the updates, shape (n_clients, n_clients), where something
-        keeps them (:meth:`fedcohort.UpdateMemory.products`).
+    tree, measure, linkage, products
+        As in :class:`SimilarityClusteredDesign`; both designs on a tree work on the same one.
     rng
         Breaks ties.
 
@@ -89,20 +92,19 @@ class AutoDesign(Design):
         rng: Rng = None,
     ) -> None:
         super().__init__(population, cohort_size)
-        rng = check_options(self.name, measure, linkage, rng)
-        checked_choice(self.name, "tree", _named(tree), TREE_KINDS)
+        rng = checked_rng(self.name, rng)
+        checked_choice(self.name, "tree", tree, TREE_KINDS)
         deltas = checked_updates(self.name, updates, population.n_clients)
         is_small = population.n_clients <= AUTO_EXACT
         if is_small and products is None and _can_be_squared(deltas):
             # The tree and the predictions both need them.
             products = cache(lambda: inner_products(deltas))
-        # Under its own name: errors and the log are to speak of what the caller asked for.
-        leaves, found = chosen_tree(
+        leaves, found = client_tree(
             self.name,
+            deltas,
             self.cohort_size * population.sizes % population.total,
             population.total,
-            deltas,
-            tree,
+            tree=tree,
             measure=measure,
             linkage=linkage,
             products=products,
@@ -187,11 +189,6 @@ def _can_be_squared(updates: NDArray[np.floating]) -> bool:
     return bool(((largest == 0) | ((largest > 1e-100) & (largest < 1e100))).all())
 
 
-def _named(tree: object) -> str:
-    """Return the name of a kind of tree; of what is none, what it is."""
-    return tree if isinstance(tree, str) else type(tree).__name__
-
-
 @final
 @dataclass(frozen=True, repr=False)
 class Auto(TreeRecipe):
@@ -201,9 +198,4 @@ class Auto(TreeRecipe):
 
     def design(self, population: Population, known: Knowledge) -> AutoDesign:
         """Make the design from what is known."""
-        return AutoDesign(
-            population,
-            self.cohort_size,
-            known_updates(population, known),
-            **self._tree_options(known),
-        )
+        return AutoDesign(**self.arguments(population, known))

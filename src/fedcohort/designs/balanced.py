@@ -10,15 +10,14 @@ from typing import ClassVar, NoReturn, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import Rng, checked_whole
+from fedcohort._arguments import Rng, checked_rng, checked_whole
 from fedcohort.designs.base import Design
-from fedcohort.designs.recipe import Knowledge, known_updates
-from fedcohort.designs.tree_choice import Products, TreeRecipe, check_options, chosen_tree
+from fedcohort.designs.recipe import Knowledge
+from fedcohort.designs.similarity_clustered import TreeRecipe
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
 from fedcohort.similarity.measures import MeasureName, checked_updates, largest_entries
-from fedcohort.similarity.tree_kinds import TreeKind
-from fedcohort.similarity.trees import GroupTree, Linkage
+from fedcohort.similarity.trees import GroupTree, Linkage, Products, TreeKind, client_tree
 
 Numbers = NDArray[np.float64]
 
@@ -29,7 +28,7 @@ ARRIVED = 2.0**-70
 BLOCK_ENTRIES = 2**22
 
 
-def centred_points(
+def walk_points(
     updates: NDArray[np.floating], clients: NDArray[np.int64], chances: Numbers
 ) -> Numbers:
     """Return the clients' updates around their mean by chance, the longest of length 1.
@@ -39,7 +38,7 @@ def centred_points(
     Examples
     --------
     >>> updates = np.array([[5.0, 1.0], [9.0, 9.0], [9.0, 1.0]])
-    >>> centred_points(updates, np.array([0, 2]), np.array([0.75, 0.25])).round(3).tolist()
+    >>> walk_points(updates, np.array([0, 2]), np.array([0.75, 0.25])).round(3).tolist()
     [[-0.333, 0.0], [1.0, 0.0]]
     """
     k, dimension = len(clients), updates.shape[1]
@@ -259,7 +258,7 @@ class BalancedDesign(Design):
         rng: Rng = None,
     ) -> None:
         super().__init__(population, cohort_size)
-        rng = check_options(self.name, measure, linkage, rng)
+        rng = checked_rng(self.name, rng)
         total = population.total
         self._certain, self._units = np.divmod(self.cohort_size * population.sizes, total)
         capacity = -(-total // _checked_representatives(self.name, representatives))
@@ -267,12 +266,12 @@ class BalancedDesign(Design):
         self.updates = checked_updates(self.name, updates, population.n_clients).copy()
         self.updates.setflags(write=False)
         is_alone = self._units > capacity
-        self.leaves, self.tree = chosen_tree(
+        self.leaves, self.tree = client_tree(
             self.name,
+            self.updates,
             np.where(is_alone, 0, self._units),
             capacity,
-            self.updates,
-            tree,
+            tree=tree,
             measure=measure,
             linkage=linkage,
             products=products,
@@ -321,7 +320,7 @@ class BalancedDesign(Design):
         lottery = starts + rng.integers(self._held)
         live = self._members[np.searchsorted(self._ends, lottery, side="right")]
         low, high = self._held / total, (total - self._held) / total
-        points = centred_points(self.updates, live, low)
+        points = walk_points(self.updates, live, low)
         is_drawn = walked(low, high, points, RIDGE, lambda chance: rng.random() < chance)
         return np.asarray(live[is_drawn], dtype=np.int64)
 
@@ -357,10 +356,5 @@ class Balanced(TreeRecipe):
 
     def design(self, population: Population, known: Knowledge) -> BalancedDesign:
         """Make the design from what is known."""
-        return BalancedDesign(
-            population,
-            self.cohort_size,
-            known_updates(population, known),
-            representatives=self.representatives,
-            **self._tree_options(known),
-        )
+        own = self.arguments(population, known)
+        return BalancedDesign(**own, representatives=self.representatives)

@@ -1,8 +1,8 @@
-"""Recipes: a design's name and settings, built into a design when something changed."""
+"""Recipes: a recipe holds a design's settings, and builds the design when something changes."""
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from numbers import Real
 from typing import ClassVar, Protocol, final
@@ -119,10 +119,10 @@ class _DeclaredSignals(Mapping[str, NDArray[np.floating]]):
 
 @dataclass(frozen=True, repr=False)
 class Recipe(ABC):
-    """What experiment files, the command line and server loops name.
+    """The settings of a design: what experiment files, the command line and server loops name.
 
-    A recipe is a frozen dataclass of settings, each with a default, and checked when the recipe
-    is made; what changes between rounds is an argument of ``build``. A new recipe gives its
+    A recipe is a frozen dataclass. Every setting has a default and is checked when the recipe is
+    made; what changes between rounds is an argument of ``build``. A new recipe gives its
     ``name``, turns knowledge into a design (:meth:`design`), and may check its settings further
     (:meth:`check`). :func:`fedcohort.recipe` makes one from a function.
     """
@@ -321,8 +321,3 @@ def known_updates(population: Population, known: Knowledge) -> NDArray[np.floati
     """Return the clients' last updates; without a memory every update is zero."""
     memory = known.memory
     return np.zeros((population.n_clients, 1)) if memory is None else memory.updates
-
-
-def known_products(known: Knowledge) -> Callable[[], NDArray[np.float64]] | None:
-    """Return what gives the updates' inner products, where the memory keeps them."""
-    return getattr(known.memory, "products", None)

@@ -1,23 +1,26 @@
 """Clustered sampling by similarity of the clients' updates: Algorithm 2 of the paper."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final, get_args
+from typing import Any, ClassVar, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import Rng, checked_choice
+from fedcohort._arguments import Rng, checked_rng
 from fedcohort.designs.base import RowDesign
-from fedcohort.designs.recipe import Knowledge, known_updates
-from fedcohort.designs.tree_choice import Products, Tree, TreeRecipe, check_options, chosen_tree
-from fedcohort.errors import DesignError
+from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
 from fedcohort.plan import Plan, fill_groups, whole_rows
 from fedcohort.population import Population
-from fedcohort.similarity.measures import MEASURES, MeasureName, checked_updates
-from fedcohort.similarity.trees import GroupTree, Linkage, cut_tree, merge_tree
-
-Reading = Literal["distances", "rows-as-points"]
-READINGS: tuple[Reading, ...] = get_args(Reading)
+from fedcohort.similarity.measures import MeasureName, checked_updates
+from fedcohort.similarity.trees import (
+    GroupTree,
+    Linkage,
+    Products,
+    Tree,
+    TreeKind,
+    check_tree,
+    client_tree,
+)
 
 
 @final
@@ -31,9 +34,9 @@ class SimilarityClusteredDesign(RowDesign):
     3. The largest groups open the remaining distributions; the clients of the others fill the
        room that is left, larger groups first.
 
-    Clients that never sent an update are all zero: they form a group of their own. Clients are
-    permuted before the tree is built, equal groups are ordered at random, and so are the clients
-    of a group that is spread: the law does not depend on how clients are numbered.
+    The updates of clients that never sent one are zero: these clients form a group of their own.
+    The order of clients, of equal groups, and of the clients that fill room is random: the law
+    does not depend on how clients are numbered.
 
     Parameters
     ----------
@@ -41,22 +44,17 @@ class SimilarityClusteredDesign(RowDesign):
         Whom to draw from, and how many draws.
     updates
         The clients' last updates (client model minus the global model it started from), zero
-        before the first; shape (n_clients, dimension). None with a ``tree`` that is there.
+        before the first; shape (n_clients, dimension). None if ``tree`` is a tree.
     tree
         Which tree to build: ``"exact"`` from all pairs, ``"vector"`` in O(n d) memory (extra
-        ``scale``), ``"bisecting"`` for a million clients, ``"auto"`` by their number; or a tree
-        whose leaves are the clients.
+        ``scale``), ``"bisecting"`` for a million clients, ``"auto"`` by their number. Or a tree
+        over all clients.
     measure
         ``"arccos"`` (the angle), ``"l2"`` or ``"l1"``.
     linkage
         ``"ward"``, or another of :data:`fedcohort.similarity.LINKAGES`.
-    reading
-        ``"distances"`` builds the tree from the pairwise distances, as the paper says;
-        ``"rows-as-points"`` from the Euclidean distances between the rows of their matrix, which
-        is what the published code computes (with squared L2 distances, and zero updates at angle
-        0 to all others); O(n^3), with an exact tree.
     products
-        Gives all inner products of the updates, shape (n_clients, n_clients), where something
+        Returns all inner products of the updates, shape (n_clients, n_clients), where a memory
         keeps them (:meth:`fedcohort.UpdateMemory.products`).
     rng
         Breaks ties.
@@ -94,62 +92,72 @@ class SimilarityClusteredDesign(RowDesign):
         tree: Tree = "auto",
         measure: MeasureName = "arccos",
         linkage: Linkage = "ward",
-        reading: Reading = "distances",
         products: Products | None = None,
         rng: Rng = None,
     ) -> None:
         super().__init__(population, cohort_size)
-        rng = check_options(self.name, measure, linkage, rng)
-        checked_choice(self.name, "reading", reading, READINGS)
-        total = population.total
-        deltas = None
-        if updates is not None:
-            deltas = checked_updates(self.name, updates, population.n_clients)
-        alone, rest = whole_rows(self.cohort_size * population.sizes, total)
-        if reading == "distances":
-            self.leaves, self.tree = chosen_tree(
-                self.name,
-                rest,
-                total,
-                deltas,
-                tree,
-                measure=measure,
-                linkage=linkage,
-                products=products,
-                rng=rng,
-            )
-        elif deltas is None or tree not in ("auto", "exact"):
-            raise DesignError(
-                f"{self.name}: reading rows-as-points builds an exact tree from updates; got "
-                f"{'no updates' if deltas is None else 'another tree'}. Pass updates and "
-                f"tree='exact', or reading='distances'."
-            )
-        else:
-            self.leaves = rng.permutation(np.flatnonzero(rest))
-            distances = _between_rows(deltas[self.leaves], measure)
-            self.tree = cut_tree(merge_tree(distances, linkage), rest[self.leaves], total)
-        left = rest[self.leaves]
-        filled = fill_groups(self.leaves, left, self.tree.groups, capacity=total, rng=rng)
+        rng, n, total = checked_rng(self.name, rng), population.n_clients, population.total
+        deltas = None if updates is None else checked_updates(self.name, updates, n)
+        # Step 1: m n_i units a client; large clients fill distributions alone.
+        alone, units = whole_rows(self.cohort_size * population.sizes, total)
+        # Step 2: the tree of the clients that have units left, cut into groups of at most M.
+        self.leaves, self.tree = client_tree(
+            self.name,
+            deltas,
+            units,
+            total,
+            tree=tree,
+            measure=measure,
+            linkage=linkage,
+            products=products,
+            rng=rng,
+        )
+        # Step 3: the largest groups open the other distributions, the rest fills them up.
+        filled = fill_groups(
+            self.leaves, units[self.leaves], self.tree.groups, capacity=total, rng=rng
+        )
         self.plan = Plan.of_entries(filled.below(alone), population)
 
 
-def _between_rows(updates: NDArray[np.floating], measure: MeasureName) -> NDArray[np.float64]:
-    """Return the Euclidean distances between the rows of the published code's matrix.
+@dataclass(frozen=True, repr=False)
+class TreeRecipe(Recipe):
+    """A recipe of a design on the similarity tree of the clients' last updates.
 
-    In that matrix L2 distances are squared, and a zero update is at angle 0 to every other.
+    Without a memory every update is zero.
+
+    Attributes
+    ----------
+    measure
+        How far two updates are apart: ``"arccos"`` (the angle), ``"l2"`` or ``"l1"``.
+    linkage
+        ``"ward"``, or another of :data:`fedcohort.similarity.LINKAGES`.
+    tree
+        ``"exact"`` from all pairs, ``"vector"`` in O(n d) memory (extra ``scale``),
+        ``"bisecting"`` for a million clients, ``"auto"`` by their number.
     """
-    from scipy.spatial.distance import pdist, squareform
 
-    distances = MEASURES[measure](updates)
-    unseen = ~updates.any(axis=1)
-    # In this unit of length no square overflows or vanishes.
-    matrix = squareform(distances / max(distances.max(initial=0.0), np.finfo(float).tiny))
-    if measure == "l2":
-        matrix **= 2
-    if measure == "arccos":
-        matrix[unseen] = 0
-        matrix[:, unseen] = 0
-    return pdist(matrix)
+    learns: ClassVar[bool] = True
+
+    measure: MeasureName = "arccos"
+    linkage: Linkage = "ward"
+    tree: TreeKind = "auto"
+
+    def check(self) -> None:
+        """Validate the choices."""
+        check_tree(type(self).__name__, self.tree, self.measure, self.linkage)
+
+    def arguments(self, population: Population, known: Knowledge) -> dict[str, Any]:
+        """Return the arguments that all designs on a tree share."""
+        return {
+            "population": population,
+            "cohort_size": self.cohort_size,
+            "updates": known_updates(population, known),
+            "tree": self.tree,
+            "measure": self.measure,
+            "linkage": self.linkage,
+            "products": getattr(known.memory, "products", None),
+            "rng": known.rng,
+        }
 
 
 @final
@@ -159,19 +167,6 @@ class SimilarityClustered(TreeRecipe):
 
     name: ClassVar[str] = "similarity"
 
-    reading: Reading = "distances"
-
-    def check(self) -> None:
-        """Validate the choices."""
-        super().check()
-        checked_choice(type(self).__name__, "reading", self.reading, READINGS)
-
     def design(self, population: Population, known: Knowledge) -> SimilarityClusteredDesign:
         """Make the design from what is known."""
-        return SimilarityClusteredDesign(
-            population,
-            self.cohort_size,
-            known_updates(population, known),
-            reading=self.reading,
-            **self._tree_options(known),
-        )
+        return SimilarityClusteredDesign(**self.arguments(population, known))

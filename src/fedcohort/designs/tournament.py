@@ -10,21 +10,22 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import Rng, group_numbers
+from fedcohort._arguments import Rng, checked_rng, group_numbers
 from fedcohort.designs.base import Design
-from fedcohort.designs.recipe import Knowledge, known_updates
-from fedcohort.designs.tree_choice import (
-    Products,
-    Tree,
-    TreeRecipe,
-    check_options,
-    check_tree,
-    chosen_tree,
-)
+from fedcohort.designs.recipe import Knowledge
+from fedcohort.designs.similarity_clustered import TreeRecipe
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
+from fedcohort.similarity.grouping import labelled_groups
 from fedcohort.similarity.measures import MeasureName, checked_updates
-from fedcohort.similarity.trees import GroupTree, Linkage, tree_of_groups
+from fedcohort.similarity.trees import (
+    GroupTree,
+    Linkage,
+    Products,
+    Tree,
+    check_tree,
+    client_tree,
+)
 
 #: Random numbers drawn at a time, 32 MB.
 BLOCK_ENTRIES = 2**22
@@ -255,18 +256,13 @@ class TournamentDesign(Design):
         Whom to draw from, and how many draws.
     updates
         The clients' last updates, zero before the first; shape (n_clients, dimension). None with
-        ``groups`` or with a ``tree`` that is there.
+        ``groups``, or if ``tree`` is a tree.
     tree
-        Which tree to build: ``"exact"`` from all pairs, ``"vector"`` in O(n d) memory (extra
-        ``scale``), ``"bisecting"`` for a million clients, ``"auto"`` by their number; or a tree
-        whose leaves are the clients.
+        As in :class:`SimilarityClusteredDesign`.
     groups
         Instead of updates: the group of every client, n_clients labels of any kind.
-    measure, linkage
+    measure, linkage, products
         As in :class:`SimilarityClusteredDesign`.
-    products
-        Gives all inner products of the updates, shape (n_clients, n_clients), where something
-        keeps them (:meth:`fedcohort.UpdateMemory.products`).
     rng
         Breaks ties.
 
@@ -311,37 +307,34 @@ class TournamentDesign(Design):
         rng: Rng = None,
     ) -> None:
         super().__init__(population, cohort_size)
-        rng = check_options(self.name, measure, linkage, rng)
-        check_tree(self.name, tree)
-        self._certain, units = np.divmod(self.cohort_size * population.sizes, population.total)
-        if groups is not None:
-            if updates is not None or not isinstance(tree, str):
-                raise DesignError(
-                    f"{self.name}: needs one of updates, tree and groups; got groups and another. "
-                    f"Drop one."
-                )
-            labels = group_numbers(self.name, groups, population.n_clients)
-            self.leaves = rng.permutation(np.flatnonzero(units))
-            self.tree = tree_of_groups(
-                labels[self.leaves], units[self.leaves], population.total, rng
-            )
-        else:
-            deltas = None
-            if updates is not None:
-                deltas = checked_updates(self.name, updates, population.n_clients)
-            self.leaves, self.tree = chosen_tree(
+        rng, n, total = checked_rng(self.name, rng), population.n_clients, population.total
+        self._certain, self._units = np.divmod(self.cohort_size * population.sizes, total)
+        units = self._units
+        if groups is None:
+            deltas = None if updates is None else checked_updates(self.name, updates, n)
+            self.leaves, self.tree = client_tree(
                 self.name,
-                units,
-                population.total,
                 deltas,
-                tree,
+                units,
+                total,
+                tree=tree,
                 measure=measure,
                 linkage=linkage,
                 products=products,
                 rng=rng,
             )
-        self._units = units
-        self._duels = Duels(self.leaves, units[self.leaves], self.tree, population.total)
+        else:
+            check_tree(self.name, tree, measure, linkage)
+            if updates is not None or not isinstance(tree, str):
+                raise DesignError(
+                    f"{self.name}: needs one of updates, tree and groups; got groups and another. "
+                    f"Drop one."
+                )
+            labels = group_numbers(self.name, groups, n)
+            self.leaves = rng.permutation(np.flatnonzero(units))
+            own = labels[self.leaves], units[self.leaves]
+            self.tree = GroupTree(*labelled_groups(*own, total, rng))
+        self._duels = Duels(self.leaves, units[self.leaves], self.tree, total)
 
     def weight_variance(self) -> NDArray[np.float64]:
         """Return Var[w], shape (n_clients,): the smallest that any integer counts have."""
@@ -385,9 +378,4 @@ class Tournament(TreeRecipe):
 
     def design(self, population: Population, known: Knowledge) -> TournamentDesign:
         """Make the design from what is known."""
-        return TournamentDesign(
-            population,
-            self.cohort_size,
-            known_updates(population, known),
-            **self._tree_options(known),
-        )
+        return TournamentDesign(**self.arguments(population, known))

@@ -1,4 +1,4 @@
-"""What draws say of a design or a scheme: estimates with standard errors."""
+"""Estimates from drawn cohorts, with standard errors."""
 
 import math
 from dataclasses import dataclass
@@ -49,9 +49,8 @@ def aggregate_variance(design: Design, updates: ArrayLike) -> float:
 
     Examples
     --------
-    >>> from fedcohort import Population
-    >>> from fedcohort.designs import MultinomialDesign
-    >>> aggregate_variance(MultinomialDesign(Population([6, 2]), cohort_size=3), [[1.0], [5.0]])
+    >>> from fedcohort import Multinomial, Population
+    >>> aggregate_variance(Multinomial(3).build(Population([6, 2])), [[1.0], [5.0]])
     1.0
     """
     return checked_design(design).aggregate_variance(updates)
@@ -67,9 +66,8 @@ def estimated_aggregate_variance(
 
     Examples
     --------
-    >>> from fedcohort import Population
-    >>> from fedcohort.designs import MultinomialDesign
-    >>> design = MultinomialDesign(Population([6, 2]), cohort_size=3)
+    >>> from fedcohort import Multinomial, Population
+    >>> design = Multinomial(3).build(Population([6, 2]))
     >>> estimate = estimated_aggregate_variance(design, [[1.0], [5.0]], rng=0, rounds=10_000)
     >>> abs(estimate.value - 1.0) < 4 * estimate.standard_error < 0.1
     True
@@ -77,11 +75,7 @@ def estimated_aggregate_variance(
     owner = "estimated_aggregate_variance"
     n_clients = checked_design(design).population.n_clients
     deltas = checked_updates(owner, updates, n_clients).astype(np.float64)
-    rng = checked_rng(owner, rng)
-    if checked_rounds(owner, rounds) < 2:
-        raise DesignError(
-            f"{owner}: rounds must be at least 2, for a standard error; got {rounds}. Draw more."
-        )
+    rng, rounds = checked_rng(owner, rng), _checked_rounds(owner, rounds)
     mean = design.population.importance @ deltas
     squares = np.empty(rounds)
     step = max(1, BLOCK_ENTRIES // deltas.shape[1])
@@ -125,28 +119,25 @@ def estimated_bias(
     rng: Rng = None,
     rounds: int,
 ) -> Estimates:
-    """Measure E[w] - p of a scheme: its candidates, its ties and its draws.
+    """Measure E[w] - p of a recipe: its candidates, its ties and its draws.
 
-    A built design knows its own bias (:func:`bias`); but many schemes choose at random *before*
-    they build one, and the design of power-of-choice, say, is certain of its cohort. Here a
-    selector asks, builds and draws in rounds 0, 1, ... of a federation that stands still: signals
-    and memory do not change, and only asked clients answer. ``rounds`` is at least 2. The standard
-    errors take rounds for independent.
+    A built design knows its own bias (:func:`bias`). But many recipes choose at random *before*
+    they build a design: that of power-of-choice, for example, has one possible cohort. Here a
+    selector asks, builds and draws in rounds 0, 1, ... while signals and memory stay the same. The
+    standard errors assume independent rounds.
 
     Parameters
     ----------
-    recipe
-        What is measured.
-    population
-        Whom it draws from.
+    recipe, population
+        What is measured, and whom it draws from.
     signals
         What every client would answer, by name, shape (n_clients,) each; and the past signals.
     memory
         The clients' last updates, for recipes that learn.
     rng
-        For everything that is random.
+        An integer, a generator, or None for a random one.
     rounds
-        How many cohorts to draw.
+        How many cohorts to draw, at least 2.
 
     Examples
     --------
@@ -159,11 +150,7 @@ def estimated_bias(
     True
     """
     owner = "estimated_bias"
-    rng = checked_rng(owner, rng)
-    if checked_rounds(owner, rounds) < 2:
-        raise DesignError(
-            f"{owner}: rounds must be at least 2, for a standard error; got {rounds}. Draw more."
-        )
+    rng, rounds = checked_rng(owner, rng), _checked_rounds(owner, rounds)
     if not isinstance(population, Population):
         raise DesignError(
             f"{owner}: population must be a Population; got {type(population).__name__}. Pass "
@@ -186,3 +173,13 @@ def estimated_bias(
         mean += step / (round_ + 1)
         squares += step * (off - mean)
     return Estimates(mean, np.sqrt(squares / (rounds - 1)) / math.sqrt(rounds))
+
+
+def _checked_rounds(owner: str, rounds: int) -> int:
+    """Validate a number of rounds that has a standard error."""
+    number = checked_rounds(owner, rounds)
+    if number < 2:
+        raise DesignError(
+            f"{owner}: rounds must be at least 2, for a standard error; got {rounds}. Draw more."
+        )
+    return number

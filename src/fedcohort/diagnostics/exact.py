@@ -14,9 +14,8 @@ def bias(design: Design) -> NDArray[np.float64]:
 
     Examples
     --------
-    >>> from fedcohort import Population
-    >>> from fedcohort.designs import UniformDesign
-    >>> bias(UniformDesign(Population([6, 2]), cohort_size=1)).tolist()
+    >>> from fedcohort import Population, Uniform
+    >>> bias(Uniform(1).build(Population([6, 2]))).tolist()
     [-0.375, -0.125]
     """
     return checked_design(design).bias()
@@ -27,9 +26,8 @@ def weight_variance(design: Design) -> NDArray[np.float64]:
 
     Examples
     --------
-    >>> from fedcohort import Population
-    >>> from fedcohort.designs import MultinomialDesign
-    >>> weight_variance(MultinomialDesign(Population([6, 2]), cohort_size=3)).tolist()
+    >>> from fedcohort import Multinomial, Population
+    >>> weight_variance(Multinomial(3).build(Population([6, 2]))).tolist()
     [0.0625, 0.0625]
     """
     return checked_design(design).weight_variance()
@@ -40,9 +38,8 @@ def weight_covariance(design: Design) -> NDArray[np.float64]:
 
     Examples
     --------
-    >>> from fedcohort import Population
-    >>> from fedcohort.designs import MultinomialDesign
-    >>> weight_covariance(MultinomialDesign(Population([6, 2]), cohort_size=3)).tolist()
+    >>> from fedcohort import Multinomial, Population
+    >>> weight_covariance(Multinomial(3).build(Population([6, 2]))).tolist()
     [[0.0625, -0.0625], [-0.0625, 0.0625]]
     """
     return checked_design(design).weight_covariance()
@@ -53,9 +50,8 @@ def inclusion_probability(design: Design) -> NDArray[np.float64]:
 
     Examples
     --------
-    >>> from fedcohort import Population
-    >>> from fedcohort.designs import MultinomialDesign
-    >>> inclusion_probability(MultinomialDesign(Population([6, 2]), 2)).round(6).tolist()
+    >>> from fedcohort import Multinomial, Population
+    >>> inclusion_probability(Multinomial(2).build(Population([6, 2]))).round(6).tolist()
     [0.9375, 0.4375]
     """
     return checked_design(design).inclusion_probability()
@@ -66,9 +62,8 @@ def max_count(design: Design) -> NDArray[np.int64]:
 
     Examples
     --------
-    >>> from fedcohort import Population
-    >>> from fedcohort.designs import MultinomialDesign
-    >>> max_count(MultinomialDesign(Population([6, 0]), cohort_size=2)).tolist()
+    >>> from fedcohort import Multinomial, Population
+    >>> max_count(Multinomial(2).build(Population([6, 0]))).tolist()
     [2, 0]
     """
     return checked_design(design).max_count()
@@ -79,9 +74,8 @@ def expected_distinct(design: Design) -> float:
 
     Examples
     --------
-    >>> from fedcohort import Population
-    >>> from fedcohort.designs import MultinomialDesign
-    >>> expected_distinct(MultinomialDesign(Population([6, 2]), cohort_size=2))
+    >>> from fedcohort import Multinomial, Population
+    >>> expected_distinct(Multinomial(2).build(Population([6, 2])))
     1.375
     """
     return float(checked_design(design).inclusion_probability().sum())
@@ -126,9 +120,8 @@ def summary(design: Design) -> Summary:
 
     Examples
     --------
-    >>> from fedcohort import Population
-    >>> from fedcohort.designs import MultinomialDesign
-    >>> summary(MultinomialDesign(Population([6, 2]), cohort_size=2)).expected_distinct
+    >>> from fedcohort import Multinomial, Population
+    >>> summary(Multinomial(2).build(Population([6, 2]))).expected_distinct
     1.375
     """
     inclusion = checked_design(design).inclusion_probability()

@@ -9,14 +9,17 @@ from fedcohort.experiments.experiment_file import read_experiment  # noqa: E402
 from fedcohort.experiments.results import Results, read_results  # noqa: E402
 from fedcohort.experiments.run_folder import RunFolder  # noqa: E402
 from fedcohort.experiments.runner import Observer, execute  # noqa: E402
-from fedcohort.experiments.settings import Experiment, Setting  # noqa: E402
+from fedcohort.experiments.settings import Experiment, Panel  # noqa: E402
+
+#: The name of :class:`Panel` in 0.1.0.
+Setting = Panel
 
 __all__ = [
     "Experiment",
     "Observer",
+    "Panel",
     "Results",
     "RunFolder",
-    "Setting",
     "execute",
     "read_experiment",
     "read_results",

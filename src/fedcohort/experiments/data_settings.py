@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from fedcohort._arguments import brief
 from fedcohort.errors import DataError, ExperimentError
+from fedcohort.experiments.own_code import own_file
 from fedcohort.simulation import (
     Dataset,
     Devices,
@@ -233,9 +234,6 @@ Data = Annotated[
 
 Spread = Annotated[float, Field(ge=0, le=10)]
 
-#: Below a run folder: where the files of devices are kept.
-KEPT = "devices"
-
 
 class EqualDevices(Table):
     """``equal``: every client has the same device, and is always there.
@@ -319,7 +317,7 @@ class DeviceFile(Table):
 
     def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
         """Return the simulator's own record; ``folder`` holds the file."""
-        path = device_file(folder, self.file)
+        path = own_file("device", folder, self.file)
         try:
             return read_devices(path, n_clients, jitter=self.jitter)
         except DataError as error:
@@ -328,22 +326,3 @@ class DeviceFile(Table):
 
 
 DeviceTable = Annotated[EqualDevices | GeneratedDevices | DeviceFile, Field(discriminator="kind")]
-
-
-def device_file(folder: Path, path: str) -> Path:
-    """Return the file beside the experiment, or among those that its run folder keeps."""
-    if Path(path).is_absolute() or ".." in Path(path).parts:
-        raise ExperimentError(
-            f"device file {path}: must lie beside or below the experiment file, which names it "
-            f"from there. Copy it."
-        )
-    own, kept = folder / path, folder / KEPT / path
-    found = kept if kept.is_file() and not own.is_file() else own
-    if not found.is_file():
-        raise ExperimentError(f"device file {path}: is not there. Put it beside the experiment.")
-    return found
-
-
-def device_files(tables: list[EqualDevices | GeneratedDevices | DeviceFile]) -> list[str]:
-    """Return the files that these tables name."""
-    return sorted({table.file for table in tables if isinstance(table, DeviceFile)})

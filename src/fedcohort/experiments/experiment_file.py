@@ -1,6 +1,6 @@
 """Reading an experiment file: TOML, checked against the settings, in one sentence if it is wrong.
 
-A file has the keys of :class:`~fedcohort.experiments.settings.Setting` at its top, beside
+A file has the keys of :class:`~fedcohort.experiments.settings.Panel` at its top, beside
 ``title`` and ``checkpoint_every``. Each ``[[panel]]`` has a ``label`` and what it
 changes; without panels there is one.
 """
@@ -11,30 +11,13 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from fedcohort._arguments import brief, did_you_mean
 from fedcohort.errors import ExperimentError, SimulationError
-from fedcohort.experiments.data_settings import (
-    DeviceFile,
-    Dirichlet,
-    DirichletDisjoint,
-    EqualDevices,
-    GeneratedDevices,
-    Iid,
-    Natural,
-    OneClass,
-)
-from fedcohort.experiments.settings import (
-    Cnn,
-    Experiment,
-    Mlp,
-    Server,
-    Setting,
-    Training,
-)
+from fedcohort.experiments.settings import KINDS, Experiment, Panel, Server, Training
 
 #: Keys of the whole experiment; all others can differ between panels.
 OWN_KEYS = ("title", "checkpoint_every", "panel")
@@ -74,43 +57,48 @@ def read_experiment(
             _put(content, keys, value)
     own = {key: content.pop(key) for key in OWN_KEYS if key in content}
     above = own.pop("panel", [{}])
-    if not isinstance(above, list) or not all(isinstance(panel, dict) for panel in above):
-        raise ExperimentError(f"{path}: panels must be written as [[panel]] tables.")
-    settings, laid = [], []
-    for number, panel in enumerate(above, start=1):
-        for key in panel:
-            if key not in Setting.model_fields:
-                known = list(Setting.model_fields)
-                raise ExperimentError(
-                    f"{path}: panel {number}: unknown key {key!r}; known are {', '.join(known)}."
-                    f"{did_you_mean(key, known)}"
-                )
-        merged = _merged({"label": path.stem, "seeds": [0], **content}, panel)
-        for keys, value in changed:
-            if keys[0] not in OWN_KEYS:
-                _put(merged, keys, value)
-        where = f"{path}: panel {number}" if len(above) > 1 else str(path)
-        laid.append(_merged(merged, {}))
+    laid = _laid(path, content, above, changed)
+    found = []
+    for where, merged in laid.items():
         given = (merged["seeds"], f"{where}: seeds") if seeds is None else (seeds, "--seeds")
-        merged["seeds"] = parsed_seeds(*given)
-        settings.append(_checked(Setting, merged, where))
+        found.append(_checked(Panel, {**merged, "seeds": parsed_seeds(*given)}, where))
     for keys, value in _leaves(content):
         if all(_holds(panel, keys) for panel in above):
-            _check_hidden(keys, value, laid, str(path))
-    labels = [setting.label for setting in settings]
+            _check_replaced(keys, value, list(laid.values()), str(path))
+    labels = [panel.label for panel in found]
     if len(set(labels)) < len(labels):
         raise ExperimentError(f"{path}: panels need labels that differ; got {', '.join(labels)}.")
     if panels is not None:
         wanted = _chosen(panels, labels, f"--panels: {path}")
-        settings = [setting for setting in settings if setting.label in wanted]
+        found = [panel for panel in found if panel.label in wanted]
     if designs is not None:
-        settings = [_only(setting, designs, path) for setting in settings]
-    whole = {
-        "name": re.sub(r"[^A-Za-z0-9._-]", "-", path.stem).lstrip("._-") or "experiment",
-        **own,
-        "panels": [setting.model_dump() for setting in settings],
-    }
+        found = [_only(panel, designs, path) for panel in found]
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", path.stem).lstrip("._-") or "experiment"
+    whole = {"name": name, **own, "panels": [panel.model_dump() for panel in found]}
     return _checked(Experiment, whole, str(path))
+
+
+def _laid(
+    path: Path, base: dict[str, Any], panels: Any, changed: list[tuple[list[str], Any]]
+) -> dict[str, dict[str, Any]]:
+    """Lay every panel over the top of the file; return them by their place, for messages."""
+    if not isinstance(panels, list) or not all(isinstance(panel, dict) for panel in panels):
+        raise ExperimentError(f"{path}: panels must be written as [[panel]] tables.")
+    laid = {}
+    for number, panel in enumerate(panels, start=1):
+        for key in panel:
+            if key not in Panel.model_fields:
+                known = list(Panel.model_fields)
+                raise ExperimentError(
+                    f"{path}: panel {number}: unknown key {key!r}; known are {', '.join(known)}."
+                    f"{did_you_mean(key, known)}"
+                )
+        merged = _merged({"label": path.stem, "seeds": [0], **base}, panel)
+        for keys, value in changed:
+            if keys[0] not in OWN_KEYS:
+                _put(merged, keys, value)
+        laid[f"{path}: panel {number}" if len(panels) > 1 else str(path)] = merged
+    return laid
 
 
 def parsed_seeds(given: object, owner: str) -> list[int]:
@@ -146,7 +134,7 @@ def parsed_seeds(given: object, owner: str) -> list[int]:
 
 
 def _short(entry: object) -> str:
-    """Write an entry; an integer of thousands of digits cannot be."""
+    """Write an entry; Python refuses to write integers of thousands of digits."""
     return "" if isinstance(entry, int) and abs(entry) >= 2**70 else str(entry)
 
 
@@ -163,7 +151,7 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 def _change(path: Path, text: str) -> tuple[list[str], Any]:
-    """Read ``key.key=value``; a value that is no TOML is text."""
+    """Read ``key.key=value``; a value that is not TOML is text."""
     key, given, value = text.partition("=")
     keys = [part.strip() for part in key.split(".")]
     if not given or not all(keys) or keys[0] in ("design", "panel"):
@@ -196,7 +184,7 @@ def _put(content: dict[str, Any], keys: list[str], value: Any) -> None:
 
 
 def _merged(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay one file over another, table by table; neither is changed."""
+    """Lay one table over another, key by key; neither changes."""
     merged = {
         key: _merged(value, {}) if isinstance(value, dict) else value for key, value in base.items()
     }
@@ -207,7 +195,7 @@ def _merged(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _leaves(content: Mapping[str, Any], *above: str) -> Iterator[tuple[list[str], Any]]:
-    """Yield what a file says outside its tables and in them, each with its keys."""
+    """Yield every value of the file with its keys."""
     for key, value in content.items():
         if isinstance(value, dict) and value:
             yield from _leaves(value, *above, key)
@@ -215,66 +203,61 @@ def _leaves(content: Mapping[str, Any], *above: str) -> Iterator[tuple[list[str]
             yield [*above, key], value
 
 
-def _holds(panel: Mapping[str, Any], keys: list[str]) -> bool:
-    """Whether a panel says something in the place of a base's value."""
-    below: Any = panel
-    for key in keys:
-        if not isinstance(below, dict):
-            return True
-        if key not in below:
-            return False
-        below = below[key]
-    return True
+def _holds(panel: Any, keys: list[str]) -> bool:
+    """Whether a panel replaces the value with these keys."""
+    if not isinstance(panel, dict) or not keys:
+        return True
+    return keys[0] in panel and _holds(panel[keys[0]], keys[1:])
 
 
-def _check_hidden(keys: list[str], value: Any, panels: list[dict[str, Any]], where: str) -> None:
-    """Refuse a value that every panel replaces, where it would be wrong in each of them."""
+def _check_replaced(keys: list[str], value: Any, panels: list[dict[str, Any]], where: str) -> None:
+    """Refuse a value that every panel replaces and that would be wrong in each of them."""
+    if keys == ["seeds"]:
+        parsed_seeds(value, f"{where}: seeds")
+        return
     complaints = []
     for panel in panels:
-        kept = _merged(panel, {})
+        kept = _merged(panel, {"seeds": [0]})
         _put(kept, keys, value)
-        if keys == ["seeds"]:
-            parsed_seeds(value, f"{where}: seeds")
-            return
-        complaints.append(_complaint(keys, {**kept, "seeds": [0]}))
+        complaints.append(_complaint(keys, kept))
     if all(complaints):
         raise ExperimentError(f"{where}: {complaints[0]}")
 
 
 def _complaint(keys: list[str], content: dict[str, Any]) -> str | None:
-    """Say what is wrong with one value of a panel; not with others, or with their company."""
+    """Return what is wrong with one value of a panel, whatever is wrong with others."""
     try:
-        Setting.model_validate(content)
+        Panel.model_validate(content)
     except ValidationError as error:
         found = error.errors(include_url=False)
     else:
         return None
-    for each in found:
-        place = _place(each["loc"])
-        is_own = place[: len(keys)] == keys or (
-            # What a table says of one of its keys: its kind, or a number of the simulator's.
-            place == keys[:-1]
-            and (
-                (place[0] in KINDS and KINDS[place[0]][0] == keys[-1])
-                or (place[0] in ("training", "server") and f" {keys[-1]} must " in each["msg"])
-            )
-        )
-        if is_own:
-            return _sentence(each, content)
-    return None
+    own = (each for each in found if _is_about(each, keys))
+    return next((_sentence(each, content) for each in own), None)
 
 
-def _only(setting: Setting, wanted: str, path: Path) -> Setting:
-    names = [name for entry in setting.design for name in (entry.label, entry.recipe)]
+def _is_about(error: Any, keys: list[str]) -> bool:
+    """Whether pydantic's error is about this value; some are about its table."""
+    place = _place(error["loc"])
+    if place[: len(keys)] == keys:
+        return True
+    if place != keys[:-1]:
+        return False
+    is_kind = place[0] in KINDS and KINDS[place[0]][0] == keys[-1]
+    return is_kind or (place[0] in ("training", "server") and f" {keys[-1]} must " in error["msg"])
+
+
+def _only(panel: Panel, wanted: str, path: Path) -> Panel:
+    names = [name for entry in panel.design for name in (entry.label, entry.recipe)]
     kept = _chosen(wanted, names, f"--designs: {path}")
-    labels = {entry.label for entry in setting.design}
+    labels = {entry.label for entry in panel.design}
     recipes = set(kept) - labels  # a recipe's name is also the label of its plainest design
-    design = [e for e in setting.design if e.label in kept or e.recipe in recipes]
-    return setting.model_copy(update={"design": design})
+    design = [e for e in panel.design if e.label in kept or e.recipe in recipes]
+    return panel.model_copy(update={"design": design})
 
 
 def _chosen(wanted: str, names: list[str], owner: str) -> list[str]:
-    """Read names that are separated by commas; a name may have a comma of its own."""
+    """Read names that are separated by commas; a name may contain commas."""
     chosen, rest = [], wanted.strip()
     while rest:
         fits = [name for name in names if f"{rest},".startswith(f"{name},")]
@@ -330,32 +313,16 @@ def _sentence(first: Any, content: dict[str, Any]) -> str:
 
 
 def _hint(got: object, known: list[str]) -> str:
-    """Return `` Did you mean 'x'?`` for a text; numbers resemble no word."""
+    """Return `` Did you mean 'x'?`` for a text, nothing for other values."""
     return did_you_mean(got, known) if isinstance(got, str) else ""
 
 
-def _by_tag(name: str, kinds: tuple[type[BaseModel], ...]) -> dict[str, type[BaseModel]]:
-    """Return the kinds of a table by what its key ``name`` says."""
-    return {get_args(kind.model_fields[name].annotation)[0]: kind for kind in kinds}
-
-
-#: Tables of several kinds: the key that says which, and the kinds.
-KINDS = {
-    "data": (
-        "partition",
-        _by_tag("partition", (OneClass, Dirichlet, DirichletDisjoint, Iid, Natural)),
-    ),
-    "model": ("name", _by_tag("name", (Mlp, Cnn))),
-    "devices": ("kind", _by_tag("kind", (EqualDevices, GeneratedDevices, DeviceFile))),
-}
-
-
-#: Of tables that also take something of the user's own: how to name it.
+#: Tables that also take the user's own code, and how to name it.
 OWN = {"model": " or my_model.py:function"}
 
 
 def _place(parts: Iterable[object]) -> list[str]:
-    """Return where in the file an error is: pydantic also names the members of unions."""
+    """Return the keys of an error's place; pydantic adds the members of unions."""
     place = [str(part) for part in parts]
     if len(place) > 2 and place[0] in KINDS:
         return [place[0], *place[2:]]
@@ -370,4 +337,4 @@ def _known_keys(place: list[str], content: Mapping[str, Any]) -> list[str]:
     kinds: dict[str, type[BaseModel]] = {"training": Training, "server": Server}
     if table in kinds:
         return list(kinds[table].model_fields)
-    return [*(key for key in Setting.model_fields if key != "label"), *OWN_KEYS]
+    return [*(key for key in Panel.model_fields if key != "label"), *OWN_KEYS]

@@ -1,104 +1,114 @@
-"""Code of a user's own: named by import path, ``module:name`` or ``file.py:name``."""
+"""A user's own designs, data sets, models and device files, named in an experiment file.
+
+Code is named as ``module:name`` or ``file.py:name``. Files lie beside or below the experiment file.
+The run folder keeps copies of them.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator
+from dataclasses import is_dataclass
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
+from inspect import isabstract
 from pathlib import Path
 from traceback import walk_tb
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from fedcohort.errors import DataError, ExperimentError
+from fedcohort.designs import RECIPES, Recipe, make_recipe, recipe_of
+from fedcohort.errors import DataError, ExperimentError, FedcohortError
 from fedcohort.simulation import Dataset, FederatedData, load_dataset
 from fedcohort.simulation.data.datasets import data_folder
 
-
-def own_files(names: Iterable[str]) -> list[str]:
-    """Return the Python files among import paths, as they are written."""
-    files = (name.rpartition(":")[0] for name in names)
-    return sorted({file for file in files if file.endswith(".py")})
+if TYPE_CHECKING:
+    from fedcohort.experiments.settings import DesignEntry, Experiment, Panel
 
 
-def own_object(what: str, name: str, folder: Path) -> Any:
-    """Return what ``name`` names, None where there is no such thing; files lie in ``folder``.
+def check_parts(experiment: Experiment, folder: Path) -> None:
+    """Refuse parts that cannot be made, before a run begins; ``folder`` holds the files."""
+    for panel in experiment.panels:
+        for entry in panel.design:
+            own_recipe(entry, entry.draws(panel), folder)
+        for what, name in _functions(panel):
+            own_function(what, name, folder)
+    part_files(experiment, folder)
 
-    ``what`` is for messages: a design, a data set, a model.
-    """
-    path, _, own = name.rpartition(":")
-    module = _file(what, folder, path) if path.endswith(".py") else _module(what, path)
-    return getattr(module, own, None)
+
+def part_files(experiment: Experiment, folder: Path) -> list[tuple[Path, Path]]:
+    """Return the files that a run keeps, each with its place in the run folder."""
+    named = set()
+    for panel in experiment.panels:
+        code = [("design", entry.recipe) for entry in panel.design]
+        named |= {(what, name.rpartition(":")[0]) for what, name in [*code, *_functions(panel)]}
+        if panel.devices.kind == "file":
+            named.add(("device", panel.devices.file))
+    files = [(what, file) for what, file in named if what == "device" or file.endswith(".py")]
+    return sorted({(own_file(what, folder, file), _kept(what) / file) for what, file in files})
 
 
-def own_function(what: str, name: str, folder: Path) -> Any:
-    """Return the function that ``name`` names."""
-    found = own_object(what, name, folder)
-    if not callable(found):
-        path, _, own = name.rpartition(":")
-        raise ExperimentError(
-            f"{what} {name!r}: {own} must be a function; {path} has "
-            f"{'none of that name' if found is None else repr(found)}."
-        )
-    return found
+def _functions(panel: Panel) -> Iterator[tuple[str, str]]:
+    """Yield the user's own functions that a panel names, and what they make."""
+    for what, name in (("data set", panel.data.dataset), ("model", panel.model.name)):
+        if ":" in name:
+            yield what, name
 
 
 def own_file(what: str, folder: Path, path: str) -> Path:
-    """Return the file beside the experiment, or in the ``code`` of the run that it comes from."""
+    """Return a file beside the experiment, or its copy in the run folder."""
     if Path(path).is_absolute() or ".." in Path(path).parts:
         raise ExperimentError(
             f"{what} file {path}: must lie beside or below the experiment file, which names it "
             f"from there. Copy it."
         )
-    kept = folder / "code" / path
-    return kept if kept.is_file() and not (folder / path).is_file() else folder / path
+    for found in (folder / path, folder / _kept(what) / path):
+        if found.is_file():
+            return found
+    raise ExperimentError(f"{what} file {path}: is not in {folder.resolve()}. Put it there.")
 
 
-def place_in(folder: Path, error: BaseException) -> str | None:
-    """Return the innermost line below ``folder`` that raised, as ``file.py, line 3``, if any."""
-    home, found = folder.resolve(), None
-    for frame, line in walk_tb(error.__traceback__):
-        path = Path(frame.f_code.co_filename)
-        if path.is_absolute() and path.is_relative_to(home):
-            found = f"{path.relative_to(home)}, line {line}"
-    return found
+def _kept(what: str) -> Path:
+    """Return the part of a run folder that keeps copies of such files."""
+    return Path("devices" if what == "device" else "code")
 
 
-def _module(what: str, name: str) -> ModuleType:
+def own_recipe(entry: DesignEntry, cohort_size: int, folder: Path) -> Recipe:
+    """Make the recipe of an entry; ``folder`` holds the user's own files."""
+    kind = recipe_kind(entry, folder)
     try:
-        return import_module(name)
-    except (Exception, SystemExit) as error:
+        return recipe_of(kind, cohort_size, entry.hyperparameters)
+    except FedcohortError:
+        raise
+    except Exception as error:
         raise ExperimentError(
-            f"{what} {name!r}: cannot be imported ({type(error).__name__}: {error}). Install it, "
-            f"or name its file as my_file.py:my_name."
+            f"design {entry.recipe!r}: cannot be made ({type(error).__name__}: {error}). Mend it."
         ) from error
 
 
-def _file(what: str, folder: Path, name: str) -> ModuleType:
-    """Import a file by its path, once."""
-    path = own_file(what, folder, name).resolve()
-    module_name = f"fedcohort_own_{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
-    if module_name in sys.modules:
-        return sys.modules[module_name]
-    spec = spec_from_file_location(module_name, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise ExperimentError(f"{what} file {path}: is not there. Put it beside the experiment.")
-    module = module_from_spec(spec)
-    sys.modules[module_name] = module  # dataclasses look their module up
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        del sys.modules[module_name]
+def recipe_kind(entry: DesignEntry, folder: Path) -> type[Recipe]:
+    """Return the class that an entry names."""
+    path, colon, name = entry.recipe.rpartition(":")
+    if not colon:
+        make_recipe(entry.recipe, 1, {})  # refuses unknown names
+        return RECIPES[entry.recipe]
+    kind = _own_object("design", entry.recipe, folder)
+    is_recipe = isinstance(kind, type) and issubclass(kind, Recipe)
+    if not is_recipe or not is_dataclass(kind) or isabstract(kind):
         raise ExperimentError(
-            f"{what} file {path}: cannot be imported ({type(error).__name__}: {error}). Mend it."
-        ) from error
-    return module
+            f"design {entry.recipe!r}: {name} must be a frozen dataclass derived from "
+            f"fedcohort.Recipe; {path} has {_shown(kind)}."
+        )
+    if not isinstance(getattr(kind, "name", None), str):
+        raise ExperimentError(
+            f"design {entry.recipe!r}: {name} needs a name: ClassVar[str]; got none. Give it one."
+        )
+    return cast(type[Recipe], kind)
 
 
 def load_data(name: str, folder: Path) -> Dataset | FederatedData:
-    """Load a data set of the library, or call the function of a file that lies in ``folder``.
+    """Load a data set of the library, or call the user's own function.
 
     The function gets the data folder (``FEDCOHORT_DATA``, or the user's cache).
     """
@@ -118,4 +128,67 @@ def load_data(name: str, folder: Path) -> Dataset | FederatedData:
             f"data set {name!r}: must be a fedcohort.simulation.Dataset or FederatedData; the "
             f"function returned {type(found).__name__}. Return FederatedData.from_arrays(...)."
         )
+    return found
+
+
+def own_function(what: str, name: str, folder: Path) -> Any:
+    """Return the function that ``name`` names."""
+    found = _own_object(what, name, folder)
+    if not callable(found):
+        path, _, own = name.rpartition(":")
+        raise ExperimentError(
+            f"{what} {name!r}: {own} must be a function; {path} has {_shown(found)}."
+        )
+    return found
+
+
+def _own_object(what: str, name: str, folder: Path) -> Any:
+    """Return what ``name`` names, or None; ``what`` is for messages."""
+    path, _, own = name.rpartition(":")
+    module = _file(what, folder, path) if path.endswith(".py") else _module(what, path)
+    return getattr(module, own, None)
+
+
+def _shown(found: object) -> str:
+    return "none of that name" if found is None else repr(found)
+
+
+def _module(what: str, name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except (Exception, SystemExit) as error:
+        raise ExperimentError(
+            f"{what} {name!r}: cannot be imported ({type(error).__name__}: {error}). Install it, "
+            f"or name its file as my_file.py:my_name."
+        ) from error
+
+
+def _file(what: str, folder: Path, name: str) -> ModuleType:
+    """Import a file by its path, once."""
+    path = own_file(what, folder, name).resolve()
+    module_name = f"fedcohort_own_{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    spec = spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise ExperimentError(f"{what} file {path}: is no Python file. Rename it.")
+    module = module_from_spec(spec)
+    sys.modules[module_name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[module_name]
+        raise ExperimentError(
+            f"{what} file {path}: cannot be imported ({type(error).__name__}: {error}). Mend it."
+        ) from error
+    return module
+
+
+def place_in(folder: Path, error: BaseException) -> str | None:
+    """Return the innermost line below ``folder`` that raised, as ``file.py, line 3``, or None."""
+    home, found = folder.resolve(), None
+    for frame, line in walk_tb(error.__traceback__):
+        path = Path(frame.f_code.co_filename)
+        if path.is_absolute() and path.is_relative_to(home):
+            found = f"{path.relative_to(home)}, line {line}"
     return found

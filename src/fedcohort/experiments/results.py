@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
-from logging import getLogger
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +11,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedcohort._display import short_repr
-from fedcohort.errors import ExperimentError, FedcohortError, SimulationError, WriteError
-from fedcohort.experiments.own_code import place_in
+from fedcohort.errors import ExperimentError
 from fedcohort.experiments.run_folder import RunFolder
 from fedcohort.experiments.tables import DEVICES, FEDERATIONS, SCHEMAS, read_table
-from fedcohort.experiments.units import Trial
+from fedcohort.experiments.units import PlannedRun
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,26 +40,29 @@ class Results:
 
     def __repr__(self) -> str:
         rounds = self.tables["rounds"].num_rows
-        return short_repr(self, folder=str(self.folder.path), runs=len(self.trials), rounds=rounds)
+        return short_repr(self, folder=str(self.folder.path), runs=len(self.runs), rounds=rounds)
 
     @cached_property
-    def _slices(self) -> dict[str, dict[Trial, pa.Table]]:
-        return {name: _by_trial(table) for name, table in self.tables.items()}
+    def _slices(self) -> dict[str, dict[PlannedRun, pa.Table]]:
+        return {name: _by_run(table) for name, table in self.tables.items()}
 
     @property
-    def trials(self) -> list[Trial]:
-        """All runs, in the order of the experiment."""
-        return [t for unit in self.folder.units if unit.candidate is None for t in unit.trials]
+    def runs(self) -> list[PlannedRun]:
+        """All runs in the experiment's order, without those that try grids."""
+        units = [unit for unit in self.folder.units if unit.candidate is None]
+        return [run for unit in units for run in unit.runs]
 
-    def of(self, name: str, trial: Trial) -> pa.Table:
+    trials = runs  # its name in 0.1.0
+
+    def of(self, name: str, run: PlannedRun) -> pa.Table:
         """Return a run's part of a table, in the order of rounds."""
-        found = self._slices[name].get(trial)
+        found = self._slices[name].get(run)
         return SCHEMAS[name].empty_table() if found is None else found
 
-    def column(self, name: str, trial: Trial, column: str) -> NDArray[np.float64]:
+    def column(self, name: str, run: PlannedRun, column: str) -> NDArray[np.float64]:
         """Return a column of a run's part as numbers; NaN where there is none."""
         return np.asarray(
-            self.of(name, trial)[column].to_numpy(zero_copy_only=False), dtype=np.float64
+            self.of(name, run)[column].to_numpy(zero_copy_only=False), dtype=np.float64
         )
 
     def class_counts(self, panel: str, seed: int) -> NDArray[np.int64]:
@@ -81,28 +80,24 @@ class Results:
 
 
 def read_results(path: Path) -> Results:
-    """Read a run folder; what a run has not reached yet is simply not there."""
+    """Read a run folder; what a run has not reached yet is missing from the tables."""
     folder = RunFolder.open(path)
+    if not folder.federations.exists():
+        raise ExperimentError(f"{path}: has no results yet. Run: {folder.resume_command}")
+    read = partial(read_table, way_out=folder.resume_command)
     tables = {}
     for name, schema in SCHEMAS.items():
-        parts = [schema.empty_table()]
-        for unit in folder.units:
-            file = folder.table(unit, name)
-            if unit.candidate is None and (file.exists() or folder.must_have(unit, name)):
-                parts.append(read_table(file, schema, way_out=folder.resume_command))
-        tables[name] = pa.concat_tables(parts)
-    federations = folder.federations
-    if not federations.exists():
-        raise ExperimentError(f"{path}: has no results yet. Run: {folder.resume_command}")
-    whole = read_table(federations, FEDERATIONS, way_out=folder.resume_command)
-    devices = DEVICES.empty_table()
-    if folder.devices.exists():
-        devices = read_table(folder.devices, DEVICES, way_out=folder.resume_command)
-    return Results(folder, tables, whole, devices)
+        units = [each for each in folder.units if each.candidate is None]
+        files = [folder.table(each, name) for each in units if folder.has_table(each, name)]
+        tables[name] = pa.concat_tables([schema.empty_table(), *(read(f, schema) for f in files)])
+    federations = read(folder.federations, FEDERATIONS)
+    has_devices = folder.devices.exists()
+    devices = read(folder.devices, DEVICES) if has_devices else DEVICES.empty_table()
+    return Results(folder, tables, federations, devices)
 
 
-def _by_trial(table: pa.Table) -> dict[Trial, pa.Table]:
-    """Cut a table, which has every run's lines together, into the runs."""
+def _by_run(table: pa.Table) -> dict[PlannedRun, pa.Table]:
+    """Cut a table into its runs; the lines of a run stand together."""
     if not table.num_rows:
         return {}
     table = table.combine_chunks()
@@ -115,56 +110,6 @@ def _by_trial(table: pa.Table) -> dict[Trial, pa.Table]:
     found = {}
     for start, end in zip(starts, [*starts[1:], table.num_rows], strict=True):
         part = table.slice(start, end - start)
-        key = Trial(*(part[name][0].as_py() for name in ("panel", "design", "seed")))
+        key = PlannedRun(*(part[name][0].as_py() for name in ("panel", "design", "seed")))
         found[key] = part
     return found
-
-
-log = getLogger(__name__)
-
-
-@contextmanager
-def saying_why(folder: RunFolder) -> Iterator[None]:
-    """Turn what stops a run into one sentence; what is nobody's but ours passes through."""
-    try:
-        yield
-    except WriteError as error:
-        log.error("stopped: %s", error)
-        raise ExperimentError(
-            f"{error.place}: the run stopped, and what it had done is kept. Make room, then "
-            f"go on with: {folder.resume_command}"
-        ) from error
-    except SimulationError as error:
-        log.error("stopped: %s", error)
-        raise ExperimentError(_stopped(folder, str(error))) from error
-    except FedcohortError:
-        raise
-    except Exception as error:
-        if _is_out_of_memory(error):
-            log.error("stopped: %s", error)
-            why = "it needs more memory than there is. Lower cohort_size, batch_size or the model."
-            raise ExperimentError(_stopped(folder, why)) from error
-        place = place_in(folder.path / "code", error)
-        if place is None:
-            raise
-        log.exception("stopped")
-        why = f"{place} raises {type(error).__name__}: {error}. Mend it."
-        if folder.has_begun:
-            why = f"code/{why} Then: {folder.resume_command}"
-        raise ExperimentError(_stopped(folder, why)) from error
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Whether numpy or torch, which has no class of its own on the CPU, wants more memory."""
-    text = str(error)
-    return isinstance(error, MemoryError) or (
-        isinstance(error, (RuntimeError, ValueError))
-        and any(each in text for each in ("allocate memory", "out of memory", "array is too big"))
-    )
-
-
-def _stopped(folder: RunFolder, why: str) -> str:
-    """Say why a run stopped, and what is left of it."""
-    if folder.has_begun:
-        return f"{folder.path}: the run stopped, and what it had done is kept: {why}"
-    return f"{folder.path}: the run stopped with nothing to keep: {why}"

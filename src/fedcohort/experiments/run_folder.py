@@ -24,10 +24,10 @@ from fedcohort._version import __version__
 from fedcohort._whole_file import write_whole
 from fedcohort.errors import ExperimentError, WriteError
 from fedcohort.experiments.data_settings import EqualDevices
-from fedcohort.experiments.parts import part_files
+from fedcohort.experiments.own_code import part_files
 from fedcohort.experiments.settings import Experiment
-from fedcohort.experiments.tables import SCHEMAS, is_as_written, was_written
-from fedcohort.experiments.units import Unit, plan_units
+from fedcohort.experiments.tables import SCHEMAS, is_whole, was_written
+from fedcohort.experiments.units import PlannedRun, Unit, plan_units
 
 PACKAGES = ("numpy", "scipy", "torch", "pyarrow", "pydantic", "scikit-learn")
 
@@ -44,7 +44,7 @@ def versions() -> dict[str, str]:
 
 
 def machine(device: str) -> dict[str, str]:
-    """Return what the machine is; ``device`` is what trains."""
+    """Describe the machine; ``device`` is what trains."""
     found = {
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
@@ -73,9 +73,9 @@ except ImportError:  # pragma: no cover - elsewhere there is no such lock
 
 @contextmanager
 def locked(path: Path, owner: str) -> Iterator[None]:
-    """Hold the lock at ``path``; refuse when another process holds it.
+    """Hold the lock at ``path``; refuse if another process holds it.
 
-    The system lets go of it when a process ends, however it ends.
+    The system releases the lock when the process ends, even if it is killed.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -101,7 +101,7 @@ def locked(path: Path, owner: str) -> Iterator[None]:
 
 
 def _taken(descriptor: int) -> bool:
-    """Take the lock; somebody who only looks holds it for a moment."""
+    """Take the lock; :func:`is_locked` in another process holds it for a moment."""
     for _ in range(5):
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -127,16 +127,16 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-#: Of run.json and the tables; a folder with another number is refused, not guessed at.
+#: The version of run.json and the tables; folders with another one are refused.
 SCHEMA = 1
 HEAD = "run.json"
-#: Tables of a unit that are not there without the one that is named first.
+#: Tables of a unit, each with those that are written after it.
 LATER = {"rounds": ("cohorts", "rows", "laws", "trees"), "laws": ("trees",)}
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is: rounds of all its runs, and seconds of computing."""
+    """How far an experiment is: rounds of all its runs, and seconds of computing."""
 
     done: int
     total: int
@@ -168,7 +168,7 @@ class RunFolder:
     def create(
         cls, path: Path, experiment: Experiment, *, source: Path, device: str, command: list[str]
     ) -> RunFolder:
-        """Make the folder of a new run; refuse one that holds something else."""
+        """Make a new run folder; refuse a path that holds something else."""
         head = {
             "schema": SCHEMA,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -207,7 +207,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """Open what is there; refuse what is no run folder of this version."""
+        """Open a run folder; refuse other folders and other versions."""
         try:
             head = json.loads((path / HEAD).read_text(encoding="utf-8"))
         except OSError as error:
@@ -230,115 +230,111 @@ class RunFolder:
         return cls(path, head)
 
     def discard_unless_begun(self) -> None:
-        """Remove the folder of a run that never began: the next try can have its place."""
+        """Remove the folder if nothing was computed, so that the next try can use its name."""
         if not self.has_begun:
             shutil.rmtree(self.path, ignore_errors=True)
 
     @property
     def has_begun(self) -> bool:
-        """Whether anything was computed that is kept."""
+        """Whether the folder holds anything that was computed."""
         return any(path.is_file() for path in (self.path / "units").rglob("*"))
 
     @property
     def resume_command(self) -> str:
-        """The command that goes on with the run."""
+        """The command that resumes the run."""
         return f"fedcohort resume {shlex.quote(str(self.path))}"
 
     @property
     def federations(self) -> Path:
-        """Where the table of who holds what lies."""
+        """The table of who holds what."""
         return self.path / "federations.parquet"
 
     @property
     def devices(self) -> Path:
-        """Where the table of what clients train on lies, if there is one."""
+        """The table of what clients train on; missing if all are equal."""
         return self.path / "devices.parquet"
 
     @property
     def has_devices(self) -> bool:
-        """Whether clients differ, so that there is such a table."""
+        """Whether clients differ, so that there is a table of devices."""
         panels = self.experiment.panels
         return any(not isinstance(panel.devices, EqualDevices) for panel in panels)
 
     def unit_folder(self, unit: Unit) -> Path:
-        """Return where a unit's tables and checkpoint lie."""
+        """Return the folder of a unit's tables and checkpoint."""
         return self.path / "units" / f"{unit.number:03d}"
 
     def table(self, unit: Unit, name: str) -> Path:
-        """Return where a unit's table lies."""
+        """Return the path of a unit's table."""
         return self.unit_folder(unit) / f"{name}.parquet"
 
     def checkpoint(self, unit: Unit) -> Path:
-        """Return where a unit's checkpoint lies."""
+        """Return the path of a unit's checkpoint."""
         return self.unit_folder(unit) / "checkpoint.npz"
 
     def diverged(self, unit: Unit) -> Path:
-        """Return the file that says why a candidate of a grid was given up."""
+        """Return the path of the file that says why a candidate was given up."""
         return self.unit_folder(unit) / "diverged.txt"
 
     def rounds_of(self, unit: Unit) -> int:
         """Return how many rounds each run of the unit has."""
-        return self.experiment.panel(unit.trials[0].panel).rounds
+        return self.experiment.panel(unit.runs[0].panel).rounds
 
-    def lines_of(self, unit: Unit) -> int:
-        """Return how many lines the unit's table of rounds has; 0 where it cannot be read."""
-        try:
-            return int(pq.read_metadata(self.table(unit, "rounds")).num_rows)
-        except (OSError, ValueError):
-            return 0
+    def has_table(self, unit: Unit, name: str) -> bool:
+        """Whether a unit's table is there, or must be because it was written before.
 
-    def must_have(self, unit: Unit, name: str) -> bool:
-        """Whether a unit's table was written; a process that is running may be about to.
-
-        Folders of older versions have no sums: there, a table that comes later says so.
+        A running process may be about to write it. Folders of older versions have no sums: there,
+        a later table shows that this one was written.
         """
+        path = self.table(unit, name)
+        if path.exists():
+            return True
         if is_locked(self.path / "lock"):
             return False
         later = any(self.table(unit, each).exists() for each in LATER.get(name, ()))
-        return later or was_written(self.table(unit, name))
+        return later or was_written(path)
 
     def is_done(self, unit: Unit) -> bool:
-        """Whether all of a unit's tables are there and whole, or it was given up."""
+        """Whether all tables of a unit are there and whole, or it was given up."""
         if self.diverged(unit).exists():
             return True
-        whole = self.lines_of(unit) == len(unit.trials) * self.rounds_of(unit)
-        return whole and all(is_whole(self.table(unit, name)) for name in SCHEMAS)
-
-    @property
-    def total(self) -> int:
-        """The rounds of all runs together, but those of grids that were given up."""
-        units = [unit for unit in self.units if not self.diverged(unit).exists()]
-        return sum(len(unit.trials) * self.rounds_of(unit) for unit in units)
+        has_all = self._done(unit)[0] == len(unit.runs) * self.rounds_of(unit)
+        return has_all and all(is_whole(self.table(unit, name)) for name in SCHEMAS)
 
     def progress(self) -> Progress:
         """Return how far the run is, from what is in the folder."""
-        done = sum(self.lines_of(u) for u in self.units if not self.diverged(u).exists())
+        units = [unit for unit in self.units if not self.diverged(unit).exists()]
         shared = [self.federations, *([self.devices] if self.has_devices else [])]
         tables = [*self.path.glob("units/*/*.parquet"), *shared]
-        damaged = any(path.exists() and not is_whole(path) for path in tables)
         if is_locked(self.path / "lock"):
             state = "running"
-        elif damaged:
+        elif any(path.exists() and not is_whole(path) for path in tables):
             state = "damaged"
         elif all(path.exists() for path in shared) and all(map(self.is_done, self.units)):
             state = "complete"
         else:
             state = "interrupted"
-        return Progress(done, self.total, sum(map(self._seconds, self.units)), state)
+        return Progress(
+            done=sum(self._done(unit)[0] for unit in units),
+            total=sum(len(unit.runs) * self.rounds_of(unit) for unit in units),
+            seconds=sum(self._done(unit)[1] for unit in self.units),
+            state=state,
+        )
 
-    def _seconds(self, unit: Unit) -> float:
-        """Add up a unit's time; all runs of a unit train at once."""
+    def _done(self, unit: Unit) -> tuple[int, float]:
+        """Return the rounds that a unit has done, over all its runs, and their seconds."""
         names = ["draw_seconds", "train_seconds", "measure_seconds"]
         try:
             table = pq.read_table(self.table(unit, "rounds"), columns=names, partitioning=None)
         except (OSError, ValueError):
-            return 0.0
+            return 0, 0.0
         draw, train, measure = (table[name].to_numpy().sum() for name in names)
-        return float(draw + train / len(unit.trials) + measure)
+        # All runs of a unit train at once.
+        return table.num_rows, float(draw + train / len(unit.runs) + measure)
 
 
 def _check_new(path: Path) -> None:
-    """Refuse a folder that holds a run, or something else."""
+    """Refuse a folder that holds a run or anything else."""
     if (path / HEAD).exists():
         raise ExperimentError(
             f"{path}: holds a run already. Choose another folder with --out, or go on with: "
@@ -348,25 +344,14 @@ def _check_new(path: Path) -> None:
         raise ExperimentError(f"{path}: must be a new or empty folder. Choose another with --out.")
 
 
-def is_whole(path: Path) -> bool:
-    """Whether a Parquet file is there, as it was written, and can be read to its end."""
-    if not is_as_written(path):
-        return False
-    try:
-        pq.read_table(path, partitioning=None)
-    except (OSError, ValueError):
-        return False
-    return True
-
-
 def _check_units(units: list[Unit], experiment: Experiment) -> None:
     """Refuse units that do not belong to the experiment."""
     known = {
-        (panel.label, entry.label, seed)
+        PlannedRun(panel.label, entry.label, seed)
         for panel in experiment.panels
         for entry in panel.design
         for seed in panel.seeds
     }
-    found = [(t.panel, t.design, t.seed) for unit in units for t in unit.trials]
-    if not set(found) <= known or not all(unit.trials for unit in units):
+    found = {run for unit in units for run in unit.runs}
+    if not found <= known or not all(unit.runs for unit in units):
         raise ValueError("units")

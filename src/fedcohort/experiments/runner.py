@@ -5,38 +5,38 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
 import torch
 from threadpoolctl import threadpool_limits
 
-from fedcohort._whole_file import write_whole
+from fedcohort._whole_file import make_folder, write_whole
 from fedcohort.errors import (
     DesignError,
     ExperimentError,
+    FedcohortError,
     SelectorError,
     SimulationError,
     WriteError,
 )
-from fedcohort.experiments.own_code import load_data
-from fedcohort.experiments.parts import make_own_recipe
-from fedcohort.experiments.results import saying_why
-from fedcohort.experiments.run_folder import RunFolder, is_whole, locked
-from fedcohort.experiments.settings import Setting
+from fedcohort.experiments.own_code import load_data, own_recipe, place_in
+from fedcohort.experiments.run_folder import RunFolder, locked
 from fedcohort.experiments.summary import chosen_training
 from fedcohort.experiments.tables import (
     DEVICES,
+    FEDERATIONS,
     device_table,
     federation_table,
     history_tables,
+    is_whole,
     keep_table,
     law_tables,
 )
 from fedcohort.experiments.trackers import Tracker
 from fedcohort.experiments.units import Unit
 from fedcohort.simulation import (
-    Dataset,
     Devices,
     FederatedData,
     History,
@@ -46,15 +46,15 @@ from fedcohort.simulation import (
 
 
 class _QuietFile(logging.FileHandler):
-    """A log that a full disk cannot stop a run with."""
+    """A log that ignores a full disk."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line, if that is possible."""
+        """Write a line if possible."""
         with suppress(OSError):
             super().emit(record)
 
     def close(self) -> None:
-        """Close the file, though what is left of it cannot be written."""
+        """Close the file, even if the rest of it cannot be written."""
         with suppress(OSError):
             super().close()
 
@@ -62,15 +62,15 @@ class _QuietFile(logging.FileHandler):
         """Drop the line."""
 
 
-class _NothingTwice(logging.Filter):
-    """Designs are built in every round: what they say of themselves is written once."""
+class _Once(logging.Filter):
+    """Drop repeated messages: designs are built in every round and say the same each time."""
 
     def __init__(self) -> None:
         super().__init__()
         self._said: set[str] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let warnings through, and a message that was not there before."""
+        """Pass warnings and new messages."""
         if record.levelno > logging.INFO:
             return True
         message = record.getMessage()
@@ -81,11 +81,11 @@ class _NothingTwice(logging.Filter):
 
 @contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Write what the package says into a file, while a run goes on."""
+    """Write the package's log into a file."""
     package = logging.getLogger("fedcohort")
     handler = _QuietFile(path, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    handler.addFilter(_NothingTwice())
+    handler.addFilter(_Once())
     level = package.level
     package.addHandler(handler)
     package.setLevel(logging.INFO)
@@ -101,34 +101,34 @@ log = logging.getLogger(__name__)
 
 
 class Observer:
-    """Told how a run goes; this one does nothing."""
+    """Hears how an experiment proceeds; this one does nothing."""
 
     def started(self, total: int, done: int) -> None:
-        """Learn how much work there is, and how much of it was done before."""
+        """Hear how much work there is, and how much of it was done before."""
 
     def resumed(self, work: int, text: str) -> None:
-        """Learn that a checkpoint holds some more that was done before."""
+        """Hear that a checkpoint held more work that was done before."""
 
     def advanced(self, work: int, text: str) -> None:
-        """Learn that some more is done; ``text`` says where the run is."""
+        """Hear that more work is done; ``text`` says how far."""
 
     def should_stop(self) -> bool:
-        """Say whether to stop after this round, resumable."""
+        """Return whether to stop after this round; the run can be resumed."""
         return False
 
 
 def execute(
     folder: RunFolder, *, observer: Observer | None = None, tracker: Tracker | None = None
 ) -> None:
-    """Run all that is not done yet.
+    """Run all units that are not done yet.
 
-    Stopped by the observer (``KeyboardInterrupt``), killed, or out of space, a run goes on from
-    its last checkpoint when it is executed again.
+    If it stops (by the observer, as ``KeyboardInterrupt``; killed; out of space), execute the
+    folder again: it continues from the last checkpoint.
     """
     with (
         locked(folder.path / "lock", str(folder.path)),
         logging_to(folder.path / "log.txt"),
-        saying_why(folder),
+        _saying_why(folder),
     ):
         _Execution(folder, observer or Observer(), tracker).run()
 
@@ -136,14 +136,13 @@ def execute(
 class _Execution:
     def __init__(self, folder: RunFolder, observer: Observer, tracker: Tracker | None) -> None:
         self._folder, self._observer, self._tracker = folder, observer, tracker
-        self._data: dict[str, Dataset | FederatedData] = {}
+        self._load = cache(load_data)
         self._code = folder.path / "code"
 
     def run(self) -> None:
-        """Write who holds what, then run the units."""
+        """Write what clients hold, then run the units."""
         folder = self._folder
-        self._write_federations()
-        self._write_devices()
+        self._write_clients()
         work = {unit.number: self._work(unit) for unit in folder.units}
         total = sum(work[u.number] * folder.rounds_of(u) for u in folder.units)
         finished = [unit for unit in folder.units if folder.is_done(unit)]
@@ -158,17 +157,17 @@ class _Execution:
 
     def _work(self, unit: Unit) -> int:
         """Weigh a round of a unit: the local steps of all its clients."""
-        panels = [(self._folder.experiment.panel(trial.panel), trial) for trial in unit.trials]
+        panels = [(self._folder.experiment.panel(run.panel), run) for run in unit.runs]
         return sum(
-            panel.entry(trial.design).draws(panel)
+            panel.entry(run.design).draws(panel)
             * (panel.training.steps or panel.training.epochs or 1)
-            for panel, trial in panels
+            for panel, run in panels
         )
 
     def _run_unit(self, unit: Unit, work: int) -> None:
         folder, rounds = self._folder, self._folder.rounds_of(unit)
         checkpoint = folder.checkpoint(unit)
-        _make_folder(checkpoint.parent)
+        make_folder(checkpoint.parent)
         simulation = self._simulation(unit)
         done = 0
         if checkpoint.exists():
@@ -199,9 +198,9 @@ class _Execution:
             write_whole(folder.diverged(unit), f"{error}\n".encode())
             return
         self._write_tables(unit, histories)
-        for name, table in law_tables(unit.trials, simulation.next_designs()).items():
+        for name, table in law_tables(unit.runs, simulation.next_designs()).items():
             keep_table(folder.table(unit, name), table)
-        log.info("unit %d: done, %d rounds of %d runs", unit.number, rounds, len(unit.trials))
+        log.info("unit %d: done, %d rounds of %d runs", unit.number, rounds, len(unit.runs))
 
     def _resumed(self, simulation: Simulation, checkpoint: Path) -> int:
         try:
@@ -213,123 +212,94 @@ class _Execution:
             ) from error
 
     def _simulation(self, unit: Unit) -> Simulation:
-        panel = self._folder.experiment.panel(unit.trials[0].panel)
+        panel = self._folder.experiment.panel(unit.runs[0].panel)
         if unit.candidate is None:
             training = chosen_training(self._folder, panel.label)
         else:
             lr, mu = unit.candidate
             training = panel.training.model_copy(update={"lr": lr, "mu": mu})
-        runs = self._runs(unit)
+        runs = list(self._runs(unit))
         source = panel.model.source(runs[0].data.dataset, self._code)
         options = panel.server.options(self._folder.device)
         return Simulation(runs, source, training.local(), options)
 
-    def _runs(self, unit: Unit) -> list[Run]:
+    def _runs(self, unit: Unit) -> Iterator[Run]:
         """Divide the data and make the recipes of a unit."""
-        cells: dict[tuple[str, int], tuple[FederatedData, Devices | None]] = {}
-        runs = []
-        for trial in unit.trials:
-            panel = self._folder.experiment.panel(trial.panel)
-            key = (trial.panel, trial.seed)
-            if key not in cells:
-                cells[key] = self._cell(panel, trial.seed)
-            data, devices = cells[key]
-            entry = panel.entry(trial.design)
-            recipe = make_own_recipe(entry, entry.draws(panel), self._code)
-            runs.append(
-                Run(
-                    recipe,
-                    data,
-                    trial.seed,
-                    entry.aggregation(),
-                    devices,
-                    failures=panel.server.failures or None,
-                    on_failure=entry.on_failure,
-                    extra=entry.extra,
-                )
+        federation = cache(self._federation)  # the designs of a panel share data and devices
+        for planned in unit.runs:
+            panel = self._folder.experiment.panel(planned.panel)
+            entry = panel.entry(planned.design)
+            data, devices = federation(planned.panel, planned.seed)
+            yield Run(
+                own_recipe(entry, entry.draws(panel), self._code),
+                data,
+                planned.seed,
+                entry.aggregation(),
+                devices,
+                failures=panel.server.failures or None,
+                on_failure=entry.on_failure,
+                extra=entry.extra,
             )
-        return runs
-
-    def _cell(self, panel: Setting, seed: int) -> tuple[FederatedData, Devices | None]:
-        """Return who holds what in a panel's runs with a seed, and what they train on."""
-        data = self._federation(panel, seed)
-        return data, panel.devices.devices(data.n_clients, seed, self._folder.path)
 
     def _rehearse(self) -> None:
-        """Build every run's first design: what cannot be drawn from is refused at the start."""
+        """Build every run's first design: refuse at the start what cannot be drawn from."""
         for unit in self._folder.units:
-            for trial, run in zip(unit.trials, self._runs(unit), strict=True):
+            for planned, run in zip(unit.runs, self._runs(unit), strict=True):
                 try:
                     run.selector()
                 except (DesignError, SelectorError) as error:
                     raise ExperimentError(
-                        f"{self._folder.head.get('file')}: design {trial.design!r}: {error}"
+                        f"{self._folder.head.get('file')}: design {planned.design!r}: {error}"
                     ) from error
 
-    def _federation(self, panel: Setting, seed: int) -> FederatedData:
-        """Return who holds what; the data set is loaded once."""
-        name = panel.data.dataset
-        if name not in self._data:
-            self._data[name] = load_data(name, self._code)
-        return panel.data.federation(self._data[name], seed)
+    def _federation(self, label: str, seed: int) -> tuple[FederatedData, Devices | None]:
+        """Return who holds what in a panel's runs with a seed, and what they train on."""
+        panel = self._folder.experiment.panel(label)
+        data = panel.data.federation(self._load(panel.data.dataset, self._code), seed)
+        return data, panel.devices.devices(data.n_clients, seed, self._folder.path)
 
-    def _write_devices(self) -> None:
+    def _write_clients(self) -> None:
+        """Write who holds what and, if clients differ, what they train on."""
         folder = self._folder
-        if not folder.has_devices or is_whole(folder.devices):
+        paths = [folder.federations, *([folder.devices] if folder.has_devices else [])]
+        if all(map(is_whole, paths)):
             return
-        tables = [DEVICES.empty_table()]
+        held, owned = [FEDERATIONS.empty_table()], [DEVICES.empty_table()]
         for panel in folder.experiment.panels:
             for seed in panel.seeds:
-                _, devices = self._cell(panel, seed)
+                data, devices = self._federation(panel.label, seed)
+                held.append(federation_table(panel.label, seed, data))
                 if devices is not None:
-                    tables.append(device_table(panel.label, seed, devices))
-        keep_table(folder.devices, pa.concat_tables(tables))
-
-    def _write_federations(self) -> None:
-        path = self._folder.federations
-        if is_whole(path):
-            return
-        experiment = self._folder.experiment
-        tables = [
-            federation_table(panel.label, seed, self._federation(panel, seed))
-            for panel in experiment.panels
-            for seed in panel.seeds
-        ]
-        keep_table(path, pa.concat_tables(tables))
+                    owned.append(device_table(panel.label, seed, devices))
+        for path, tables in zip(paths, (held, owned), strict=False):
+            if not is_whole(path):
+                keep_table(path, pa.concat_tables(tables))
 
     def _write_tables(self, unit: Unit, histories: list[History]) -> None:
-        for name, table in history_tables(unit.trials, histories).items():
+        for name, table in history_tables(unit.runs, histories).items():
             keep_table(self._folder.table(unit, name), table)
 
     def _track(self, unit: Unit, histories: list[History]) -> None:
         if self._tracker is not None and unit.candidate is None:
-            for trial, history in zip(unit.trials, histories, strict=True):
-                self._tracker.follow(trial, history.rounds)
+            for run, history in zip(unit.runs, histories, strict=True):
+                self._tracker.follow(run, history.rounds)
 
     def _text(self, unit: Unit, done: int) -> str:
-        rounds, trials = self._folder.rounds_of(unit), unit.trials
-        seeds = sorted({trial.seed for trial in trials})
-        panels = list(dict.fromkeys(trial.panel for trial in trials))
+        rounds, runs = self._folder.rounds_of(unit), unit.runs
+        seeds = sorted({run.seed for run in runs})
+        panels = list(dict.fromkeys(run.panel for run in runs))
         what = "choosing lr, mu" if unit.candidate is not None else ", ".join(panels)
         seed = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]}-{seeds[-1]}"
         return f"{what}, {seed}: round {done} of {rounds}"
 
 
 class _DivergedError(Exception):
-    """A candidate of a grid diverges: it is not trained to the end."""
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise WriteError(f"{path}: cannot be made ({reason})") from error
+    """A candidate of a grid diverges; its training stops."""
 
 
 @contextmanager
 def _few_threads(device: str) -> Iterator[None]:
-    """Compute on one thread where the CPU trains: the models are small, and threads only wait."""
+    """Use one thread on a CPU: the models are small, and more threads would only wait."""
     if device != "cpu":
         yield
         return
@@ -340,3 +310,50 @@ def _few_threads(device: str) -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def _saying_why(folder: RunFolder) -> Iterator[None]:
+    """Turn what stops a run into one sentence; internal errors propagate unchanged."""
+    try:
+        yield
+    except WriteError as error:
+        log.error("stopped: %s", error)
+        raise ExperimentError(
+            f"{error.place}: the run stopped, and what it had done is kept. Make room, then "
+            f"go on with: {folder.resume_command}"
+        ) from error
+    except SimulationError as error:
+        log.error("stopped: %s", error)
+        raise ExperimentError(_stopped(folder, str(error))) from error
+    except FedcohortError:
+        raise
+    except Exception as error:
+        if _is_out_of_memory(error):
+            log.error("stopped: %s", error)
+            why = "it needs more memory than there is. Lower cohort_size, batch_size or the model."
+            raise ExperimentError(_stopped(folder, why)) from error
+        place = place_in(folder.path / "code", error)
+        if place is None:
+            raise
+        log.exception("stopped")
+        why = f"{place} raises {type(error).__name__}: {error}. Mend it."
+        if folder.has_begun:
+            why = f"code/{why} Then: {folder.resume_command}"
+        raise ExperimentError(_stopped(folder, why)) from error
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out; on the CPU torch has no class for it, so read the message."""
+    text = str(error)
+    return isinstance(error, MemoryError) or (
+        isinstance(error, (RuntimeError, ValueError))
+        and any(each in text for each in ("allocate memory", "out of memory", "array is too big"))
+    )
+
+
+def _stopped(folder: RunFolder, why: str) -> str:
+    """Say why a run stopped, and what is left of it."""
+    if folder.has_begun:
+        return f"{folder.path}: the run stopped, and what it had done is kept: {why}"
+    return f"{folder.path}: the run stopped with nothing to keep: {why}"

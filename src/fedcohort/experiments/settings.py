@@ -1,16 +1,16 @@
-"""What an experiment file may say, checked and frozen."""
+"""What an experiment file can say: models of its tables, checked and frozen."""
 
 from __future__ import annotations
 
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from fedcohort._display import short_repr
-from fedcohort._failures import OnFailure
+from fedcohort._open_round import OnFailure
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.data_settings import (
     Count,
@@ -26,18 +26,12 @@ from fedcohort.experiments.data_settings import (
 )
 from fedcohort.experiments.own_code import own_function
 from fedcohort.memory import Difference, EstimatorName
-from fedcohort.simulation import (
-    Dataset,
-    LocalTraining,
-    Options,
-    cnn,
-    mlp,
-)
+from fedcohort.simulation import Dataset, LocalTraining, Options, cnn, mlp
 from fedcohort.simulation.engine.models import ModelSource
 
 
 class OwnModel(BaseModel):
-    """``file.py:function``: what the function makes of the data set is the model.
+    """``file.py:function``: the function makes the model for a data set.
 
     All other keys are keyword arguments of the function.
 
@@ -52,7 +46,7 @@ class OwnModel(BaseModel):
     name: Name
 
     def source(self, dataset: Dataset, folder: Path) -> ModelSource:
-        """Return what makes the model for this data set; the file lies in ``folder``."""
+        """Return a function that makes the model; ``folder`` holds the file."""
         make = own_function("model", self.name, folder)
 
         def made() -> Any:
@@ -65,9 +59,6 @@ class OwnModel(BaseModel):
                 ) from error
 
         return made
-
-
-NEEDS_DIFFERENCE = "shrink and clusters need estimator = 'difference'"
 
 
 class Mlp(Table):
@@ -85,7 +76,7 @@ class Mlp(Table):
     hidden: Count = 50
 
     def source(self, dataset: Dataset, folder: Path) -> ModelSource:
-        """Return what makes the model for this data set."""
+        """Return a function that makes the model."""
         inputs = prod(dataset.x.shape[1:])
         return partial(mlp, inputs, self.hidden, dataset.n_classes)
 
@@ -102,12 +93,12 @@ class Cnn(Table):
     name: Literal["cnn"]
 
     def source(self, dataset: Dataset, folder: Path) -> ModelSource:
-        """Return what makes the model for this data set."""
+        """Return a function that makes the model."""
         return partial(cnn, dataset.n_classes)
 
 
 def _kind_of_model(table: Any) -> Any:
-    """Return which model a table is of: a name with a colon is one of the user's own."""
+    """Return the kind of model that a table names; a colon marks the user's own."""
     name = table.get("name") if isinstance(table, dict) else getattr(table, "name", None)
     return "own" if isinstance(name, str) and ":" in name else name
 
@@ -116,6 +107,22 @@ Model = Annotated[
     Annotated[Mlp, Tag("mlp")] | Annotated[Cnn, Tag("cnn")] | Annotated[OwnModel, Tag("own")],
     Discriminator(_kind_of_model),
 ]
+
+
+def kinds_of(table: Any, key: str) -> dict[str, type[BaseModel]]:
+    """Return the kinds of a table by the value of ``key``, the user's own left out."""
+    members = get_args(get_args(table)[0])
+    kinds = [get_args(each)[0] if get_args(each) else each for each in members]
+    named = [(get_args(kind.model_fields[key].annotation), kind) for kind in kinds]
+    return {names[0]: kind for names, kind in named if names}
+
+
+#: Tables of several kinds: the key that says which, and the kinds.
+KINDS = {
+    "data": ("partition", kinds_of(Data, "partition")),
+    "model": ("name", kinds_of(Model, "name")),
+    "devices": ("kind", kinds_of(DeviceTable, "kind")),
+}
 
 
 class Training(Table):
@@ -138,11 +145,11 @@ class Training(Table):
 
     @property
     def is_grid(self) -> bool:
-        """Whether something is to be chosen."""
+        """Whether ``lr`` or ``mu`` is a list to choose from."""
         return isinstance(self.lr, list) or isinstance(self.mu, list)
 
     def candidates(self) -> list[Training]:
-        """Return every point of the grid; one where there is none."""
+        """Return every point of the grid; without a grid, the training itself."""
         lrs = self.lr if isinstance(self.lr, list) else [self.lr]
         mus = self.mu if isinstance(self.mu, list) else [self.mu]
         return [
@@ -150,7 +157,7 @@ class Training(Table):
         ]
 
     def local(self) -> LocalTraining:
-        """Return the simulator's own record."""
+        """Return the simulator's record."""
         return LocalTraining(**self.model_dump())
 
 
@@ -177,7 +184,7 @@ class Server(Table):
         return self
 
     def options(self, device: str) -> Options:
-        """Return the simulator's own record."""
+        """Return the simulator's record."""
         return Options(**self.model_dump(exclude={"failures"}), device=device)
 
 
@@ -218,8 +225,6 @@ class DesignEntry(BaseModel):
         if isinstance(values, dict) and isinstance(values.get("recipe"), str):
             given = {k: v for k, v in values.items() if k not in ("recipe", "label")}
             after = {k: given.pop(k) for k in ("shrink", "clusters") if k in given}
-            if after and "estimator" not in given:
-                raise ValueError(NEEDS_DIFFERENCE)
             if (estimator := given.pop("estimator", "plain")) != "plain":
                 after = {"+": "+", "estimator": estimator, **after}
             own = values["recipe"].rpartition(":")[2]
@@ -229,22 +234,22 @@ class DesignEntry(BaseModel):
 
     @model_validator(mode="after")
     def _has_an_estimator(self) -> DesignEntry:
-        if self.estimator == "plain" and (self.shrink != 1.0 or self.clusters is not None):
-            raise ValueError(NEEDS_DIFFERENCE)
+        given = self.model_fields_set & {"estimator", "shrink", "clusters"}
+        is_set = self.shrink != 1.0 or self.clusters is not None
+        if self.estimator == "plain" and (is_set or (given and "estimator" not in given)):
+            raise ValueError("shrink and clusters need estimator = 'difference'")
         return self
 
     def aggregation(self) -> EstimatorName | Difference:
-        """Return the simulator's own record of how updates are aggregated."""
-        if self.estimator == "plain":
-            return "plain"
-        return Difference(self.shrink, self.clusters)
+        """Return the simulator's record of how updates are aggregated."""
+        return "plain" if self.estimator == "plain" else Difference(self.shrink, self.clusters)
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
-        """What the recipe is made with, beside the cohort size."""
+        """The recipe's arguments after the cohort size."""
         return dict(self.model_extra or {})
 
-    def draws(self, panel: Setting) -> int:
+    def draws(self, panel: Panel) -> int:
         """Return how many draws a round has."""
         return panel.cohort_size if self.cohort_size is None else self.cohort_size
 
@@ -255,7 +260,7 @@ def _worded(key: str, value: object) -> str:
     return value if isinstance(value, str) else f"{key}={value}"
 
 
-class Setting(Table):
+class Panel(Table):
     """One panel of an experiment: all that its runs share, and their seeds.
 
     Attributes
@@ -284,7 +289,7 @@ class Setting(Table):
     design: list[DesignEntry] = Field(default=[])
 
     @model_validator(mode="after")
-    def _labels_differ(self) -> Setting:
+    def _labels_differ(self) -> Panel:
         labels = [entry.label for entry in self.design]
         for label in labels:
             if labels.count(label) > 1:
@@ -320,11 +325,11 @@ class Experiment(Table):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     title: str = ""
     checkpoint_every: Count = 10
-    panels: Annotated[list[Setting], Field(min_length=1)]
+    panels: Annotated[list[Panel], Field(min_length=1)]
 
     def __repr__(self) -> str:
         return short_repr(self, name=self.name, panels=len(self.panels))
 
-    def panel(self, label: str) -> Setting:
+    def panel(self, label: str) -> Panel:
         """Return the panel with this label."""
         return next(panel for panel in self.panels if panel.label == label)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.results import Results
 from fedcohort.experiments.run_folder import RunFolder
-from fedcohort.experiments.settings import Setting, Training
+from fedcohort.experiments.settings import Panel, Training
 from fedcohort.experiments.tables import SCHEMAS, read_table
-from fedcohort.experiments.units import Trial, Unit, judged_design
+from fedcohort.experiments.units import PlannedRun, Unit, baseline_of
 
 #: Rounds of the rolling mean, as in the paper; a shorter run uses a quarter of its rounds.
 WINDOW = 50
@@ -148,12 +148,12 @@ class PanelSummary:
     designs: list[DesignSummary]
 
 
-def common_rounds(results: Results, panel: Setting) -> tuple[list[int], int]:
+def common_rounds(results: Results, panel: Panel) -> tuple[list[int], int]:
     """Return the seeds that every design of the panel has begun, and the rounds all have done."""
     done: dict[int, int] = {}
     for seed in panel.seeds:
-        trials = [Trial(panel.label, entry.label, seed) for entry in panel.design]
-        shortest = min((results.of("rounds", trial).num_rows for trial in trials), default=0)
+        runs = [PlannedRun(panel.label, entry.label, seed) for entry in panel.design]
+        shortest = min((results.of("rounds", run).num_rows for run in runs), default=0)
         if shortest:
             done[seed] = shortest
     # A seed that has just begun would shorten all others.
@@ -162,11 +162,11 @@ def common_rounds(results: Results, panel: Setting) -> tuple[list[int], int]:
     return seeds, longest
 
 
-def curve(results: Results, panel: Setting, design: str, column: str) -> Curve:
+def curve(results: Results, panel: Panel, design: str, column: str) -> Curve:
     """Return a column of the table of rounds for all common seeds, where it was measured."""
     seeds, rounds = common_rounds(results, panel)
     values = [
-        results.column("rounds", Trial(panel.label, design, seed), column)[:rounds]
+        results.column("rounds", PlannedRun(panel.label, design, seed), column)[:rounds]
         for seed in seeds
     ]
     if not values:
@@ -181,13 +181,13 @@ def window_of(rounds: int) -> int:
     return max(1, min(WINDOW, rounds // 4))
 
 
-def summarise(results: Results, panel: Setting) -> PanelSummary | None:
+def summarise(results: Results, panel: Panel) -> PanelSummary | None:
     """Judge a panel; None where no round is done."""
     seeds, rounds = common_rounds(results, panel)
     if not seeds:
         return None
     window = window_of(rounds)
-    baseline = judged_design(panel)
+    baseline = baseline_of(panel)
     reference = _end(curve(results, panel, baseline, "loss"), rounds, window)
     level = float(np.mean(reference))
     designs = []
@@ -214,11 +214,11 @@ def summarise(results: Results, panel: Setting) -> PanelSummary | None:
     return PanelSummary(panel.label, seeds, rounds, window, baseline, level, designs)
 
 
-def _first_diverged(results: Results, panel: Setting, design: str, seeds: list[int]) -> Numbers:
+def _first_diverged(results: Results, panel: Panel, design: str, seeds: list[int]) -> Numbers:
     """Return the first round of each seed in which something was not finite; NaN: none."""
     found = []
     for seed in seeds:
-        marks = results.column("rounds", Trial(panel.label, design, seed), "diverged") == 1
+        marks = results.column("rounds", PlannedRun(panel.label, design, seed), "diverged") == 1
         found.append(float(np.argmax(marks)) if marks.any() else math.nan)
     return np.array(found)
 
@@ -246,7 +246,7 @@ COSTS: dict[str, tuple[tuple[str, ...], str, float]] = {
 }
 
 
-def spent(results: Results, panel: Setting, design: str, cost: str) -> NDArray[np.float64] | None:
+def spent(results: Results, panel: Panel, design: str, cost: str) -> NDArray[np.float64] | None:
     """Return what was spent after every round, shape (seeds, rounds); None: it was not counted."""
     columns, _, unit = COSTS[cost]
     found = [curve(results, panel, design, column) for column in columns]
@@ -280,7 +280,7 @@ class Price:
     costs: dict[str, float | None]
 
 
-def prices(results: Results, panel: Setting) -> tuple[float, list[Price]] | None:
+def prices(results: Results, panel: Panel) -> tuple[float, list[Price]] | None:
     """Return the level (the baseline's final loss) and every design's price; None: no rounds."""
     summary = summarise(results, panel)
     if summary is None:
@@ -326,7 +326,7 @@ def candidate_losses(folder: RunFolder, panel: str) -> dict[tuple[float, float],
     return {
         unit.candidate: final_loss(folder, unit)
         for unit in folder.units
-        if unit.candidate is not None and unit.trials[0].panel == panel
+        if unit.candidate is not None and unit.runs[0].panel == panel
     }
 
 

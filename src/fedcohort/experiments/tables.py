@@ -1,4 +1,4 @@
-"""Histories as tables: what a run folder keeps, in Parquet, written whole."""
+"""The tables of a run folder: their columns, what fills them, and Parquet files with checksums."""
 
 from __future__ import annotations
 
@@ -21,29 +21,24 @@ from fedcohort.designs import (
     TournamentDesign,
 )
 from fedcohort.errors import ExperimentError
-from fedcohort.experiments.units import Trial
+from fedcohort.experiments.units import PlannedRun
 from fedcohort.simulation import Devices, FederatedData, History
 from fedcohort.simulation.history import COLUMNS, columns_of
 
-#: Beside tables: the SHA-256 of each, by its name.
+#: The file beside tables that holds the SHA-256 of each.
 SUMS = "checksums.json"
 TYPES = {int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
-TRIAL = [("panel", pa.string()), ("design", pa.string()), ("seed", pa.int64())]
+RUN = [("panel", pa.string()), ("design", pa.string()), ("seed", pa.int64())]
 
-#: Every table of a unit, with its columns; all begin with the trial.
+#: Every table of a unit, with its columns; all begin with the run's.
 SCHEMAS: dict[str, pa.Schema] = {
     # One line per run and round; null where nothing was measured, or where the design has no
     # formula for its variance. Costs, failures and divergence are null in runs of older versions.
-    "rounds": pa.schema(
-        [
-            *TRIAL,
-            *((name, TYPES[kind]) for name, (_, kind) in COLUMNS.items()),
-        ]
-    ),
+    "rounds": pa.schema([*RUN, *((name, TYPES[kind]) for name, (_, kind) in COLUMNS.items())]),
     # Who answered, how often, with what weight.
     "cohorts": pa.schema(
         [
-            *TRIAL,
+            *RUN,
             ("round", pa.int64()),
             ("client", pa.int64()),
             ("count", pa.int64()),
@@ -51,11 +46,11 @@ SCHEMAS: dict[str, pa.Schema] = {
         ]
     ),
     # The distribution that holds most of each client, in the rounds where it was noted.
-    "rows": pa.schema([*TRIAL, ("round", pa.int64()), ("client", pa.int64()), ("row", pa.int64())]),
+    "rows": pa.schema([*RUN, ("round", pa.int64()), ("client", pa.int64()), ("row", pa.int64())]),
     # The law of each run's next design after the last round.
     "laws": pa.schema(
         [
-            *TRIAL,
+            *RUN,
             ("client", pa.int64()),
             ("inclusion", pa.float64()),
             ("weight_variance", pa.float64()),
@@ -64,7 +59,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     # Its tree: merge t makes node n_clients + t; smaller nodes are clients.
     "trees": pa.schema(
         [
-            *TRIAL,
+            *RUN,
             ("merge", pa.int64()),
             ("left", pa.int64()),
             ("right", pa.int64()),
@@ -103,13 +98,13 @@ DEVICES = pa.schema(
 COST = tuple(name for name, (part, _) in COLUMNS.items() if part == "cost")
 
 
-def history_tables(trials: Sequence[Trial], histories: Sequence[History]) -> dict[str, pa.Table]:
+def history_tables(runs: Sequence[PlannedRun], histories: Sequence[History]) -> dict[str, pa.Table]:
     """Return the tables ``rounds``, ``cohorts`` and ``rows`` of runs as far as they are."""
     parts: dict[str, list[pa.Table]] = {"rounds": [], "cohorts": [], "rows": []}
-    for trial, history in zip(trials, histories, strict=True):
+    for run, history in zip(runs, histories, strict=True):
         rounds = history.rounds
         numbers = np.array([each.round_ for each in rounds], dtype=np.int64)
-        parts["rounds"].append(_table("rounds", trial, columns_of(rounds)))
+        parts["rounds"].append(_table("rounds", run, columns_of(rounds)))
         lengths = [len(each.clients) for each in rounds]
         drawn = {
             "round": np.repeat(numbers, lengths),
@@ -117,28 +112,28 @@ def history_tables(trials: Sequence[Trial], histories: Sequence[History]) -> dic
             "count": [count for each in rounds for count in each.counts],
             "weight": [weight for each in rounds for weight in each.weights],
         }
-        parts["cohorts"].append(_table("cohorts", trial, drawn))
+        parts["cohorts"].append(_table("cohorts", run, drawn))
         noted = [each for each in rounds if each.rows is not None]
         shared = {
             "round": np.repeat([each.round_ for each in noted], [len(e.rows or ()) for e in noted]),
             "client": [client for each in noted for client in range(len(each.rows or ()))],
             "row": [row for each in noted for row in each.rows or ()],
         }
-        parts["rows"].append(_table("rows", trial, shared))
+        parts["rows"].append(_table("rows", run, shared))
     return {name: pa.concat_tables(tables) for name, tables in parts.items()}
 
 
-def law_tables(trials: Sequence[Trial], designs: Sequence[Design]) -> dict[str, pa.Table]:
+def law_tables(runs: Sequence[PlannedRun], designs: Sequence[Design]) -> dict[str, pa.Table]:
     """Return the tables ``laws`` and ``trees`` of the runs' next designs."""
     laws, trees = [], []
-    for trial, design in zip(trials, designs, strict=True):
+    for run, design in zip(runs, designs, strict=True):
         n_clients = design.population.n_clients
         columns = {
             "client": np.arange(n_clients),
             "inclusion": design.inclusion_probability(),
             "weight_variance": design.weight_variance(),
         }
-        laws.append(_table("laws", trial, columns))
+        laws.append(_table("laws", run, columns))
         if not isinstance(design, (SimilarityClusteredDesign, TournamentDesign, BalancedDesign)):
             continue
         if (whole := design.tree.whole) is not None:
@@ -151,7 +146,7 @@ def law_tables(trials: Sequence[Trial], designs: Sequence[Design]) -> dict[str, 
                 "height": whole.heights,
             }
             if n_leaves > 1:
-                trees.append(_table("trees", trial, nodes))
+                trees.append(_table("trees", run, nodes))
     empty = SCHEMAS["trees"].empty_table()
     return {"laws": pa.concat_tables(laws), "trees": pa.concat_tables([empty, *trees])}
 
@@ -192,18 +187,28 @@ def device_table(panel: str, seed: int, devices: Devices) -> pa.Table:
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Write Parquet, whole or not at all."""
-    replace_whole(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+    """Write CSV or Parquet by the path's suffix; the file is whole or not there.
+
+    In CSV a value that was not measured is empty.
+    """
+    replace_whole(path, lambda temporary: _write(temporary, table, as_csv=path.suffix == ".csv"))
+
+
+def _write(path: Path, table: pa.Table, *, as_csv: bool = False) -> None:
+    if as_csv:
+        pacsv.write_csv(table, path)
+    else:
+        pq.write_table(table, path, compression="zstd")
 
 
 def keep_table(path: Path, table: pa.Table) -> None:
-    """Write a table of a run folder, whole or not at all, and its SHA-256 into ``SUMS`` beside it.
+    """Write a table of a run folder whole, and its SHA-256 into ``SUMS`` beside it.
 
-    The sum comes first and the one before stays: however a run ends, one of both is the file's.
+    Write the new sum first and keep the last one: if the process dies, one of both fits the file.
     """
 
     def write(temporary: Path) -> None:
-        pq.write_table(table, temporary, compression="zstd")
+        _write(temporary, table)
         known = _sums(path.parent)
         new = [_sum(temporary), *known.get(path.name, [])[:1]]
         write_whole(path.parent / SUMS, json.dumps({**known, path.name: new}, indent=1).encode())
@@ -211,22 +216,39 @@ def keep_table(path: Path, table: pa.Table) -> None:
     replace_whole(path, write)
 
 
-def is_as_written(path: Path) -> bool:
-    """Whether a table is a file with a noted sum; folders of older versions have none to compare.
+def read_table(path: Path, schema: pa.Schema, *, way_out: str) -> pa.Table:
+    """Read what :func:`keep_table` wrote; refuse a missing or damaged file."""
+    try:
+        return _read(path, schema)
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ExperimentError(
+            f"{path}: is damaged or missing ({reason}). Run: {way_out}"
+        ) from error
 
-    Where the sums themselves are damaged, no table beside them counts as it was written.
-    """
-    if not path.is_file():
+
+def is_whole(path: Path) -> bool:
+    """Whether a table is there, as it was written, and can be read to its end."""
+    try:
+        _read(path)
+    except (OSError, pa.ArrowException):
         return False
-    if not (path.parent / SUMS).exists():
-        return True
-    known = _sums(path.parent)
-    return _sum(path) in known.get(path.name, []) if known else False
+    return True
 
 
 def was_written(path: Path) -> bool:
-    """Whether a table has a noted sum, be it there or not."""
+    """Whether ``SUMS`` names a table, which may be missing."""
     return path.name in _sums(path.parent)
+
+
+def _read(path: Path, schema: pa.Schema | None = None) -> pa.Table:
+    """Read a table and check its sum; folders of older versions have no sums."""
+    if not path.is_file():
+        raise OSError("there is no such file")
+    has_sums = (path.parent / SUMS).exists()
+    if has_sums and _sum(path) not in _sums(path.parent).get(path.name, []):
+        raise OSError(f"it is not as it was written: see {SUMS}")
+    return pq.read_table(path, schema=schema, partitioning=None)
 
 
 def _sum(path: Path) -> str:
@@ -235,7 +257,7 @@ def _sum(path: Path) -> str:
 
 
 def _sums(folder: Path) -> dict[str, list[str]]:
-    """Return the sums of the tables in a folder; none where they cannot be read."""
+    """Return the sums of the tables in a folder; none if they cannot be read."""
     try:
         found = json.loads((folder / SUMS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -244,34 +266,14 @@ def _sums(folder: Path) -> dict[str, list[str]]:
     return found if lists else {}
 
 
-def write_csv(path: Path, table: pa.Table) -> None:
-    """Write CSV with a head line, whole or not at all; what was not measured is empty."""
-    replace_whole(path, lambda temporary: pacsv.write_csv(table, temporary))
-
-
-def read_table(path: Path, schema: pa.Schema, *, way_out: str) -> pa.Table:
-    """Read what :func:`keep_table` wrote, or say that the file is damaged."""
-    try:
-        if not path.exists():
-            raise OSError("there is no such file")
-        if not is_as_written(path):
-            raise OSError(f"it is not as it was written: see {SUMS}")
-        return pq.read_table(path, schema=schema, partitioning=None)
-    except (OSError, pa.ArrowException) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise ExperimentError(
-            f"{path}: is damaged or missing ({reason}). Run: {way_out}"
-        ) from error
-
-
-def _table(name: str, trial: Trial, columns: Mapping[str, Any]) -> pa.Table:
+def _table(name: str, run: PlannedRun, columns: Mapping[str, Any]) -> pa.Table:
     schema = SCHEMAS[name]
     n = len(next(iter(columns.values())))
     whole = {
-        "panel": pa.array([trial.panel] * n, pa.string()),
-        "design": pa.array([trial.design] * n, pa.string()),
-        "seed": pa.array([trial.seed] * n, pa.int64()),
+        "panel": pa.array([run.panel] * n, pa.string()),
+        "design": pa.array([run.design] * n, pa.string()),
+        "seed": pa.array([run.seed] * n, pa.int64()),
     }
-    for column in schema.names[len(TRIAL) :]:
+    for column in schema.names[len(RUN) :]:
         whole[column] = pa.array(columns[column], schema.field(column).type, from_pandas=False)
     return pa.table(whole, schema=schema)

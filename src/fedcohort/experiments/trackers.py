@@ -16,7 +16,7 @@ from fedcohort._arguments import did_you_mean
 from fedcohort._extras import import_extra
 from fedcohort.errors import ExperimentError, MissingExtraError
 from fedcohort.experiments.tables import COST
-from fedcohort.experiments.units import Trial
+from fedcohort.experiments.units import PlannedRun
 from fedcohort.simulation import Round
 
 
@@ -24,23 +24,23 @@ class Tracker(ABC):
     """Takes every round of every run once; a resumed run goes on in the same place."""
 
     def __init__(self) -> None:
-        self._told: dict[Trial, int] = {}
+        self._told: dict[PlannedRun, int] = {}
 
-    def follow(self, trial: Trial, rounds: Sequence[Round]) -> None:
+    def follow(self, run: PlannedRun, rounds: Sequence[Round]) -> None:
         """Take those of a run's rounds that are not there yet."""
-        told = self._told.get(trial)
+        told = self._told.get(run)
         if told is None:
-            told = self._known(trial)
+            told = self._known(run)
         for each in rounds[told:]:
-            self._log(trial, each)
-        self._told[trial] = max(told, len(rounds))
+            self._log(run, each)
+        self._told[run] = max(told, len(rounds))
 
     @abstractmethod
-    def _known(self, trial: Trial) -> int:
+    def _known(self, run: PlannedRun) -> int:
         """Find the run, or begin it; return how many of its rounds are there."""
 
     @abstractmethod
-    def _log(self, trial: Trial, round_: Round) -> None:
+    def _log(self, run: PlannedRun, round_: Round) -> None:
         """Take one round."""
 
     @abstractmethod
@@ -77,22 +77,22 @@ class TensorBoard(Tracker):
         self._torch = import_module("torch.utils.tensorboard")
         self._events = import_module("tensorboard.backend.event_processing.event_accumulator")
         self._folder = folder / "tensorboard"
-        self._writers: dict[Trial, Any] = {}
+        self._writers: dict[PlannedRun, Any] = {}
 
-    def _known(self, trial: Trial) -> int:
-        place = self._folder.joinpath(*_names(trial))
+    def _known(self, run: PlannedRun) -> int:
+        place = self._folder.joinpath(*_names(run))
         known = 0
         if place.exists():
             events = self._events.EventAccumulator(str(place), size_guidance={"scalars": 0})
             events.Reload()
             if ALWAYS in events.Tags()["scalars"]:
                 known = 1 + max(event.step for event in events.Scalars(ALWAYS))
-        self._writers[trial] = self._torch.SummaryWriter(place)
+        self._writers[run] = self._torch.SummaryWriter(place)
         return known
 
-    def _log(self, trial: Trial, round_: Round) -> None:
+    def _log(self, run: PlannedRun, round_: Round) -> None:
         for name, value in scalars(round_).items():
-            self._writers[trial].add_scalar(name, value, round_.round_)
+            self._writers[run].add_scalar(name, value, round_.round_)
 
     def close(self) -> None:
         """Write what is left."""
@@ -122,30 +122,30 @@ class MlFlow(Tracker):
                 f"--tracker mlflow: cannot use a database ({str(error).splitlines()[0]}). "
                 f"Run: pip install mlflow"
             ) from error
-        self._runs: dict[Trial, str] = {}
+        self._runs: dict[PlannedRun, str] = {}
 
-    def _known(self, trial: Trial) -> int:
-        name = "/".join(_names(trial))
+    def _known(self, run: PlannedRun) -> int:
+        name = "/".join(_names(run))
         found = self._client.search_runs(
             [self._experiment], f"tags.`mlflow.runName` = '{name}'", max_results=1
         )
-        run = found[0] if found else self._client.create_run(self._experiment, run_name=name)
-        self._runs[trial] = str(run.info.run_id)
-        told = self._client.get_metric_history(self._runs[trial], ALWAYS) if found else []
+        there = found[0] if found else self._client.create_run(self._experiment, run_name=name)
+        self._runs[run] = str(there.info.run_id)
+        told = self._client.get_metric_history(self._runs[run], ALWAYS) if found else []
         return 1 + max((metric.step for metric in told), default=-1)
 
-    def _log(self, trial: Trial, round_: Round) -> None:
+    def _log(self, run: PlannedRun, round_: Round) -> None:
         now = int(1000 * time.time())
         metrics = [
             self._metric(name, value, timestamp=now, step=round_.round_)
             for name, value in scalars(round_).items()
         ]
-        self._client.log_batch(self._runs[trial], metrics=metrics)
+        self._client.log_batch(self._runs[run], metrics=metrics)
 
     def close(self) -> None:
         """Write what is left."""
-        for run in self._runs.values():
-            self._client.set_terminated(run)
+        for each in self._runs.values():
+            self._client.set_terminated(each)
 
 
 @final
@@ -155,11 +155,11 @@ class WeightsAndBiases(Tracker):
     def __init__(self, folder: Path, experiment: str) -> None:
         super().__init__()
         self._module, self._folder, self._experiment = _needed("wandb"), folder, experiment
-        self._runs: dict[Trial, Any] = {}
+        self._runs: dict[PlannedRun, Any] = {}
 
-    def _known(self, trial: Trial) -> int:
-        names = _names(trial)
-        self._runs[trial] = self._module.init(
+    def _known(self, run: PlannedRun) -> int:
+        names = _names(run)
+        self._runs[run] = self._module.init(
             project="fedcohort",
             group=self._experiment,
             name="/".join(names),
@@ -168,15 +168,15 @@ class WeightsAndBiases(Tracker):
             dir=str(self._folder),
             reinit="create_new",
         )
-        return int(self._runs[trial].step)
+        return int(self._runs[run].step)
 
-    def _log(self, trial: Trial, round_: Round) -> None:
-        self._runs[trial].log(scalars(round_), step=round_.round_)
+    def _log(self, run: PlannedRun, round_: Round) -> None:
+        self._runs[run].log(scalars(round_), step=round_.round_)
 
     def close(self) -> None:
         """Write what is left."""
-        for run in self._runs.values():
-            run.finish()
+        for each in self._runs.values():
+            each.finish()
 
 
 TRACKERS: dict[str, Callable[[Path, str], Tracker]] = {
@@ -206,7 +206,7 @@ def _needed(package: str) -> ModuleType:
         ) from None
 
 
-def _names(trial: Trial) -> list[str]:
+def _names(run: PlannedRun) -> list[str]:
     """Return a run's name in parts that can be file names."""
-    parts = [trial.panel, trial.design, f"seed-{trial.seed}"]
+    parts = [run.panel, run.design, f"seed-{run.seed}"]
     return ["".join(c if c.isalnum() or c in "._-=" else "-" for c in part) for part in parts]

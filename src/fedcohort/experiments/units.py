@@ -1,4 +1,4 @@
-"""Units of work: runs that train together, each unit resumed and kept by itself."""
+"""Units of work: runs that train together. Each unit is kept and resumed by itself."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedcohort.experiments.settings import Experiment, Setting, Training
+from fedcohort.experiments.settings import Experiment, Panel
 
-#: Clients that train together at most: on a GPU lanes are nearly free, on a CPU they are not.
-LANES = {"cpu": 64, "cuda": 512}
+#: The most clients that train together. More are nearly free on a GPU, but not on a CPU.
+MOST_CLIENTS = {"cpu": 64, "cuda": 512}
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """One run of a unit: its panel, its design's label, its seed."""
+class PlannedRun:
+    """One run: its panel, the label of its design, its seed."""
 
     panel: str
     design: str
@@ -29,51 +29,54 @@ class Unit:
     ----------
     number
         From 0; the name of the unit's folder.
-    trials
+    runs
         The runs.
     candidate
-        Of a grid: the learning rate and mu that the unit tries; None where nothing is tried.
+        The learning rate and mu that the unit tries for a grid, or None.
     """
 
     number: int
-    trials: tuple[Trial, ...]
+    runs: tuple[PlannedRun, ...]
     candidate: tuple[float, float] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
-        return asdict(self)
+        """Return plain values, for JSON; run folders call the runs ``trials``."""
+        runs = [asdict(run) for run in self.runs]
+        return {"number": self.number, "trials": runs, "candidate": self.candidate}
 
     @classmethod
     def of_dict(cls, values: dict[str, Any]) -> Unit:
-        """Read back what :meth:`as_dict` gave."""
+        """Read what :meth:`as_dict` returned."""
         candidate = values["candidate"]
         return cls(
             values["number"],
-            tuple(Trial(**trial) for trial in values["trials"]),
+            tuple(PlannedRun(**run) for run in values["trials"]),
             None if candidate is None else (candidate[0], candidate[1]),
         )
 
 
 def plan_units(experiment: Experiment, device: str) -> list[Unit]:
-    """Divide an experiment into units: first what chooses from grids, then the runs themselves.
+    """Divide an experiment into units: first those that try grids, then the runs themselves.
 
-    A grid is tried on the first design of the panel that is called multinomial (the paper's
-    choice), a plain one rather than another, or else on its first one, with the first seed. All
-    designs of one panel and seed are in one unit, and as many more as train alike and fit the
-    device.
+    A grid is tried on the panel's baseline with the first seed. All designs of a panel with one
+    seed are in one unit, and further seeds and panels that train alike and fit the device.
     """
-    found: list[tuple[tuple[Trial, ...], tuple[float, float] | None]] = []
+    found: list[tuple[tuple[PlannedRun, ...], tuple[float, float] | None]] = []
     for panel in experiment.panels:
         if panel.design and panel.training.is_grid:
-            judge = judged_design(panel)
-            trial = Trial(panel.label, judge, panel.seeds[0])
-            found.extend(((trial,), _point(each)) for each in panel.training.candidates())
-    found.extend((trials, None) for trials in _together(experiment, LANES[device]))
-    return [Unit(number, trials, point) for number, (trials, point) in enumerate(found)]
+            run = PlannedRun(panel.label, baseline_of(panel), panel.seeds[0])
+            locals_ = [each.local() for each in panel.training.candidates()]
+            found.extend(((run,), (local.lr, local.mu)) for local in locals_)
+    found.extend((runs, None) for runs in _together(experiment, MOST_CLIENTS[device]))
+    return [Unit(number, runs, candidate) for number, (runs, candidate) in enumerate(found)]
 
 
-def judged_design(panel: Setting) -> str:
-    """Return the label of the design that grids are tried on."""
+def baseline_of(panel: Panel) -> str:
+    """Return the label of the design that others are compared with, and that grids are tried on.
+
+    The first multinomial design (the paper's choice), a plain one if there is one; without any,
+    the first design.
+    """
     multinomial = [entry for entry in panel.design if entry.recipe == "multinomial"]
     plain = [
         entry
@@ -83,30 +86,24 @@ def judged_design(panel: Setting) -> str:
     return (plain + multinomial + panel.design)[0].label
 
 
-def _point(training: Training) -> tuple[float, float]:
-    local = training.local()
-    return local.lr, local.mu
-
-
-def _together(experiment: Experiment, most: int) -> Iterator[tuple[Trial, ...]]:
+def _together(experiment: Experiment, most: int) -> Iterator[tuple[PlannedRun, ...]]:
     """Collect neighbours that can share a simulation until ``most`` clients train together."""
-    trials: list[Trial] = []
-    lanes, before = 0, None
+    runs: list[PlannedRun] = []
+    n_clients, before = 0, None
     for panel in experiment.panels:
         alike = _shared(panel)
         for seed in panel.seeds:
-            cell = [Trial(panel.label, entry.label, seed) for entry in panel.design]
             more = sum(entry.draws(panel) for entry in panel.design)
-            if trials and (alike != before or lanes + more > most):
-                yield tuple(trials)
-                trials, lanes = [], 0
-            trials += cell
-            lanes, before = lanes + more, alike
-    if trials:
-        yield tuple(trials)
+            if runs and (alike != before or n_clients + more > most):
+                yield tuple(runs)
+                runs, n_clients = [], 0
+            runs += [PlannedRun(panel.label, entry.label, seed) for entry in panel.design]
+            n_clients, before = n_clients + more, alike
+    if runs:
+        yield tuple(runs)
 
 
-def _shared(panel: Setting) -> object:
+def _shared(panel: Panel) -> object:
     """Return what runs must have in common to train together."""
     tuned = panel.label if panel.training.is_grid else None
     return (panel.data.dataset, panel.model, panel.training, panel.server, panel.rounds, tuned)

@@ -1,4 +1,4 @@
-"""One step of the model: replies as the inner strategy must see them, and what it makes of them."""
+"""Aggregation: write the replies that the inner strategy averages, and check its result."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from fedcohort.flower.replies import (
     TrainingRound,
     is_finite,
     is_finite_number,
+    metrics_of,
     with_content,
 )
 from fedcohort.selector import Selector
@@ -49,7 +50,7 @@ def averaged(
 
 
 def _shares(now: TrainingRound, selector: Selector) -> list[Share]:
-    """Return who is averaged; whose model the weights stretch beyond its types has failed."""
+    """Return whom to average; a client whose weighted model its types cannot hold has failed."""
     while True:
         settled = selector.settle(now.answered)
         if selector.variates is None and settled.sums_to_one:
@@ -70,7 +71,7 @@ def _shares(now: TrainingRound, selector: Selector) -> list[Share]:
 
 
 def _as_they_came(now: TrainingRound, settled: Cohort) -> list[Share]:
-    """Return the settled cohort's models; no update is computed."""
+    """Return the settled cohort's models; compute no update."""
     return [
         (str(key), weight, now.answered[str(key)].arrays)
         for key, weight in zip(settled.ids, settled.weights.tolist(), strict=True)
@@ -114,7 +115,7 @@ def _messages(now: TrainingRound, shares: Sequence[Share], weight_key: str) -> l
     messages = []
     for key, weight, arrays in shares:
         message = now.answered[key].message
-        found = next(iter(message.content.metric_records.values()))
+        found = now.answered[key].metrics
         metrics = MetricRecord({**{name: found[name] for name in names}, weight_key: weight})
         content = RecordDict({"arrays": arrays, "metrics": metrics})
         messages.append(with_content(message, content))
@@ -123,7 +124,7 @@ def _messages(now: TrainingRound, shares: Sequence[Share], weight_key: str) -> l
 
 def _shared_metrics(replies: Iterable[Reply], weight_key: str) -> list[str]:
     """Return the metrics that every reply has as one finite number."""
-    records = [next(iter(reply.message.content.metric_records.values())) for reply in replies]
+    records = [reply.metrics for reply in replies]
     names = set.intersection(*(set(record) for record in records)) if records else set()
     return sorted(
         name
@@ -135,9 +136,9 @@ def _shared_metrics(replies: Iterable[Reply], weight_key: str) -> list[str]:
 def _resting(messages: Sequence[Message], sent: SentModel, weight_key: str) -> Message:
     """Return a reply of a client that did not move, with the weight that the others leave.
 
-    Its metrics are the others' means, which then stay as they are.
+    Its metrics are the means of the others, so that the averages stay the same.
     """
-    records = [next(iter(message.content.metric_records.values())) for message in messages]
+    records = [metrics_of(message) for message in messages]
     weights = [float(record[weight_key]) for record in records]  # type: ignore[arg-type]
     means = {
         name: float(np.average([record[name] for record in records], weights=weights))
@@ -165,7 +166,7 @@ def _nudged(sent: SentModel) -> ArrayRecord:
 def _step(
     strategy: Strategy, inner: FedAvg, now: TrainingRound, messages: list[Message]
 ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-    """Let the strategy aggregate these messages; what is not finite is dropped."""
+    """Let the strategy aggregate these messages; drop a result that is not finite."""
     before = state_of(inner)
     with np.errstate(over="ignore", invalid="ignore"):
         arrays, metrics = strategy.aggregate_train(now.number, messages)
@@ -182,7 +183,7 @@ def _step(
 def _model_of(arrays: ArrayRecord, sent: SentModel) -> ArrayRecord | None:
     """Return the aggregate in the model's types; None where an entry is not finite.
 
-    Averages make floats of counters, and doubles of floats.
+    An average turns counters into floats, and floats into doubles.
     """
     typed = {}
     for name, array in arrays.items():

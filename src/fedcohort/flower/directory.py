@@ -1,4 +1,4 @@
-"""Who is there: nodes by the names of their clients, and their sizes, bounded."""
+"""The clients: their names, their nodes, and their sizes, bounded."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ log = getLogger("flwr.fedcohort")
 
 Names = Literal["client", "node"]
 NAMES: tuple[Names, ...] = get_args(Names)
-#: Where nothing else is asked for and so many clients have samples, a client's own word counts up
-#: to this share of all samples.
+#: By default, if so many clients have samples, a claimed size counts up to this share of all
+#: samples.
 MANY, LARGEST_SHARE = 10, 0.5
 #: With fewer clients a share beyond this is worth a warning.
 ALARMING_SHARE = 0.9
@@ -27,7 +27,7 @@ ALARMING_SHARE = 0.9
 
 @final
 class Directory:
-    """The clients that ever said their sizes, and those that are there now.
+    """The clients that ever told their sizes, and those that are connected now.
 
     Parameters
     ----------
@@ -39,14 +39,14 @@ class Directory:
         None and ten clients or more have samples, what clients say of themselves counts up to
         half of all samples; sizes that the server knows are then taken as they are.
     names
-        Who says under which name a client is known: the ``"client"`` itself, or its ``"node"`` id.
+        Whether a client's name is what the ``"client"`` says, or its ``"node"`` id.
     query_timeout
         Seconds that nodes have to answer the question for their sizes.
 
     Attributes
     ----------
     sizes
-        Samples by client, bounded over those that are there; who is away keeps its last size.
+        Samples by client, bounded among the connected ones; the others keep their last size.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class Directory:
 
     @property
     def present(self) -> list[str]:
-        """The clients that are there."""
+        """The clients that are connected."""
         return list(self._node_of)
 
     @property
     def has_samples(self) -> bool:
-        """Whether a client is there that can be drawn."""
+        """Whether a connected client can be drawn."""
         return any(self._claimed[key] > 0 for key in self._node_of)
 
     def node_of(self, key: str) -> int:
@@ -85,9 +85,9 @@ class Directory:
         return self._node_of[key]
 
     def refresh(self, grid: Grid) -> bool:
-        """Look who is there; ask who is new. Return whether anything changed."""
+        """Look up the connected nodes, and ask new ones. Return whether anything changed."""
         present = set(grid.get_node_ids())
-        self._silent &= present  # who comes back is asked again
+        self._silent &= present  # ask again whoever comes back
         new = sorted(present - set(self._key_of) - self._silent)
         if new:
             self._learn(grid, new)
@@ -107,7 +107,7 @@ class Directory:
         return changed
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """Return what is known of nodes and clients, also of those that are away."""
+        """Return what is known of all nodes and clients, connected or not."""
         return {
             "nodes": {str(node_id): key for node_id, key in self._key_of.items()},
             "holders": dict(self._node_of),
@@ -116,14 +116,14 @@ class Directory:
         }
 
     def restore(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Know again what :meth:`state` gave: these nodes need not be asked."""
+        """Take over what :meth:`state` returned; these nodes are not asked again."""
         self._key_of = {int(node_id): key for node_id, key in state["nodes"].items()}
         self._claimed = {**state["claimed"], **(self._given or {})}
         self._node_of, self.sizes = dict(state["holders"]), dict(state["sizes"])
         self._is_bounded = False
 
     def _learn(self, grid: Grid, new: list[int]) -> None:
-        """Ask nodes for their clients' names and sizes; take what the server knows."""
+        """Ask nodes for names and sizes, unless the server knows them."""
         present, taken = set(grid.get_node_ids()), set[str]()
         if self._given is not None:
             for node_id in new:
@@ -142,7 +142,7 @@ class Directory:
             self._claimed[key] = answer.size if given is None else given
 
     def _bound(self) -> None:
-        """Bound the sizes of those that are there."""
+        """Bound the sizes of the connected clients."""
         keys = self.present
         own_word = [self._given is None or key not in self._given for key in keys]
         claims = Claims(keys, [self._claimed[key] for key in keys], own_word)
@@ -154,14 +154,14 @@ class Directory:
 @final
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Sizes that are not to be trusted yet.
+    """Sizes as they are claimed, before any bound.
 
     Attributes
     ----------
     keys, sizes
         The clients, and how many samples each is said to have.
     is_own_word
-        Whether the client says so itself; else the server knows.
+        Whether the client itself claims the size; otherwise the server knows it.
     """
 
     keys: Sequence[str]
@@ -187,7 +187,7 @@ class Claims:
         return sizes.astype(np.int64)
 
     def _believed(self, sizes: NDArray[Any]) -> NDArray[Any]:
-        """Bound what clients say of themselves where there are many; elsewhere only warn."""
+        """Bound the clients' own claims if there are many clients; otherwise only warn."""
         own_word = np.array(self.is_own_word, dtype=bool)
         n_positive, total = np.count_nonzero(sizes), int(sizes.sum())
         if n_positive >= MANY:
@@ -209,7 +209,7 @@ def cut_to_share(
 ) -> NDArray[Any]:
     """Cut sizes at the largest number that is at most ``share`` of what they then sum to.
 
-    Where so few clients cannot have so small a share, all count the same. Sizes that are not
+    If there are too few clients for so small a share, all get the same size. Sizes that are not
     bounded count in the sum as they are.
     """
     low, high = 0, int(sizes.max(initial=0))

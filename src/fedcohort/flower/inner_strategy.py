@@ -1,14 +1,15 @@
-"""The strategy that aggregates: it respects weights, and writes to all nodes that it sees."""
+"""The strategy that aggregates: its checks, its state, and the nodes that it sees."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from logging import getLogger
-from typing import Any
+from typing import Any, final
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     Bulyan,
@@ -26,9 +27,10 @@ from numpy.typing import NDArray
 
 from fedcohort.designs import Recipe
 from fedcohort.errors import FlowerError
-from fedcohort.flower.grid_view import GridView
 
-#: They look at the clients' models one by one, whatever weights they carry.
+log = getLogger("flwr.fedcohort")
+
+#: These strategies ignore the clients' weights.
 WEIGHTLESS = (
     Bulyan,
     FedMedian,
@@ -44,6 +46,8 @@ MOMENTS = ("m_t", "v_t")
 MOMENTUM = ("momentum_vector", "current_arrays")
 #: Between an attribute's name and an array's.
 DOT = "."
+#: Seconds between two looks for replies.
+PAUSE = 0.5
 
 
 def weighing_strategy(strategy: Strategy) -> FedAvg:
@@ -73,7 +77,7 @@ def messages_to(
     sent: tuple[ArrayRecord, ConfigRecord],
     grid: Grid,
 ) -> list[Message]:
-    """Let the strategy write to these nodes, and see that it does."""
+    """Let the strategy write to these nodes, and check that it does."""
     if not nodes:
         return []
     with _writing_to_all(weighing_strategy(strategy), len(nodes)):
@@ -90,13 +94,13 @@ def messages_to(
 def shown_the_model(
     inner: FedAvg, number: int, sent: tuple[ArrayRecord, ConfigRecord], grid: Grid
 ) -> None:
-    """Let the strategy see the round's model, from which FedAdam steps, and write to nobody."""
+    """Show the round's model to the strategy, which writes to nobody; FedAdam steps from it."""
     with _writing_to_all(inner, 0):
         list(inner.configure_train(number, *sent, GridView(grid, [])))
 
 
 def without_metrics(inner: FedAvg) -> AbstractContextManager[None]:
-    """Let the strategy aggregate what has no metrics."""
+    """Let the strategy aggregate messages without metrics."""
     return _with(inner, train_metrics_aggr_fn=lambda contents, weight_key: MetricRecord())
 
 
@@ -137,12 +141,12 @@ def put_back(inner: FedAvg, state: Mapping[str, Any]) -> None:
 
 
 def is_finite_state(inner: FedAvg) -> bool:
-    """Whether the strategy can go on with its state."""
+    """Whether all numbers of the strategy's state are finite."""
     return all(np.isfinite(array).all() for _, array in _arrays(state_of(inner)))
 
 
 def check_state(inner: FedAvg, model: Mapping[str, NDArray[Any]]) -> None:
-    """Refuse a model that the strategy's moments or momentum do not belong to."""
+    """Refuse a model of other shapes than the strategy's moments or momentum."""
     shapes = [array.shape for array in model.values()]
     for value in state_of(inner).values():
         is_named = hasattr(value, "items")
@@ -161,7 +165,7 @@ def packed(state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
 
 
 def unpacked(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Return the state that :func:`packed` made arrays of."""
+    """Invert :func:`packed`."""
     found: dict[str, dict[str, NDArray[Any]]] = {}
     for name, array in arrays.items():
         attribute, _, part = name.partition(DOT)
@@ -186,7 +190,7 @@ def _arrays(state: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def refuse_wrapper(wrapper: Strategy) -> None:
-    """Say why the difference estimator does not go with a wrapper for privacy."""
+    """Refuse a wrapper for privacy with the difference estimator."""
     raise FlowerError(
         f"CohortStrategy: with the difference estimator {type(wrapper).__name__} would clip "
         f"differences in the place of updates, and a client's last update would move the model in "
@@ -195,7 +199,7 @@ def refuse_wrapper(wrapper: Strategy) -> None:
 
 
 def warn_of_choice(wrapper: Strategy, recipe: Recipe) -> None:
-    """Say what a wrapper's noise leaves uncovered where the choice depends on updates."""
+    """Warn that a wrapper's noise does not cover a choice that depends on updates."""
     if recipe.learns:
         getLogger(__name__).warning(
             "CohortStrategy: %s chooses by the clients' updates before %s adds noise; what the "
@@ -206,7 +210,7 @@ def warn_of_choice(wrapper: Strategy, recipe: Recipe) -> None:
 
 
 def refuse_secure_aggregation(recipe: Recipe, *, is_difference: bool) -> None:
-    """Say why secure aggregation does not go with the recipe, the estimator, or Flower."""
+    """Refuse secure aggregation, with the reason."""
     if is_difference:
         raise FlowerError(
             "CohortStrategy: the difference estimator remembers the clients' single updates, which "
@@ -224,7 +228,7 @@ def refuse_secure_aggregation(recipe: Recipe, *, is_difference: bool) -> None:
 
 
 def refuse_other_loops(*, is_difference: bool) -> None:
-    """Say why only our own loop can draw again, take the first answers, or remember updates."""
+    """Refuse a foreign loop: it cannot draw again, take first answers, or remember updates."""
     if is_difference:
         raise FlowerError(
             "CohortStrategy: the difference estimator needs its own start: under a wrapper for "
@@ -236,3 +240,98 @@ def refuse_other_loops(*, is_difference: bool) -> None:
         "runs another loop, sees nothing of redrawn clients and would not clip their updates. Put "
         "the wrapper inside, CohortStrategy(Wrapper(FedAvg()), ...), or use on_failure='keep'."
     )
+
+
+class _Around(Grid):
+    """Forward every call to another grid."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the nodes."""
+        return self._grid.get_node_ids()
+
+    def set_run(self, run: Any) -> None:
+        """Set the run."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        """The run."""
+        return self._grid.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Create a message."""
+        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages."""
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Fetch replies."""
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send messages and wait for the replies."""
+        return self._grid.send_and_receive(messages, timeout=timeout)
+
+
+@final
+class GridView(_Around):
+    """A grid that lists only ``node_ids``."""
+
+    def __init__(self, grid: Grid, node_ids: Sequence[int]) -> None:
+        super().__init__(grid)
+        self._node_ids = list(node_ids)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the visible nodes."""
+        return list(self._node_ids)
+
+
+@final
+class FirstAnswers(_Around):
+    """A grid that waits for replies only until ``enough`` says that there are enough.
+
+    ``enough`` is called with the replies that came since its last call.
+    """
+
+    def __init__(self, grid: Grid, enough: Callable[[list[Message]], bool]) -> None:
+        super().__init__(grid)
+        self._enough = enough
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send messages; return the replies that came first."""
+        end = None if timeout is None else time.monotonic() + timeout
+        # Flower's grid has no id for a message that could not be sent.
+        pending = {each for each in self._grid.push_messages(messages) if each}
+        replies: list[Message] = []
+        while pending:
+            new = list(self._grid.pull_messages(pending))
+            replies += new
+            pending -= {reply.metadata.reply_to_message_id for reply in new}
+            if self._enough(new) or (end is not None and time.monotonic() > end):
+                break
+            if pending:
+                time.sleep(PAUSE)
+        return replies
+
+
+def wait_for_nodes(grid: Grid, needed: int) -> None:
+    """Wait until as many nodes are there as the inner strategy asks for, as Flower does."""
+    while (found := len(list(grid.get_node_ids()))) < needed:
+        log.info("waiting for nodes: %d of %d are there", found, needed)
+        time.sleep(1)

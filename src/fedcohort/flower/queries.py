@@ -1,4 +1,4 @@
-"""What the server asks of nodes before it draws: their sizes, and what a recipe wants to know."""
+"""Questions to nodes before the draw: their sizes, and the signals that a recipe asks for."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from fedcohort.designs.signals import AskedSignal
+from fedcohort.flower.replies import metrics_of
 
 log = getLogger("flwr.fedcohort")
 
@@ -22,7 +23,7 @@ SIZE = "num-examples"
 #: The record of the client's own name.
 KEY = "key"
 LONGEST_KEY = 128
-#: What a client can claim: a million of these, and a thousand draws, still fit 63 bits.
+#: The largest size: a million such clients and a thousand draws still fit 63 bits.
 LARGEST_SIZE = 10**12
 #: A client's answer, from the current model (empty for a duration) and its context.
 SignalAnswer = Callable[[ArrayRecord, Context], float]
@@ -34,7 +35,7 @@ def register_size_query(
     *,
     key: Callable[[Context], str | int] | None = None,
 ) -> None:
-    """Let a client app answer how many samples it has, and under which name it is known.
+    """Let a client app answer with its number of samples and its name.
 
     Parameters
     ----------
@@ -70,7 +71,7 @@ class Answer:
 
 
 def ask_sizes(grid: Grid, node_ids: Iterable[int], *, timeout: float) -> list[Answer]:
-    """Ask nodes for their sizes; those that do not answer, or nonsense, are left out and logged."""
+    """Ask nodes for their sizes; log and leave out nodes without a valid answer."""
     asked = list(node_ids)
     messages = [Message(RecordDict(), node_id, MESSAGE_TYPE, ttl=timeout) for node_id in asked]
     answers: dict[int, Answer] = {}
@@ -88,7 +89,7 @@ def _answer(reply: Message) -> Answer | None:
     if reply.has_error():
         log.warning("node %d: no size (%.200r)", node_id, reply.error.reason)
         return None
-    metrics = next(iter(reply.content.metric_records.values()), MetricRecord())
+    metrics = metrics_of(reply)
     config = next(iter(reply.content.config_records.values()), ConfigRecord())
     size, key = metrics.get(SIZE), str(config.get(KEY) or node_id)
     if type(size) is not int or not 0 <= size <= LARGEST_SIZE:
@@ -111,8 +112,8 @@ def register_signal_queries(
 ) -> None:
     """Let a client app answer what designs ask before the draw.
 
-    Each is a function of the current model and the client's context that returns a number of at
-    least 0; register those that the server's recipe asks for.
+    Each answer is a function of the current model and the client's context, and returns a number
+    of at least 0. Register the ones that the server's recipe asks for.
 
     Parameters
     ----------
@@ -151,7 +152,7 @@ def ask_signal(
     *,
     timeout: float,
 ) -> dict[str, float]:
-    """Ask nodes for a signal; return it by client, of those that gave a number of at least 0."""
+    """Ask nodes for a signal; return the valid answers, numbers of at least 0, by client."""
     content = RecordDict() if signal == "duration" else RecordDict({"arrays": model})
     messages = [Message(content, node, f"query.{signal}", ttl=timeout) for node in sorted(key_of)]
     found: dict[str, float] = {}
@@ -169,8 +170,7 @@ def ask_signal(
 def _number(reply: Message, signal: AskedSignal) -> float | None:
     if reply.has_error():
         return None
-    metrics = next(iter(reply.content.metric_records.values()), MetricRecord())
-    value = metrics.get(signal)
+    value = metrics_of(reply).get(signal)
     if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
         return None
     return float(value)

@@ -1,4 +1,4 @@
-"""Train replies: the model that was sent, what clients made of it, and who did not answer."""
+"""A training round: the model that was sent, the replies, and who did not answer."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from logging import getLogger
 from typing import Any, final
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 log = getLogger("flwr.fedcohort")
 
-#: Entries that are turned to float64 at a time, 8 MB: no model is copied whole in that type.
+#: Entries that are converted to float64 at a time, 8 MB: a whole model would need too much memory.
 PIECE = 2**20
 #: What float32 can hold.
 LARGEST = float(np.finfo(np.float32).max)
 #: The metric of a train reply that is remembered as ``past_loss``.
 LOSS_METRIC = "rms_loss"
-#: Makes arrays of a compressed reply: (content, the model that was sent) -> content.
+#: Decompresses a reply: (content, the model that was sent) -> content.
 Decode = Callable[[RecordDict, ArrayRecord], RecordDict]
 
 
@@ -30,7 +30,7 @@ Decode = Callable[[RecordDict, ArrayRecord], RecordDict]
 class SentModel:
     """The arrays that were sent, decoded once for all replies.
 
-    Integer arrays beside floating ones are counters, which are no part of an update's norm.
+    Integer arrays beside floating-point ones are counters; an update's norm leaves them out.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ class ClientUpdate(Mapping[str, NDArray[Any]]):
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Reply:
-    """A reply that can be used: what came, decoded, and the update in it."""
+    """A usable reply: the decoded message, and the update in it."""
 
     message: Message
     update: ClientUpdate
@@ -125,11 +125,16 @@ class Reply:
         """The client's model."""
         return next(iter(self.message.content.array_records.values()))
 
+    @property
+    def metrics(self) -> MetricRecord:
+        """What the client reports."""
+        return metrics_of(self.message)
+
 
 @final
 @dataclass(frozen=True, slots=True)
 class ReplyCheck:
-    """What a reply must be to be used.
+    """Checks whether a reply can be used.
 
     Attributes
     ----------
@@ -140,7 +145,7 @@ class ReplyCheck:
     decode
         Decompresses replies; None where they come as they are.
     is_remembered
-        Whether the memory keeps updates: in float32, and sums of their entries.
+        Whether the memory keeps updates, in float32, and sums of their entries.
     """
 
     weight_key: str
@@ -160,8 +165,7 @@ class ReplyCheck:
         content = message.content
         if len(content.array_records) != 1 or len(content.metric_records) != 1:
             return "needs one record of arrays and one of metrics"
-        metrics = next(iter(content.metric_records.values()))
-        if not is_finite_number(metrics.get(self.weight_key)):
+        if not is_finite_number(metrics_of(message).get(self.weight_key)):
             return f"has no number under {self.weight_key!r}"
         arrays = next(iter(content.array_records.values()))
         norm = _norm(arrays, sent)
@@ -249,7 +253,7 @@ class TrainingRound:
                 self.failed[key] = found
 
     def take(self, replies: Iterable[Message], key_of: Mapping[int, str]) -> None:
-        """Accept the last replies of the nodes in ``key_of``: who sent none has failed."""
+        """Accept the last replies of the nodes in ``key_of``; a node without a reply has failed."""
         self.accept(replies, key_of)
         for key in key_of.values():
             if key not in self.answered:
@@ -269,7 +273,7 @@ class TrainingRound:
         sent_at = {each.dst_node_id: each.created_at for each in self.asked}
         losses, durations = dict[str, float](), dict[str, float]()
         for key, reply in self.answered.items():
-            loss = next(iter(reply.message.content.metric_records.values())).get(LOSS_METRIC)
+            loss = reply.metrics.get(LOSS_METRIC)
             if isinstance(loss, (int, float)) and math.isfinite(loss) and loss >= 0:
                 losses[key] = float(loss)
             about = reply.message.metadata
@@ -291,8 +295,13 @@ def is_finite_number(value: object) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value)
 
 
+def metrics_of(message: Message) -> MetricRecord:
+    """Return the message's first record of metrics; an empty one where there is none."""
+    return next(iter(message.content.metric_records.values()), MetricRecord())
+
+
 def with_content(message: Message, content: RecordDict) -> Message:
-    """Return the message with other content; the one that came stays as it is."""
+    """Return a copy of the message with other content."""
     changed = copy(message)
     changed.content = content
     return changed

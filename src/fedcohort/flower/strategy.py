@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from logging import INFO, NOTSET, Handler, LogRecord, getLogger
+from logging import INFO, NOTSET, getLogger
 from pathlib import Path
 from typing import Any, final
 
@@ -15,16 +15,16 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedcohort._client_records import below
-from fedcohort._failures import OnFailure, check_equal_draws
-from fedcohort._selection_log import SelectionLog
+from fedcohort._open_round import OnFailure, check_equal_draws
+from fedcohort._selector_files import SelectionLog
 from fedcohort._whole_file import read_arrays, write_arrays
 from fedcohort.designs import Recipe
 from fedcohort.designs.signals import Request
 from fedcohort.errors import FlowerError
 from fedcohort.flower.averaging import averaged
 from fedcohort.flower.directory import Directory, Names
-from fedcohort.flower.grid_view import FirstAnswers, wait_for_nodes
 from fedcohort.flower.inner_strategy import (
+    FirstAnswers,
     check_state,
     messages_to,
     packed,
@@ -34,6 +34,7 @@ from fedcohort.flower.inner_strategy import (
     refuse_wrapper,
     state_of,
     unpacked,
+    wait_for_nodes,
     waiting_for_no_more_than,
     warn_of_choice,
     weighing_strategy,
@@ -64,25 +65,25 @@ class CohortStrategy(Strategy):
     recipe
         Which design to draw from.
     seed
-        Of draws and of the order of equals: one seed, one sequence of cohorts.
+        Seeds the draws and the order of ties: one seed gives one sequence of cohorts.
     estimator
-        ``"plain"``; or ``"difference"``, or a :class:`fedcohort.Difference`, which remembers the
-        clients' last updates to take their variance out of the aggregate. That needs memory for n
-        models (or ``clusters`` of them) and this strategy's own ``start``; wrappers for privacy
-        are refused with it.
+        ``"plain"``, ``"difference"``, or a :class:`fedcohort.Difference`. The difference estimator
+        remembers the clients' last updates and takes their variance out of the aggregate. It needs
+        memory for n models (or ``clusters`` of them) and this strategy's own ``start``, and
+        refuses wrappers for privacy.
     sizes
         Samples by client name or node id; None asks the nodes (``register_size_query``).
     groups
         Labels by client name or node id, for recipes that draw by group; clients without one form
         the group ``"unlabelled"``.
     names
-        Under which names clients are known: ``"client"`` takes what each says of itself (its
-        ``partition-id`` or the ``key`` of ``register_size_query``), ``"node"`` takes node ids,
+        How clients are named: ``"client"`` takes the name that each client tells (its
+        ``partition-id`` or the ``key`` of ``register_size_query``); ``"node"`` takes node ids,
         which stay the same and cannot be spoofed under node authentication.
     on_failure
-        What becomes of the weight of a drawn client that fails: ``"keep"`` leaves it on the
+        What happens to the weight of a drawn client that fails: ``"keep"`` leaves it on the
         current model, ``"redraw"`` draws other clients in its place, ``"renormalise"`` spreads
-        it over those that answered (as Flower does; biased).
+        it over the clients that answered (as Flower does; biased).
     tries
         How often ``"redraw"`` draws again.
     extra
@@ -93,9 +94,9 @@ class CohortStrategy(Strategy):
     deadline
         Seconds that a client has to answer; None leaves that to ``start``.
     max_size, max_share, max_norm
-        Bounds: on the samples a client can claim, on its share of all samples, and on the norm of
-        an update. Without ``max_share``, what clients say of themselves counts up to half of all
-        samples where ten clients or more have samples.
+        Bounds on the samples that a client can claim, on its share of all samples, and on the norm
+        of an update. Without ``max_share``, a client's own claim counts up to half of all samples
+        if ten clients or more have samples.
     max_draws
         Refuse a design that can draw one client more often in a round: with differential privacy
         a client that is drawn k times moves the aggregate by k shares.
@@ -105,15 +106,15 @@ class CohortStrategy(Strategy):
     log_file
         Where to write a JSON line for every round; None writes none.
     decode
-        Turns a compressed reply's content into arrays like the model's, given the model that was
-        sent; None where clients send arrays as they are.
+        Decompresses a reply's content into arrays like the model's, given the model that was sent;
+        None if clients send plain arrays.
     secure_aggregation
         True is refused, with the reason.
 
     Attributes
     ----------
     selector
-        Draws the clients, and remembers what must be known of them; rounds count from 0.
+        Draws the clients and remembers what it needs of them; rounds count from 0.
     directory
         The nodes' clients and their sizes.
     """
@@ -181,7 +182,7 @@ class CohortStrategy(Strategy):
 
     @property
     def selections(self) -> SelectionLog:
-        """How often each client was drawn, and how often that was to be expected."""
+        """How often each client was drawn, and the expected number of draws."""
         assert self.selector.selections is not None  # for mypy: the selector has a log
         return self.selector.selections
 
@@ -282,7 +283,7 @@ class CohortStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Leave evaluation to the inner strategy, which waits for nobody that has gone."""
+        """Leave evaluation to the inner strategy; let it wait only for connected nodes."""
         with waiting_for_no_more_than(self._inner, len(list(grid.get_node_ids()))):
             return list(self.strategy.configure_evaluate(self._number, arrays, config, grid))
 
@@ -315,7 +316,7 @@ class CohortStrategy(Strategy):
                 )
 
     def _look_around(self, grid: Grid) -> None:
-        """See who is there; whoever ever said its size is a member."""
+        """Look up the connected clients; a client that ever told its size is a member."""
         # Only before the first round: afterwards training goes on with whoever is left.
         if self._is_first:
             wait_for_nodes(grid, self._inner.min_available_nodes)
@@ -381,25 +382,18 @@ class CohortStrategy(Strategy):
             log.info("the difference estimator's memory of %d clients takes %.2f MB", n, size)
 
 
-class _ToFlower(Handler):
-    """Shows the library's own lines where Flower shows its own."""
-
-    def emit(self, record: LogRecord) -> None:
-        """Hand a line to Flower's handlers."""
-        for handler in getLogger("flwr").handlers:
-            if record.levelno >= handler.level:
-                handler.handle(record)
-
-
 @contextmanager
 def _logged_by_flower() -> Iterator[None]:
-    """Let Flower's log show who is drawn."""
-    library, handler = getLogger("fedcohort"), _ToFlower()
+    """Meanwhile send the library's log lines to Flower's handlers."""
+    library = getLogger("fedcohort")
     level = library.level
-    library.addHandler(handler)
+    handlers = [each for each in getLogger("flwr").handlers if each not in library.handlers]
+    for each in handlers:
+        library.addHandler(each)
     library.setLevel(INFO if level == NOTSET else level)
     try:
         yield
     finally:
-        library.removeHandler(handler)
+        for each in handlers:
+            library.removeHandler(each)
         library.setLevel(level)

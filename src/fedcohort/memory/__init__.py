@@ -1,8 +1,13 @@
 """What the server remembers of every client, and the difference estimator that uses it."""
 
 from fedcohort.memory.base import Memory
-from fedcohort.memory.cluster_means import ClusterMeans
-from fedcohort.memory.difference import ESTIMATORS, Difference, EstimatorName, estimator_of
+from fedcohort.memory.difference import (
+    ESTIMATORS,
+    ClusterMeans,
+    Difference,
+    EstimatorName,
+    estimator_of,
+)
 from fedcohort.memory.update_memory import CountSketch, UpdateMemory
 
 __all__ = [

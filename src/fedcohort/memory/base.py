@@ -1,17 +1,16 @@
-"""What every memory of the clients is: rows h, recorded by round, and the aggregate they steady."""
+"""The base of all memories: what is remembered of each client, and the aggregate made with it."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import brief
+from fedcohort._arguments import brief, checked_number, checked_whole
 from fedcohort._display import short_repr
 from fedcohort._updates import LARGEST, Array, as_numpy, like, usable_rows
 from fedcohort.errors import MemoryOfUpdatesError
@@ -19,11 +18,11 @@ from fedcohort.population import IMPORTANCE_TOLERANCE
 
 
 class Memory(ABC):
-    """What is remembered of the clients; h is ``shrink`` times that.
+    """What the server remembers of its clients; h is ``shrink`` times that.
 
     Designs that learn read ``updates``; the difference estimator aggregates with h
-    (:meth:`aggregate`). Nothing changes but by ``record``, ``reweigh`` and ``rearrange``: in a
-    round h is what it was before the draw.
+    (:meth:`aggregate`). Only ``record``, ``reweigh``, ``rearrange`` and ``restore`` change it, so
+    that h is fixed during a round.
 
     Parameters
     ----------
@@ -32,7 +31,7 @@ class Memory(ABC):
     zeros
         Shape (dimension,), of the kind, type and device that updates have.
     importance
-        p, shape (n_clients,): at least 0, and 1 together; needed to aggregate.
+        p, shape (n_clients,): at least 0, with the sum 1; needed to aggregate.
     shrink
         The part of what is remembered that is used, from 0 to 1.
     """
@@ -51,7 +50,8 @@ class Memory(ABC):
                 f"numpy.zeros(model.size)."
             )
         self.n_clients, self._zeros = n_clients, zeros
-        self._shrink = self._share("shrink", shrink)
+        name, error = type(self).__name__, MemoryOfUpdatesError
+        self._shrink = checked_number(name, "shrink", shrink, least=0, most=1, error=error)
         self._importance = None if importance is None else self._shares(importance)
 
     @property
@@ -76,10 +76,12 @@ class Memory(ABC):
         MemoryOfUpdatesError
             Where one cannot be used; nothing is recorded then.
         """
+        name, error = type(self).__name__, MemoryOfUpdatesError
+        when = checked_whole(name, "round_", round_, way_out="Count rounds from 0.", error=error)
         positions = self._positions(clients)
         rows = self._rows(updates, len(positions))
         self._check_finite(positions, rows)
-        self._record(positions, rows, self._round(round_))
+        self._record(positions, rows, when)
 
     def aggregate(
         self, clients: NDArray[np.int64], weights: NDArray[np.float64], updates: Array
@@ -89,8 +91,7 @@ class Memory(ABC):
         ``updates`` has one row for each of ``clients``.
         """
         positions = self._positions(clients)
-        self._check_kind(updates)
-        self._check_shape(updates, len(positions))
+        self._check_rows(updates, len(positions))
         weighed = like(weights, updates)
         if self._shrink == 0:
             return weighed @ updates
@@ -137,25 +138,21 @@ class Memory(ABC):
         Raises
         ------
         MemoryOfUpdatesError
-            Where ``order`` has a position twice, or one that is nobody's.
+            Where ``order`` has a position twice, or one that no client has.
         """
-        order = self._checked_order(order)
-        is_known, n_before = order >= 0, self.n_clients
-        forgets = np.count_nonzero(is_known) < n_before
-        if self._importance is not None:
-            before, self._importance = self._importance, np.zeros(len(order))
-            self._importance[is_known] = before[order[is_known]]
-            if forgets:
-                # p stays a share of 1: a state is refused otherwise.
-                total = self._importance.sum()
-                self._importance = (
-                    self._importance / total
-                    if total
-                    else np.full(len(order), 1 / max(len(order), 1))
-                )
+        way_out = "Give each client's old position, or -1 for a new client."
+        order = self._distinct(order, -1, "order", way_out)
+        forgets = np.count_nonzero(order >= 0) < self.n_clients
         self.n_clients = len(order)
-        self._rearrange(order, is_known)
-        if forgets and self._importance is not None:
+        self._rearrange(order)
+        if self._importance is None:
+            return
+        self._importance = moved(self._importance, order, fill=0.0)
+        if forgets:
+            # p keeps the sum 1: a state is refused otherwise.
+            total = self._importance.sum()
+            equal = np.full(len(order), 1 / max(len(order), 1))
+            self._importance = self._importance / total if total else equal
             self._reweigh()
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -206,20 +203,18 @@ class Memory(ABC):
         return bool(usable_rows(kept.reshape(1, -1)).all())
 
     def _rows(self, updates: Any, n: int) -> Array:
-        """Return updates as rows of the memory's own type; refuse what are none."""
-        self._check_kind(updates)
-        self._check_shape(updates, n)
+        """Return updates as rows of the memory's own type."""
+        self._check_rows(updates, n)
         with np.errstate(over="ignore"):
             return like(updates, self._zeros)
 
-    def _check_kind(self, updates: Any) -> None:
+    def _check_rows(self, updates: Any, n: int) -> None:
+        """Refuse updates of another kind or shape than this memory's."""
         if isinstance(updates, np.ndarray) != isinstance(self._zeros, np.ndarray):
             raise self._error(
                 f"this memory is of {type(self._zeros).__name__}s; got updates as "
                 f"{type(updates).__name__}. Make the memory with zeros of the updates' kind."
             )
-
-    def _check_shape(self, updates: Any, n: int) -> None:
         shape = tuple(getattr(updates, "shape", ()))
         if shape != (n, self.dimension):
             raise self._error(
@@ -239,63 +234,29 @@ class Memory(ABC):
 
     def _positions(self, clients: object) -> NDArray[np.int64]:
         """Validate distinct positions of clients."""
-        try:
-            positions = np.asarray(clients)
-        except ValueError:  # rows of different lengths
-            positions = np.empty((0, 0))
-        whole = positions.ndim == 1 and (positions.dtype.kind in "iu" or positions.size == 0)
-        if (
-            not whole
-            or len(np.unique(positions)) < len(positions)
-            or (positions.size and not 0 <= positions.min() <= positions.max() < self.n_clients)
-        ):
-            raise self._error(
-                f"clients must be distinct numbers from 0 to {self.n_clients - 1}; got "
-                f"{brief(clients)}. Name each client once, by its position."
-            )
-        return positions.astype(np.int64)
+        return self._distinct(clients, 0, "clients", "Name each client once, by its position.")
 
-    def _checked_order(self, order: object) -> NDArray[np.int64]:
-        """Validate old positions, each at most once, and -1 for new clients."""
+    def _distinct(self, given: object, least: int, what: str, way_out: str) -> NDArray[np.int64]:
+        """Validate positions from ``least``, each once; a negative one may come again."""
         try:
-            places = np.asarray(order)
+            places = np.asarray(given)
         except ValueError:  # rows of different lengths
             places = np.empty((0, 0))
         whole = places.ndim == 1 and (places.dtype.kind in "iu" or places.size == 0)
         known = places[places >= 0] if whole else places
         if (
             not whole
-            or (places.size and not -1 <= places.min() <= places.max() < self.n_clients)
+            or (places.size and not least <= places.min() <= places.max() < self.n_clients)
             or len(np.unique(known)) < len(known)
         ):
             raise self._error(
-                f"order must be distinct numbers from 0 to {self.n_clients - 1}, and -1 for new "
-                f"clients; got {brief(order)}. Give each client's old position."
+                f"{what} must be distinct numbers from 0 to {self.n_clients - 1}; got "
+                f"{brief(given)}. {way_out}"
             )
         return places.astype(np.int64)
 
-    def _share(self, name: str, value: object) -> float:
-        """Validate a number from 0 to 1."""
-        is_number = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
-        if not (is_number and 0 <= value <= 1):  # type: ignore[operator]  # NaN does not pass
-            raise self._error(
-                f"{name} must be a number from 0 to 1; got {brief(value)}. 1 trusts the memory, 0 "
-                f"ignores it."
-            )
-        return float(value)  # type: ignore[arg-type]
-
-    def _round(self, round_: object) -> int:
-        """Validate a round."""
-        is_whole = isinstance(round_, (int, np.integer)) and not isinstance(round_, bool)
-        if not is_whole or not 0 <= round_ < 2**63:  # type: ignore[operator]
-            raise self._error(
-                f"round_ must be a whole number of at least 0 and below 2^63; got {brief(round_)}. "
-                f"Count rounds from 0."
-            )
-        return int(round_)  # type: ignore[call-overload, no-any-return]
-
     def _shares(self, importance: ArrayLike) -> NDArray[np.float64]:
-        """Copy importances; refuse what is not one share of 1 per client."""
+        """Copy importances; refuse all but one share per client with the sum 1."""
         try:
             given = np.array(importance)
             shares = given.astype(np.float64) if given.dtype.kind in "iuf" else np.empty(0)
@@ -334,7 +295,7 @@ class Memory(ABC):
         """Go on with another importance."""
 
     @abstractmethod
-    def _rearrange(self, order: NDArray[np.int64], is_known: NDArray[np.bool_]) -> None:
+    def _rearrange(self, order: NDArray[np.int64]) -> None:
         """Move to other positions."""
 
     @abstractmethod
@@ -354,9 +315,14 @@ class Memory(ABC):
         """Return the importance-weighted mean of what is remembered."""
 
 
-def n_shares(importance: ArrayLike) -> int:
-    """Return how many clients these shares are of; at least 1."""
-    try:
-        return max(len(np.atleast_1d(np.asarray(importance))), 1)
-    except ValueError:  # rows of different lengths
-        return 1
+def moved(values: NDArray[Any], order: NDArray[np.int64], *, fill: float) -> NDArray[Any]:
+    """Return one value per client at its new position; ``fill`` for new clients.
+
+    Examples
+    --------
+    >>> moved(np.array([5, 6, 7]), np.array([2, -1, 0]), fill=0).tolist()
+    [7, 0, 5]
+    """
+    found = np.full(len(order), fill, dtype=values.dtype)
+    found[order >= 0] = values[order[order >= 0]]
+    return found

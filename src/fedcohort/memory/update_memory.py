@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from operator import index
 from pathlib import Path
 from typing import Any, Self, final
 
@@ -12,12 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from fedcohort._arguments import brief
+from fedcohort._arguments import checked_whole
 from fedcohort._display import short_repr
 from fedcohort._updates import Array, as_numpy, double, like, zero_rows
 from fedcohort._whole_file import read_arrays, write_arrays
 from fedcohort.errors import MemoryOfUpdatesError
-from fedcohort.memory.base import Memory
+from fedcohort.memory.base import Memory, moved
 from fedcohort.similarity.measures import inner_products
 from fedcohort.streams import Stream, stream
 
@@ -106,9 +105,9 @@ class UpdateMemory(Memory):
         zeros: Array | None = None,
         shrink: float = 1.0,
     ) -> None:
-        number, width = _whole("n_clients", n_clients, 1), _whole("dimension", dimension, 1)
-        self.sketch = None if sketch is None else _whole("sketch", sketch, 1)
-        self.seed = _whole("seed", seed, 0)
+        number, width = _whole("n_clients", n_clients), _whole("dimension", dimension)
+        self.sketch = None if sketch is None else _whole("sketch", sketch)
+        self.seed = _whole("seed", seed, least=0)
         try:
             own = np.zeros(width, dtype=np.float32) if zeros is None else zeros
             super().__init__(number, own, importance=importance, shrink=shrink)
@@ -124,8 +123,12 @@ class UpdateMemory(Memory):
                 f"{number} clients with {self.sketch or width} numbers each (of {width}) do not "
                 f"fit into memory. Lower sketch, or forget clients."
             ) from error
-        self._check_model(width)
-        #: The weighted sum of all rows, kept up in float64; of a whole memory.
+        if self.dimension != width:
+            raise self._error(
+                f"zeros must have dimension numbers, {width}; got {self.dimension}. Pass "
+                f"numpy.zeros(dimension)."
+            )
+        #: The weighted sum of all rows in float64; only of a whole memory.
         self._sum = double(self._zeros)
         self._products: NDArray[np.float64] | None = None
 
@@ -184,9 +187,9 @@ class UpdateMemory(Memory):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a memory back; anything else is refused."""
+        """Read a memory back; any other file is refused."""
         try:
-            return cls._made(read_arrays(Path(path), FORMAT))
+            return cls.of_state(read_arrays(Path(path), FORMAT))
         except (OSError, ValueError) as error:
             reason = str(error).removeprefix(f"{cls.__name__}: ").partition(". ")[0]
             raise cls._error(
@@ -194,7 +197,7 @@ class UpdateMemory(Memory):
             ) from error
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return everything that is to be kept, as numpy arrays."""
+        """Return everything that a copy needs, as numpy arrays."""
         head = {
             "dimension": self.dimension,
             "sketch": self.sketch,
@@ -213,23 +216,17 @@ class UpdateMemory(Memory):
             Where an array is missing, of another shape, or not finite.
         """
         try:
-            return cls._made(state)
+            head, kept = json.loads(str(state["head"])), state["updates"]
+            if kept.dtype not in (np.float32, np.float64):
+                raise ValueError("updates must be floats")
+            zeros = None if head["sketch"] is not None else np.zeros(kept.shape[1], kept.dtype)
+            memory = cls(len(kept), **head, importance=state.get("importance"), zeros=zeros)
         except MemoryOfUpdatesError:
             raise
-        except ValueError as error:
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise cls._error(
                 f"this is not the state of a memory ({error}). Pass what state() gave."
             ) from error
-
-    @classmethod
-    def _made(cls, state: Mapping[str, NDArray[Any]]) -> Self:
-        """Make a memory of a state; any error is a ``ValueError``."""
-        head, kept = _head(state), state.get("updates")
-        n = len(kept) if isinstance(kept, np.ndarray) and kept.ndim == 2 else 0
-        if kept is None or n == 0 or kept.dtype not in (np.float32, np.float64):
-            raise ValueError("it has no updates")
-        zeros = None if head["sketch"] is not None else np.zeros(kept.shape[1], dtype=kept.dtype)
-        memory = cls(n, **head, importance=state.get("importance"), zeros=zeros)
         memory.restore(state)
         return memory
 
@@ -288,15 +285,13 @@ class UpdateMemory(Memory):
             kept = double(self._kept[clients])
             self._sum = self._sum + like(self._importance[clients], kept) @ kept
 
-    def _rearrange(self, order: NDArray[np.int64], is_known: NDArray[np.bool_]) -> None:
-        old, new, n = order[is_known], np.flatnonzero(is_known), len(order)
+    def _rearrange(self, order: NDArray[np.int64]) -> None:
+        old, new, n = order[order >= 0], np.flatnonzero(order >= 0), len(order)
         kept, self._kept = self._kept, zero_rows(self._kept[0], n)
         self._kept[new] = kept[old]
-        changed, self._changed = self._changed, np.zeros(n, dtype=bool)
-        self._changed[new] = changed[old]
-        seen, self._last_seen = self._last_seen, np.full(n, NEVER, dtype=np.int64)
-        self._last_seen[new] = seen[old]
-        if self._products is not None:  # those with a new client's update, which is zero, are 0
+        self._changed = moved(self._changed, order, fill=False)
+        self._last_seen = moved(self._last_seen, order, fill=NEVER)
+        if self._products is not None:  # a new client's update is zero, and so are its products
             products, self._products = self._products, np.zeros((n, n))
             self._products[np.ix_(new, new)] = products[np.ix_(old, old)]
 
@@ -316,7 +311,7 @@ class UpdateMemory(Memory):
             Where an array is missing, of another shape, or not finite.
         """
         before = self._products
-        # Whether inner products are kept is the state's.
+        # The state says whether inner products are kept.
         has_products = isinstance(state, Mapping) and "products" in state
         self._products = np.zeros((self.n_clients,) * 2) if has_products else None
         try:
@@ -356,38 +351,9 @@ class UpdateMemory(Memory):
                 f"Make another with sketch=None."
             )
 
-    def _check_model(self, dimension: int) -> None:
-        if self.dimension != dimension:
-            raise self._error(
-                f"zeros must have dimension numbers, {dimension}; got {self.dimension}. Pass "
-                f"numpy.zeros(dimension)."
-            )
 
-
-def _whole(name: str, value: object, least: int) -> int:
-    """Validate an integer that 64 bits hold."""
-    try:
-        whole = None if isinstance(value, (bool, np.bool_)) else index(value)  # type: ignore[arg-type]
-    except TypeError:
-        whole = None
-    if whole is None or not least <= whole < 2**63:
-        raise MemoryOfUpdatesError(
-            f"UpdateMemory: {name} must be a whole number of at least {least} and below 2^63; got "
-            f"{brief(value)}. Pass an integer."
-        )
-    return whole
-
-
-def _head(state: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Return the settings in a memory's state; ``ValueError`` where there are none."""
-    try:
-        head: dict[str, Any] = json.loads(str(state["head"]))
-        is_head = set(head) == {"dimension", "sketch", "seed", "shrink"}
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise ValueError("it has no head") from None
-    if not is_head:
-        raise ValueError(f"its head has the keys {brief(sorted(head))}")
-    return head
+def _whole(name: str, value: object, least: int = 1) -> int:
+    return checked_whole("UpdateMemory", name, value, least=least, error=MemoryOfUpdatesError)
 
 
 def _flat(update: object) -> NDArray[np.floating]:

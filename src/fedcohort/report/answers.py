@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from fedcohort.experiments.results import Results
-from fedcohort.experiments.settings import Setting
+from fedcohort.experiments.settings import Panel
 from fedcohort.experiments.summary import DesignSummary, Interval, PanelSummary, summarise
 
 
@@ -22,7 +22,7 @@ def state_sentence(results: Results) -> str:
     )
 
 
-def panel_sentences(results: Results, panel: Setting) -> list[str]:
+def panel_sentences(results: Results, panel: Panel) -> list[str]:
     """Say what a panel shows."""
     if not panel.design:
         return ["No training was asked for: the data are divided among the clients, no more."]
@@ -32,7 +32,7 @@ def panel_sentences(results: Results, panel: Setting) -> list[str]:
     return summary_sentences(summary, panel)
 
 
-def summary_sentences(summary: PanelSummary, panel: Setting) -> list[str]:
+def summary_sentences(summary: PanelSummary, panel: Panel) -> list[str]:
     """Say which design is best, against the baseline, and how fast each one is."""
     measured = [each for each in summary.designs if not _is_unknown(each)]
     if not measured:
@@ -76,7 +76,7 @@ def _is_unknown(design: DesignSummary) -> bool:
     return bool(np.isnan(np.mean(design.final_loss)))
 
 
-def _extent(summary: PanelSummary, panel: Setting) -> str:
+def _extent(summary: PanelSummary, panel: Panel) -> str:
     """Say how much the answer rests on, for the beginning of a sentence."""
     planned, done = len(panel.seeds), len(summary.seeds)
     part = f" of {panel.rounds}" if summary.rounds < panel.rounds else ""
@@ -87,7 +87,7 @@ def _extent(summary: PanelSummary, panel: Setting) -> str:
     return f"After {rounds} with {some}"
 
 
-def _best_sentence(summary: PanelSummary, panel: Setting, best: DesignSummary) -> str:
+def _best_sentence(summary: PanelSummary, panel: Panel, best: DesignSummary) -> str:
     loss = number(float(np.mean(best.final_loss)))
     spread = ""
     if len(summary.seeds) > 1:

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort.experiments.results import Results
-from fedcohort.experiments.settings import Setting
+from fedcohort.experiments.settings import Panel
 from fedcohort.experiments.summary import common_rounds
-from fedcohort.experiments.units import Trial
+from fedcohort.experiments.units import PlannedRun
 
 Integers = NDArray[np.int64]
 
@@ -59,7 +59,7 @@ MOST_SIZES = 40
 Numbers = NDArray[np.float64]
 
 
-def law_points(results: Results, panel: Setting) -> dict[str, Any]:
+def law_points(results: Results, panel: Panel) -> dict[str, Any]:
     """Return, for groups of clients of like size, inclusion and weight variance of every design.
 
     The law is that of the next design after the last round (absent in a run that goes on); observed
@@ -74,7 +74,7 @@ def law_points(results: Results, panel: Setting) -> dict[str, Any]:
     designs = {}
     for entry in panel.design:
         parts = [
-            _numbers(results, Trial(panel.label, entry.label, seed), n_clients[seed])
+            _numbers(results, PlannedRun(panel.label, entry.label, seed), n_clients[seed])
             for seed in seeds
         ]
         columns = np.concatenate(parts, axis=1)
@@ -84,13 +84,13 @@ def law_points(results: Results, panel: Setting) -> dict[str, Any]:
     return {"sizes": plain(middle), "designs": designs}
 
 
-def _n_clients(results: Results, panel: Setting, seed: int) -> int:
+def _n_clients(results: Results, panel: Panel, seed: int) -> int:
     """Return how many clients there are; the table of who holds what leaves out empty ones."""
     known = [len(results.class_counts(panel.label, seed))]
     for entry in panel.design:
-        trial = Trial(panel.label, entry.label, seed)
-        known.append(int(results.column("laws", trial, "client").max(initial=-1)) + 1)
-        known.append(int(results.column("cohorts", trial, "client").max(initial=-1)) + 1)
+        run = PlannedRun(panel.label, entry.label, seed)
+        known.append(int(results.column("laws", run, "client").max(initial=-1)) + 1)
+        known.append(int(results.column("cohorts", run, "client").max(initial=-1)) + 1)
     return max(known)
 
 
@@ -109,15 +109,15 @@ def _groups(sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], Numbers]:
     return groups.astype(np.int64), np.bincount(groups, sizes) / np.bincount(groups)
 
 
-def _numbers(results: Results, trial: Trial, n_clients: int) -> Numbers:
+def _numbers(results: Results, run: PlannedRun, n_clients: int) -> Numbers:
     """Return the four numbers of every client of a run, shape (4, n_clients)."""
     found = np.full((4, n_clients), np.nan)
-    known = results.column("laws", trial, "client").astype(int)
-    found[0, known] = results.column("laws", trial, "inclusion")
-    found[1, known] = results.column("laws", trial, "weight_variance")
-    rounds = results.of("rounds", trial).num_rows
-    clients = results.column("cohorts", trial, "client").astype(int)
-    weights = results.column("cohorts", trial, "weight")
+    known = results.column("laws", run, "client").astype(int)
+    found[0, known] = results.column("laws", run, "inclusion")
+    found[1, known] = results.column("laws", run, "weight_variance")
+    rounds = results.of("rounds", run).num_rows
+    clients = results.column("cohorts", run, "client").astype(int)
+    weights = results.column("cohorts", run, "weight")
     if rounds:
         found[2] = np.bincount(clients, minlength=n_clients) / rounds
         # A client that is not drawn has weight 0.
@@ -137,19 +137,19 @@ MOST_ROUNDS = 60
 MOST_CLIENTS = 250
 
 
-def cluster_map(results: Results, trial: Trial) -> dict[str, Any] | None:
+def cluster_map(results: Results, run: PlannedRun) -> dict[str, Any] | None:
     """Return the map of a run; None where its distributions were not noted.
 
     ``classes`` has shape (rounds, clients), clients sorted by the class that they hold most of;
     ``agreeing`` counts the clients whose distribution's majority shares their class, round by
     round.
     """
-    counts = results.class_counts(trial.panel, trial.seed)
-    table = results.of("rows", trial)
-    rounds, noted = np.unique(results.column("rows", trial, "round"), return_index=True)
+    counts = results.class_counts(run.panel, run.seed)
+    table = results.of("rows", run)
+    rounds, noted = np.unique(results.column("rows", run, "round"), return_index=True)
     if not len(rounds) or table.num_rows % len(rounds):
         return None
-    rows = results.column("rows", trial, "row").astype(int).reshape(len(noted), -1)
+    rows = results.column("rows", run, "row").astype(int).reshape(len(noted), -1)
     main = main_classes(counts, rows.shape[1])
     majority = np.array([_majority(each, main) for each in rows])
     order = [i for i in main_class_order(counts) if main[i] >= 0]
@@ -180,18 +180,18 @@ MOST_MERGES = 400
 MIXED = -1
 
 
-def dendrogram(results: Results, trial: Trial) -> dict[str, Any] | None:
+def dendrogram(results: Results, run: PlannedRun) -> dict[str, Any] | None:
     """Return leaves and links; None where the run has no tree (yet).
 
     A link is ``[left x, left y, right x, right y, height, class]``, the class -1 where the clients
     below differ in their main class. A leaf is a client (or the lowest node drawn) with its class.
     """
-    if not results.of("trees", trial).num_rows:
+    if not results.of("trees", run).num_rows:
         return None
     names = ("left", "right", "height")
-    left, right, height = (results.column("trees", trial, name) for name in names)
-    n_clients = results.of("laws", trial).num_rows
-    main = main_classes(results.class_counts(trial.panel, trial.seed), n_clients)
+    left, right, height = (results.column("trees", run, name) for name in names)
+    n_clients = results.of("laws", run).num_rows
+    main = main_classes(results.class_counts(run.panel, run.seed), n_clients)
     pairs = np.column_stack([left, right]).astype(int)
     classes, members = _below(pairs, main)
     first = n_clients + max(0, len(pairs) - MOST_MERGES)

@@ -15,10 +15,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fedcohort._whole_file import replace_whole
+from fedcohort._whole_file import make_folder, replace_whole
 from fedcohort.errors import InputError
 from fedcohort.experiments.results import Results
-from fedcohort.experiments.settings import Setting
+from fedcohort.experiments.settings import Panel
 from fedcohort.experiments.summary import COSTS, common_rounds, curve, spent, window_of
 from fedcohort.report import FIGURE_KINDS
 from fedcohort.report.client_plots import main_class_order
@@ -49,7 +49,7 @@ class Pen:
         labels = design_labels([results])
         return cls(results, design_colours(labels), design_dashes(labels))
 
-    def counted(self, panels: list[Setting]) -> bool:
+    def counted(self, panels: list[Panel]) -> bool:
         """Whether every cost of every design was counted."""
         return all(
             spent(self.results, panel, entry.label, cost) is not None
@@ -61,7 +61,7 @@ class Pen:
     def draw(
         self,
         axes: Axes,
-        panel: Setting,
+        panel: Panel,
         column: str,
         *,
         rolling: bool,
@@ -191,11 +191,7 @@ def save_figures(results: Results, folder: Path, kind: str) -> list[Path]:
         raise InputError(
             f"figures: must be {', '.join(FIGURE_KINDS)}; got {kind!r}. Choose one of them."
         )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError(f"{folder}: cannot be made ({reason}). Choose another place.") from error
+    make_folder(folder)
     paths = []
     for name, figure in static_figures(results).items():
         paths.append(folder / f"{name}.{kind}")
@@ -213,7 +209,7 @@ def _save(figure: Figure, path: Path, kind: str) -> None:
         )
 
 
-def _loss(pen: Pen, panels: list[Setting]) -> Figure:
+def _loss(pen: Pen, panels: list[Panel]) -> Figure:
     n_columns = 2 if len(panels) == 4 else min(len(panels), MOST_COLUMNS)
     figure, grid = _grid(math.ceil(len(panels) / n_columns), n_columns)
     every_axes = [axes for row in grid for axes in row]
@@ -226,7 +222,7 @@ def _loss(pen: Pen, panels: list[Setting]) -> Figure:
     return figure
 
 
-def _rows(pen: Pen, panels: list[Setting], columns: tuple[str, ...], *, rolling: bool) -> Figure:
+def _rows(pen: Pen, panels: list[Panel], columns: tuple[str, ...], *, rolling: bool) -> Figure:
     figure, grid = _grid(len(panels), len(columns))
     for row, panel in zip(grid, panels, strict=True):
         for axes, column in zip(row, columns, strict=True):
@@ -236,7 +232,7 @@ def _rows(pen: Pen, panels: list[Setting], columns: tuple[str, ...], *, rolling:
     return figure
 
 
-def _costs(pen: Pen, panels: list[Setting]) -> Figure:
+def _costs(pen: Pen, panels: list[Panel]) -> Figure:
     figure, grid = _grid(2 * len(panels), 2)
     for number, panel in enumerate(panels):
         axes = [*grid[2 * number], *grid[2 * number + 1]]
@@ -247,7 +243,7 @@ def _costs(pen: Pen, panels: list[Setting]) -> Figure:
     return figure
 
 
-def _overview(pen: Pen, panel: Setting) -> Figure:
+def _overview(pen: Pen, panel: Panel) -> Figure:
     figure, grid = _grid(2, 2)
     names = (("distinct_classes", "loss"), ("distinct_clients", "accuracy"))
     for row, columns in zip(grid, names, strict=True):
@@ -257,7 +253,7 @@ def _overview(pen: Pen, panel: Setting) -> Figure:
     return figure
 
 
-def _partition(results: Results, panels: list[Setting]) -> Figure:
+def _partition(results: Results, panels: list[Panel]) -> Figure:
     figure = Figure(figsize=(2.2 * WIDTH, 0.85 * HEIGHT * len(panels)), layout="constrained")
     grid = figure.subplots(len(panels), 2, width_ratios=(3, 1), squeeze=False)
     for (left, right), panel in zip(grid, panels, strict=True):
@@ -268,7 +264,7 @@ def _partition(results: Results, panels: list[Setting]) -> Figure:
     return figure
 
 
-def _name(axes: Axes, panel: Setting, panels: list[Setting]) -> None:
+def _name(axes: Axes, panel: Panel, panels: list[Panel]) -> None:
     """Write a panel's label above its axes; a figure of one panel has the experiment's title."""
     if len(panels) > 1:
         axes.set_title(panel.label)
@@ -281,7 +277,7 @@ def _grid(n_rows: int, n_columns: int) -> tuple[Figure, Grid]:
     return figure, np.asarray(grid).tolist()
 
 
-def _explain(figure: Figure, pen: Pen, panels: list[Setting], *, rolling: bool) -> None:
+def _explain(figure: Figure, pen: Pen, panels: list[Panel], *, rolling: bool) -> None:
     """Put one legend for all axes below them, with what lines and bands are; a title above."""
     handles = {}
     for axes in figure.axes:

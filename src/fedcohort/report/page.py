@@ -17,7 +17,7 @@ from fedcohort._extras import import_extra
 from fedcohort._whole_file import write_whole
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.results import Results
-from fedcohort.experiments.settings import Setting
+from fedcohort.experiments.settings import Panel
 from fedcohort.experiments.summary import (
     DesignSummary,
     PanelSummary,
@@ -42,7 +42,7 @@ HEADINGS = (
 MINUS = "\N{MINUS SIGN}"
 
 
-def panel_text(results: Results, panel: Setting, colours: dict[str, str]) -> str:
+def panel_text(results: Results, panel: Panel, colours: dict[str, str]) -> str:
     """Return the answer, the table of designs and the grid that was tried."""
     sentences = [
         each for each in (state_sentence(results), *panel_sentences(results, panel)) if each
@@ -139,15 +139,13 @@ def _signed(value: float) -> str:
     return f"{value:+.3g}".replace("-", MINUS)
 
 
-def _grid_table(results: Results, panel: Setting) -> str:
+def _grid_table(results: Results, panel: Panel) -> str:
     """Return what was tried for the panel, the lowest final loss marked."""
     folder = results.folder
     losses = {
         unit.candidate: final_loss(folder, unit)
         for unit in folder.units
-        if unit.candidate is not None
-        and unit.trials[0].panel == panel.label
-        and folder.is_done(unit)
+        if unit.candidate is not None and unit.runs[0].panel == panel.label and folder.is_done(unit)
     }
     if not losses:
         return ""

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.experiments.results import Results
-from fedcohort.experiments.settings import Setting
+from fedcohort.experiments.settings import Panel
 from fedcohort.experiments.summary import COSTS, Curve, common_rounds, curve, spent, window_of
-from fedcohort.experiments.units import Trial
+from fedcohort.experiments.units import PlannedRun
 from fedcohort.report.client_plots import (
     MOST_CLIENTS,
     cluster_map,
@@ -79,7 +79,7 @@ YARDSTICKS = ("squared_error", "design_variance", "multinomial_variance")
 LEVELS = 60
 
 
-def panel_data(results: Results, panel: Setting, *, most_points: int) -> dict[str, Any]:
+def panel_data(results: Results, panel: Panel, *, most_points: int) -> dict[str, Any]:
     """Return all that the page draws of a panel; curves of at most ``most_points`` points."""
     seeds, rounds = common_rounds(results, panel)
     window = window_of(rounds)
@@ -111,7 +111,7 @@ def panel_data(results: Results, panel: Setting, *, most_points: int) -> dict[st
 
 
 def _curves(
-    results: Results, panel: Setting, design: str, window: int, most: int
+    results: Results, panel: Panel, design: str, window: int, most: int
 ) -> dict[str, dict[str, Any]]:
     found = {}
     for column in CURVES:
@@ -130,7 +130,7 @@ def _plain_band(over: Band) -> dict[str, Any]:
     return content
 
 
-def _levels(results: Results, panel: Setting, window: int) -> list[float]:
+def _levels(results: Results, panel: Panel, window: int) -> list[float]:
     """Choose losses between the first and the lowest of all designs, evenly by ratio."""
     means = [
         band(curve(results, panel, entry.label, "loss").rolling(window)).mean
@@ -157,28 +157,28 @@ def _needed(loss: Curve, window: int, levels: list[float]) -> dict[str, Any]:
     return content
 
 
-def _error(results: Results, panel: Setting, design: str, most: int) -> dict[str, Any]:
+def _error(results: Results, panel: Panel, design: str, most: int) -> dict[str, Any]:
     """Return the aggregate's squared error and its law, means over seeds, where measured."""
     bands = [band(curve(results, panel, design, name)).thinned(most) for name in YARDSTICKS]
     means = {name: plain(each.mean) for name, each in zip(YARDSTICKS, bands, strict=True)}
     return {"x": plain(bands[0].rounds), **means}
 
 
-def _seconds(results: Results, panel: Setting, design: str, seeds: list[int]) -> dict[str, Any]:
+def _seconds(results: Results, panel: Panel, design: str, seeds: list[int]) -> dict[str, Any]:
     """Return mean seconds of a round; training is shared evenly by the runs of a unit."""
     units = [unit for unit in results.folder.units if unit.candidate is None]
-    sharing = {trial: len(unit.trials) for unit in units for trial in unit.trials}
+    sharing = {run: len(unit.runs) for unit in units for run in unit.runs}
     totals = dict.fromkeys(PARTS, 0.0)
     for seed in seeds:
-        trial = Trial(panel.label, design, seed)
+        run = PlannedRun(panel.label, design, seed)
         for part in PARTS:
-            runs = sharing[trial] if part == "train_seconds" else 1
-            totals[part] += float(results.column("rounds", trial, part).mean()) / runs
+            shared_by = sharing[run] if part == "train_seconds" else 1
+            totals[part] += float(results.column("rounds", run, part).mean()) / shared_by
     return {part: short(total / len(seeds)) for part, total in totals.items()}
 
 
 def _costs(
-    results: Results, panel: Setting, design: str, window: int, most: int
+    results: Results, panel: Panel, design: str, window: int, most: int
 ) -> dict[str, dict[str, Any]]:
     """Return the rolling loss against each cost that was counted."""
     over = band(curve(results, panel, design, "loss").rolling(window)).thinned(most)
@@ -190,19 +190,19 @@ def _costs(
     return found
 
 
-def _clusters(results: Results, panel: Setting, seed: int) -> list[dict[str, Any]]:
+def _clusters(results: Results, panel: Panel, seed: int) -> list[dict[str, Any]]:
     """Return maps and trees of the designs that have a tree, or will have one."""
     found = []
     for entry in panel.design:
-        trial = Trial(panel.label, entry.label, seed)
-        tree = dendrogram(results, trial)
+        run = PlannedRun(panel.label, entry.label, seed)
+        tree = dendrogram(results, run)
         if tree is not None or entry.recipe == "similarity":
-            clusters = cluster_map(results, trial)
+            clusters = cluster_map(results, run)
             found.append({"label": entry.label, "seed": seed, "map": clusters, "tree": tree})
     return [each for each in found if each["map"] or each["tree"]]
 
 
-def _federation(results: Results, panel: Setting) -> dict[str, Any]:
+def _federation(results: Results, panel: Panel) -> dict[str, Any]:
     """Return who holds what with the first seed, clients sorted by main class."""
     seed = panel.seeds[0]
     counts = results.class_counts(panel.label, seed)

@@ -1,14 +1,15 @@
 """How alike clients are: measures on their updates, trees, and the trees' capacity cut."""
 
-from fedcohort.similarity.measures import MEASURES, arccos, l1, l2
-from fedcohort.similarity.tree_kinds import TREE_KINDS, similarity_tree, unit_vectors
+from fedcohort.similarity.measures import MEASURES, arccos, l1, l2, unit_vectors
 from fedcohort.similarity.trees import (
     LINKAGES,
+    TREE_KINDS,
     GroupTree,
     MergeTree,
     bisected,
     cut_tree,
     merge_tree,
+    similarity_tree,
 )
 
 __all__ = [

@@ -59,6 +59,8 @@ MeasureName = Literal["arccos", "l2", "l1"]
 
 #: Entries converted to float64 at a time, 32 MB: float32 updates are never copied whole.
 BLOCK_ENTRIES = 2**22
+#: Updates converted to float64 at a time.
+BLOCK_ROWS = 2**14
 
 
 def arccos(updates: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -159,6 +161,53 @@ def l1(updates: NDArray[np.floating]) -> NDArray[np.float64]:
 
 #: The measures by name.
 MEASURES: dict[MeasureName, Measure] = {"arccos": arccos, "l2": l2, "l1": l1}
+
+
+def unit_vectors(updates: NDArray[np.floating]) -> NDArray[np.float32]:
+    """Return the updates' directions, shape (n, dimension or one more).
+
+    The distance of two grows with their angle. Zero updates get a direction of their own: at a
+    right angle to all others, equal among themselves.
+
+    Examples
+    --------
+    >>> unit_vectors(np.array([[3.0, 4.0], [0.0, 0.0]])).astype(float).round(2).tolist()
+    [[0.6, 0.8, 0.0], [0.0, 0.0, 1.0]]
+    """
+    largest = largest_entries(updates)
+    zero = largest == 0
+    n, dimension = updates.shape
+    units = np.zeros((n, dimension + int(zero.any())), dtype=np.float32)
+    own = units[:, :dimension]
+    # By the largest entry first: squares of 1e-200 would vanish.
+    np.divide(updates, np.where(zero, 1.0, largest)[:, None], out=own, casting="same_kind")
+    norms = np.sqrt(np.einsum("ij,ij->i", own, own))
+    own /= np.where(zero, np.float32(1.0), norms)[:, None]
+    if zero.any():
+        units[zero, dimension] = 1.0
+    return units
+
+
+def centred_points(updates: NDArray[np.floating]) -> NDArray[np.float32]:
+    """Return the updates about their mean, in the unit of their largest entry.
+
+    In float32 neither a common shift nor entries of 1e-200 or 1e150 then cost precision.
+
+    Examples
+    --------
+    >>> centred_points(np.array([[1e9 + 2.0, 0.0], [1e9, 0.0]])).tolist()
+    [[1.0, 0.0], [-1.0, 0.0]]
+    """
+    points = np.empty(updates.shape, dtype=np.float32)
+    if not len(updates):
+        return points
+    mean = updates.mean(axis=0, dtype=np.float64)
+    furthest = np.maximum(updates.max(axis=0) - mean, mean - updates.min(axis=0))
+    unit = float(furthest.max(initial=0.0)) or 1.0
+    for start in range(0, len(updates), BLOCK_ROWS):
+        block = slice(start, start + BLOCK_ROWS)
+        points[block] = (updates[block] - mean) / unit
+    return points
 
 
 def _blocks(updates: NDArray[np.floating]) -> Iterator[NDArray[np.float64]]:

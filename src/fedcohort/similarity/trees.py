@@ -1,19 +1,50 @@
-"""Trees over clients: built from distances, by 2-means or from groups, and cut by capacity."""
+"""Trees over clients: built from their updates or given, and cut by capacity."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from importlib.util import find_spec
+from logging import getLogger
+from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from fedcohort._arguments import brief, checked_choice
 from fedcohort._display import short_repr
+from fedcohort._extras import import_extra
+from fedcohort.errors import DesignError
+from fedcohort.similarity.grouping import bisected_groups
+from fedcohort.similarity.measures import (
+    MEASURES,
+    MeasureName,
+    angles,
+    centred_points,
+    unit_vectors,
+)
 
+log = getLogger("fedcohort")
+
+Integers = NDArray[np.int64]
 #: Ways to merge clusters, as scipy names them.
 Linkage = Literal["ward", "single", "complete", "average", "weighted", "centroid", "median"]
 #: The linkages by name.
 LINKAGES: tuple[Linkage, ...] = get_args(Linkage)
+#: ``"exact"`` compares all pairs; ``"vector"`` is Ward's method in O(n d) memory; ``"bisecting"``
+#: splits by 2-means, again and again; ``"auto"`` picks by the number of clients.
+TreeKind = Literal["auto", "exact", "vector", "bisecting"]
+#: The kinds of trees that can be built from updates.
+TREE_KINDS: tuple[TreeKind, ...] = get_args(TreeKind)
+#: Returns all inner products of the updates, shape (n_clients, n_clients).
+Products = Callable[[], NDArray[np.float64]]
+
+#: ``"auto"`` builds an exact tree up to AUTO_EXACT clients, and a vector tree up to AUTO_VECTOR
+#: where fastcluster is installed: about a second each on one core.
+AUTO_EXACT = 2_000
+AUTO_VECTOR = 5_000
+#: All pairs of more clients than this do not fit the memory of one machine.
+LARGEST_EXACT = 20_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,7 +60,7 @@ class MergeTree:
         The linkage's distance of the two, shape (n - 1,).
     """
 
-    merges: NDArray[np.int64]
+    merges: Integers
     heights: NDArray[np.float64]
 
     def __repr__(self) -> str:
@@ -40,7 +71,7 @@ class MergeTree:
 class GroupTree:
     """A similarity tree above groups of clients that fit into one distribution.
 
-    What a tree looks like inside a group makes no difference to any design.
+    Designs do not look inside a group.
 
     Attributes
     ----------
@@ -53,12 +84,106 @@ class GroupTree:
         The tree down to single leaves, where one was built.
     """
 
-    groups: NDArray[np.int64]
-    merges: NDArray[np.int64]
+    groups: Integers
+    merges: Integers
     whole: MergeTree | None = None
 
     def __repr__(self) -> str:
         return short_repr(self, n_leaves=len(self.groups), n_groups=len(self.merges) + 1)
+
+
+#: A kind of tree to build from updates, or a tree whose leaves are all clients.
+Tree = TreeKind | MergeTree | GroupTree
+
+
+def client_tree(
+    owner: str,
+    updates: NDArray[np.floating] | None,
+    masses: Integers,
+    capacity: int,
+    *,
+    tree: Tree,
+    measure: MeasureName,
+    linkage: Linkage,
+    products: Products | None = None,
+    rng: np.random.Generator,
+) -> tuple[Integers, GroupTree]:
+    """Return the clients that have a mass, and the tree over them, cut by capacity.
+
+    A design passes either checked ``updates`` and a kind of tree, or no updates and a tree.
+    """
+    check_tree(owner, tree, measure, linkage)
+    if products is not None and not callable(products):
+        raise _products_error(owner, products, len(masses))
+    if (updates is None) == isinstance(tree, str):
+        raise DesignError(
+            f"{owner}: needs either updates or a tree over all clients; got "
+            f"{'neither' if updates is None else 'both'}. Pass the clients' last updates."
+        )
+    if updates is None or not isinstance(tree, str):
+        leaves = np.flatnonzero(masses)
+        cut = _cut_given(owner, tree, masses, capacity)
+        return leaves, GroupTree(cut.groups[leaves], cut.merges)
+    # In random order: the tree's ties must not depend on how clients are numbered.
+    leaves = rng.permutation(np.flatnonzero(masses))
+    return leaves, similarity_tree(
+        owner,
+        updates,
+        masses,
+        capacity,
+        leaves=leaves,
+        kind=tree,
+        measure=measure,
+        linkage=linkage,
+        products=products,
+        rng=rng,
+    )
+
+
+def similarity_tree(
+    owner: str,
+    updates: NDArray[np.floating],
+    masses: Integers,
+    capacity: int,
+    *,
+    leaves: Integers | None = None,
+    kind: TreeKind = "auto",
+    measure: MeasureName = "arccos",
+    linkage: Linkage = "ward",
+    products: Products | None = None,
+    rng: np.random.Generator,
+) -> GroupTree:
+    """Build the similarity tree of these updates, cut by capacity.
+
+    Parameters
+    ----------
+    owner
+        Who asks, for messages.
+    updates
+        Shape (n, dimension).
+    masses
+        At least 1 and at most ``capacity`` each, shape (n,).
+    leaves
+        The rows to build the tree of, in this order; all by default.
+    kind, measure, linkage
+        ``"vector"`` and ``"bisecting"`` work with the measures ``"arccos"`` and ``"l2"`` and
+        Ward's linkage only.
+    products
+        Returns the inner products of all updates: an exact tree of angles then computes none.
+    """
+    leaves = np.arange(len(updates)) if leaves is None else leaves
+    kind = _chosen_kind(owner, kind, len(leaves), measure, linkage)
+    if kind == "exact":
+        if measure == "arccos" and products is not None:
+            known = _checked_products(owner, products(), len(updates))
+            distances = angles(known[np.ix_(leaves, leaves)])
+        else:
+            distances = MEASURES[measure](updates[leaves])
+        return cut_tree(merge_tree(distances, linkage), masses[leaves], capacity)
+    points = unit_vectors if measure == "arccos" else centred_points
+    if kind == "vector":
+        return cut_tree(_vector_tree(owner, points(updates[leaves])), masses[leaves], capacity)
+    return bisected(points(updates[leaves]), masses[leaves], capacity, rng)
 
 
 def merge_tree(distances: NDArray[np.float64], linkage: Linkage) -> MergeTree:
@@ -73,7 +198,7 @@ def merge_tree(distances: NDArray[np.float64], linkage: Linkage) -> MergeTree:
     return MergeTree(merges[:, :2].astype(np.int64), merges[:, 2] * unit)
 
 
-def cut_tree(tree: MergeTree, masses: NDArray[np.int64], capacity: int) -> GroupTree:
+def cut_tree(tree: MergeTree, masses: Integers, capacity: int) -> GroupTree:
     """Cut the tree into its maximal subtrees whose leaves' masses sum to at most ``capacity``.
 
     No single mass exceeds the capacity.
@@ -105,174 +230,125 @@ def cut_tree(tree: MergeTree, masses: NDArray[np.int64], capacity: int) -> Group
     return GroupTree(groups, np.array(merges, dtype=np.int64).reshape(-1, 2), tree)
 
 
-def tree_of_groups(
-    labels: NDArray[np.int64],
-    masses: NDArray[np.int64],
-    capacity: int,
-    rng: np.random.Generator,
-) -> GroupTree:
-    """Cut every group into parts of at most ``capacity``, join these, then the groups.
-
-    Parameters
-    ----------
-    labels, masses
-        The group of every leaf, and its mass, at most ``capacity``; leaves in random order.
-
-    Examples
-    --------
-    >>> labels, masses = np.array([0, 1, 0, 0]), np.array([2, 1, 2, 2])
-    >>> tree = tree_of_groups(labels, masses, 4, np.random.default_rng(0))
-    >>> tree.groups.tolist(), tree.merges.tolist()
-    ([0, 2, 0, 1], [[0, 1], [3, 2]])
-    """
-    groups = np.empty(len(labels), dtype=np.int64)
-    parts_of: dict[int, list[int]] = {}
-    room = n_parts = 0
-    for leaf in np.argsort(labels, kind="stable").tolist():
-        label, mass = int(labels[leaf]), int(masses[leaf])
-        if label not in parts_of or mass > room:
-            parts_of.setdefault(label, []).append(n_parts)
-            n_parts, room = n_parts + 1, capacity
-        groups[leaf] = n_parts - 1
-        room -= mass
-    merges: list[tuple[int, int]] = []
-    tops = [_joined(parts, n_parts, merges) for parts in parts_of.values()]
-    if tops:
-        _joined([tops[i] for i in rng.permutation(len(tops))], n_parts, merges)
-    return GroupTree(groups, np.array(merges, dtype=np.int64).reshape(-1, 2))
-
-
-def _joined(nodes: list[int], n_parts: int, merges: list[tuple[int, int]]) -> int:
-    """Join the nodes by pairs, and the pairs by pairs, down to one."""
-    while len(nodes) > 1:
-        above = []
-        for left, right in zip(nodes[::2], nodes[1::2], strict=False):
-            above.append(n_parts + len(merges))
-            merges.append((left, right))
-        nodes = above + nodes[2 * len(above) :]
-    return nodes[0]
-
-
-#: Points that the two centres of a split are found on; all points are then assigned to them.
-SAMPLE = 4096
-#: Lloyd's iterations at most.
-ITERATIONS = 10
-#: Steps towards the principal axis, where the two centres start.
-POWER_STEPS = 3
-
-
 def bisected(
-    points: NDArray[np.float32],
-    masses: NDArray[np.int64],
-    capacity: int,
-    rng: np.random.Generator,
+    points: NDArray[np.float32], masses: Integers, capacity: int, rng: np.random.Generator
 ) -> GroupTree:
-    """Split the points by weighted 2-means until no group has more mass than ``capacity``.
-
-    O(n d log m) time, one copy of the points. Splits start from the principal axis; a cloud that
-    does not split, such as equal points, is split into random halves.
-
-    Parameters
-    ----------
-    points
-        Shape (n, dimension), at least one.
-    masses
-        At least 1 and at most ``capacity`` each, shape (n,).
-
-    Examples
-    --------
-    >>> points = np.array([[0.0], [9.0], [1.0], [8.0]], dtype=np.float32)
-    >>> tree = bisected(points, np.array([1, 1, 1, 1]), 2, np.random.default_rng(0))
-    >>> tree.groups[0] == tree.groups[2], tree.groups[1] == tree.groups[3], tree.merges.tolist()
-    (np.True_, np.True_, [[0, 1]])
-    """
-    order = np.arange(len(points))
-    # In this unit of length no square overflows.
-    unit = max(points.max(initial=0.0), -points.min(initial=0.0)) or 1.0
-    cloud, units = points / np.float32(unit), masses.copy()
-    groups = np.empty(len(points), dtype=np.int64)
-    n_groups = 0
-    #: Segments of the line of points, parents first, and the segments that each was split into.
-    segments = [(0, len(points))]
-    parts: list[tuple[int, int] | None] = []
-    own_group: list[int] = []
-    for start, end in segments:
-        if int(units[start:end].sum()) <= capacity:
-            groups[order[start:end]] = n_groups
-            own_group.append(n_groups)
-            parts.append(None)
-            n_groups += 1
-            continue
-        is_right = _sides(cloud[start:end], units[start:end], rng)
-        inner = np.concatenate([np.flatnonzero(~is_right), np.flatnonzero(is_right)])
-        for line in (cloud, units, order):
-            line[start:end] = line[start:end][inner]
-        middle = end - int(is_right.sum())
-        parts.append((len(segments), len(segments) + 1))
-        own_group.append(-1)
-        segments += [(start, middle), (middle, end)]
-    return GroupTree(groups, _merges(parts, own_group, n_groups))
+    """Build the tree of :func:`~fedcohort.similarity.grouping.bisected_groups`."""
+    return GroupTree(*bisected_groups(points, masses, capacity, rng))
 
 
-# BLAS raises this flag for finite products now and then, with finite results.
-@np.errstate(invalid="ignore")
-def _sides(
-    cloud: NDArray[np.float32], units: NDArray[np.int64], rng: np.random.Generator
-) -> NDArray[np.bool_]:
-    """Say which of two centres each point is nearer to; both have some."""
-    n = len(cloud)
-    chosen = slice(None) if n <= SAMPLE else np.sort(rng.integers(n, size=SAMPLE))
-    points, weights = cloud[chosen], units[chosen].astype(np.float32)
-    weights = weights / weights.sum()
-    mean = weights @ points
-    axis = _principal_axis(points - mean, weights, rng)
-    threshold = float(axis @ mean)
-    before = points @ axis > threshold
-    for _ in range(ITERATIONS):
-        share = float(weights @ before)
-        if not 0.0 < share < 1.0:
-            return _random_halves(n, rng)
-        right = (weights * before) @ points / share
-        left = (mean - share * right) / (1.0 - share)
-        axis = right - left
-        threshold = float(axis @ (right + left)) / 2
-        now = points @ axis > threshold
-        if (now == before).all():
-            break
-        before = now
-    is_right = cloud @ axis > threshold
-    return is_right if is_right.any() and not is_right.all() else _random_halves(n, rng)
+def check_tree(owner: str, tree: Tree, measure: MeasureName, linkage: Linkage) -> None:
+    """Validate the options of a tree; ``tree`` is the name of a kind, or a tree itself."""
+    checked_choice(owner, "measure", measure, MEASURES)
+    checked_choice(owner, "linkage", linkage, LINKAGES)
+    if isinstance(tree, str):
+        checked_choice(owner, "tree", tree, TREE_KINDS)
+    elif not isinstance(tree, MergeTree | GroupTree):
+        raise DesignError(
+            f"{owner}: tree must be one of {', '.join(TREE_KINDS)}, or a MergeTree or GroupTree "
+            f"over all clients; got {type(tree).__name__}. Leave it out for 'auto'."
+        )
 
 
-def _principal_axis(
-    centred: NDArray[np.float32], weights: NDArray[np.float32], rng: np.random.Generator
-) -> NDArray[np.float32]:
-    """Return about the direction of largest variance."""
-    axis = rng.standard_normal((centred.shape[1],), dtype=np.float32)
-    for _ in range(POWER_STEPS):
-        axis = (weights * (centred @ axis)) @ centred
-        length = float(np.linalg.norm(axis))
-        if length == 0.0:
-            break
-        axis = axis / np.float32(length)
-    return axis
+def _chosen_kind(
+    owner: str, kind: TreeKind, n: int, measure: MeasureName, linkage: Linkage
+) -> TreeKind:
+    """Replace ``"auto"`` by what suits n clients; refuse a tree that cannot be built."""
+    has_points = measure != "l1" and linkage == "ward"
+    if kind == "auto":
+        if n <= AUTO_EXACT or not has_points:
+            kind = "exact"
+        else:
+            kind = "vector" if n <= AUTO_VECTOR and find_spec("fastcluster") else "bisecting"
+    log.info("%s: %s tree of %d clients", owner, kind, n)
+    if kind != "exact" and not has_points:
+        raise DesignError(
+            f"{owner}: a {kind} tree needs measure arccos or l2 and linkage ward; got "
+            f"{measure} and {linkage}. Use tree='exact'."
+        )
+    if kind == "exact" and n > LARGEST_EXACT:
+        others = "" if has_points else ", measure arccos or l2, linkage ward"
+        raise DesignError(
+            f"{owner}: an exact tree compares all pairs of at most {LARGEST_EXACT} clients; got "
+            f"{n}, and {4e-9 * n * n:.0f} GB of distances. Use tree='bisecting'{others}."
+        )
+    return kind
 
 
-def _random_halves(n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    is_right = np.zeros(n, dtype=bool)
-    is_right[rng.permutation(n)[: n // 2]] = True
-    return is_right
+def _checked_products(owner: str, found: object, n: int) -> NDArray[np.float64]:
+    """Validate the inner products of all n clients' updates."""
+    if not isinstance(found, np.ndarray) or found.shape != (n, n) or found.dtype.kind != "f":
+        raise _products_error(owner, found, n)
+    return found
 
 
-def _merges(
-    parts: list[tuple[int, int] | None], own_group: list[int], n_groups: int
-) -> NDArray[np.int64]:
-    """Turn splits, parents first, into merges, children first."""
-    node = list(own_group)
-    merges: list[tuple[int, int]] = []
-    for segment in range(len(parts) - 1, -1, -1):
-        pair = parts[segment]
-        if pair is not None:
-            node[segment] = n_groups + len(merges)
-            merges.append((node[pair[0]], node[pair[1]]))
-    return np.array(merges, dtype=np.int64).reshape(-1, 2)
+def _products_error(owner: str, found: object, n: int) -> DesignError:
+    return DesignError(
+        f"{owner}: products must be a function that returns the inner products of all updates, "
+        f"shape ({n}, {n}); got {brief(found)}. Leave it out, or pass memory.products."
+    )
+
+
+def _vector_tree(owner: str, points: NDArray[np.float32]) -> MergeTree:
+    """Build Ward's tree from the points themselves, O(n d) memory."""
+    if len(points) < 2:
+        return merge_tree(np.empty(0), "ward")
+    fastcluster = import_extra("fastcluster", extra="scale", owner=owner)
+    merges = fastcluster.linkage_vector(points, method="ward")
+    return MergeTree(merges[:, :2].astype(np.int64), merges[:, 2])
+
+
+def _cut_given(owner: str, tree: Tree, masses: Integers, capacity: int) -> GroupTree:
+    """Cut a given tree; refuse one that is not over all clients."""
+    assert not isinstance(tree, str)  # for mypy: check_tree
+    n = len(masses)
+    if isinstance(tree, MergeTree):
+        merges = _checked_merges(owner, tree.merges, n)
+        return cut_tree(MergeTree(merges, tree.heights), masses, capacity)
+    # The merges say how many groups there are: the last ones may be empty.
+    n_groups = len(tree.merges) + 1
+    merges = _checked_merges(owner, tree.merges, n_groups)
+    groups = _array(tree.groups)
+    fits = groups.shape == (n,) and _is_whole(groups)
+    if not fits or not ((groups >= 0) & (groups < n_groups)).all():
+        raise DesignError(
+            f"{owner}: a tree of {n_groups} groups needs a number from 0 to {n_groups - 1} for "
+            f"each of {n} clients; got others, {groups.dtype} of shape {groups.shape}. Number the "
+            f"groups of all clients, and join all groups."
+        )
+    held = np.zeros(n_groups, dtype=np.int64)
+    np.add.at(held, groups.astype(np.int64), masses)
+    if held.max() > capacity:
+        raise DesignError(
+            f"{owner}: no group of the tree may have more than {capacity} units; group "
+            f"{int(held.argmax())} has {held.max()}. Split it."
+        )
+    return GroupTree(groups.astype(np.int64), merges)
+
+
+def _checked_merges(owner: str, merges: ArrayLike, n_leaves: int) -> Integers:
+    """Validate merges: they join all leaves, children first."""
+    n_merges = max(n_leaves - 1, 0)
+    pairs = _array(merges)
+    if pairs.shape == (n_merges, 2) and (
+        _is_whole(pairs)
+        and np.array_equal(np.sort(pairs, axis=None), np.arange(2 * n_merges))
+        and (pairs.max(axis=1) < n_leaves + np.arange(n_merges)).all()
+    ):
+        return pairs.astype(np.int64)
+    raise DesignError(
+        f"{owner}: a tree of {n_leaves} leaves needs integer merges of shape {(n_merges, 2)}, "
+        f"children first, each node joined once; got other ones, {pairs.dtype} of shape "
+        f"{pairs.shape}. Use merge_tree."
+    )
+
+
+def _array(values: ArrayLike) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except ValueError:  # rows of different lengths
+        return np.empty(0, dtype=object)
+
+
+def _is_whole(array: NDArray[Any]) -> bool:
+    return array.dtype.kind in "iu" or array.size == 0

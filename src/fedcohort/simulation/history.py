@@ -16,7 +16,8 @@ from fedcohort._extras import frame_of
 from fedcohort._figures import check_figure_path, new_figure, save_figure
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.devices.cost import Cost
-from fedcohort.simulation.engine.evaluation import Quality, Yardstick
+from fedcohort.simulation.engine.evaluation import Quality
+from fedcohort.simulation.engine.full_participation import Yardstick
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +33,19 @@ class Round:
     distinct_classes
         Classes that the cohort's clients have samples of.
     draw_seconds, train_seconds, measure_seconds
-        Building the design, or waiting for it, and drawing; local training and aggregation (of
-        all runs that train together); measuring, the yardstick included.
+        Time to build the design, or to wait for it, and to draw; to train and aggregate (all runs
+        that train together); to measure, the yardstick included.
     quality
         Of the model after the round, where it was measured.
     yardstick
         Against full participation, where it was asked for.
     rows
-        For every client the distribution that holds most of it (-1: none), where it was asked for
-        and the design has distributions.
+        For every client the distribution that holds most of it (-1: none); None if not asked for,
+        or if the design has no distributions.
     cost
         Bytes, client work and simulated time; None in rounds that an older version recorded.
     failed
-        Clients that were asked and whose update is missing: they failed, or their training is
-        not finite.
+        Clients without an update: they failed, or their training was not finite.
     diverged
         Whether something was not finite in this round or before.
     """
@@ -108,7 +108,7 @@ COLUMNS: dict[str, tuple[str | None, type]] = {
     "diverged": (None, bool),
 }
 
-#: What depends on the machine, not on the seed.
+#: Columns that depend on the machine, not on the seed.
 TIMES = ("draw_seconds", "train_seconds", "measure_seconds")
 
 
@@ -155,12 +155,12 @@ class History:
 
     @property
     def last_quality(self) -> Quality | None:
-        """Of the model that was measured last; None before the first."""
+        """Quality of the model that was measured last; None before the first."""
         return next((each.quality for each in reversed(self.rounds) if each.quality), None)
 
     @property
     def diverged_at(self) -> int | None:
-        """The first round in which something was not finite; None: everything always was."""
+        """The first round in which something was not finite; None if there is none."""
         return next((each.round_ for each in self.rounds if each.diverged), None)
 
     def to_frame(self) -> Any:
@@ -233,7 +233,7 @@ class History:
         return places
 
     def as_dicts(self, *, times: bool = True) -> list[dict[str, Any]]:
-        """Return every round as plain numbers; without ``times``, what a seed determines."""
+        """Return every round as plain numbers; without ``times``, only what a seed determines."""
         rows = [asdict(each) for each in self.rounds]
         return [
             {key: value for key, value in row.items() if times or key not in TIMES} for row in rows
@@ -241,7 +241,7 @@ class History:
 
     @classmethod
     def of_dicts(cls, rows: list[dict[str, Any]]) -> History:
-        """Read back what :meth:`as_dicts` gave."""
+        """Invert :meth:`as_dicts`."""
         return cls([_round(row) for row in rows])
 
 
@@ -259,14 +259,14 @@ def columns_of(rounds: Sequence[Round]) -> dict[str, list[Any]]:
 
 
 def _array(values: list[Any], kind: type) -> NDArray[Any]:
-    """Return a column; one of integers becomes one of floats where a value is missing."""
+    """Return a column; integers become floats if a value is missing."""
     if any(value is None for value in values):
         return np.array([math.nan if value is None else value for value in values], np.float64)
     return np.array(values, dtype=np.int64 if kind is int else kind)
 
 
 def _measures(quality: Quality | None) -> dict[str, float]:
-    """Return what a line says of a model; accuracy only where there are test samples."""
+    """Return the measures for a ``repr``; accuracy only if there are test samples."""
     if quality is None:
         return {}
     accuracy = {} if math.isnan(quality.accuracy) else {"accuracy": quality.accuracy}

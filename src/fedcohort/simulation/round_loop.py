@@ -1,12 +1,12 @@
-"""The round loop: recipe, design, cohort, train, aggregate, remember, measure."""
+"""The round loop of all runs: ask, draw, train, aggregate, measure, remember."""
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import final
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcohort._arguments import brief
+from fedcohort._client_records import below
 from fedcohort._display import short_repr
+from fedcohort._whole_file import write_arrays
 from fedcohort.designs import Design
 from fedcohort.errors import SimulationError
-from fedcohort.simulation.checkpoints import Checkpoint, fingerprint
-from fedcohort.simulation.engine.evaluation import Evaluator, FullGradients, Yardstick
-from fedcohort.simulation.engine.full_participation import Aggregated, FullParticipation
-from fedcohort.simulation.engine.local_trainer import LocalTrainer
-from fedcohort.simulation.engine.local_training import Lane, LocalTraining
+from fedcohort.simulation.engine.evaluation import Evaluator
+from fedcohort.simulation.engine.full_participation import FullParticipation
+from fedcohort.simulation.engine.local_training import Lane, LocalTrainer, LocalTraining
 from fedcohort.simulation.engine.models import (
     ModelSource,
     ResidentData,
@@ -35,22 +35,28 @@ from fedcohort.simulation.engine.models import (
     make_model,
 )
 from fedcohort.simulation.history import History
-from fedcohort.simulation.progress_bar import OnRound, shown
+from fedcohort.simulation.live_run import Clients, LiveRun, RoundState
+from fedcohort.simulation.progress import (
+    FORMAT,
+    OnRound,
+    fingerprint,
+    read_checkpoint,
+    shown,
+)
 from fedcohort.simulation.runs import Options, Run
-from fedcohort.simulation.server import Asked, Drawn, Opening, Outcome, Server, ask_all
 
 
 @final
 class Simulation:
     """Several runs on one data set, their clients trained together, round by round.
 
-    Runs with one seed share the initial model and every client's local randomness, so that a
-    difference between them is the design's.
+    Runs with one seed share the initial model and every client's local randomness. They differ
+    only by their designs.
 
     Parameters
     ----------
     runs
-        What to train; all on one data set.
+        What to train, all on one data set.
     model
         A function that makes the model (initialised from each run's seed), or a module.
     training
@@ -99,18 +105,21 @@ class Simulation:
         check_outputs(shape, data, runs[0].data.dataset.n_classes)
         slots = sum(min(run.recipe.cohort_size + run.extra, run.data.n_clients) for run in runs)
         self._trainer = LocalTrainer(shape, training, data, slots=slots)
-        self._evaluators = [Evaluator(shape, data, run.data) for run in runs]
-        self._servers = [
-            Server(run, evaluator, self.options, training, n_parameters=self._models.shape[1])
-            for run, evaluator in zip(runs, self._evaluators, strict=True)
+        size = self._models.shape[1]
+        self._live = [
+            LiveRun(
+                run, Evaluator(shape, data, run.data), self.options, training, n_parameters=size
+            )
+            for run in runs
         ]
         # Runs are independent of each other; their matrix products leave the interpreter free.
-        self._learners = sum(run.recipe.learns for run in runs)
         self._pool = ThreadPoolExecutor(min(len(runs), os.cpu_count() or 1))
-        gradients = [FullGradients(shape, data, run.data) for run in runs]
-        self._everyone = FullParticipation(self.runs, self._trainer, gradients, self._pool)
+        together = sum(run.recipe.learns for run in runs) > 1 and not self.options.overlap
+        self._map = self._pool.map if together else map
+        federations = [run.data for run in runs]
+        self._everyone = FullParticipation(federations, shape, data, self._trained, self._pool)
         self._architecture = architecture(shape)
-        self._next_round = 0
+        self._rounds_done = 0
 
     def __repr__(self) -> str:
         done, device = self.rounds_done, self._models.device.type
@@ -119,7 +128,7 @@ class Simulation:
     @property
     def rounds_done(self) -> int:
         """How many rounds every run has trained, those before a resume included."""
-        return self._next_round
+        return self._rounds_done
 
     @property
     def models(self) -> NDArray[np.float32]:
@@ -129,18 +138,18 @@ class Simulation:
     @property
     def histories(self) -> list[History]:
         """What happened so far, run by run."""
-        return [server.history for server in self._servers]
+        return [run.history for run in self._live]
 
     def next_designs(self) -> list[Design]:
         """Build the design that every run would draw from next, from what it knows now.
 
-        Where clients come and go: as if all were there. Where a recipe asks them, they are asked.
+        All clients count as available. Clients answer what the recipe asks.
         """
-        openings = [server.open_to_all(self._next_round) for server in self._servers]
-        answers = self._ask(openings)
+        rounds = [run.unplayed(self._rounds_done) for run in self._live]
+        self._ask(rounds)
         return [
-            server.selector.next_design(answer.signals)
-            for server, answer in zip(self._servers, answers, strict=True)
+            run.selector.next_design(now.signals)
+            for run, now in zip(self._live, rounds, strict=True)
         ]
 
     def run(
@@ -181,17 +190,17 @@ class Simulation:
             If ``rounds`` is no whole number of at least 0, ``every`` none of at least 1, or the
             folder of ``checkpoint`` is not there.
         """
-        total = self._next_round + _checked("rounds", rounds, 0, "Pass how many more to train.")
+        total = self._rounds_done + _checked("rounds", rounds, 0, "Pass how many more to train.")
         _checked("every", every, 1, "Pass the rounds between checkpoints.")
         if checkpoint is not None and not Path(checkpoint).parent.is_dir():
             raise SimulationError(
                 f"Simulation: the folder of checkpoint must be there; got "
                 f"{brief(str(checkpoint))}. Make it first."
             )
-        with shown(progress, done=self._next_round, total=total) as on_round:
-            while self._next_round < total:
-                self._round(self._next_round, last=self._next_round == total - 1)
-                done = self._next_round
+        with shown(progress, done=self._rounds_done, total=total) as on_round:
+            while self._rounds_done < total:
+                self._play(self._rounds_done, last=self._rounds_done == total - 1)
+                done = self._rounds_done
                 if checkpoint is not None and (done % every == 0 or done == total):
                     self.save(Path(checkpoint))
                 on_round(done, self.histories)
@@ -199,7 +208,15 @@ class Simulation:
 
     def save(self, checkpoint: Path) -> None:
         """Write the state after the last whole round to a file."""
-        self._checkpoint().save(Path(checkpoint))
+        head = {
+            "fingerprint": self._fingerprint,
+            "rounds_done": self._rounds_done,
+            "histories": [history.as_dicts() for history in self.histories],
+        }
+        arrays = {"head": np.array(json.dumps(head)), "models": self.models}
+        for k, run in enumerate(self._live):
+            arrays |= {f"{k}.{name}": array for name, array in run.state().items()}
+        write_arrays(Path(checkpoint), FORMAT, arrays)
 
     def resume(self, checkpoint: Path) -> int:
         """Go on where the checkpoint was written; return the number of rounds done.
@@ -212,153 +229,105 @@ class Simulation:
         SimulationError
             If the file cannot be read, or another simulation has written it.
         """
-        state = Checkpoint.load(Path(checkpoint), expected=self._fingerprint)
-        self._models.copy_(torch.from_numpy(state.models))
-        for server, history, kept in zip(
-            self._servers, state.histories, state.servers, strict=True
-        ):
-            server.restore(history, kept)
-        self._next_round = state.rounds_done
-        return self._next_round
+        head, arrays = read_checkpoint(Path(checkpoint), expected=self._fingerprint)
+        self._models.copy_(torch.from_numpy(arrays["models"]))
+        for k, (run, rows) in enumerate(zip(self._live, head["histories"], strict=True)):
+            run.restore(History.of_dicts(rows), below(f"{k}.", arrays))
+        self._rounds_done = int(head["rounds_done"])
+        return self._rounds_done
 
-    def _round(self, round_: int, *, last: bool) -> None:
-        together = self._learners > 1 and not self.options.overlap
-        each = self._pool.map if together else map
-        openings = [server.open(round_) for server in self._servers]
-        start = time.perf_counter()
-        answers = self._ask(openings)
-        asking = time.perf_counter() - start
-        start = time.perf_counter()
-        signals = [answer.signals for answer in answers]
-        drawn = list(each(Server.draw, self._servers, openings, signals))
-        drawn = _sharing_time(drawn, time.perf_counter() - start)
+    def _play(self, round_: int, *, last: bool) -> None:
+        """Play a round; nothing changes before its end, so it can be interrupted and repeated."""
+        lap, runs = stopwatch(), self._live
+        for run in runs:
+            run.open(round_)
+        lap()
+        self._ask([run.now for run in runs])
+        asking = lap()
+        list(self._map(LiveRun.draw, runs))
+        self._share_draw_seconds(lap())
         if self.options.overlap and not last:
-            for server in self._servers:
-                server.prepare(self._pool)
-        start = time.perf_counter()
-        outcomes = self._trained_outcomes(drawn, answers, round_)
-        steps = [
-            server.selector.step(outcome.updates, outcome.clients)
-            for server, outcome in zip(self._servers, outcomes, strict=True)
-        ]
-        moved, stays = self._moved(steps)
-        seconds = asking + time.perf_counter() - start
-        start = time.perf_counter()
-        sticks, lost = self._yardsticks(drawn, steps, round_)
-        shared = (time.perf_counter() - start) / len(self.runs)
-        judged = []
-        for k, server in enumerate(self._servers):
-            start = time.perf_counter()
-            quality = server.measure(moved[k], round_, last=last)
-            judged.append(
-                replace(
-                    outcomes[k],
-                    has_diverged=answers[k].diverged or stays[k] or lost[k],
-                    quality=quality,
-                    yardstick=sticks[k],
-                    train_seconds=seconds,
-                    measure_seconds=shared + time.perf_counter() - start,
-                )
-            )
-        # Nothing has changed so far: an interrupted round can be played again.
-        self._models, self._next_round = moved, round_ + 1
-        for server, one, outcome in zip(self._servers, drawn, judged, strict=True):
-            server.commit(one, outcome)
+            for run in runs:
+                run.prepare(self._pool)
+        lap()
+        steps = self._train(round_)
+        moved = self._moved(steps)
+        training = asking + lap()
+        self._compare(steps, round_)
+        shared = lap() / len(runs)
+        for run, model in zip(runs, moved, strict=True):
+            run.measure(model, last=last)
+            run.now.train_seconds, run.now.measure_seconds = training, shared + lap()
+        self._models, self._rounds_done = moved, round_ + 1
+        for run in runs:
+            run.commit()
 
-    def _ask(self, openings: list[Opening]) -> list[Asked]:
-        """Let the asked clients of all runs answer, from the round's models."""
-        round_ = openings[0].round_
-        return ask_all(
-            openings, self._evaluators, self._models, lambda who: self._trained(who, round_)
-        )
+    def _ask(self, rounds: Sequence[RoundState]) -> None:
+        """Let the asked clients of all runs answer; train those that report an update's norm."""
+        early = [now.early for now in rounds]
+        # Kept until the round is over: n_clients x size numbers, as a yardstick needs.
+        if any(map(len, early)):
+            for now, rows in zip(rounds, self._trained(early, rounds[0].round_), strict=True):
+                now.early_updates = rows
+        for run, now, model in zip(self._live, rounds, self._models, strict=True):
+            run.answer(now, model)
 
-    def _trained_outcomes(
-        self, drawn: list[Drawn], answers: list[Asked], round_: int
-    ) -> list[Outcome]:
-        """Train the clients of all runs at once; leave out updates that are not finite.
+    def _train(self, round_: int) -> list[Tensor]:
+        """Train the drawn clients of all runs at once, and return every run's step.
 
-        Clients that have trained before the draw do not train again.
+        Clients that trained before the draw do not train again.
         """
-        left = [a.untrained(one.trains) for a, one in zip(answers, drawn, strict=True)]
-        who = [(k, int(client)) for k, clients in enumerate(left) for client in clients]
-        fresh = self._trained(who, round_).split([len(clients) for clients in left])
-        updates = [
-            a.with_updates_of(one.trains, own)
-            for a, one, own in zip(answers, drawn, fresh, strict=True)
-        ]
+        fresh = self._trained([run.now.untrained() for run in self._live], round_)
+        updates = [run.now.all_updates(own) for run, own in zip(self._live, fresh, strict=True)]
         # One look at all of them: on a GPU each look waits for its work.
         finite = torch.cat([rows.isfinite().all(dim=1) for rows in updates]).cpu().numpy()
-        parts = np.split(finite, np.cumsum([len(one.trains) for one in drawn])[:-1])
-        outcomes = []
-        for server, model, one, rows, good in zip(
-            self._servers, self._models, drawn, updates, parts, strict=True
-        ):
-            clients = one.trains[good]
-            rows = rows if good.all() else rows[torch.from_numpy(good).to(rows.device)]
-            losses = server.reported_losses(model, clients)
-            outcomes.append(Outcome(clients, rows, one.trains[~good], losses=losses))
-        return outcomes
-
-    def _trained(self, who: list[tuple[int, int]], round_: int) -> Tensor:
-        """Train these clients of these runs; one update each."""
-        lanes = [
-            Lane(k, self.runs[k].seed, client, self.runs[k].data.train[client]) for k, client in who
+        parts = np.split(finite, np.cumsum([len(rows) for rows in updates])[:-1])
+        return [
+            run.receive(rows, good, model)
+            for run, rows, good, model in zip(self._live, updates, parts, self._models, strict=True)
         ]
-        return self._trainer.updates(self._models, lanes, round_)
 
-    def _moved(self, steps: list[Tensor]) -> tuple[Tensor, list[bool]]:
-        """Move every model by its step; one that would not be finite stays where it is.
+    def _trained(self, clients: Sequence[Clients], round_: int) -> list[Tensor]:
+        """Train clients, listed run by run, at once; return each run's updates, one row each."""
+        lanes = [
+            Lane(k, live.run.seed, client, live.run.data.train[client])
+            for k, (live, own) in enumerate(zip(self._live, clients, strict=True))
+            for client in own.tolist()
+        ]
+        rows = self._trainer.updates(self._models, lanes, round_)
+        return list(rows.split([len(own) for own in clients]))
 
-        Returns the models, and which of them stay for that reason.
-        """
+    def _moved(self, steps: list[Tensor]) -> Tensor:
+        """Return every model after its step; one that would not be finite stays as it is."""
         moved = self._models + self.options.server_lr * torch.stack(steps)
         finite = moved.isfinite().all(dim=1)
-        moved = torch.where(finite[:, None], moved, self._models)
-        return moved, (~finite).tolist()  # waits for the device: the time is its work
+        # tolist waits for the device: its work counts as training time.
+        for run, is_finite in zip(self._live, finite.tolist(), strict=True):
+            run.now.diverged |= not is_finite
+        return torch.where(finite[:, None], moved, self._models)
 
-    def _yardsticks(
-        self, drawn: list[Drawn], steps: list[Tensor], round_: int
-    ) -> tuple[list[Yardstick | None], list[bool]]:
-        """Where it is asked for, let all clients train from the round's models, and compare.
-
-        Returns the yardsticks, and of which runs they are not finite.
-        """
+    def _compare(self, steps: list[Tensor], round_: int) -> None:
+        """Compare with full participation, in the rounds that the options ask for."""
         every = self.options.oracle_every
         if every is None or round_ % every:
-            return [None] * len(self.runs), [False] * len(self.runs)
-        facts = [
-            None if one.design is None else Aggregated(one.design, step, server.selector.variates)
-            for one, step, server in zip(drawn, steps, self._servers, strict=True)
-        ]
-        sticks = self._everyone.yardsticks(self._models, facts, round_)
-        return sticks, [stick is not None and not stick.is_finite for stick in sticks]
+            return
+        designs = [run.now.design for run in self._live]
+        variates = [run.selector.variates for run in self._live]
+        sticks = self._everyone.yardsticks(self._models, designs, steps, variates, round_)
+        for run, stick in zip(self._live, sticks, strict=True):
+            run.now.yardstick = stick
+            run.now.diverged |= stick is not None and not stick.is_finite
 
-    def _checkpoint(self) -> Checkpoint:
-        return Checkpoint(
-            fingerprint=self._fingerprint,
-            rounds_done=self._next_round,
-            models=self.models,
-            histories=self.histories,
-            servers=[server.state() for server in self._servers],
-        )
+    def _share_draw_seconds(self, seconds: float) -> None:
+        """Let designs that were built at the same time share the time that this took."""
+        total = sum(run.now.draw_seconds for run in self._live)
+        for run in self._live:
+            run.now.draw_seconds *= min(1.0, seconds / total) if total else 1.0
 
     @cached_property
     def _fingerprint(self) -> dict[str, str]:
-        """What checkpoints are recognised by; hashes the whole data set, so once."""
-        dataset = self.runs[0].data.dataset
-        return fingerprint(
-            {
-                "runs": [part for run in self.runs for part in run.parts()],
-                "training": self.training,
-                "options": replace(self.options, device="auto"),
-                "model": self._architecture,
-                "data": [
-                    *(dataset.x, dataset.y, dataset.test_x, dataset.test_y),
-                    (dataset.scale, dataset.shift),
-                    *(part for run in self.runs for part in run.data.train + run.data.test),
-                ],
-            }
-        )
+        """Identifies this simulation's checkpoints; computed once, since it hashes all data."""
+        return fingerprint(self.runs, self.training, self.options, self._architecture)
 
 
 def _check_kinds(runs: object, training: object, options: object) -> None:
@@ -387,9 +356,13 @@ def _checked(name: str, value: int, least: int, way_out: str) -> int:
     return int(value)
 
 
-def _sharing_time(drawn: list[Drawn], seconds: float) -> list[Drawn]:
-    """Let designs that were built at once share the time that this took."""
-    total = sum(each.seconds for each in drawn)
-    if total <= seconds:
-        return drawn
-    return [replace(each, seconds=each.seconds * seconds / total) for each in drawn]
+def stopwatch() -> Callable[[], float]:
+    """Return a function that returns the seconds since its last call."""
+    last = time.perf_counter()
+
+    def lap() -> float:
+        nonlocal last
+        before, last = last, time.perf_counter()
+        return last - before
+
+    return lap

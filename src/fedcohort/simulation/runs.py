@@ -1,4 +1,4 @@
-"""What is simulated: runs, and the server's options."""
+"""What to simulate: runs, and the server's options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import brief, checked_whole
 from fedcohort._display import record_repr
-from fedcohort._failures import FailureRule, OnFailure
+from fedcohort._open_round import FailureRule, OnFailure
 from fedcohort.designs import Recipe
 from fedcohort.designs.recipe import estimator_for
 from fedcohort.errors import SimulationError
@@ -24,24 +24,24 @@ from fedcohort.streams import Stream, stream
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the server does beside drawing.
+    """What the server does besides drawing clients.
 
     Attributes
     ----------
     server_lr
         The server's learning rate.
     measure_every
-        Measure loss and accuracy after every so many rounds, and after the last.
+        Measure loss and accuracy after every n-th round, and after the last.
     oracle_every
-        Train all clients in every so many rounds, to compare with full participation; None never.
+        Train all clients in every n-th round, to compare with full participation; None: never.
     sketch
-        Numbers that the memory keeps of an update; None keeps it whole.
+        How many numbers of an update the memory keeps; None keeps it whole.
     rows_every
-        Note who shares a distribution with whom in every so many rounds; None never.
+        Record every client's distribution in every n-th round; None: never.
     overlap
-        Build the next round's design while the clients train, from updates up to the round before.
+        Build the next design while clients train, from the updates up to the round before.
     device
-        ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU where there is one.
+        ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU if there is one.
     """
 
     server_lr: float = 1.0
@@ -52,8 +52,7 @@ class Options:
     overlap: bool = False
     device: str = "auto"
 
-    def __repr__(self) -> str:
-        return record_repr(self)
+    __repr__ = record_repr
 
     def __post_init__(self) -> None:
         for name in ("measure_every", "oracle_every", "sketch", "rows_every"):
@@ -74,7 +73,7 @@ class Options:
             )
 
     def torch_device(self) -> torch.device:
-        """Return the device, or say that there is none."""
+        """Return the device; raise an error if it is missing."""
         available = torch.cuda.is_available()
         if self.device == "cuda" and not available:
             raise SimulationError("Options: device 'cuda' is not available here. Use 'cpu'.")
@@ -83,7 +82,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """One training: who is drawn how, on whose data, from which seed, and how it is aggregated.
+    """One design on one data set with one seed.
 
     Attributes
     ----------
@@ -95,11 +94,11 @@ class Run:
     devices
         What clients train on; None: all are equal (``Devices.equal``) and always available.
     failures
-        The chance that a drawn client sends no update, one number or one per client; None: 0. It
-        is drawn anew in every round, from a stream of its own: two runs with one seed lose the
-        same clients.
+        The chance that a drawn client sends no update, one number or one per client; None: 0.
+        Failures are drawn in every round from a stream of their own: two runs with one seed lose
+        the same clients.
     on_failure, tries, extra
-        What becomes of the weight of lost clients; see :class:`fedcohort.Selector`. With
+        What happens to the weight of lost clients; see :class:`fedcohort.Selector`. With
         ``extra``, clients answer in the order of their durations.
     """
 
@@ -119,11 +118,11 @@ class Run:
                 f"Run: needs a Recipe and FederatedData; got {brief(self.recipe)} and "
                 f"{brief(self.data)}. Pass for example Run(SizeClustered(10), data)."
             )
-        # No generator, no None: runs that are compared share one seed.
+        # Refuse a generator and None: compared runs must share one seed.
         way_out = "Pass one seed to all runs that are to be compared."
         seed = checked_whole("Run", "seed", self.seed, way_out=way_out)
         object.__setattr__(self, "seed", seed)
-        # One name for each estimator: checkpoints are recognised by it.
+        # One form for each estimator, since it is part of a checkpoint's fingerprint.
         settings = estimator_for("Run", self.recipe, self.estimator)
         object.__setattr__(self, "estimator", settings or "plain")
         FailureRule(self.on_failure, self.tries, self.extra)
@@ -148,7 +147,7 @@ class Run:
         return np.broadcast_to(chances, (n,)).copy()
 
     def selector(self, *, sketch: int | None = None, overlap: bool = False) -> Selector:
-        """Make the run's selector; what cannot be drawn from is refused here."""
+        """Make the run's selector; refuse clients that cannot be drawn from."""
         return Selector(
             self.recipe,
             self.data.population,
@@ -162,13 +161,13 @@ class Run:
         )
 
     def failing(self, round_: int) -> NDArray[np.bool_]:
-        """Say who sends no update in a round, if drawn; shape (n_clients,)."""
+        """Return who would send no update in a round if drawn, shape (n_clients,)."""
         chances = np.zeros(self.data.n_clients) if self.failures is None else self.failures
         rng = stream(self.seed, round_=round_, use=Stream.FAILURES)
         return np.asarray(rng.random(self.data.n_clients) < np.asarray(chances))
 
     def parts(self) -> list[object]:
-        """Return all that a checkpoint is recognised by, data aside."""
+        """Return what identifies the run in a checkpoint, without its data."""
         rule = (self.on_failure, self.tries, self.extra)
         devices = [] if self.devices is None else self.devices.parts()
         return [(self.recipe, self.seed, self.estimator), rule, self.failures, *devices]

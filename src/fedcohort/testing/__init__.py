@@ -1,10 +1,10 @@
 """For tests of designs: the contract that all of them pass, and the tools that it is made of."""
 
 from fedcohort.errors import ContractError
-from fedcohort.testing.candidate import Candidate
 from fedcohort.testing.contract import EVERYWHERE, OF_RECIPES, ONCE, check_design
 from fedcohort.testing.laws import (
     FALSE_ALARM,
+    Candidate,
     Counts,
     Law,
     Moments,

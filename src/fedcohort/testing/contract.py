@@ -8,8 +8,7 @@ import numpy as np
 from fedcohort.designs import Recipe
 from fedcohort.population import Population
 from fedcohort.testing import draw_clauses, law_clauses
-from fedcohort.testing.candidate import Candidate
-from fedcohort.testing.laws import Law, law_of_rows
+from fedcohort.testing.laws import Candidate, Law, law_of_rows
 
 #: Held against a design on any population of a few clients, for any small cohort size.
 EVERYWHERE: tuple[Callable[[Candidate, Population, int, int], None], ...] = (

@@ -3,20 +3,19 @@
 import pickle
 import random
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import fedcohort.diagnostics as diagnostics
-from fedcohort.designs import Design, Recipe
+from fedcohort.designs import Design, Recipe, recipe_of
 from fedcohort.designs.signals import ASKED, PAST
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
 from fedcohort.selector import Selector
-from fedcohort.testing.candidate import ROUNDING, Candidate, refuses
-from fedcohort.testing.laws import moments
+from fedcohort.testing.laws import ROUNDING, Candidate, moments, refuses
 
 rng = np.random.default_rng
 
@@ -110,8 +109,7 @@ def cohorts_may_be_one_client_all_clients_or_more_draws_than_clients(c: Candidat
     for cohort_size in (1, 3, 4, 7):
         if c.distinct and cohort_size > 3:
             sentence = "at most the 3 clients of positive size; got"
-            build = lambda m=cohort_size: c.build(population, m, rng(0))  # noqa: E731
-            refuses(c, DesignError, sentence, build)
+            refuses(c, sentence, lambda m=cohort_size: c.build(population, m, rng(0)))  # type: ignore[misc]
             continue
         design = c.build(population, cohort_size, rng(0))
 
@@ -141,25 +139,17 @@ def a_single_client_is_always_the_cohort(c: Candidate) -> None:
 
 def a_cohort_size_that_is_no_positive_whole_number_is_refused(c: Candidate) -> None:
     """Try zero, negative, fractional, text, nothing, a truth value."""
+    population, sentence = Population([1, 2]), "cohort_size must be a whole number of at least 1"
     for cohort_size in (0, -1, 1.5, "3", None, True):
-        refuses(
-            c,
-            DesignError,
-            r"cohort_size must be a whole number of at least 1; got",
-            lambda m=cohort_size: c.build(Population([1, 2]), m, rng(0)),  # type: ignore[misc]
-        )
+        refuses(c, sentence, lambda m=cohort_size: c.build(population, m, rng(0)))  # type: ignore[misc]
 
 
 def a_line_of_units_that_leaves_63_bits_is_refused(c: Candidate) -> None:
     """Try more units than a 64-bit integer holds."""
     population = Population([2**61, 2**60, 1, 1])
+    sentence = r"cohort_size \* total must be less than 2\^63; got 3"
 
-    refuses(
-        c,
-        DesignError,
-        r"cohort_size \* total must be less than 2\^63; got 3",
-        lambda: c.build(population, 3, rng(0)),
-    )
+    refuses(c, sentence, lambda: c.build(population, 3, rng(0)))
 
 
 def updates_that_do_not_fit_the_population_are_refused(c: Candidate) -> None:
@@ -170,32 +160,19 @@ def updates_that_do_not_fit_the_population_are_refused(c: Candidate) -> None:
         ([[1.0], [2.0], [3.0]], r"shape \(2, dimension\).*got float64 of shape \(3, 1\)"),
         ([[1.0], [np.nan]], r"client 1 sent 1 other values"),
     ):
-        refuses(
-            c,
-            DesignError,
-            sentence,
-            lambda given=updates: diagnostics.aggregate_variance(design, given),  # type: ignore[misc]
-        )
+        refuses(c, sentence, lambda rows=updates: diagnostics.aggregate_variance(design, rows))  # type: ignore[misc]
 
 
 def draws_need_a_generator_or_a_seed_and_a_number_of_rounds(c: Candidate) -> None:
     """Try what is no generator, and rounds that are no whole number of at least 0."""
     design = c.build(Population([1, 2]), 1, rng(0))
 
+    sentence = "rng must be an integer of at least 0, a numpy.random.Generator or None; got"
     for generator in (-1, 1.5, "3", True):
-        refuses(
-            c,
-            DesignError,
-            r"rng must be an integer of at least 0, a numpy.random.Generator or None; got",
-            lambda given=generator: design.draw(given),  # type: ignore[misc]
-        )
+        refuses(c, sentence, lambda given=generator: design.draw(given))  # type: ignore[misc]
+    sentence = "rounds must be a whole number of at least 0; got"
     for rounds in (-1, 1.5, "3"):
-        refuses(
-            c,
-            DesignError,
-            r"rounds must be a whole number of at least 0; got",
-            lambda given=rounds: design.draw_many(given, rng(0)),  # type: ignore[misc]
-        )
+        refuses(c, sentence, lambda given=rounds: design.draw_many(given, rng(0)))  # type: ignore[misc]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -234,12 +211,10 @@ def an_experiment_file_can_make_it(c: Candidate, recipe: Recipe) -> None:
     """Demand a name, and a default for every hyper-parameter beside the cohort size."""
     name = getattr(type(recipe), "name", None)
     c.demand(bool(name) and isinstance(name, str), f"needs a name: ClassVar[str]; got {name!r}.")
-    bare = [
-        field.name
-        for field in fields(recipe)
-        if field.default is MISSING and field.name != "cohort_size"
-    ]
-    c.demand(not bare, f"hyper-parameters need defaults; {', '.join(bare)} has none. Give it one.")
+    try:
+        recipe_of(type(recipe), recipe.cohort_size, {})
+    except DesignError as error:
+        c.demand(False, str(error))
 
 
 def it_builds_before_anything_was_sent(c: Candidate, recipe: Recipe) -> None:

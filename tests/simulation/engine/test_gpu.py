@@ -24,8 +24,7 @@ from fedcohort.simulation import (
     iid,
     mlp,
 )
-from fedcohort.simulation.engine.local_trainer import LocalTrainer
-from fedcohort.simulation.engine.local_training import Lane
+from fedcohort.simulation.engine.local_training import Lane, LocalTrainer
 from fedcohort.simulation.engine.models import ResidentData, flat_parameters, make_model
 
 

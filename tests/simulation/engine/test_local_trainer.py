@@ -20,11 +20,9 @@ from fedcohort.simulation.engine.gradients import (
     VmappedGradients,
     gradients_of,
 )
-from fedcohort.simulation.engine.local_trainer import LocalTrainer
-from fedcohort.simulation.engine.local_training import Lane, make_schedule
-from fedcohort.simulation.engine.models import ResidentData, flat_parameters, make_model
+from fedcohort.simulation.engine.local_training import Lane, LocalTrainer, make_schedule
+from fedcohort.simulation.engine.models import Layout, ResidentData, flat_parameters, make_model
 from fedcohort.simulation.engine.stacked_convolutions import StackedConvolutionGradients
-from fedcohort.simulation.engine.stacked_layers import Layout
 from populations import rng
 from simulation_twin import plain_update
 
@@ -130,7 +128,7 @@ def test_many_lanes_train_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, starts, _ = trained(small_mlp, data, TRAININGS["steps"], lanes)
 
     monkeypatch.setattr(
-        "fedcohort.simulation.engine.local_trainer.LANE_BYTES", 2 * 4 * starts.shape[1]
+        "fedcohort.simulation.engine.local_training.LANE_BYTES", 2 * 4 * starts.shape[1]
     )
 
     parts, _, _ = trained(small_mlp, data, TRAININGS["steps"], lanes)

@@ -1,21 +1,21 @@
-"""What a round costs, and one run's simulated time. All of the accounting is here.
+"""What a round costs, and one run's simulated time: all accounting is here.
 
 **Bytes.** The model and an update are 4 bytes for each trained parameter. A number is 8 bytes. A
 client that trains for the cohort gets the model once and sends one update. On top of that
 
 - ``update_norm``: every asked client gets the model, trains, and sends a number; the drawn ones
   then send their updates, and need neither the model nor the training again;
-- ``loss``: every asked client gets the model, goes once over all its samples (forward only, a
-  third of the time that training on them takes), and sends a number; the drawn ones need not get
+- ``loss``: every asked client gets the model, evaluates it on all its samples (a forward pass
+  takes a third of the time of training on them), and sends a number; the drawn ones do not get
   the model again;
 - ``duration``: every asked client gets a message of one number, and sends one back. With a recipe
-  that *overselects* the asked clients get the model instead and all train; their duration is seen,
-  not told. Those who are not drawn answer too late, and what they would send is not received;
-- ``past_loss``: every drawn client sends one number more with its update;
-- ``past_duration`` and ``past_round``: nothing; the server knows them.
+  that *overselects* the asked clients get the model instead and all train; the server observes
+  their durations. Clients that are not drawn answer too late: their updates are not received;
+- ``past_loss``: every drawn client sends one more number with its update;
+- ``past_duration`` and ``past_round`` cost nothing: the server knows them.
 
-**Client seconds.** Computing, of all clients that trained or went over their samples, whether
-their work was used or not.
+**Client seconds.** The computing time of all clients that trained or evaluated, whether their work
+was used or not.
 
 **Contacted.** Clients that were sent anything.
 
@@ -24,23 +24,22 @@ neither computes nor answers, and nobody waits for it. A client whose answer doe
 (over-selection by ``extra``, or training that diverged) has trained, but its update is not
 received.
 
-**Simulated seconds.** What the server waits for: first for the slowest asked client's number, then
-for the answers of the drawn (:meth:`fedcohort.Recipe.waits`; by default the slowest one's). The
-server's own computing, and measuring, take no simulated time. Nor do numbers that travel together
-with an update. A round in which nobody is available takes until somebody comes.
+**Simulated seconds.** The server waits first for the slowest asked client's number, then for the
+updates of the drawn clients (:meth:`fedcohort.Recipe.waits`; by default the slowest one's). The
+server's own computing and measuring take no simulated time, nor do numbers that travel with an
+update. A round in which nobody is available lasts until somebody comes.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort._display import short_repr
+from fedcohort._display import record_repr
 from fedcohort.cohort import Cohort
 from fedcohort.designs.recipe import Recipe
 from fedcohort.designs.signals import AskedSignal, Request
@@ -51,9 +50,9 @@ from fedcohort.simulation.engine.local_training import LocalTraining
 
 PARAMETER_BYTES = 4
 NUMBER_BYTES = 8
-#: Of the time that training on a sample takes, what its forward pass takes.
+#: The time of a forward pass, as a share of the time of training on the sample.
 FORWARD = 1 / 3
-#: Nobody is available: the round takes at least so long, and so long where nobody ever comes.
+#: Seconds of a round in which nobody is available: at least, and if nobody ever comes.
 SHORTEST_WAIT = 1e-6
 WAIT_IN_VAIN = 60.0
 
@@ -83,8 +82,7 @@ class Cost:
     contacted: int
     simulated_seconds: float
 
-    def __repr__(self) -> str:
-        return short_repr(self, **asdict(self))
+    __repr__ = record_repr
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +94,7 @@ class Times:
     get_model, train, send_update
         The three parts of a client's duration.
     look
-        Going once over its samples, forward only.
+        One forward pass over its samples.
     get_number, send_number
         Messages of one number.
     """
@@ -143,9 +141,9 @@ def round_cost(
     idle: NDArray[np.int64] = NOBODY,
     failed: NDArray[np.int64] = NOBODY,
 ) -> Cost:
-    """Count what a round cost in which ``request`` was asked and ``cohort`` answered.
+    """Count the cost of a round in which ``request`` was asked and ``cohort`` answered.
 
-    Beside them, ``idle`` trained for nothing, and ``failed`` were sent the model.
+    ``idle`` are clients that trained for nothing, ``failed`` clients that only got the model.
     """
     asked = np.empty(0, dtype=np.int64) if request is None else request.clients
     ask = NOTHING
@@ -177,8 +175,9 @@ def round_cost(
 
 
 def idle_cost(until_somebody: float) -> Cost:
-    """Return what a round costs in which nobody is available: time."""
-    wait = max(until_somebody, SHORTEST_WAIT) if until_somebody < math.inf else WAIT_IN_VAIN
+    """Return the cost of a round in which nobody is available: time."""
+    never = until_somebody == math.inf
+    wait = WAIT_IN_VAIN if never else max(until_somebody, SHORTEST_WAIT)
     return Cost(0, 0, 0.0, 0, wait)
 
 
@@ -208,7 +207,7 @@ def _waiting_seconds(
 
 @final
 class Clock:
-    """Knows the devices, and counts the seconds.
+    """One run's simulated time.
 
     Parameters
     ----------
@@ -259,17 +258,8 @@ class Clock:
 
     def times(self, round_: int) -> Times:
         """Return how long everything takes in a round."""
-        if self._devices.jitter == 0:
-            return self._steady
-        return self._paced(self._devices.delays(self._seed, round_))
-
-    @cached_property
-    def _steady(self) -> Times:
-        return self._paced(np.ones(self._population.n_clients))
-
-    def _paced(self, delays: NDArray[np.float64]) -> Times:
         devices = self._devices
-        pace = delays / devices.speed
+        pace = devices.delays(self._seed, round_) / devices.speed
         return Times(
             get_model=self.model_bytes / devices.down,
             train=self._samples * pace,
@@ -280,9 +270,8 @@ class Clock:
         )
 
     def idle(self) -> Cost:
-        """Return what it costs that nobody is there now."""
-        availability = self._devices.availability
-        someone: NDArray[np.bool_] = self._population.sizes > 0
-        if availability is None:
-            return idle_cost(0.0)
-        return idle_cost(availability.seconds_until_somebody(self.now, someone))
+        """Return the cost of a round in which nobody is available: time."""
+        times, has_samples = self._devices.availability, self._population.sizes > 0
+        return idle_cost(
+            0.0 if times is None else times.seconds_until_somebody(self.now, has_samples)
+        )

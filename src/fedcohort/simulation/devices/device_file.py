@@ -23,16 +23,16 @@ def read_devices(path: Path, n_clients: int, *, jitter: float = 0.0) -> Devices:
     """Read devices from a CSV file.
 
     The columns are ``client`` (from 0), ``speed`` (samples a second), ``down`` and ``up`` (bytes a
-    second), and, where clients are not always there, ``start`` and ``end`` of an interval in
-    simulated seconds. A client has one line, or one for each of its intervals, which all repeat
-    its speeds; an empty start and end mean always.
+    second). If clients are not always available, add ``start`` and ``end`` of an interval in
+    simulated seconds: a client has one line per interval, and every line repeats its speeds. An
+    empty start and end mean always.
 
     Parameters
     ----------
     path
         The file.
     n_clients
-        Each of so many clients must be there.
+        How many clients there are; the file must have them all.
     jitter
         As in :class:`Devices`.
     """
@@ -129,7 +129,7 @@ def _interval(place: str, cells: dict[str, str]) -> tuple[float, float]:
     if not cells["start"] and not cells["end"]:
         return 0.0, math.inf
     start, end = _float(cells["start"]), _float(cells["end"])
-    if not 0 <= start < end:  # NaN is not
+    if not 0 <= start < end:  # refuses NaN too
         raise DataError(
             f"{place}: start must be at least 0 and end after it, in seconds, or both empty; got "
             f"{cells['start'][:40]!r} and {cells['end'][:40]!r}."

@@ -1,4 +1,4 @@
-"""The clients' devices: how fast they are, and when they are there."""
+"""The clients' devices: how fast they are, and when they are available."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from fedcohort.streams import Seed, Stream, checked_seed, stream
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Availability:
-    """The intervals in which clients are available; a client without any is never.
+    """The intervals in which clients are available; a client without an interval never is.
 
     Attributes
     ----------
     client, start, end
         One entry per interval, ``start <= now < end``, in simulated seconds.
     day
-        The intervals come again after so many seconds (start and end are then within a day); None:
-        they do not.
+        The intervals repeat after this many seconds (start and end then lie within one day); None:
+        they do not repeat.
 
     Examples
     --------
@@ -47,7 +47,7 @@ class Availability:
             raise SimulationError(
                 "Availability: client, start and end must be lists of one length."
             )
-        # Written so that NaN does not pass.
+        # Negated, so that NaN is refused too.
         bad = ~((self.start >= 0) & (self.start < self.end) & (self.end <= most))
         if not most > 0 or bad.any():
             which = f"; interval {int(np.argmax(bad))} does not" if bad.any() else ""
@@ -62,9 +62,9 @@ class Availability:
 
     @classmethod
     def diurnal(cls, phase: NDArray[np.float64], *, awake: float, day: float) -> Availability:
-        """Let every client be there for a share ``awake`` of each day, from its phase on.
+        """Make every client available for a share ``awake`` of each day.
 
-        ``phase`` is when the client comes, as a share of the day, shape (n_clients,).
+        ``phase`` is when each client comes, as a share of the day, shape (n_clients,).
         """
         begin, end = phase * day, (phase + awake) * day
         clients = np.arange(len(phase))
@@ -84,7 +84,7 @@ class Availability:
         return here
 
     def seconds_until_somebody(self, now: float, whom: NDArray[np.bool_]) -> float:
-        """Return how long it takes until one of ``whom`` comes; infinity: nobody ever does."""
+        """Return the time until one of ``whom`` comes; infinity if nobody ever does."""
         starts = self.start[whom[self.client]]
         ahead = starts - self._moment(now)
         if self.day is not None:
@@ -95,8 +95,7 @@ class Availability:
         return now if self.day is None else now % self.day
 
 
-#: Of every client where nothing else is said: samples a second that it trains on, and bytes a
-#: second of its line.
+#: Defaults: samples per second of training, and bytes per second of a client's line.
 SPEED = 1_000.0
 LINE = 1_000_000.0
 
@@ -118,7 +117,7 @@ class Devices:
     down, up
         Bytes a second to and from each client, shape (n_clients,).
     availability
-        When clients are there; None: always.
+        When clients are available; None: always.
     jitter
         In every round each client's computing takes exp(jitter * z) times as long, z standard
         normal, from the address (seed, round, client): the same for all designs. 0: none.
@@ -138,7 +137,7 @@ class Devices:
                     f"Devices: {name} must be one number per client, as many as speed has; got "
                     f"shape {values.shape}."
                 )
-            good = (values > 0) & (values < np.inf)  # NaN is not
+            good = (values > 0) & (values < np.inf)  # False for NaN
             if not good.all():
                 client = int(np.argmin(good))
                 raise SimulationError(
@@ -172,7 +171,7 @@ class Devices:
         up: float = LINE,
         jitter: float = 0.0,
     ) -> Devices:
-        """Give every client the same device, always there."""
+        """Give every client the same device, always available."""
         speeds, downs, ups = (np.full(n_clients, value) for value in (speed, down, up))
         return cls(speeds, downs, ups, jitter=jitter)
 
@@ -201,11 +200,11 @@ class Devices:
         speed, down, up
             Medians over clients.
         speed_spread, line_spread
-            Standard deviations of the logarithms, normal; ``down`` and ``up`` of a client have
-            one deviation in common, its line's.
+            Standard deviations of the normal logarithms; a client's ``down`` and ``up`` share one
+            deviation.
         awake, day
-            Every client is there for this share of each day of so many simulated seconds, from a
-            moment of its own, uniform in the day; 1: always.
+            Every client is available for the share ``awake`` of each day, from a random moment on,
+            uniform in the day of ``day`` simulated seconds; 1: always.
         jitter
             As in the class.
         """
@@ -221,7 +220,7 @@ class Devices:
                 f"awake={awake!r} and day={day!r}."
             )
         rng = stream(checked_seed("Devices", seed), use=Stream.DEVICES)
-        # Always all three, in this order: who is there does not change who is fast.
+        # Always draw all three, in this order: ``awake`` must not change who is fast.
         computing, line = rng.standard_normal(n_clients), rng.standard_normal(n_clients)
         phase = rng.random(n_clients)
         return cls(
@@ -238,21 +237,21 @@ class Devices:
         return len(self.speed)
 
     def delays(self, seed: int, round_: int) -> NDArray[np.float64]:
-        """Return by which factor each client's computing takes longer in a round."""
+        """Return the factor on each client's computing time in a round."""
         if self.jitter == 0:
             return np.ones(self.n_clients)
-        # One stream a round, a number for each client; round 0's address made the devices.
+        # One stream per round; address 0 made the devices.
         rng = stream(seed, round_=round_ + 1, use=Stream.DEVICES)
         return np.asarray(np.exp(self.jitter * rng.standard_normal(self.n_clients)))
 
     def available(self, now: float) -> NDArray[np.bool_]:
-        """Return who is there at a moment, shape (n_clients,)."""
+        """Return who is available at a moment, shape (n_clients,)."""
         if self.availability is None:
             return np.ones(self.n_clients, dtype=bool)
         return self.availability.at(now, n_clients=self.n_clients)
 
     def parts(self) -> list[object]:
-        """Return all that there is, as arrays and plain values."""
+        """Return everything as arrays and plain values, for a fingerprint."""
         kept: list[object] = [self.speed, self.down, self.up, self.jitter]
         times = self.availability
         return kept if times is None else [*kept, times.client, times.start, times.end, times.day]

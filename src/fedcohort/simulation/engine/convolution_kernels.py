@@ -138,7 +138,7 @@ def finish(
         in_lane = (group % GROUPS).to(tl.int32) * IMAGES + image
         place = ((in_lane * CHANNELS + channel) * OUT_HEIGHT + row) * OUT_WIDTH + column
         key = tl.load(keys + (group // GROUPS) * n_keys + key_number)
-        # As dropout.keyed_dropout: the same masks on every device.
+        # As stacked_layers.keyed_dropout: the same masks on every device.
         word = place * -1640531535
         word = (word ^ ((word >> 16) & 0xFFFF)) * -2048144789
         word = (word ^ ((word >> 13) & 0x7FFFF)) * -1028477387

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.util import find_spec
 from typing import Any, final
@@ -11,7 +11,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from fedcohort.simulation.engine.stacked_layers import Stacked
+from fedcohort.simulation.engine.models import Stacked
 
 #: Rows of products are multiples of so many floats, 16 bytes.
 ALIGNMENT = 4
@@ -37,19 +37,9 @@ class StageShape:
     def of(cls, x: Tensor, kernel: Tensor, *, groups: int, pool: int) -> StageShape:
         """Read the sizes off (groups, channels, images, h, w) and (lanes, out, channels, a, b)."""
         n_groups, channels, images, height, width = x.shape
-        out_channels, _, kernel_height, kernel_width = kernel.shape[1:]
-        return cls(
-            n_groups,
-            groups,
-            images,
-            channels,
-            height,
-            width,
-            kernel_height,
-            kernel_width,
-            out_channels,
-            pool,
-        )
+        out_channels, _, rows, columns = kernel.shape[1:]
+        image = (images, channels, height, width)
+        return cls(n_groups, groups, *image, rows, columns, out_channels, pool)
 
     @cached_property
     def conv_height(self) -> int:
@@ -158,15 +148,15 @@ def stages_of(layers: list[tuple[str, nn.Module]], *, dropout: bool) -> list[Sta
             size = module.kernel_size
             if type(size) is not int or module.stride != size or size > 15:
                 return None
-            stages[-1] = _changed(stages[-1], pool=size)
+            stages[-1] = replace(stages[-1], pool=size)
         elif isinstance(module, nn.Dropout):
             if dropout and 0 < module.p < 1:
-                stages[-1] = _changed(stages[-1], dropout=module.p, key=n_dropouts)
+                stages[-1] = replace(stages[-1], dropout=module.p, key=n_dropouts)
             elif dropout and module.p == 1:
                 return None
             n_dropouts += 1
         else:
-            stages[-1] = _changed(stages[-1], relu=True)
+            stages[-1] = replace(stages[-1], relu=True)
         last = kind
     return stages
 
@@ -184,10 +174,6 @@ def _kernels_work() -> bool:
     except Exception as error:  # whatever it lacks, the slower way does without
         log.warning("Triton does not work here, so convolutions are slower: %s", error)
         return False
-
-
-def _changed(stage: Stage, **changes: Any) -> Stage:
-    return Stage(**{**stage.__dict__, **changes})
 
 
 class _Stage(torch.autograd.Function):

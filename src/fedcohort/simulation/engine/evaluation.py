@@ -1,11 +1,10 @@
-"""How good a model is, and how far a round's step is from full participation."""
+"""How good a model is on the clients' own samples."""
 
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import final
 
 import numpy as np
@@ -14,80 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedcohort._display import short_repr
-from fedcohort.designs import Design, MultinomialDesign
+from fedcohort._display import record_repr
 from fedcohort.simulation.data.federated_data import FederatedData, Indices
-from fedcohort.simulation.engine.gradients import StackedLinearGradients, gradients_of
-from fedcohort.simulation.engine.models import ResidentData
-from fedcohort.simulation.engine.stacked_layers import Layout, Stacked
-
-
-@dataclass(frozen=True, slots=True)
-class Yardstick:
-    r"""One round against full participation, where every client trains.
-
-    Attributes
-    ----------
-    squared_error
-        :math:`\|\sum w_i \Delta_i - \sum p_i \Delta_i\|^2` of the cohort that was drawn.
-    design_variance
-        Its expectation under the design, B (squared bias included); with the difference
-        estimator B of what is not remembered; NaN where the design has no formula for it.
-    multinomial_variance
-        Its expectation under multinomial sampling and plain aggregation, B_MD.
-    beta_squared
-        Of Assumption 3 with :math:`\kappa = 0`:
-        :math:`\sum p_i \|g_i\|^2 / \|\sum p_i g_i\|^2`, :math:`g_i` the clients' gradients.
-    kappa_squared
-        Of Assumption 3 with :math:`\beta = 1`:
-        :math:`\sum p_i \|g_i\|^2 - \|\sum p_i g_i\|^2`.
-    """
-
-    squared_error: float
-    design_variance: float
-    multinomial_variance: float
-    beta_squared: float
-    kappa_squared: float
-
-    def __repr__(self) -> str:
-        return short_repr(self, **asdict(self))
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether every client's training and gradient was finite."""
-        return not math.isnan(self.squared_error)
-
-
-def yardstick(
-    design: Design,
-    aggregate: NDArray[np.float32],
-    updates: NDArray[np.float32],
-    gradients: NDArray[np.float32],
-    remembered: NDArray[np.float32] | None = None,
-) -> Yardstick:
-    """Compare a cohort's aggregate with what all clients' updates and gradients say.
-
-    ``updates``, ``gradients`` and ``remembered`` (h of the difference estimator) have shape
-    (n_clients, size), ``aggregate`` (size,). Where a client's are not finite, every number is NaN.
-    """
-    importance = design.population.importance
-    if not all(np.isfinite(each).all() for each in (updates, gradients)):
-        return Yardstick(*[math.nan] * len(fields(Yardstick)))
-    error = aggregate.astype(np.float64) - importance @ updates
-    mean = importance @ gradients
-    squares = float(importance @ np.einsum("ij,ij->i", gradients, gradients, dtype=np.float64))
-    of_mean = float(mean @ mean)
-    left = updates if remembered is None else updates - remembered
-    return Yardstick(
-        squared_error=float(error @ error),
-        design_variance=design.aggregate_variance(left) if design.exact_moments else math.nan,
-        multinomial_variance=MultinomialDesign(
-            design.population, design.cohort_size
-        ).aggregate_variance(updates),
-        beta_squared=squares / of_mean if of_mean > 0 else float("inf"),
-        kappa_squared=max(squares - of_mean, 0.0),
-    )
-
+from fedcohort.simulation.engine.gradients import StackedLinearGradients
+from fedcohort.simulation.engine.models import Layout, ResidentData, Stacked
 
 #: Samples in a batch: on the CPU few enough for the cache.
 BATCH = {"cpu": 512, "cuda": 8192}
@@ -111,8 +40,7 @@ class Quality:
     accuracy: float
     accuracy_spread: float
 
-    def __repr__(self) -> str:
-        return short_repr(self, **asdict(self))
+    __repr__ = record_repr
 
 
 @final
@@ -125,14 +53,13 @@ class Evaluator:
         self._chain = StackedLinearGradients(model) if fits else None  # type: ignore[arg-type]
         self._importance = federation.population.importance
         self._parts = federation.train
-        self._train = _Samples(federation.train)
-        self._test = _Samples(federation.test)
+        self._train, self._test = _Samples(federation.train), _Samples(federation.test)
 
     def quality(self, flat: Tensor) -> Quality:
         """Judge the model with these parameters, shape (size,)."""
         loss = float(self._importance @ self.client_losses(flat))
-        correct = self._correct(flat)
-        accuracies = self._test.means(correct)
+        hits = self._over(flat, self._data.test_x, self._data.test_y, self._test, _hits)
+        accuracies = self._test.means(hits)
         weight = self._importance * (self._test.sizes > 0)
         if weight.sum() == 0:
             return Quality(loss, float("nan"), float("nan"))
@@ -156,9 +83,6 @@ class Evaluator:
         samples = _Samples(tuple(self._parts[client] for client in clients))
         losses = self._over(flat, self._data.x, self._data.y, samples, _losses)
         return samples.means(losses), np.sqrt(samples.means(losses**2))
-
-    def _correct(self, flat: Tensor) -> NDArray[np.float64]:
-        return self._over(flat, self._data.test_x, self._data.test_y, self._test, _hits)
 
     @torch.no_grad()
     def _over(
@@ -211,43 +135,3 @@ class _Samples:
         """Average a value per used sample over every client; 0 for a client without samples."""
         sums = np.bincount(self._client, values[self._entry], minlength=len(self.sizes))
         return np.asarray(sums / np.maximum(self.sizes, 1), dtype=np.float64)
-
-
-#: Samples whose gradients are computed at a time.
-SAMPLES_AT_ONCE = 20_000
-
-
-@final
-class FullGradients:
-    """Computes the clients' gradients of one federation, some clients at a time."""
-
-    def __init__(self, model: nn.Module, data: ResidentData, federation: FederatedData) -> None:
-        self._gradients = gradients_of(model, data.x.device, dropout=False)
-        self._layout = Layout(model)
-        self._data, self._parts = data, federation.train
-
-    def __call__(self, flat: Tensor) -> Tensor:
-        """Return every client's gradient at the parameters ``flat``, shape (n_clients, size)."""
-        longest = max(len(part) for part in self._parts)
-        at_once = max(1, SAMPLES_AT_ONCE // longest)
-        found = []
-        for start in range(0, len(self._parts), at_once):
-            parts = self._parts[start : start + at_once]
-            positions = np.zeros((len(parts), longest), dtype=np.int64)
-            weights = np.zeros((len(parts), longest), dtype=np.float32)
-            for k, part in enumerate(parts):
-                positions[k, : len(part)] = part
-                weights[k, : len(part)] = 1 / max(len(part), 1)
-            found.append(self._of(flat, positions, weights))
-        return torch.cat(found)
-
-    def _of(self, flat: Tensor, positions: np.ndarray, weights: np.ndarray) -> Tensor:
-        device = self._data.x.device
-        where = torch.from_numpy(positions).to(device)
-        x = self._data.take(self._data.x, where)
-        y = self._data.y[where]
-        models = self._layout.views(flat.expand(len(positions), -1).contiguous())
-        # No dropout, so that the keys are never read.
-        keys = torch.zeros((len(positions), self._gradients.n_keys), dtype=torch.int32)
-        shares = torch.from_numpy(weights).to(device)
-        return self._layout.flat(self._gradients(models, x, y, shares, keys.to(device)))

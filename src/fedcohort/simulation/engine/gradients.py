@@ -1,7 +1,7 @@
-"""Gradients of many clients' losses at once: the ways to compute a step.
+"""A step of many clients at once: the ways to compute gradients, and SGD.
 
-All map stacked parameters, inputs (lanes, batch, ...), labels (lanes, batch) and sample weights
-(lanes, batch) to the stacked gradients of
+Every way maps stacked parameters, inputs (lanes, batch, ...), labels (lanes, batch) and sample
+weights (lanes, batch) to the stacked gradients of
 
     sum_b weight_b * cross_entropy(model(x_b), y_b),
 
@@ -17,20 +17,16 @@ from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy
 
 from fedcohort.errors import SimulationError
+from fedcohort.simulation.engine.models import Stacked
 from fedcohort.simulation.engine.stacked_convolutions import StackedConvolutionGradients
-from fedcohort.simulation.engine.stacked_layers import (
-    KeyedModel,
-    Stacked,
-    is_plain_chain,
-    layers_of,
-)
+from fedcohort.simulation.engine.stacked_layers import KeyedModel, is_plain_chain, layers_of
 
 
 def gradients_of(model: nn.Module, device: torch.device, *, dropout: bool = True) -> "Gradients":
     """Return the fastest way for this model on this device.
 
-    On a CPU the many small operations of one client after the other cost little, and convolutions
-    of several clients at once take twice as long; on a GPU it is the other way round.
+    On a CPU, small operations cost little and convolutions of several clients at once take twice
+    as long, so clients go one by one. On a GPU it is the other way round.
     """
     if StackedLinearGradients.fits(model):
         return StackedLinearGradients(model)  # type: ignore[arg-type]
@@ -57,8 +53,8 @@ class Gradients(Protocol):
 class VmappedGradients:
     """Any module, by ``torch.func``: one batch dimension more in every operation.
 
-    Modules that draw random numbers for themselves (``F.dropout``, ``nn.Dropout2d``) are refused:
-    in a CUDA graph their numbers would come from no address.
+    Modules with random numbers of their own (``F.dropout``, ``nn.Dropout2d``) are refused: a CUDA
+    graph could not repeat them.
     """
 
     def __init__(self, model: nn.Module, *, dropout: bool = True) -> None:
@@ -92,8 +88,8 @@ class VmappedGradients:
 class LanewiseGradients:
     """Any module, one lane after the other, by autograd.
 
-    What a module draws for itself comes from torch's generator, set anew for every lane and step
-    from the lane's own stream, and put back.
+    Random numbers of a module come from torch's generator, which is seeded for every lane and step
+    from the lane's own stream, and restored.
     """
 
     def __init__(self, model: nn.Module, *, dropout: bool = True) -> None:
@@ -140,7 +136,7 @@ class StackedLinearGradients:
     def fits(model: nn.Module) -> bool:
         """Whether the model is such a chain, the last layer linear; it may flatten first.
 
-        A chain that does not flatten fits flat samples only, which is checked with its outputs.
+        A chain that does not flatten needs flat samples; ``check_outputs`` sees to that.
         """
         if not is_plain_chain(model):
             return False
@@ -202,7 +198,7 @@ class StackedLinearGradients:
         weights: Tensor,
         visit: Callable[[str, Tensor, Tensor], None],
     ) -> None:
-        """Go forth and back; ``visit`` every linear layer with its slope and its inputs."""
+        """Go forward and back; ``visit`` every linear layer with its slope and its inputs."""
         *inputs, outputs = self._hidden(parameters, x)
         slope = _cross_entropy_slope(outputs, y, weights)
         for number in range(len(self._layers) - 1, -1, -1):
@@ -235,3 +231,33 @@ def _cross_entropy_slope(outputs: Tensor, y: Tensor, weights: Tensor) -> Tensor:
     slope /= slope.sum(dim=2, keepdim=True)
     slope.scatter_add_(2, y.unsqueeze(2), torch.full_like(slope[..., :1], -1.0))
     return slope.mul_(weights.unsqueeze(2))
+
+
+@final
+class Sgd:
+    """``torch.optim.SGD`` for every lane, with FedProx's pull towards the start."""
+
+    def __init__(self, start: Stacked, *, momentum: float, weight_decay: float, mu: float) -> None:
+        self._start = start
+        self._momentum, self._weight_decay, self._mu = momentum, weight_decay, mu
+        self._velocity = {
+            name: torch.zeros_like(tensor) for name, tensor in start.items() if momentum
+        }
+
+    def reset(self) -> None:
+        """Forget the momentum."""
+        for velocity in self._velocity.values():
+            velocity.zero_()
+
+    def step(self, parameters: Stacked, gradients: Stacked, lr: Tensor) -> None:
+        """Move every lane against its gradient; ``lr`` has shape (lanes,), 0 where a lane rests."""
+        for name, parameter in parameters.items():
+            slope = gradients[name]
+            if self._weight_decay:
+                slope = slope.add(parameter, alpha=self._weight_decay)
+            if self._mu:
+                slope = slope.add(parameter - self._start[name], alpha=self._mu)
+            if self._momentum:
+                slope = self._velocity[name].mul_(self._momentum).add_(slope)
+            rate = lr.view(-1, *[1] * (parameter.dim() - 1))
+            parameter.addcmul_(slope, rate, value=-1)

@@ -1,4 +1,4 @@
-"""What every client does: its settings, and the batches that it trains on."""
+"""What every client does, and how many clients do it at once."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from typing import final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedcohort._arguments import brief
 from fedcohort._display import record_repr
 from fedcohort.errors import SimulationError
-from fedcohort.simulation.engine.stacked_layers import Stacked
+from fedcohort.simulation.engine.gradients import Sgd, StackedLinearGradients, gradients_of
+from fedcohort.simulation.engine.graphed_steps import GraphedSteps
+from fedcohort.simulation.engine.models import Layout, ResidentData, Stacked
 from fedcohort.streams import Stream, draw_subsets, stream
 
 #: Models are float32: a larger factor would be infinite.
 LARGEST = float(torch.finfo(torch.float32).max)
-#: Steps, epochs or samples: no machine computes or holds more.
+#: The largest number of steps, epochs or samples: no machine can do more.
 MOST = 10**9
 
 
@@ -30,15 +32,15 @@ class LocalTraining:
     Attributes
     ----------
     steps
-        SGD steps a round, each on a fresh random batch of distinct samples (the paper); or
+        SGD steps in a round, each on a fresh random batch of distinct samples (the paper).
     epochs
-        passes over the client's shuffled samples, batch by batch, instead of ``steps``.
+        Instead of ``steps``: passes over the client's shuffled samples, batch by batch.
     batch_size
-        Samples in a batch; a client with fewer uses all it has.
+        Samples in a batch; a client with fewer samples uses all of them.
     lr, lr_decay
         The learning rate is ``lr * lr_decay ** round``.
     momentum, weight_decay
-        As in ``torch.optim.SGD``; momentum starts anew every round.
+        As in ``torch.optim.SGD``; momentum restarts every round.
     mu
         FedProx: adds ``mu / 2`` times the squared distance to the global model to the loss.
     """
@@ -52,8 +54,7 @@ class LocalTraining:
     weight_decay: float = 0.0
     mu: float = 0.0
 
-    def __repr__(self) -> str:
-        return record_repr(self)
+    __repr__ = record_repr
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
@@ -90,7 +91,7 @@ class LocalTraining:
         return self.momentum == 0 and self.weight_decay == 0 and self.mu == 0
 
     def samples_processed(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many samples clients of these sizes go through in a round, repeats counted."""
+        """Return how many samples clients of these sizes process in a round, repeats counted."""
         if self.epochs is not None:
             return self.epochs * sizes
         return np.asarray((self.steps or 0) * np.minimum(self.batch_size, sizes))
@@ -104,47 +105,15 @@ class LocalTraining:
         return rate if rate <= LARGEST else float("inf")  # torch refuses what float32 cannot hold
 
 
-@final
-class Sgd:
-    """``torch.optim.SGD`` for every lane, with FedProx's pull towards the start."""
-
-    def __init__(self, training: LocalTraining, start: Stacked) -> None:
-        self._training, self._start = training, start
-        self._velocity = (
-            {name: torch.zeros_like(tensor) for name, tensor in start.items()}
-            if training.momentum
-            else {}
-        )
-
-    def reset(self) -> None:
-        """Forget the momentum."""
-        for velocity in self._velocity.values():
-            velocity.zero_()
-
-    def step(self, parameters: Stacked, gradients: Stacked, lr: Tensor) -> None:
-        """Move every lane against its gradient; ``lr`` has shape (lanes,), 0 where a lane rests."""
-        training = self._training
-        for name, parameter in parameters.items():
-            slope = gradients[name]
-            if training.weight_decay:
-                slope = slope.add(parameter, alpha=training.weight_decay)
-            if training.mu:
-                slope = slope.add(parameter - self._start[name], alpha=training.mu)
-            if training.momentum:
-                slope = self._velocity[name].mul_(training.momentum).add_(slope)
-            rate = lr.view(-1, *[1] * (parameter.dim() - 1))
-            parameter.addcmul_(slope, rate, value=-1)
-
-
 #: The positions of every batch, padded with 0, and the batches' lengths.
 Batches = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lane:
-    """One client's training: whose samples, from which model, with whose randomness."""
+    """One client's training in the batch: its start, its randomness and its samples."""
 
-    #: Row of the model that the client starts from.
+    #: The row of the model that the client starts from.
     model: int
     seed: int
     client: int
@@ -177,8 +146,8 @@ class Schedule:
 def make_schedule(
     lanes: Sequence[Lane], training: LocalTraining, *, round_: int, n_keys: int
 ) -> Schedule:
-    """Lay out the round: as many steps as the busiest lane takes."""
-    # Runs with one seed share every client's randomness: a client is laid out once.
+    """Lay out the round: as many steps as the longest lane takes."""
+    # Runs with one seed share every client's randomness: lay out each client once.
     known: dict[tuple[int, int, int], Batches] = {}
     batches = []
     for lane in lanes:
@@ -200,7 +169,7 @@ def make_schedule(
         weights[:taken, k] = (places < lengths[:, None]) / lengths[:, None]
         if n_keys:
             rng = stream(lane.seed, round_=round_, use=Stream.DROPOUT, client=lane.client)
-            # Key by key: what comes first does not depend on how many follow.
+            # Key by key: a key does not depend on how many follow.
             words = rng.integers(-(2**31), 2**31, size=(n_keys, taken), dtype=np.int32)
             keys[:taken, k] = words.T
     return Schedule(positions, weights, active, keys)
@@ -221,3 +190,127 @@ def _lane_batches(lane: Lane, training: LocalTraining, round_: int) -> Batches:
         row[:n] = rng.permutation(n)
     lengths = np.minimum(n - most * np.arange(per_epoch), most)
     return padded.reshape(-1, most), np.tile(lengths, training.epochs)
+
+
+#: Train as many lanes at a time as have about this many bytes of parameters.
+LANE_BYTES = 2**28
+
+
+@final
+class LocalTrainer:
+    """Trains many clients at once, each in a lane: one loop over the steps of all.
+
+    Parameters
+    ----------
+    model
+        Any ``nn.Module`` without batch norm; chains of linear layers and ReLUs are faster.
+    training
+        What every client does.
+    data
+        The samples, on the device that trains.
+    slots
+        Lanes of one CUDA graph; fewer lanes are padded. The CPU ignores it.
+    """
+
+    def __init__(
+        self, model: nn.Module, training: LocalTraining, data: ResidentData, *, slots: int = 1
+    ) -> None:
+        self._training, self._data, self._device = training, data, data.x.device
+        self._gradients, self._layout = gradients_of(model, self._device), Layout(model)
+        self._at_once = max(1, LANE_BYTES // (4 * self._layout.size))
+        self._slots = min(slots, self._at_once)
+        linear = isinstance(self._gradients, StackedLinearGradients) and training.is_plain
+        self._plain_step = self._gradients.descend if linear else None  # type: ignore[attr-defined]
+        self._graphs: dict[int, GraphedSteps] = {}
+
+    def updates(self, models: Tensor, lanes: Sequence[Lane], round_: int) -> Tensor:
+        """Train every lane and return client model minus global model, shape (lanes, size).
+
+        ``models`` has shape (n_models, size); a lane starts from row ``lane.model``.
+        """
+        at_once = self._slots if self._device.type == "cuda" else self._at_once
+        parts = [
+            self._train(models, lanes[start : start + at_once], round_)
+            for start in range(0, len(lanes), at_once)
+        ]
+        return torch.cat(parts) if parts else models.new_empty((0, models.shape[1]))
+
+    def _train(self, models: Tensor, lanes: Sequence[Lane], round_: int) -> Tensor:
+        schedule = make_schedule(
+            lanes, self._training, round_=round_, n_keys=self._gradients.n_keys
+        )
+        start = models[torch.tensor([lane.model for lane in lanes], device=self._device)]
+        lr = self._training.lr_at(round_)
+        steps = self._replay if self._device.type == "cuda" else self._loop
+        return steps(start, schedule, lanes, lr) - start
+
+    def _loop(self, start: Tensor, schedule: Schedule, lanes: Sequence[Lane], lr: float) -> Tensor:
+        """Take the steps one after the other."""
+        models = self._layout.stacked(start)
+        sgd = self._sgd(self._layout.views(start))
+        x, y, positions = self._gathered(schedule, lanes)
+        weights, active, keys = (
+            torch.from_numpy(part)
+            for part in (schedule.sample_weights, schedule.active, schedule.keys)
+        )
+        plain = self._plain_step if schedule.active.all() else None
+        for step in range(len(positions)):
+            rows = positions[step]
+            inputs = self._data.take(self._data.x, rows) if x is None else _rows(x, rows)
+            labels = y.index_select(0, rows.reshape(-1)).view(rows.shape)
+            if plain is not None:
+                plain(models, inputs, labels, weights[step], lr)
+                continue
+            gradients = self._gradients(models, inputs, labels, weights[step], keys[step])
+            sgd.step(models, gradients, lr * active[step])
+        return self._layout.flat(models)
+
+    def _sgd(self, start: Stacked) -> Sgd:
+        own = self._training
+        return Sgd(start, momentum=own.momentum, weight_decay=own.weight_decay, mu=own.mu)
+
+    def _gathered(
+        self, schedule: Schedule, lanes: Sequence[Lane]
+    ) -> tuple[Tensor | None, Tensor, Tensor]:
+        """Convert the lanes' samples once, if that is less work than batch by batch."""
+        n_samples = sum(len(lane.samples) for lane in lanes)
+        if n_samples > schedule.positions.size:
+            return None, self._data.y, torch.from_numpy(_in_dataset(schedule, lanes))
+        samples = torch.from_numpy(np.concatenate([lane.samples for lane in lanes]))
+        starts = np.cumsum([0, *(len(lane.samples) for lane in lanes[:-1])])
+        positions = torch.from_numpy(schedule.positions + starts[None, :, None])
+        return self._data.take(self._data.x, samples), self._data.y[samples], positions
+
+    def _replay(
+        self, start: Tensor, schedule: Schedule, lanes: Sequence[Lane], lr: float
+    ) -> Tensor:
+        """Take the steps by replaying a CUDA graph of ``slots`` lanes."""
+        n_steps, spare = len(schedule.active), self._slots - len(lanes)
+        if n_steps not in self._graphs:
+            self._graphs[n_steps] = GraphedSteps(
+                self._gradients, self._sgd, self._layout, self._data
+            )
+        arrays = (
+            _in_dataset(schedule, lanes),
+            schedule.sample_weights,
+            np.float32(lr) * schedule.active,
+            schedule.keys,
+        )
+        # Spare lanes rest: their weights and learning rates are 0.
+        padded = [
+            np.concatenate([a, np.zeros((n_steps, spare, *a.shape[2:]), a.dtype)], axis=1)
+            for a in arrays
+        ]
+        rows = torch.cat([start, start[:1].expand(spare, -1)])
+        return self._graphs[n_steps].run(rows, padded)[: len(lanes)]
+
+
+def _rows(x: Tensor, positions: Tensor) -> Tensor:
+    return x.index_select(0, positions.reshape(-1)).view(*positions.shape, *x.shape[1:])
+
+
+def _in_dataset(schedule: Schedule, lanes: Sequence[Lane]) -> np.ndarray:
+    """Return the schedule's positions in the whole data set, shape (steps, lanes, batch)."""
+    return np.stack(
+        [lane.samples[schedule.positions[:, k]] for k, lane in enumerate(lanes)], axis=1
+    )

@@ -1,7 +1,8 @@
-"""Models, and the data that stay on the device."""
+"""Models, their parameters as flat rows, and the data on the device."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import final
 
@@ -12,6 +13,9 @@ from torch.nn.parameter import is_lazy
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.data.datasets import Dataset
 from fedcohort.streams import Stream, stream
+
+#: One tensor per parameter of the model, shape (lanes, *shape).
+Stacked = dict[str, Tensor]
 
 
 @final
@@ -28,7 +32,7 @@ class ResidentData:
     def take(self, x: Tensor, positions: Tensor, into: Tensor | None = None) -> Tensor:
         """Return the samples at ``positions`` (any shape), ready for a model.
 
-        ``into`` is a float32 buffer of as many rows or more: fresh memory costs more than the work.
+        ``into`` is a float32 buffer with enough rows; reusing it is faster than new memory.
         """
         found = x.index_select(0, positions.reshape(-1))
         rows = found.float() if into is None else into[: len(found)].copy_(found)
@@ -37,6 +41,40 @@ class ResidentData:
         if self._shift != 0.0:
             rows += self._shift
         return rows.view(*positions.shape, *x.shape[1:])
+
+
+@final
+class Layout:
+    """Where each trained parameter of a model lies in a flat row."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.shapes = {
+            name: tuple(parameter.shape)
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
+        }
+        self.size = sum(math.prod(shape) for shape in self.shapes.values())
+
+    def views(self, flat: Tensor) -> Stacked:
+        """Return views by name into flat rows, shape (lanes, size)."""
+        start, found = 0, {}
+        for name, shape in self.shapes.items():
+            end = start + math.prod(shape)
+            found[name] = flat[:, start:end].view(len(flat), *shape)
+            start = end
+        return found
+
+    def stacked(self, flat: Tensor) -> Stacked:
+        """Copy flat rows into one contiguous tensor per parameter.
+
+        Batched products need contiguous tensors; into views of a row they go lane by lane.
+        """
+        return {name: view.contiguous().clone() for name, view in self.views(flat).items()}
+
+    def flat(self, parameters: Stacked) -> Tensor:
+        """Put stacked parameters end to end, shape (lanes, size)."""
+        rows = [parameters[name].reshape(len(parameters[name]), -1) for name in self.shapes]
+        return torch.cat(rows, dim=1)
 
 
 ModelSource = nn.Module | Callable[[], nn.Module]
@@ -70,10 +108,10 @@ def cnn(classes: int = 10) -> nn.Sequential:
 
 
 def make_model(source: ModelSource, *, seed: int) -> nn.Module:
-    """Return a model that can be trained here: a given one, or a new one from the seed.
+    """Return a checked model: the given module, or a new one from the seed.
 
-    A function that makes a model is called with torch's generator set from the seed, and the
-    generator put back; a module is taken with the parameters that it has.
+    A function that makes a model is called with torch's generator set from the seed; the generator
+    is restored. A module keeps its parameters.
     """
     if isinstance(source, nn.Module):
         model = source
@@ -114,7 +152,7 @@ def flat_parameters(model: nn.Module) -> Tensor:
 
 
 def check_untrained_parts(models: list[nn.Module]) -> None:
-    """Refuse several seeds where they differ in what is not trained: there is one copy of it."""
+    """Refuse seeds with different untrained parts: all runs share one copy."""
     parts = [_untrained(model) for model in models]
     for part in parts[1:]:
         if any(not torch.equal(part[name], parts[0][name]) for name in part):
@@ -125,7 +163,7 @@ def check_untrained_parts(models: list[nn.Module]) -> None:
 
 
 def check_outputs(model: nn.Module, data: ResidentData, n_classes: int) -> None:
-    """Try the model on one sample: it must give a number for every class."""
+    """Try the model on one sample: it must return a number for every class."""
     was_training = model.training
     try:
         sample = torch.zeros(1, dtype=torch.int64, device=data.x.device)
@@ -146,7 +184,7 @@ def check_outputs(model: nn.Module, data: ResidentData, n_classes: int) -> None:
 
 
 def architecture(model: nn.Module) -> list[object]:
-    """Return what a model is but for its trained numbers: layers, shapes, and the rest."""
+    """Return layers, shapes and untrained numbers, for a fingerprint."""
     shapes = [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
     return [repr(model), shapes, *(part.cpu().numpy() for part in _untrained(model).values())]
 

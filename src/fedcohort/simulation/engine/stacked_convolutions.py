@@ -15,12 +15,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, max_pool2d, relu
 
 from fedcohort.simulation.engine.convolution_stages import stages_of
-from fedcohort.simulation.engine.stacked_layers import (
-    Stacked,
-    is_plain_chain,
-    keyed_dropout,
-    layers_of,
-)
+from fedcohort.simulation.engine.models import Stacked
+from fedcohort.simulation.engine.stacked_layers import is_plain_chain, keyed_dropout, layers_of
 
 #: Products at once that keep a GPU busy.
 FULL = 256

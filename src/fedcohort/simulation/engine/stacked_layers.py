@@ -1,4 +1,4 @@
-"""Models as flat vectors, and layers that work on many models at once."""
+"""Chains of layers, and dropout that is the same on every device."""
 
 from __future__ import annotations
 
@@ -10,53 +10,16 @@ import torch
 from torch import Tensor, float32, nn
 from torch.func import functional_call
 
-#: One tensor per parameter of the model, shape (lanes, *shape).
-Stacked = dict[str, Tensor]
-
-
-@final
-class Layout:
-    """Where each trained parameter of a model lies in a flat row."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.shapes = {
-            name: tuple(parameter.shape)
-            for name, parameter in model.named_parameters()
-            if parameter.requires_grad
-        }
-        self.size = sum(math.prod(shape) for shape in self.shapes.values())
-
-    def views(self, flat: Tensor) -> Stacked:
-        """Return views by name into flat rows, shape (lanes, size)."""
-        start, found = 0, {}
-        for name, shape in self.shapes.items():
-            end = start + math.prod(shape)
-            found[name] = flat[:, start:end].view(len(flat), *shape)
-            start = end
-        return found
-
-    def stacked(self, flat: Tensor) -> Stacked:
-        """Copy flat rows into one contiguous tensor per parameter.
-
-        Contiguous, since batched products into views of a row would go lane by lane.
-        """
-        return {name: view.contiguous().clone() for name, view in self.views(flat).items()}
-
-    def flat(self, parameters: Stacked) -> Tensor:
-        """Put stacked parameters end to end, shape (lanes, size)."""
-        rows = [parameters[name].reshape(len(parameters[name]), -1) for name in self.shapes]
-        return torch.cat(rows, dim=1)
-
 
 def layers_of(model: nn.Sequential) -> list[tuple[str, nn.Module]]:
-    """Return every layer with its name, in order; one that is used twice comes twice."""
+    """Return every layer with its name, in order; a layer that is used twice comes twice."""
     return [(name, module) for name, module in model._modules.items() if module is not None]
 
 
 def is_plain_chain(model: nn.Module) -> bool:
-    """Whether a model is layers one after the other, and nothing that layers alone do not show.
+    """Whether a model is a chain of layers, without anything that the layers do not show.
 
-    No hooks, no parameter that is shared, frozen, reparametrised or not float32.
+    That is: no hooks, and no parameter that is shared, frozen, reparametrised or not float32.
     """
     if type(model) is not nn.Sequential or len(model) == 0:
         return False
@@ -85,10 +48,10 @@ def _has_hooks(module: nn.Module) -> bool:
 
 
 def keyed_dropout(x: Tensor, p: float, key: Tensor) -> Tensor:
-    """Zero entries of ``x`` with probability ``p``, and scale the rest, by a hash of key and place.
+    """Zero entries of ``x`` with probability ``p``, by a hash of key and place; scale the rest.
 
-    ``key`` holds 32-bit words and broadcasts against ``x``; entries are numbered within the axes
-    that it has size 1 in. The same key gives the same mask on every device.
+    ``key`` holds 32-bit words and broadcasts against ``x``. Places number the entries along the
+    axes on which ``key`` has size 1. The same key gives the same mask on every device.
     """
     if p == 0:
         return x
@@ -96,7 +59,7 @@ def keyed_dropout(x: Tensor, p: float, key: Tensor) -> Tensor:
         return x * 0
     own = [n for n, k in zip(x.shape, _aligned(key, x.dim()), strict=True) if k == 1]
     places = torch.arange(math.prod(own), device=x.device, dtype=torch.int32)
-    # Places are mixed well for themselves; with the key two multiplications do.
+    # Places are well mixed before the key comes in: two more multiplications suffice.
     words = _mixed(places).view(own) ^ key
     words = words * _FIRST
     words = (words ^ (words >> 15 & 0x1FFFF)) * _SECOND
@@ -114,7 +77,7 @@ def _aligned(key: Tensor, n_axes: int) -> tuple[int, ...]:
 
 
 def _mixed(word: Tensor) -> Tensor:
-    """Mix the bits of 32-bit integers; shifts are made logical by masking the sign bits away."""
+    """Mix the bits of 32-bit integers; masks make the shifts logical."""
     word = word * _GOLDEN
     word = (word ^ (word >> 16 & 0xFFFF)) * _FIRST
     word = (word ^ (word >> 13 & 0x7FFFF)) * _SECOND
@@ -122,7 +85,7 @@ def _mixed(word: Tensor) -> Tensor:
 
 
 class KeyedDropout(nn.Module):
-    """``nn.Dropout`` with a key, a buffer: in a batch of clients every client has its own."""
+    """``nn.Dropout`` with a key in a buffer: every client of a batch has its own."""
 
     key: Tensor
 
@@ -132,7 +95,7 @@ class KeyedDropout(nn.Module):
         self.register_buffer("key", torch.zeros((), dtype=torch.int32))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the key's next mask, in training only: a module may be called several times."""
+        """Apply the key's next mask, in training only; every call has a mask of its own."""
         if not self.training:
             return x
         offset = _signed(self.calls * _GOLDEN)
@@ -170,7 +133,7 @@ def with_keyed_dropout(model: nn.Module) -> tuple[nn.Module, list[str]]:
     if type(copied) is nn.Dropout:
         return KeyedDropout(copied.p), ["key"]
     keys = []
-    # Duplicates too: a module that stands in two places gets a key for each.
+    # With duplicates: a module in two places gets a key for each.
     for name, module in list(copied.named_modules(remove_duplicate=False)):
         if type(module) is nn.Dropout:
             parent, _, child = name.rpartition(".")

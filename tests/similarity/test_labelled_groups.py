@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcohort.similarity import GroupTree
-from fedcohort.similarity.trees import tree_of_groups
+from fedcohort.similarity.grouping import labelled_groups
 from fedcohort.testing import agree
 from populations import rng
 from trees import depth, held, is_tree
@@ -28,7 +28,7 @@ def test_groups_are_cut_to_the_capacity_and_meet_inside_first(
     labels = rng(seed).integers(n_labels, size=n)
     masses = rng(seed + 1).integers(1, capacity + 1, size=n)
 
-    tree = tree_of_groups(labels, masses, capacity, rng(seed))
+    tree = GroupTree(*labelled_groups(labels, masses, capacity, rng(seed)))
 
     n_parts = len(tree.merges) + 1
     assert is_tree(tree)
@@ -45,7 +45,7 @@ def test_two_parts_of_a_group_that_meet_first_do_not_fit_into_one(
 ) -> None:
     masses = rng(seed).integers(1, capacity + 1, size=n)
 
-    tree = tree_of_groups(np.zeros(n, dtype=int), masses, capacity, rng(seed))
+    tree = GroupTree(*labelled_groups(np.zeros(n, dtype=int), masses, capacity, rng(seed)))
 
     n_parts = len(tree.merges) + 1
     assert all(units > capacity for units in held(tree, masses)[n_parts:])
@@ -53,7 +53,7 @@ def test_two_parts_of_a_group_that_meet_first_do_not_fit_into_one(
 
 def test_groups_are_joined_by_pairs() -> None:
     """A hundred groups: seven merges deep, not ninety-nine."""
-    tree = tree_of_groups(np.arange(100), np.ones(100, dtype=int), 1, rng())
+    tree = GroupTree(*labelled_groups(np.arange(100), np.ones(100, dtype=int), 1, rng()))
 
     assert depth(tree) == 7
 
@@ -61,7 +61,7 @@ def test_groups_are_joined_by_pairs() -> None:
 def test_no_leaves_make_no_groups() -> None:
     empty = np.empty(0, dtype=np.int64)
 
-    tree = tree_of_groups(empty, empty, 3, rng())
+    tree = GroupTree(*labelled_groups(empty, empty, 3, rng()))
 
     assert tree.groups.shape == (0,)
     assert tree.merges.shape == (0, 2)
@@ -75,7 +75,7 @@ def test_every_two_groups_meet_first_equally_often() -> None:
     times = 3000
     partners = np.zeros(4)
     for seed in range(times):
-        tree = tree_of_groups(np.arange(4), np.ones(4, dtype=int), 1, rng(seed))
+        tree = GroupTree(*labelled_groups(np.arange(4), np.ones(4, dtype=int), 1, rng(seed)))
         pair = next(pair for pair in tree.merges[:2].tolist() if 0 in pair)
         partners[sum(pair)] += 1
 

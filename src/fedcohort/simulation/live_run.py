@@ -1,0 +1,280 @@
+"""One run while it is simulated: what its server does in a round."""
+
+from __future__ import annotations
+
+import math
+import time
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from typing import final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedcohort._client_records import below
+from fedcohort.cohort import Cohort
+from fedcohort.designs import Design, RowDesign
+from fedcohort.designs.signals import Request
+from fedcohort.errors import SimulationError
+from fedcohort.simulation.devices.cost import NOBODY, Clock, Cost, Times, round_cost
+from fedcohort.simulation.engine.evaluation import Evaluator, Quality
+from fedcohort.simulation.engine.full_participation import Yardstick
+from fedcohort.simulation.engine.local_training import LocalTraining
+from fedcohort.simulation.history import History, Round
+from fedcohort.simulation.runs import Options, Run
+
+Clients = NDArray[np.int64]
+
+
+@dataclass(slots=True, eq=False)
+class RoundState:
+    """One run's round so far: every step of the round fills in its part.
+
+    Attributes
+    ----------
+    round_
+        From 0.
+    available
+        Who can be drawn, shape (n_clients,); None: everyone.
+    request
+        Whom the recipe asks for what before the draw; None: nobody.
+    times
+        How long clients take in this round.
+    signals
+        The answers by the signal's name, one number per client, NaN where there is none.
+    early_updates
+        If clients had to train to answer: their updates, one row per client of the request.
+    design
+        What the cohort was drawn from; None: nobody was available.
+    trains
+        Clients that train and answer, replacements included, in order of arrival.
+    failed
+        Clients that were asked and send no update.
+    clients, updates
+        Clients with a finite update, in order of arrival, and their updates, one row each.
+    losses
+        What these clients report of the model that they were sent; None if nobody reads it.
+    quality, yardstick
+        Of the model after the round, where it was measured.
+    diverged
+        Whether anything that was computed in the round is not finite.
+    """
+
+    round_: int
+    available: NDArray[np.bool_] | None
+    request: Request | None
+    times: Times
+    signals: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    early_updates: Tensor = field(default_factory=lambda: torch.empty(0, 0))
+    design: Design | None = None
+    trains: Clients = field(default_factory=NOBODY.copy)
+    failed: Clients = field(default_factory=NOBODY.copy)
+    clients: Clients = field(default_factory=NOBODY.copy)
+    updates: Tensor = field(default_factory=lambda: torch.empty(0, 0))
+    losses: NDArray[np.float64] | None = None
+    quality: Quality | None = None
+    yardstick: Yardstick | None = None
+    diverged: bool = False
+    is_drawn: bool = False
+    draw_seconds: float = 0.0
+    train_seconds: float = 0.0
+    measure_seconds: float = 0.0
+
+    @property
+    def early(self) -> Clients:
+        """Clients that trained to answer, sorted."""
+        if self.request is None or self.request.signal != "update_norm":
+            return NOBODY
+        return self.request.clients
+
+    def untrained(self) -> Clients:
+        """Return the drawn clients that have not trained yet, in order of arrival."""
+        return self.trains[~np.isin(self.trains, self.early)]
+
+    def all_updates(self, fresh: Tensor) -> Tensor:
+        """Return the updates of all drawn clients; ``fresh`` are those of :meth:`untrained`."""
+        is_early = np.isin(self.trains, self.early)
+        if not is_early.any():
+            return fresh
+        rows = fresh.new_empty((len(self.trains), fresh.shape[1]))
+        own = np.searchsorted(self.early, self.trains[is_early])
+        known = torch.from_numpy(is_early).to(rows.device)
+        rows[known] = self.early_updates[torch.from_numpy(own).to(rows.device)]
+        rows[~known] = fresh
+        return rows
+
+
+@final
+class LiveRun:
+    """A run while it is simulated: its selector, its simulated time and its history."""
+
+    def __init__(
+        self,
+        run: Run,
+        evaluator: Evaluator,
+        options: Options,
+        training: LocalTraining,
+        *,
+        n_parameters: int,
+    ) -> None:
+        self.run, self.history = run, History()
+        self._evaluator, self._options = evaluator, options
+        self._clock = Clock(
+            run.devices, run.data.population, training, n_parameters=n_parameters, seed=run.seed
+        )
+        self.selector = run.selector(sketch=options.sketch, overlap=options.overlap)
+        self._has_class = run.data.class_counts() > 0
+        self.now: RoundState
+
+    def unplayed(self, round_: int) -> RoundState:
+        """Return a round in which everyone is available, and which is never played."""
+        if self.selector.cohort is not None:  # drop an interrupted round: its draw will be the same
+            self.selector.restore(self.selector.state())
+        return RoundState(round_, None, self.selector.ask(), self._clock.times(round_))
+
+    def open(self, round_: int) -> None:
+        """Begin a round: see who is available, and whom the recipe asks."""
+        if self.selector.cohort is not None:  # an interrupted round is played again
+            return
+        available, times = self._clock.available(), self._clock.times(round_)
+        self.now = RoundState(round_, available, self.selector.ask(available), times)
+
+    def answer(self, now: RoundState, model: Tensor) -> None:
+        """Let the asked clients answer from the model; an answer that is not finite is none."""
+        if now.request is None:
+            return
+        signal, clients = now.request.signal, now.request.clients
+        if signal == "loss":
+            values, _ = self._evaluator.losses_of(model, clients)
+        elif signal == "update_norm":
+            values = now.early_updates.double().norm(dim=1).cpu().numpy()
+        else:
+            values = now.times.duration[clients]
+        finite = np.isfinite(values)
+        if signal == "duration" and not finite.all():
+            raise SimulationError(
+                "Simulation: asked for duration, a client's is not finite; its device is too slow. "
+                "Raise its speed and bandwidths, or leave the client out."
+            )
+        everyone = np.full(len(now.times.duration), np.nan)
+        everyone[clients] = np.where(finite, values, np.nan)
+        now.signals, now.diverged = {signal: everyone}, not finite.all()
+
+    def draw(self) -> None:
+        """Draw the cohort, and others in the place of clients that fail; only once in a round."""
+        start, now, selector = time.perf_counter(), self.now, self.selector
+        if now.is_drawn:
+            return
+        if selector.cohort is None:
+            selector.draw(now.available, now.signals)
+        now.draw_seconds, now.design = time.perf_counter() - start, selector.design
+        now.trains = np.array(selector.asked, dtype=np.int64)
+        if self.run.failures is not None:
+            self._replace(self.run.failing(now.round_))
+        if self.run.extra:
+            now.trains = now.trains[np.argsort(now.times.duration[now.trains], kind="stable")]
+        now.is_drawn = True
+
+    def _replace(self, fails: NDArray[np.bool_]) -> None:
+        """Draw in the place of clients that fail, and tell who answers from who fails."""
+        asked = self.now.trains
+        while self.selector.redraw(asked[fails[asked]]):
+            asked = np.array(self.selector.asked, dtype=np.int64)
+        self.now.trains, self.now.failed = asked[~fails[asked]], asked[fails[asked]]
+
+    def prepare(self, pool: Executor) -> None:
+        """Build the next design in the background, if everyone is always available."""
+        if not self._clock.has_availability:
+            self.selector.prepare(pool)
+
+    def receive(self, updates: Tensor, finite: NDArray[np.bool_], model: Tensor) -> Tensor:
+        """Keep the finite updates of the clients that train, and return the server's step.
+
+        Where the recipe reads losses, clients report the root of the mean squared loss over all
+        their samples, dropout off. With epochs they trained on exactly these samples; with steps
+        on a random part of them.
+        """
+        now = self.now
+        now.clients, now.diverged = now.trains[finite], now.diverged or not finite.all()
+        kept = torch.from_numpy(finite).to(updates.device)
+        now.updates = updates if finite.all() else updates[kept]
+        if self.selector.wants_losses:
+            found = self._evaluator.losses_of(model, now.clients)[1]
+            now.losses = np.where(np.isfinite(found), found, np.nan)
+        step: Tensor = self.selector.step(now.updates, now.clients)
+        return step
+
+    def measure(self, model: Tensor, *, last: bool) -> None:
+        """Judge the model after a round, if it is its turn."""
+        if last or self._is_turn(self.now.round_):
+            self.now.quality = self._evaluator.quality(model)
+            self.now.diverged |= not math.isfinite(self.now.quality.loss)
+
+    def commit(self) -> None:
+        """Add the round to the history, and let the selector remember it.
+
+        The round before loses its quality if it was measured only because it was the last.
+        """
+        now, rounds = self.now, self.history.rounds
+        if rounds and not self._is_turn(rounds[-1].round_):
+            rounds[-1] = replace(rounds[-1], quality=None)
+        settled = self.selector.settle(now.clients)
+        cost, lost = self._cost(settled), np.setdiff1d(now.trains, now.clients)
+        rounds.append(
+            Round(
+                now.round_,
+                clients=settled.clients.tolist(),
+                counts=settled.counts.tolist(),
+                weights=settled.weights.tolist(),
+                residual=settled.residual,
+                distinct_classes=int(self._has_class[settled.clients].any(axis=0).sum()),
+                draw_seconds=now.draw_seconds,
+                train_seconds=now.train_seconds,
+                measure_seconds=now.measure_seconds,
+                quality=now.quality,
+                yardstick=now.yardstick,
+                rows=self._rows(),
+                cost=cost,
+                failed=sorted(np.concatenate([now.failed, lost]).tolist()),
+                diverged=now.diverged or bool(rounds and rounds[-1].diverged),
+            )
+        )
+        self._clock.now += cost.simulated_seconds
+        took = now.times.duration[now.clients]
+        self.selector.remember(now.updates, now.clients, losses=now.losses, durations=took)
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """Return what a resumed run needs beside its history, as arrays."""
+        kept: dict[str, NDArray[np.generic]] = {"now": np.array(self._clock.now)}
+        return kept | {f"selector.{name}": a for name, a in self.selector.state().items()}
+
+    def restore(self, history: History, state: dict[str, NDArray[np.generic]]) -> None:
+        """Take over what :meth:`state` returned."""
+        self.history = history
+        self._clock.now = float(state["now"])
+        self.selector.restore(below("selector.", state))
+
+    def _cost(self, settled: Cohort) -> Cost:
+        now = self.now
+        if now.design is None:
+            return self._clock.idle()
+        return round_cost(
+            self.run.recipe,
+            now.request,
+            settled,
+            now.times,
+            model_bytes=self._clock.model_bytes,
+            idle=np.setdiff1d(now.trains, settled.clients),
+            failed=now.failed,
+        )
+
+    def _rows(self) -> list[int] | None:
+        every, design = self._options.rows_every, self.now.design
+        if every is None or self.now.round_ % every or not isinstance(design, RowDesign):
+            return None
+        return [int(row) for row in design.plan.main_rows()]
+
+    def _is_turn(self, round_: int) -> bool:
+        return (round_ + 1) % self._options.measure_every == 0
