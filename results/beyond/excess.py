@@ -20,7 +20,7 @@ def main(path: Path) -> None:
     panel = results.folder.experiment.panels[0]
     last = panel.rounds - WINDOW
     losses, accuracies, realised, expected = {}, {}, {}, {}
-    for trial in results.trials:
+    for trial in results.runs:
         column = {
             name: results.column("rounds", trial, name)
             for name in (

@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedcohort.experiments.costs import COSTS, prices, spent
 from fedcohort.experiments.results import read_results
-from fedcohort.experiments.summary import WINDOW, curve, interval
-from fedcohort.report.bands import band
+from fedcohort.experiments.summary import COSTS, WINDOW, curve, interval, prices, spent
+from fedcohort.report.panel_data import band
 
 HERE = Path(__file__).parent
 FULL, BASELINE = "full participation", "multinomial"

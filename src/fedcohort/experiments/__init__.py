@@ -11,9 +11,6 @@ from fedcohort.experiments.run_folder import RunFolder  # noqa: E402
 from fedcohort.experiments.runner import Observer, execute  # noqa: E402
 from fedcohort.experiments.settings import Experiment, Panel  # noqa: E402
 
-#: The name of :class:`Panel` in 0.1.0.
-Setting = Panel
-
 __all__ = [
     "Experiment",
     "Observer",

@@ -52,8 +52,6 @@ class Results:
         units = [unit for unit in self.folder.units if unit.candidate is None]
         return [run for unit in units for run in unit.runs]
 
-    trials = runs  # its name in 0.1.0
-
     def of(self, name: str, run: PlannedRun) -> pa.Table:
         """Return a run's part of a table, in the order of rounds."""
         found = self._slices[name].get(run)
