@@ -37,10 +37,11 @@ class PublishedSimilarityDesign(RowDesign):
         super().__init__(population, cohort_size)
         total = population.total
         alone, units = whole_rows(self.cohort_size * population.sizes, total)
-        clients = rng.permutation(np.flatnonzero(units))
-        distances = between_rows(np.asarray(updates)[clients], measure)
-        tree = cut_tree(merge_tree(distances, linkage), units[clients], total)
-        filled = fill_groups(clients, units[clients], tree.groups, capacity=total, rng=rng)
+        self.leaves = rng.permutation(np.flatnonzero(units))
+        left = units[self.leaves]
+        distances = between_rows(np.asarray(updates)[self.leaves], measure)
+        self.tree = cut_tree(merge_tree(distances, linkage), left, total)
+        filled = fill_groups(self.leaves, left, self.tree.groups, capacity=total, rng=rng)
         self.plan = Plan.of_entries(filled.below(alone), population)
 
 

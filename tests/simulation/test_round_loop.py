@@ -1,5 +1,6 @@
 """The round loop: what it computes, records and repeats."""
 
+import math
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,7 @@ from fedcohort.simulation import (
     History,
     LocalTraining,
     Options,
+    Quality,
     Run,
     Simulation,
     load_dataset,
@@ -380,6 +382,25 @@ def test_an_interrupted_round_can_be_played_again(
     assert (broken.models == whole.models).all()
     for one, other in zip(broken.histories, whole.histories, strict=True):
         assert one.as_dicts(times=False) == other.as_dicts(times=False)
+
+
+def test_what_an_interrupted_round_measured_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [Run(Multinomial(4), DIGITS), Run(Multinomial(4), DIGITS)]
+    options = Options(device="cpu", measure_every=3)
+    simulation = Simulation(runs, small_mlp, TRAINING, options)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        first, second = (run._evaluator for run in simulation._live)
+        patch.setattr(first, "quality", lambda model: Quality(math.inf, 0.1, 0.0))
+        patch.setattr(second, "quality", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            simulation.run(1)
+    simulation.run(3)
+
+    assert [history.diverged_at for history in simulation.histories] == [None, None]
 
 
 @dataclass(frozen=True)

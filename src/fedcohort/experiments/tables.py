@@ -14,14 +14,10 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from fedcohort._whole_file import replace_whole, write_whole
-from fedcohort.designs import (
-    BalancedDesign,
-    Design,
-    SimilarityClusteredDesign,
-    TournamentDesign,
-)
+from fedcohort.designs import Design
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.units import PlannedRun
+from fedcohort.similarity import GroupTree
 from fedcohort.simulation import Devices, FederatedData, History
 from fedcohort.simulation.history import COLUMNS, columns_of
 
@@ -134,11 +130,12 @@ def law_tables(runs: Sequence[PlannedRun], designs: Sequence[Design]) -> dict[st
             "weight_variance": design.weight_variance(),
         }
         laws.append(_table("laws", run, columns))
-        if not isinstance(design, (SimilarityClusteredDesign, TournamentDesign, BalancedDesign)):
-            continue
-        if (whole := design.tree.whole) is not None:
-            merges, n_leaves = whole.merges, len(design.leaves)
-            names = np.concatenate([design.leaves, n_clients + np.arange(len(merges))])
+        # Every design on a tree keeps it and its leaves, a user's own too.
+        tree, leaves = getattr(design, "tree", None), getattr(design, "leaves", None)
+        whole = tree.whole if isinstance(tree, GroupTree) else None
+        if whole is not None and leaves is not None:
+            merges, n_leaves = whole.merges, len(leaves)
+            names = np.concatenate([leaves, n_clients + np.arange(len(merges))])
             nodes = {
                 "merge": np.arange(len(merges)),
                 "left": names[merges[:, 0]],

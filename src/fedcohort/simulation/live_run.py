@@ -137,6 +137,7 @@ class LiveRun:
     def open(self, round_: int) -> None:
         """Begin a round: see who is available, and whom the recipe asks."""
         if self.selector.cohort is not None:  # an interrupted round is played again
+            self.now = replace(self.now, quality=None, diverged=False)
             return
         available, times = self._clock.available(), self._clock.times(round_)
         self.now = RoundState(round_, available, self.selector.ask(available), times)

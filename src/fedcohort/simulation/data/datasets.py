@@ -1,4 +1,4 @@
-"""Data sets: found in a folder, downloaded where they are missing, read."""
+"""Data sets: find their files or download them, and read them."""
 
 import gzip
 import logging
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of a data set: where it belongs, its MD5 as published, and where it can be had."""
+    """A file of a data set: its place, its published MD5, and where to download it."""
 
     path: str
     md5: str
@@ -41,10 +41,10 @@ def data_folder() -> Path:
 
 
 def fetch(file: RemoteFile, folder: Path, *, needed: Iterable[str], owner: str) -> Path:
-    """Return the file's path below ``folder``; where it is missing, download it and check it.
+    """Return the file's path below ``folder``; download it if it is missing.
 
-    A download is written beside its place, checked, and put there whole; what a broken one left
-    is discarded. ``needed`` and ``owner`` are for the sentence that says which files to put where.
+    A download is checked before it gets its name; a broken one is discarded. The error message
+    names ``owner`` and the files that it has ``needed``.
     """
     target = folder / file.path
     if target.exists():
@@ -61,7 +61,7 @@ def fetch(file: RemoteFile, folder: Path, *, needed: Iterable[str], owner: str) 
                 fname=target.name,
                 downloader=pooch.HTTPDownloader(progressbar=_Bar(target.name), timeout=30),
             )
-        except Exception as error:  # whatever the network does, the next address is tried
+        except Exception as error:  # try the next address, whatever went wrong
             log.warning("%s: %s: %s", owner, address, error)
         else:
             return target
@@ -159,7 +159,7 @@ def read_cifar(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """Images and labels, as they are kept: bytes that become ``x * scale + shift`` in a batch.
+    """Inputs and labels; a batch's inputs become ``x * scale + shift``.
 
     Attributes
     ----------
@@ -201,7 +201,7 @@ class Dataset:
 
 
 def checked_arrays(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
-    """Let numbers through, first axis samples, with a label of at least 0 for each."""
+    """Validate inputs, first axis samples, and one label of at least 0 for each sample."""
     inputs: NDArray[Any] = np.asarray(x)
     labels: NDArray[Any] = np.asarray(y)
     if (
@@ -222,10 +222,10 @@ def checked_arrays(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.generic], NDA
     kind = np.float32 if inputs.dtype.kind == "f" else inputs.dtype.newbyteorder("=")
     with np.errstate(over="ignore"):
         inputs = inputs.astype(kind, copy=False)
-    strange = 0 if inputs.dtype.kind != "f" else inputs.size - np.isfinite(inputs).sum()
-    if strange:
+    invalid = 0 if inputs.dtype.kind != "f" else inputs.size - np.isfinite(inputs).sum()
+    if invalid:
         raise DataError(
-            f"data: inputs must be finite in float32; {strange} of {inputs.size} numbers are not. "
+            f"data: inputs must be finite in float32; {invalid} of {inputs.size} numbers are not. "
             f"Fill in what is missing, or leave those samples out."
         )
     return inputs, labels.astype(np.int64, copy=False)
@@ -253,7 +253,7 @@ def load_dataset(name: str, folder: Path | None = None) -> Dataset:
 
 
 def _digits(folder: Path) -> Dataset:
-    """Split scikit-learn's 8 x 8 digits: of every five of a class the last is for testing."""
+    """Split scikit-learn's 8 x 8 digits: every fifth sample of a class is for testing."""
     sklearn = import_extra("sklearn.datasets", extra="sim", owner="data set digits")
     images, labels = sklearn.load_digits(return_X_y=True)
     order = np.argsort(labels, kind="stable")
@@ -364,5 +364,5 @@ FILES: dict[str, tuple[str, ...]] = {
 
 
 def is_present(name: str, folder: Path) -> bool:
-    """Say whether all files of a data set lie in ``folder``: it loads without a download."""
+    """Whether all files of a data set lie in ``folder``, so that no download is needed."""
     return all((folder / file).exists() for file in FILES[name])

@@ -76,17 +76,17 @@ class FederatedData:
         scale: float = 1.0,
         shift: float = 0.0,
     ) -> FederatedData:
-        """Take a user's own arrays.
+        """Make federated data from arrays.
 
         Parameters
         ----------
         x, y
             Inputs, first axis samples, and labels from 0. Inputs become ``x * scale + shift``.
         clients
-            The client of every sample (any labels; clients are numbered in their sorted order),
-            or a list of positions for every client, as partitioners of other libraries give it.
+            The client of every sample (any labels; clients are numbered in sorted order), or a
+            list of positions for every client, as the partitioners of other libraries return it.
         test
-            The same three for testing; without it clients have no test samples.
+            The same three for testing; None: no test samples.
 
         Returns
         -------
@@ -136,7 +136,7 @@ class FederatedData:
         return np.asarray(self.class_counts().argmax(axis=1))
 
     def renumbered(self, rng: Rng = None) -> FederatedData:
-        """Shuffle the clients' numbers: nothing may depend on them.
+        """Shuffle the clients' numbers, to check that nothing depends on them.
 
         ``rng`` is an integer, a generator, or None for a random order.
         """
@@ -153,8 +153,8 @@ def positions_of(
 ) -> tuple[list[Any] | None, Indices]:
     """Read the client of each of n samples, or every client's positions.
 
-    Returns the clients' names, sorted (None where there are only positions), and their positions;
-    with ``names`` these are the clients.
+    Return the clients' sorted names (None if there are only positions), and their positions.
+    ``names`` gives the clients instead.
     """
     if isinstance(clients, Mapping):
         raise DataError(
@@ -177,11 +177,11 @@ def positions_of(
             f"NaN. Leave those samples out."
         )
     known = sorted(set(labels.tolist())) if names is None else names
-    strangers = set(labels.tolist()) - set(known)
-    if strangers:
+    unknown = set(labels.tolist()) - set(known)
+    if unknown:
         raise DataError(
             f"FederatedData: the test samples' clients must be among the training samples'; "
-            f"{min(strangers)!r} is not."
+            f"{min(unknown)!r} is not."
         )
     return known, tuple(np.flatnonzero(labels == name) for name in known)
 

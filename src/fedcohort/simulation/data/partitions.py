@@ -1,6 +1,6 @@
-"""Dividing a data set among clients, each reproducible from a seed.
+"""Ways to divide a data set among clients, each reproducible from a seed.
 
-Every ``seed`` is an integer, a generator that is asked for one, or None for a random one.
+Every ``seed`` is an integer, a generator that draws one, or None for a random one.
 """
 
 from collections.abc import Sequence
@@ -29,9 +29,9 @@ def one_class_shards(
     """Give every client samples of one class only: the paper's figure 1.
 
     Clients are numbered by class, ``clients_per_class`` each; no sample is used twice.
-    ``train_size`` is every client's, or lists those of a class's clients one by one; with
-    ``deal_sizes`` the sizes of all classes are dealt out to all clients at random. The paper
-    speaks of 100 test samples, which digit 5 of MNIST does not have; 80 is what its code uses.
+    ``train_size`` is the size of every client, or a list with one size for each client of a
+    class; ``deal_sizes`` shuffles the sizes over all clients. The paper speaks of 100 test
+    samples, but digit 5 of MNIST has too few; its code uses 80.
 
     Raises
     ------
@@ -82,9 +82,9 @@ def dirichlet_unbalanced(
 ) -> FederatedData:
     """Draw every client's class shares from Dir(alpha): the paper's figure 2.
 
-    ``sizes`` lists (clients, training samples); a client has ``test_share`` of that for testing,
-    with the same class shares. Of a share it gets ``int(share * size)`` samples, the last class
-    takes the rest. Samples are drawn with replacement within a class.
+    ``sizes`` lists (clients, training samples). A client has ``test_share`` of its size for
+    testing, with the same class shares. It gets ``int(share * size)`` samples of a class, and the
+    rest from the last class. Samples are drawn with replacement within a class.
 
     Raises
     ------
@@ -144,8 +144,8 @@ def dirichlet_disjoint(
 ) -> FederatedData:
     """Split every class among the clients by shares from Dir(alpha); every sample is used once.
 
-    Test samples are split by the same shares. A client may end up with no samples: it is then
-    never drawn.
+    Test samples are split by the same shares. A client may get no samples; it is then never
+    drawn.
 
     Raises
     ------
@@ -168,7 +168,7 @@ def dirichlet_disjoint(
 
 
 def natural(dataset: Dataset, clients: ArrayLike, test_clients: ArrayLike) -> FederatedData:
-    """Divide by a given client of every sample; clients are numbered in sorted order.
+    """Give every sample to its own client; clients are numbered in sorted order.
 
     Raises
     ------
