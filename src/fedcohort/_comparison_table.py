@@ -1,4 +1,4 @@
-"""What is found of one design in a comparison, and the table of all of them."""
+"""The rows of a comparison, one per design, and the table of all rows."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from fedcohort.population import Population
 from fedcohort.similarity.measures import largest_entries
 from fedcohort.streams import Stream, stream
 
-#: Draws that the time of one draw is the median of.
+#: The number of draws that are timed; the result is their median.
 TIMED_DRAWS = 15
-#: Cohorts that V is measured on where it has no formula: it is then known to about 2 %.
+#: The number of cohorts to estimate V without a formula, to about 2 %.
 MEASURED_COHORTS = 200
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GivenUpdates:
-    """A memory that was given whole; updates have shape (n_clients, dimension)."""
+    """A memory of the updates passed by the user, shape (n_clients, dimension)."""
 
     updates: NDArray[np.floating]
 
@@ -49,7 +49,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Multinomial sampling's variances; None where there is nothing to divide by."""
+    """Multinomial sampling's variances; None if they are 0 or unknown."""
 
     weight_variance: float | None
     aggregate_variance: float | None
@@ -62,21 +62,21 @@ class Row(Summary):
     Attributes
     ----------
     label
-        What the table calls it.
+        The design's name in the table.
     recipe, design
-        What was asked for, and the law that it builds for the first round.
+        The recipe, and the design that it builds for the first round.
     weight_variance_ratio
-        The weight variance divided by multinomial's; None where that is 0.
+        The weight variance divided by multinomial's; None if that is 0.
     weights_exact
-        Whether bias, weight variance and chances have formulas; where not, they are estimated.
+        Whether bias, weight variance and chances have formulas. If not, they are estimated.
     aggregate_variance
         V, the variance of the aggregate on the given updates, bias included; None without updates.
     aggregate_variance_exact, aggregate_variance_standard_error
-        Whether V has a formula; where not, it is estimated, with this standard error (else 0).
+        Whether V has a formula. If not, it is estimated with this standard error (else 0).
     aggregate_variance_ratio
-        V divided by multinomial's; None where that is 0.
+        V divided by multinomial's; None if that is 0.
     build_seconds, draw_seconds
-        The time that it took to build the design, and the median time of a draw.
+        The time to build the design, and the median time of a draw.
     """
 
     label: str
@@ -95,7 +95,7 @@ class Row(Summary):
         return f"Row({self.label!r}, {self.recipe!r})"
 
     def values(self) -> dict[str, object]:
-        """Return everything but the recipe and the design, by name; without updates without V."""
+        """Return the label (as ``design``) and all numbers by name; V only if there are updates."""
         known = {each.name: getattr(self, each.name) for each in fields(self)}
         label = known.pop("label")
         kept = {
@@ -108,13 +108,13 @@ class Row(Summary):
 
 
 def baseline_of(task: Task) -> Baseline:
-    """Return what the designs' variances are divided by."""
+    """Return the variances that the designs' variances are divided by."""
     design = MultinomialDesign(task.population, task.cohort_size)
     weights, aggregate = summary(design).weight_variance, None
     if task.given is not None:
         updates = task.given.updates
         aggregate = design.aggregate_variance(updates)
-        # Of equal updates only the rounding of their mean is left, n eps of an entry at most.
+        # For equal updates V is only the rounding of their mean, at most n eps per entry.
         rounding = len(updates) * np.finfo(np.float64).eps * largest_entries(updates).max()
         if aggregate <= updates.shape[1] * rounding**2 / task.cohort_size:
             aggregate = None
@@ -122,9 +122,9 @@ def baseline_of(task: Task) -> Baseline:
 
 
 def row_of(label: str, recipe: Recipe, task: Task, baseline: Baseline) -> Row:
-    """Build, judge and time one design."""
+    """Build, evaluate and time one design."""
     if recipe.learns:
-        import_module("scipy.cluster.hierarchy")  # loaded by the first tree: not a design's time
+        import_module("scipy.cluster.hierarchy")  # load it now: not part of build time
     start = time.perf_counter()
     design = first_design(recipe, task.population, seed=task.seed, given=task.given)
     build_seconds = time.perf_counter() - start
@@ -151,9 +151,9 @@ def row_of(label: str, recipe: Recipe, task: Task, baseline: Baseline) -> Row:
 def first_design(
     recipe: Recipe, population: Population, *, seed: int, given: GivenUpdates | None = None
 ) -> Design:
-    """Build what a selector with this seed draws from in round 0, where it knew these updates.
+    """Build the design of a selector with this seed in round 0, as if it knew these updates.
 
-    ``population`` is in the order of ids. Nothing is rehearsed: the design is built once.
+    ``population`` is in the order of ids.
     """
     signals = _signals(recipe, population, seed, given) if recipe.signals else None
     rng = stream(seed, use=Stream.TIES)
@@ -161,7 +161,7 @@ def first_design(
 
 
 def note_on(label: str, design: Design) -> str | None:
-    """Return a sentence where a design's numbers are those of one round only."""
+    """Return a sentence if a design's numbers are valid for one round only, else None."""
     if not isinstance(design, ChosenDesign):
         return None
     return (
@@ -173,7 +173,7 @@ def note_on(label: str, design: Design) -> str | None:
 def _signals(
     recipe: Recipe, population: Population, seed: int, given: GivenUpdates | None
 ) -> Signals:
-    """Return what is known before round 0: no past, and the norms that asked clients answer."""
+    """Return the signals before round 0: no past signals, and the norms of the asked clients."""
     nothing = np.full(population.n_clients, np.nan)
     known = {name: nothing.copy() for name in recipe.signals if name not in ASKED}
     request = recipe.ask(population, 0, stream(seed, use=Stream.CANDIDATES))
@@ -204,7 +204,7 @@ def _ratio(value: float, divisor: float | None) -> float | None:
     return None if divisor is None else value / divisor
 
 
-#: The widest line; the usual width of the column of names, and what it may shrink to.
+#: The longest line, and the default and the smallest width of the column of names.
 COLUMNS, NAMES, FEWEST = 80, 16, 12
 
 Cell = Callable[[Row], str]
@@ -225,7 +225,7 @@ UPDATES_COLUMNS: dict[str, Cell] = {
     "\nV": lambda row: _marked(row.aggregate_variance_exact, row.aggregate_variance),
     "V vs\nMD": lambda row: _marked(row.aggregate_variance_exact, row.aggregate_variance_ratio),
 }
-#: Columns that make room for V.
+#: Columns that are left out if V is shown.
 LEFT_OUT = ("min.\nincl.", "mean\nincl.", "max\ndraws")
 
 WEIGHTS_TEXT = """\
@@ -246,7 +246,7 @@ ESTIMATED_TEXT = """
 
 
 def cells_of(rows: Iterable[Row], *, has_updates: bool) -> tuple[list[str], list[list[str]]]:
-    """Return the headings, of two lines each, and a line of cells for every design."""
+    """Return the two-line headings, and a line of cells for every design."""
     columns = SIZES_COLUMNS
     if has_updates:
         kept = {name: cell for name, cell in SIZES_COLUMNS.items() if name not in LEFT_OUT}
@@ -256,7 +256,7 @@ def cells_of(rows: Iterable[Row], *, has_updates: bool) -> tuple[list[str], list
 
 
 def text_table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    r"""Write a table: the first column to the left and folded, the others to the right.
+    r"""Write a table: the first column left-aligned and wrapped, the others right-aligned.
 
     Examples
     --------
@@ -282,7 +282,7 @@ def text_table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def legend(rows: Sequence[Row], *, has_updates: bool) -> str:
-    """Say what the columns mean, and what ``auto`` has chosen."""
+    """Return the meaning of the columns, and what ``auto`` has chosen."""
     text = UPDATES_TEXT if has_updates else SIZES_TEXT
     if has_updates and not all(row.design.exact_moments for row in rows):
         text += MEASURED_TEXT
@@ -328,7 +328,7 @@ def _is_auto(row: Row) -> bool:
 
 
 def _choice(row: Row) -> str:
-    assert isinstance(row.design, AutoDesign)  # for mypy: the caller has looked
+    assert isinstance(row.design, AutoDesign)  # for mypy: the caller has checked
     predicted = ", ".join(f"{name} {short(v)}" for name, v in row.design.predicted.items())
     return f"{row.label} draws from {row.design.choice}; predicted V: {predicted}"
 
@@ -338,7 +338,7 @@ def _mark(exact: bool | None) -> str:
 
 
 def _marked(exact: bool | None, value: float | None) -> str:
-    """Write a number; ``~`` before one that is estimated."""
+    """Write a number, with ``~`` before an estimate."""
     return "-" if value is None else _mark(exact) + short(value)
 
 

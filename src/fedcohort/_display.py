@@ -1,11 +1,11 @@
-"""How objects show themselves: a short line everywhere, a small HTML table in notebooks."""
+"""Display of objects: a short ``repr``, and a small HTML table in notebooks."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import islice
 from typing import Any
 
-#: A value in a list is cut to about this length.
+#: The longest text of a value in a list.
 LONGEST = 24
 
 
@@ -22,7 +22,7 @@ def short_repr(owner: object, **parts: object) -> str:
 
 
 def record_repr(record: Any) -> str:
-    """Return the ``repr`` of a dataclass without the fields that have their default."""
+    """Return the ``repr`` of a dataclass without the fields that equal their default."""
     if not is_dataclass(record):
         return repr(record)
     values = {each.name: getattr(record, each.name) for each in fields(record)}
@@ -67,7 +67,7 @@ def html_table(
 ) -> str:
     """Return a titled HTML table of at most ``most`` rows, every cell escaped.
 
-    ``n_rows`` says how many there are in all; a last line counts those that are left out.
+    ``n_rows`` is the number of all rows; a last line counts those that are left out.
     """
     lines = [_line("th", header)] if header else []
     lines += [_line("td", row) for row in islice(rows, most)]

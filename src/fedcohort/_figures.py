@@ -1,4 +1,4 @@
-"""Figures: checked before the work, drawn, and written whole or not at all."""
+"""Figures: check their path early, draw them, and write them atomically."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".svg", ".pdf")
 MARKERS = "osD^v<>ph*"
 LINES = ("-", "--", "-.", ":")
-#: Inches.
+#: The default size, in inches.
 SIZE = (7, 4.5)
 
 
 def check_figure_path(path: Path, owner: str, argument: str = "--plot") -> None:
-    """Refuse what cannot be drawn, before the work is done."""
+    """Raise if the figure could not be written; call it before the long work."""
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(
             f"{owner}: {argument} must end in {', '.join(SUFFIXES)}; got {brief(path.name)}. "
@@ -38,7 +38,7 @@ def check_figure_path(path: Path, owner: str, argument: str = "--plot") -> None:
 
 
 def new_figure(owner: str, size: tuple[float, float], *, shown: bool) -> Figure:
-    """Return a new figure; one that is shown belongs to pyplot, as notebooks need."""
+    """Return a new figure; if it is shown, one of pyplot, since notebooks need that."""
     module, maker = ("matplotlib.pyplot", "figure") if shown else ("matplotlib.figure", "Figure")
     make = getattr(import_extra(module, extra="report", owner=owner), maker)
     figure: Figure = make(figsize=size, layout="constrained")
@@ -49,13 +49,13 @@ def save_figure(figure: Figure, path: Path) -> None:
     """Write the figure in the format of the path's suffix."""
     kind = path.suffix.lower()[1:]
     with warnings.catch_warnings():
-        # Ids in scripts that the font lacks are drawn as boxes; the file is no worse for saying so.
+        # Characters missing from the font are drawn as boxes; no warning is needed.
         warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
         replace_whole(path, lambda temporary: figure.savefig(temporary, format=kind))
 
 
 def draw_inclusion(axes: Axes, designs: Mapping[str, Design]) -> None:
-    """Draw the chance to be in the cohort against the client's size, one curve per design.
+    """Plot the chance to be in the cohort against the client's size, one curve per design.
 
     Clients of size 0 are left out.
     """
@@ -63,7 +63,7 @@ def draw_inclusion(axes: Axes, designs: Mapping[str, Design]) -> None:
     for number, (name, design) in enumerate(designs.items()):
         sizes, chance = design.population.sizes, design.inclusion_probability()
         points = _thinned(sizes[sizes > 0].astype(np.float64), chance[sizes > 0])
-        # Larger markers first: designs that agree show as rings around each other.
+        # Larger markers first: curves that coincide show as rings around each other.
         axes.plot(
             *points.T,
             LINES[number % len(LINES)],
@@ -82,7 +82,7 @@ def draw_inclusion(axes: Axes, designs: Mapping[str, Design]) -> None:
 
 
 def _thinned(sizes: NDArray[np.float64], chance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return points (size, chance), one per size and per three digits of the chance."""
+    """Return distinct points (size, chance), with chances rounded to three digits."""
     # A chance of 0 stays 0.
     digits = 10 ** (2 - np.floor(np.log10(np.where(chance > 0, chance, 1.0))))
     return np.unique(np.column_stack([sizes, np.round(chance * digits) / digits]), axis=0)

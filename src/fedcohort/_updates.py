@@ -1,8 +1,8 @@
 """Updates in any structure: flat arrays, lists of arrays, mappings of arrays; numpy or torch.
 
-A :class:`Layout` says how the arrays of an update lie in one flat vector of floats. Integer arrays
-beside floating ones (counters, such as the batches that a normalisation layer has seen) are
-aggregated and rounded; they are not part of the vector.
+A :class:`Layout` describes where the arrays of an update are in one flat vector of floats. Integer
+arrays beside float ones are *counters*, such as the number of batches in a normalisation layer.
+They are not part of the vector: they are aggregated separately and rounded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedcohort.errors import AggregationError
 
 #: A numpy array or a torch tensor.
 Array = Any
-#: Of numbers that are remembered: the square of a sum of some thousands is finite.
+#: The bound on remembered numbers: the square of a sum of thousands of them is finite.
 LARGEST = 1e150
 
 
@@ -38,7 +38,7 @@ def zero_rows(zeros: Array, n: int) -> Array:
 
 
 def like(values: Array, array: Array) -> Array:
-    """Return a copy of the values in the kind, type and device of an array."""
+    """Return a copy of the values with the kind (numpy or torch), type and device of ``array``."""
     if isinstance(array, np.ndarray):
         return np.array(as_numpy(values), dtype=array.dtype)
     if isinstance(values, np.ndarray):
@@ -52,27 +52,27 @@ def double(array: Array) -> Array:
 
 
 def as_numpy(array: Array) -> NDArray[Any]:
-    """Return the array in numpy: itself, or a copy of a tensor."""
+    """Return a numpy array as it is, and a tensor as a numpy array."""
     return array if isinstance(array, np.ndarray) else array.cpu().numpy()
 
 
 def is_tensor(value: object) -> bool:
-    """Whether a value is a torch tensor; torch is not imported for it."""
+    """Return whether a value is a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def finite_rows(rows: Array) -> NDArray[np.bool_]:
-    """Say of every row whether all its entries are finite."""
+    """Return whether all entries are finite, for every row."""
     if isinstance(rows, np.ndarray):
         return np.asarray(np.isfinite(rows).all(axis=1))
     return np.asarray(as_numpy(rows.isfinite().all(dim=1)), dtype=bool)
 
 
 def usable_rows(rows: Array) -> NDArray[np.bool_]:
-    """Say of every row whether it can be remembered: differences and squares are finite too."""
+    """Return whether each row can be remembered: differences and squares are finite too."""
     good = finite_rows(rows)
-    if str(rows.dtype).endswith("float64"):  # squares of shorter floats always fit float64
+    if str(rows.dtype).endswith("float64"):  # squares of shorter floats always fit into float64
         good &= np.asarray(as_numpy((abs(rows) < LARGEST).all(1)), dtype=bool)
     return good
 
@@ -85,7 +85,7 @@ def row_norms(rows: Array) -> NDArray[np.float64]:
 
 
 def joined(arrays: Sequence[Array], *, stacked: bool = False) -> Array:
-    """Join flat arrays end to end, or stack them as rows; in the kind of the first."""
+    """Concatenate flat arrays, or stack them as rows; the result has the kind of the first."""
     first = arrays[0]
     if len(arrays) == 1:
         return first[None] if stacked else first
@@ -97,7 +97,7 @@ def joined(arrays: Sequence[Array], *, stacked: bool = False) -> Array:
 
 
 def same_place(first: Array, second: Array) -> bool:
-    """Whether two arrays are of one kind and, as tensors, on one device."""
+    """Return whether two arrays are both numpy, or both tensors on the same device."""
     if isinstance(first, np.ndarray) or isinstance(second, np.ndarray):
         return isinstance(first, np.ndarray) and isinstance(second, np.ndarray)
     return bool(first.device == second.device)
@@ -110,20 +110,20 @@ Update = Any
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """How the arrays of an update lie in one flat vector.
+    """The places of an update's arrays in one flat vector.
 
     Attributes
     ----------
     owner
-        Whom errors name.
+        The caller's name, for errors.
     keys
-        The names of a mapping's arrays, the positions in a list; None for a single array.
+        The keys of a mapping, or the positions in a list; None for a single array.
     in_list
         Whether the update is a list.
     shapes
-        Of every array.
+        The shape of every array.
     places
-        Where each array lies in the vector; None for a counter.
+        The slice of each array in the vector; None for a counter.
     kinds
         An empty array of the kind, type and device of each array.
     """
@@ -137,16 +137,16 @@ class Layout:
 
     @classmethod
     def of(cls, owner: str, update: Update) -> Layout:
-        """Read the layout off an update or a model."""
+        """Return the layout of an update or a model."""
         is_map = isinstance(update, Mapping)
         in_list = isinstance(update, (list, tuple)) and any(map(_is_array, update))
         keys = tuple(update) if is_map else tuple(range(len(update))) if in_list else None
-        # One array at a time: a mapping may compute its arrays when they are read.
+        # One array at a time: a mapping may compute its arrays on access.
         leaves = (_leaf(owner, update, key) for key in (keys if keys is not None else (None,)))
         read = [(tuple(leaf.shape), _kind(leaf)) for leaf in leaves]
         shapes, own = tuple(shape for shape, _ in read), [kind for _, kind in read]
         whole = [_is_whole(kind) for kind in own]
-        # An update of integers alone is an update.
+        # If all arrays are integers, none is a counter.
         counters = [each and not all(whole) for each in whole]
         sizes = [math.prod(shape) for shape in shapes]
         ends = np.cumsum([0 if c else size for c, size in zip(counters, sizes, strict=True)])
@@ -168,19 +168,19 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """How many numbers the flat vector has."""
+        """The length of the flat vector."""
         return max((place.stop for place in self.places if place is not None), default=0)
 
     def matches(self, other: Layout) -> bool:
-        """Whether updates of both layouts can be added; names may come in another order."""
+        """Return whether updates of both layouts can be added; the order of names may differ."""
         same_kind = (self.keys is None, self.in_list) == (other.keys is None, other.in_list)
         return same_kind and self._named_shapes() == other._named_shapes()
 
     def fits(self, model: Layout) -> bool:
-        """Whether a model of that layout can be moved by updates of this one.
+        """Return whether updates of this layout can be added to a model of that layout.
 
-        Arrays go by name or number where both have them, else all numbers by their order. Updates
-        may leave out counters.
+        Arrays are matched by name or position if both have them, else by their order in the flat
+        vector. Updates may leave out counters.
         """
         if self.in_list != model.in_list or None in (self.keys, model.keys):
             return self.size == model.size
@@ -195,7 +195,7 @@ class Layout:
         return dict(zip(keys, each, strict=True))
 
     def leaves(self, update: Update) -> Iterator[tuple[Array, slice | None]]:
-        """Yield the arrays of an update, each with its place."""
+        """Yield the arrays of an update, each with its slice of the vector."""
         keys = (None,) if self.keys is None else self.keys
         for key, place in zip(keys, self.places, strict=True):
             yield _leaf(self.owner, update, key), place
@@ -204,7 +204,7 @@ class Layout:
         """Return the update as one vector of floats; half precision becomes float32."""
         counted = [k for k, place in enumerate(self.places) if place is not None]
         if len(counted) > 1 and isinstance(self.kinds[counted[0]], np.ndarray):
-            # Filled array by array: the parts and the whole would be two updates.
+            # Fill array by array: a concatenation would need memory for two updates.
             types = {np.result_type(self.kinds[k].dtype, np.float32) for k in counted}
             vector = np.empty(self.size, dtype=np.result_type(*types))
             for leaf, place in self.leaves(update):
@@ -218,7 +218,7 @@ class Layout:
         return [leaf for leaf, place in self.leaves(update) if place is None]
 
     def structured(self, make: Callable[[int, slice | None], Array]) -> Update:
-        """Make an update of this layout; ``make`` gives each array, by number and place."""
+        """Make an update of this layout; ``make(number, place)`` returns each array."""
         made = [
             _typed(make(number, place), kind).reshape(shape)
             for number, (place, kind, shape) in enumerate(
@@ -230,7 +230,7 @@ class Layout:
         return made if self.in_list else dict(zip(self.keys, made, strict=True))
 
     def unflat(self, vector: Array, counters: Sequence[Array] = ()) -> Update:
-        """Return the update with this flat vector and these counters, 0 where none are given."""
+        """Return the update with this flat vector and these counters; missing counters are 0."""
         left = iter(counters)
 
         def make(number: int, place: slice | None) -> Array:
@@ -249,7 +249,7 @@ class Rows:
     Attributes
     ----------
     layout
-        Of every update.
+        The layout of every update.
     flat
         Shape (clients, layout.size).
     counters
@@ -262,7 +262,7 @@ class Rows:
 
     @classmethod
     def of(cls, owner: str, updates: Any, n: int) -> Rows:
-        """Take n updates: rows of one array, or a sequence of updates of one layout."""
+        """Make rows from n updates: one array, or a sequence of updates of one layout."""
         if isinstance(updates, Rows):
             return updates
         if is_tensor(updates) or isinstance(updates, np.ndarray):
@@ -306,7 +306,7 @@ class Rows:
 
     def counted(self, weights: NDArray[np.float64]) -> list[Array]:
         """Return the weighted sums of the counters, flat."""
-        # Flat: numpy would turn a product of arrays without a dimension into a plain number.
+        # Flatten: numpy would turn a product of 0-dimensional arrays into a scalar.
         return [
             sum(w * double(each).reshape(-1) for w, each in zip(weights.tolist(), own, strict=True))
             for own in zip(*self.counters, strict=True)
@@ -316,7 +316,7 @@ class Rows:
 def stretched(
     owner: str, update: Update, total: float, around: tuple[Array, Array] | None
 ) -> Update:
-    """Return total * (update - h) + H, where ``around`` is (h, H); counters have neither."""
+    """Return total * (update - h) + H, with ``around`` = (h, H); counters are only scaled."""
     layout = Layout.of(owner, update)
     leaves = list(layout.leaves(update))
 
@@ -343,12 +343,12 @@ def _told(update: Update) -> str:
 
 
 def _is_array(part: object) -> bool:
-    """Whether a part of a list is an array of its own, or what is to be one."""
+    """Return whether a part of a list is an array or a nested list."""
     return isinstance(part, (list, tuple)) or np.ndim(part) > 0  # type: ignore[arg-type]
 
 
 def _leaf(owner: str, update: Update, key: Hashable | None) -> Array:
-    """Return one array of an update; refuse anything but real numbers."""
+    """Return one array of an update; raise unless it has real numbers."""
     value = update if key is None else update[key]
     if is_tensor(value) and not value.is_complex():
         return value.detach()
@@ -376,7 +376,7 @@ def _is_whole(leaf: Array) -> bool:
 
 
 def floats(leaf: Array) -> Array:
-    """Return a flat vector in float32 or float64."""
+    """Return the array as a flat vector in float32 or float64."""
     flat = leaf.reshape(-1)
     if isinstance(flat, np.ndarray):
         wide = np.float64 if _is_whole(flat) else np.result_type(flat.dtype, np.float32)
@@ -387,8 +387,8 @@ def floats(leaf: Array) -> Array:
 
 
 def _typed(values: Array, kind: Array) -> Array:
-    """Return values in the kind and type of an array, whole numbers rounded."""
+    """Return values with the kind and type of an array; round them if it has integers."""
     if _is_whole(kind) and not _is_whole(values):
         values = np.rint(values) if isinstance(values, np.ndarray) else values.round()
-    with np.errstate(over="ignore"):  # what the type cannot hold becomes infinite
+    with np.errstate(over="ignore"):  # an overflow becomes infinite
         return like(values, kind)

@@ -1,4 +1,4 @@
-"""What each design would do for these clients, side by side."""
+"""Compare designs on given clients, side by side."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from fedcohort.streams import checked_seed
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: A recipe, or its name as the command line takes it: ``"size:whole_rows_first"``.
+#: A recipe, or its name as on the command line: ``"size:whole_rows_first"``.
 Asked = Recipe | str
-#: Wraps what is gone through, to show progress.
+#: Wraps a list to show progress, like ``tqdm``.
 Progress = Callable[[list[str]], Iterable[str]]
 
-#: Compared by default: the designs that need nothing but sizes ...
+#: Compared by default: designs that need only sizes.
 EVERYONE = (
     "uniform",
     "uniform:unbiased",
@@ -52,12 +52,12 @@ EVERYONE = (
     "size",
     "size:whole_rows_first",
 )
-#: ... those that need groups, where there are any ...
+#: Compared by default if there are groups.
 GROUPED = ("stratified", "target")
-#: ... and those that learn, where there are updates.
+#: Compared by default if there are updates: designs that learn.
 LEARNERS = ("similarity", "tournament", "auto")
-#: Compared as well where its V is measured within seconds: up to this many draws, and this many
-#: numbers in the updates of a cohort.
+#: Compared by default only if estimating its V takes seconds: up to this many draws, and this many
+#: numbers in a cohort's updates.
 BALANCED = "balanced"
 EASY_COHORT, EASY_NUMBERS = 50, 10**5
 
@@ -68,26 +68,26 @@ ROUNDING = 1e-9
 @final
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Comparison:
-    """What :func:`compare` found; its ``repr`` is the table.
+    """The result of :func:`compare`; its ``repr`` is the table.
 
     Attributes
     ----------
     population
         The clients, in the order of ids: numbers by value, then names.
     cohort_size, seed
-        As they were given; a random seed is kept here.
+        The arguments; if the seed was None, the random one that was used.
     dimension
-        Numbers in an update; None without updates.
+        The number of entries of an update; None without updates.
     rows
-        What was found of each design, by its label: ``label``, ``recipe``, ``design``,
+        The results of each design, by its label: ``label``, ``recipe``, ``design``,
         ``unbiased``, ``bias``, ``weight_variance``, ``weight_variance_ratio`` (divided by
         multinomial's), ``smallest_inclusion``, ``mean_inclusion``, ``expected_distinct``,
         ``max_count``, ``weights_exact`` (False: these are estimates), ``build_seconds`` and
         ``draw_seconds``; with updates also ``aggregate_variance`` (V),
-        ``aggregate_variance_ratio``, ``aggregate_variance_exact`` and, where it is not exact but
-        estimated, ``aggregate_variance_standard_error``.
+        ``aggregate_variance_ratio``, ``aggregate_variance_exact`` and
+        ``aggregate_variance_standard_error`` (0 if V is exact).
     left_out
-        Why a design is missing that was not asked for by name, by its name.
+        The default designs that are missing: the reason, by name.
     """
 
     population: Population
@@ -99,7 +99,7 @@ class Comparison:
 
     @property
     def answer(self) -> str:
-        """Name the unbiased design that varies least, and how far it lies below multinomial."""
+        """A sentence that names the unbiased design with the smallest variance."""
         what = "weight variance" if self.dimension is None else "V"
         unbiased = [row for row in self.rows.values() if row.unbiased]
         if not unbiased:
@@ -120,21 +120,21 @@ class Comparison:
 
     @property
     def notes(self) -> list[str]:
-        """A sentence for every design whose numbers are those of one round only."""
+        """A sentence for every design whose numbers are valid for one round only."""
         found = (note_on(label, row.design) for label, row in self.rows.items())
         return [note for note in found if note is not None]
 
     def to_frame(self) -> Any:
         """Return a row per design as a pandas DataFrame; without pandas, a dict of arrays.
 
-        Where there is no number, it is NaN.
+        Missing numbers are NaN.
         """
         lines = [row.values() for row in self.rows.values()]
         columns = {name: np.array([_number(line[name]) for line in lines]) for name in lines[0]}
         return frame_of(columns)
 
     def plot(self, path: str | Path | None = None, ax: Axes | None = None) -> Axes:
-        """Draw each client's chance to be in the cohort against its size; return the axes.
+        """Plot each client's chance to be in the cohort against its size; return the axes.
 
         Needs the extra ``report``.
 
@@ -151,7 +151,7 @@ class Comparison:
         axes = new_figure(owner, SIZE, shown=path is None).add_subplot() if ax is None else ax
         draw_inclusion(axes, {label: row.design for label, row in self.rows.items()})
         if path is not None:
-            save_figure(axes.figure.figure, Path(path))  # of a subfigure, the whole one
+            save_figure(axes.figure.figure, Path(path))  # the whole figure, if ax is in a subfigure
         return axes
 
     def __repr__(self) -> str:
@@ -188,39 +188,39 @@ def compare(
     seed: int | np.random.Generator | None = 0,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compare designs on the clients' sizes, and on their updates where these are known.
+    """Compare designs on the clients' sizes, and on their updates if given.
 
     Parameters
     ----------
     sizes
         A list or an array (ids 0 ... n - 1), sizes by id, or a :class:`Population`.
     cohort_size
-        Draws in a round.
+        The number of draws in a round.
     designs
         Recipes, or their names as on the command line (``"size:whole_rows_first"``,
-        ``"size,multinomial"``); a mapping gives them labels. A recipe keeps its own cohort size. By
-        default all that need only sizes, with ``groups`` those that draw by group, and with
-        ``updates`` those that learn.
+        ``"size,multinomial"``); a mapping gives them labels. A recipe keeps its own cohort size.
+        The default is all designs that need only sizes, with ``groups`` also those that draw by
+        group, and with ``updates`` also those that learn.
     updates
         The clients' last updates: shape (n_clients, dimension) in the order of ``sizes``, or by
-        id, zeros for a client that has sent none. Adds V, the variance of the aggregate.
+        id. Use zeros for a client that has sent none. Adds V, the variance of the aggregate.
     groups
         Labels in the order of ``sizes``, or by id.
     seed
-        Of ties and draws: an integer, a generator that is asked for one, or None for a random one.
-        Each design is the one that ``Selector(recipe, sizes, seed=seed)`` has in round 0.
+        The seed of ties and draws: an integer, a generator that is asked for one, or None for a
+        random one. ``Selector(recipe, sizes, seed=seed)`` has the same designs in round 0.
     progress
         Wraps the list of labels while the designs are built, as ``tqdm`` does.
 
     Returns
     -------
     Comparison
-        Print it for the table; ``answer`` says which design varies least.
+        Print it for the table; ``answer`` names the design with the smallest variance.
 
     Raises
     ------
     FedcohortError
-        Where an argument cannot be used, or a design that was asked for cannot be built.
+        If an argument is invalid, or a design in ``designs`` cannot be built.
 
     Examples
     --------
@@ -267,7 +267,7 @@ def _defaults(task: Task, left_out: dict[str, str]) -> dict[str, Asked]:
 def _labelled(
     designs: Asked | Iterable[Asked] | Mapping[str, Asked], cohort_size: int
 ) -> dict[str, Asked]:
-    """Return what was asked for by label; refuse what is no design, and one label for two."""
+    """Return the designs by label; raise if one is invalid or a label comes twice."""
     labelled: dict[str, Asked] = {}
     for label, asked in _pairs(designs, cohort_size):
         if not isinstance(asked, (Recipe, str)):
@@ -313,13 +313,13 @@ def _recipe(asked: Asked, cohort_size: int) -> Recipe:
 
 
 def _label(recipe: Recipe, cohort_size: int) -> str:
-    """Write the recipe, and its cohort size where it is another."""
+    """Return the recipe's text, with its cohort size if that differs."""
     is_same = recipe.cohort_size == cohort_size
     return text_of(recipe) if is_same else f"{text_of(recipe)} (m={recipe.cohort_size})"
 
 
 def _population(sizes: Clients, groups: Groups | None) -> Population:
-    """Return the clients in the order that they were given in."""
+    """Return the clients in the given order."""
     if isinstance(sizes, Mapping):
         population = Population(list(sizes.values()), ids=list(sizes))
     else:
@@ -340,7 +340,7 @@ def _population(sizes: Clients, groups: Groups | None) -> Population:
 
 
 def _rows(updates: ArrayLike | Mapping[Any, Any], population: Population) -> NDArray[np.floating]:
-    """Return the updates in the order of the population, a row each."""
+    """Return the updates in the order of the population, one row per client."""
     if not isinstance(updates, Mapping):
         return checked_updates("compare", updates, population.n_clients)
     _check_known("updates", updates, population)
@@ -361,7 +361,7 @@ def _rows(updates: ArrayLike | Mapping[Any, Any], population: Population) -> NDA
 
 
 def _moved(rows: NDArray[np.floating], places: NDArray[np.int64]) -> NDArray[np.floating]:
-    """Return the rows at these places; without a copy where all stay."""
+    """Return the rows at these places; the same array if the order does not change."""
     return rows if np.array_equal(places, np.arange(len(places))) else rows[places]
 
 
@@ -376,7 +376,7 @@ def _check_known(name: str, given: Mapping[Any, Any], population: Population) ->
 
 
 def _reason(error: DesignError) -> str:
-    """Return what an error says, without its owner: the design's name stands before it."""
+    """Return an error's message without its owner: the output already names the design."""
     owner, _, reason = str(error).partition(": ")
     return reason if owner.isidentifier() else str(error)
 

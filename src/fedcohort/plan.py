@@ -1,4 +1,4 @@
-"""The m distributions that a row design draws from, and how units are laid into them."""
+"""Plans: the m distributions that a row design draws from, and functions that fill them."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class Overlaps(NamedTuple):
 
 
 def overlaps(piece_lengths: Integers, cut_lengths: Integers) -> Overlaps:
-    """Lay the pieces side by side on a line, cut the line, and see what fell into which cut.
+    """Return the overlaps of two divisions of one line: into pieces, and into cuts.
 
-    Both lists divide the same line: their sums are equal. At most
-    ``len(piece_lengths) + len(cut_lengths) - 1`` overlaps come out, in the line's order.
+    Both lists must have the same sum. There are at most
+    ``len(piece_lengths) + len(cut_lengths) - 1`` overlaps, in the line's order.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def overlaps(piece_lengths: Integers, cut_lengths: Integers) -> Overlaps:
     [10, 5, 5, 7, 3]
     """
     piece_ends, cut_ends = np.cumsum(piece_lengths), np.cumsum(cut_lengths)
-    # Two sorted runs: a stable sort merges them, several times faster than numpy.unique.
+    # A stable sort merges two sorted runs several times faster than numpy.unique.
     ends = np.sort(np.concatenate([piece_ends, cut_ends]), kind="stable")
     lengths = np.diff(ends, prepend=0)
     some = lengths > 0
@@ -72,7 +72,7 @@ def overlaps(piece_lengths: Integers, cut_lengths: Integers) -> Overlaps:
 
 
 def whole_rows(units: Integers, capacity: int) -> tuple[Entries, Integers]:
-    """Give every client the rows that it fills alone; return them and what each client has left."""
+    """Return the rows that clients fill alone, and the units that each client has left."""
     full, rest = np.divmod(units, capacity)
     clients = np.repeat(np.arange(len(units)), full)
     alone = np.full(len(clients), capacity, dtype=np.int64)
@@ -80,22 +80,22 @@ def whole_rows(units: Integers, capacity: int) -> tuple[Entries, Integers]:
 
 
 def descending(values: Integers, rng: np.random.Generator) -> Integers:
-    """Order positions by decreasing value, equals at random."""
+    """Return positions by decreasing value; ties are random."""
     order = rng.permutation(len(values))
     return order[np.argsort(-values[order], kind="stable")]
 
 
 def fill_rows(clients: Integers, units: Integers, ranks: Integers, *, capacity: int) -> Entries:
-    """Place groups by capacity: the filling of Algorithm 2 (lines 5-19), settled.
+    """Place groups by capacity: the filling of Algorithm 2 (lines 5-19).
 
-    The groups of rank 0 ... m - 1 open the m rows; the others' clients fill the rows' remaining
-    room, first row first, in the order in which they stand. A client that does not fit goes on
-    into as many following rows as it needs.
+    The groups of rank 0 ... m - 1 open the m rows. The clients of the other groups fill the
+    remaining room in their order, first row first. A client that does not fit continues in the
+    next rows.
 
     Parameters
     ----------
     clients, units
-        What is to be placed, in the order of placing; the units sum to m * capacity.
+        The clients in the order of placing, and their units, which sum to m * capacity.
     ranks
         The rank of each client's group; no group has more than ``capacity`` units.
     capacity
@@ -122,9 +122,9 @@ def fill_groups(
     capacity: int,
     rng: np.random.Generator,
 ) -> Entries:
-    """Rank the groups by decreasing mass and fill the rows; equals and leftovers at random.
+    """Rank the groups by decreasing mass and fill the rows; ties and filling order are random.
 
-    ``groups`` holds a group number, from 0, for each of ``clients``.
+    ``groups`` has a group number, from 0, for each of ``clients``.
     """
     masses = np.zeros(int(groups.max(initial=-1)) + 1, dtype=np.int64)
     np.add.at(masses, groups, units)
@@ -143,14 +143,14 @@ class Plan:
 
     .. math:: \sum_i r'_{k,i} = M, \qquad \sum_k r'_{k,i} = m\, n_i ,
 
-    which is checked when a plan is made: a plan that exists is unbiased.
+    This is checked when a plan is made. Every plan is therefore unbiased.
 
     Parameters
     ----------
     units
         Integers, scipy.sparse, shape (cohort_size, n_clients).
     population
-        Whose clients the columns are.
+        The clients of the columns.
 
     Examples
     --------
@@ -171,12 +171,12 @@ class Plan:
             )
         self._total = population.total
         self._units = _checked_units(units, population)
-        # Every row holds M units: in one running sum row k covers k M ... (k + 1) M.
+        # Every row has M units: in one cumulative sum, row k covers k M ... (k + 1) M.
         self._ends = np.cumsum(self._units.data)
 
     @classmethod
     def of_entries(cls, entries: Entries, population: Population) -> Plan:
-        """Collect entries into the matrix."""
+        """Make a plan from entries."""
         shape = (entries.n_rows, population.n_clients)
         where = (entries.rows, entries.clients)
         return cls(csr_array((entries.units, where), shape=shape), population)
@@ -193,7 +193,7 @@ class Plan:
 
     @property
     def cohort_size(self) -> int:
-        """How many distributions there are, m."""
+        """The number of distributions, m."""
         return int(self._units.shape[0])
 
     @property
@@ -212,7 +212,7 @@ class Plan:
         return html_table(repr(self), header, rows, n_rows=self.cohort_size)
 
     def _described(self, row: int, most: int = 5) -> tuple[int, int, str]:
-        """Return a row's number, how many clients it holds, and the largest of them."""
+        """Return a row's number, its number of clients, and a text of the largest ones."""
         held = slice(self._units.indptr[row], self._units.indptr[row + 1])
         clients, units = self._units.indices[held], self._units.data[held]
         order = np.argsort(-units, kind="stable")[:most]
@@ -221,7 +221,7 @@ class Plan:
         return row, len(units), ", ".join(texts + left)
 
     def main_rows(self) -> NDArray[np.int64]:
-        """Return the row that holds most of each client, the first of equals; -1 for none.
+        """Return the row with most units of each client; the first wins ties, -1 if there is none.
 
         Examples
         --------
@@ -232,7 +232,7 @@ class Plan:
         entries = self._units.tocoo()
         order = np.lexsort((-entries.row, entries.data))
         found = np.full(entries.shape[1], -1)
-        found[entries.col[order]] = entries.row[order]  # the last one stays
+        found[entries.col[order]] = entries.row[order]  # the last assignment wins
         return found
 
     def draw_clients(self, rounds: int, rng: Rng = None) -> NDArray[np.int64]:
@@ -246,7 +246,7 @@ class Plan:
 
 
 def _checked_units(units: csr_array, population: Population) -> csr_array:
-    """Sort and freeze the matrix, and hold it to Proposition 1."""
+    """Validate Proposition 1; return a sorted, read-only copy of the matrix."""
     kind = getattr(units, "dtype", None)
     if kind is None or kind.kind not in "iu" or len(units.shape) != 2:
         came = f"{kind or type(units).__name__} of shape {getattr(units, 'shape', ())}"

@@ -1,4 +1,4 @@
-"""Generated federations: sizes and updates whose structure is known, for tests and benchmarks."""
+"""Synthetic sizes and updates with a known structure, for tests and benchmarks."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ def clustered_updates(
     n_clusters: int = 10,
     noise: float = 0.5,
 ) -> NDArray[np.float32]:
-    """Return updates around random unit centres, one per client; ``noise`` is its length.
+    """Return one update per client: a random cluster's unit centre plus noise of length ``noise``.
 
     Examples
     --------

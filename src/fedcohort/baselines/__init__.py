@@ -1,1 +1,1 @@
-"""What others do to choose clients: biased, or asking for more; the same contract."""
+"""Published ways to choose clients that are biased or need more communication."""

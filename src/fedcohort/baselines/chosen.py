@@ -1,4 +1,4 @@
-"""Designs with one fixed cohort once built, and the candidates that are asked first."""
+"""Designs whose cohort is fixed when they are built, and helpers that choose candidates."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +11,13 @@ from fedcohort.streams import draw_subsets
 
 
 class ChosenDesign(Design):
-    r"""Draw the same clients every time; only the choice of these clients may be random.
+    r"""Draw the same clients every time; only the choice when building may be random.
 
     The weights do not vary. The bias is :math:`w - p`, and V is
-    :math:`\|\sum_i (w_i - p_i) \Delta_i\|^2`. A recipe chooses anew in every round:
+    :math:`\|\sum_i (w_i - p_i) \Delta_i\|^2`. A recipe chooses again in every round;
     :func:`~fedcohort.diagnostics.estimated_bias` measures its bias over many rounds.
 
-    A final class calls ``_choose`` at the end of its ``__init__``. If nobody is chosen, the cohort
+    A subclass calls ``_choose`` at the end of its ``__init__``. If nobody is chosen, the cohort
     is empty and the model stays as it is.
     """
 
@@ -44,7 +44,7 @@ class ChosenDesign(Design):
         return self.max_count().astype(np.float64)
 
     def weight_per_draw(self) -> NDArray[np.float64]:
-        """Return what each client weighs; 0 for those not chosen."""
+        """Return the weight of each client; 0 for those not chosen."""
         return self._weights
 
     def weight_variance(self) -> NDArray[np.float64]:
@@ -70,7 +70,7 @@ class ChosenDesign(Design):
         return np.broadcast_to(self.chosen, (rounds, len(self.chosen)))
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
-        """Return the aggregate's mean squared distance from its own mean."""
+        """Return 0: the cohort does not vary."""
         return 0.0
 
     def weigh(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
@@ -86,7 +86,7 @@ def smallest(
     number: int,
     rng: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """Return up to ``number`` of the clients, by ascending value, equals at random; NaN is none.
+    """Return the ``number`` clients with the smallest values; ties are random, NaN is left out.
 
     Examples
     --------
@@ -98,7 +98,7 @@ def smallest(
     return known[np.argsort(values[known], kind="stable")][:number]
 
 
-#: Candidates for each member of the cohort, where nothing else is said.
+#: The default number of candidates per draw.
 CANDIDATES_A_DRAW = 3
 
 
@@ -113,7 +113,7 @@ def check_candidates(owner: str, candidates: int, cohort_size: int) -> None:
 
 
 def n_candidates(candidates: int, cohort_size: int, population: Population) -> int:
-    """Return how many clients are asked: at least the cohort's size, at most all with samples."""
+    """Return how many clients to ask: the wanted number, at most all clients with samples."""
     wanted = candidates or CANDIDATES_A_DRAW * cohort_size
     return min(wanted, int(np.count_nonzero(population.sizes)))
 
@@ -130,8 +130,8 @@ def candidates_by_importance(
     population: Population, number: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """Draw distinct clients one after the other, each by importance among those left; sorted."""
-    # The first of independent exponential clocks of rates p is a draw by p, and so is the next
-    # among those left.
+    # The first of independent exponential clocks with rates p is a draw by p. The next one is a
+    # draw by p among the others.
     drawable = np.flatnonzero(population.sizes)
     rings = rng.exponential(size=len(drawable)) / population.importance[drawable]
     return np.sort(drawable[np.argsort(rings)[:number]])

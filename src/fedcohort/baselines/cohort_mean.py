@@ -1,4 +1,4 @@
-"""The mean over a cohort: uniform draws, weighted by shares of the drawn samples."""
+"""Cohort mean: uniform draws, weighted by their shares of the cohort's samples."""
 
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -18,12 +18,12 @@ class CohortMeanDesign(ChosenDesign):
 
     .. math:: w_i = \frac{n_i}{\sum_{j \in S} n_j} ,
 
-    so that weights always sum to 1. This is what FedAvg does in Flower and in most frameworks,
-    where the server does not know the sizes of clients that it did not ask.
+    and the weights always sum to 1. FedAvg does this in Flower and in most frameworks, where the
+    server does not know the sizes of clients that it did not ask.
 
     Biased, unless all sizes are equal: a large client raises the sum that its size is divided by.
     On average it weighs less than its importance (with one draw all weigh :math:`1/n`). The bias
-    shrinks as m grows and is 0 for m = n. A built design is one cohort:
+    shrinks as m grows and is 0 for m = n. A built design is a single cohort;
     :func:`~fedcohort.diagnostics.estimated_bias` measures the bias over many.
 
     Needs the sizes of drawn clients only. Building takes O(n).

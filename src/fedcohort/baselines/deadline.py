@@ -1,4 +1,4 @@
-"""A deadline: ask some clients how long they would take, and take as many as are in time."""
+"""Deadline: ask candidates how long they would take, and choose those that meet the deadline."""
 
 import math
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ from fedcohort.population import Population
 
 @final
 class DeadlineDesign(ChosenDesign):
-    """Average the candidates that end within ``deadline`` seconds, the fastest ``cohort_size``.
+    """Average the fastest ``cohort_size`` candidates that finish within ``deadline`` seconds.
 
     FedCS asks random candidates for their resources. One by one it adds the client that delays the
-    round least to the cohort, while the round stays within the deadline. Here a client's duration
-    is one number that does not depend on who else takes part: the greedy choice is the fastest
-    first. FedCS also schedules one shared radio channel, where uploads follow each other and a
-    client trains while others upload; this design does not. FedCS takes everyone who fits; here m
-    is the most, and without a deadline the m fastest candidates are taken.
+    round least, while the round stays within the deadline. Here a client's duration does not
+    depend on the other clients, so the greedy choice is the fastest first. FedCS also schedules
+    one shared radio channel, where a client trains while others upload; this design does not.
+    FedCS takes every client that fits; here m is the maximum. Without a deadline the m fastest
+    candidates are taken.
 
     Biased toward fast clients, but only candidates compete: a slow client is drawn when the other
     candidates are slower. Clients are averaged with equal weight. If fewer than m are in time,
@@ -83,7 +83,7 @@ class DeadlineDesign(ChosenDesign):
 
 
 def _checked_deadline(owner: str, deadline: object) -> float:
-    """Validate a positive number of seconds; infinity is none."""
+    """Validate a positive number of seconds; infinity means no deadline."""
     is_number = isinstance(deadline, Real) and not isinstance(deadline, bool)
     if not is_number or not deadline > 0:  # type: ignore[operator]
         raise DesignError(

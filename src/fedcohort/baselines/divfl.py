@@ -1,4 +1,4 @@
-"""DivFL: the clients whose updates stand best for all, by greedy facility location."""
+"""DivFL: the clients that represent all updates best, by greedy facility location."""
 
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -21,23 +21,22 @@ LARGEST_MATRIX = 20_000
 
 @final
 class DivFLDesign(ChosenDesign):
-    r"""Choose clients one by one so that every client has one like it in the cohort.
+    r"""Choose clients one by one so that every client has a similar one in the cohort.
 
-    With every client *k* standing behind the chosen client nearest to it, the error of the
-    aggregate is at most the mean distance
+    Every client *k* is represented by the chosen client nearest to it. The error of the aggregate
+    is then at most the mean distance
 
-    .. math:: G(S) = \sum_k p_k \min_{i \in S} \|\Delta_k - \Delta_i\| ,
+    .. math:: G(S) = \sum_k p_k \min_{i \in S} \|\Delta_k - \Delta_i\| .
 
-    and each step adds the client that lowers it most. A chosen client weighs the importance of all
-    that stand behind it. The distances are those of the last updates that the server knows. Equal
-    gains and equal distances are settled at random. Clients that were never seen are all zero:
-    they stand behind one another, at distance 0.
+    Each step adds the client that lowers it most. A chosen client weighs the importance of all
+    clients that it represents. Distances are those of the last known updates. Ties are broken at
+    random. Clients that were never seen have zero updates, at distance 0 from each other.
 
-    Biased: the cohort is certain, so that a client that is not chosen has weight 0. As published,
-    the distance is not squared and importances are equal; here they are those of the population.
+    Biased: the cohort is certain, and a client that is not chosen has weight 0. As published, the
+    distance is not squared. The paper's importances are equal; here they are the population's.
 
-    Needs the memory of updates. Keeps all distances, 8 n^2 bytes, for at most 20,000 clients; a
-    step looks only at clients whose gain may still be the largest, and takes O(n) for each.
+    Needs the memory of updates. Keeps all distances, 8 n^2 bytes, for at most 20,000 clients. A
+    step looks only at clients whose gain may still be the largest, O(n) for each.
 
     Parameters
     ----------
@@ -81,7 +80,7 @@ class DivFLDesign(ChosenDesign):
                 f"{population.n_clients}. Use TournamentDesign with a bisecting tree."
             )
         deltas = checked_updates(self.name, updates, population.n_clients)
-        # Permuted, so that the first of equals is any of them.
+        # Permuted: taking the first of equals then breaks ties at random.
         clients = rng.permutation(drawable_clients(self))
         distances = squareform(l2(deltas[clients]))
         sizes = population.sizes[clients]
@@ -95,12 +94,12 @@ class DivFLDesign(ChosenDesign):
 def _greedy(
     distances: NDArray[np.float64], importance: NDArray[np.float64], number: int
 ) -> NDArray[np.int64]:
-    """Return positions, each the one that lowers the mean distance most, the first of equals."""
-    # Nobody is chosen yet: as if someone farther than everyone stood for all.
+    """Return positions, each of which lowers the mean distance most; the first wins ties."""
+    # Before the first choice, start from a distance larger than all others.
     nearest = np.full(len(distances), distances.max(initial=0.0) + 1.0)
     gains = importance @ (nearest[:, None] - distances)
-    # A gain never grows as others are chosen: an old one is a bound, and the best that is up to
-    # date beats all others' bounds.
+    # Gains never grow, so an old gain is an upper bound. The first up-to-date gain in the queue
+    # is the largest.
     queue = [(-gain, position, 0) for position, gain in enumerate(gains.tolist())]
     heapify(queue)
     picked: list[int] = []
@@ -118,12 +117,12 @@ def _greedy(
 def _nearest(
     distances: NDArray[np.float64], picked: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Return which of the picked clients each client is nearest to, of equals any one.
+    """Return the number of the picked client nearest to each client; ties are random.
 
-    ``distances`` has shape (n_clients, picked). A picked client stands for itself.
+    ``distances`` has shape (n_clients, picked). A picked client represents itself.
     """
     equal = distances == distances.min(axis=1, keepdims=True)
-    # Positive numbers, so that the largest is one of the equals.
+    # Random numbers in (0, 1]: the largest product is always one of the nearest.
     which = np.argmax(equal * (1.0 - rng.random(distances.shape)), axis=1)
     which[picked] = np.arange(len(picked))
     return np.asarray(which, dtype=np.int64)

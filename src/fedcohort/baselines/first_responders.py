@@ -1,4 +1,4 @@
-"""First responders: the model goes to all clients, and the first to answer are averaged."""
+"""First responders: send the model to all clients, and average the first answers."""
 
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -18,9 +18,9 @@ class FirstRespondersDesign(ChosenDesign):
     """Send the model to all clients, and average the first ``cohort_size`` that answer.
 
     No cohort of m clients is complete sooner. Strongly biased toward fast clients: if durations
-    stay the same from round to round, slow clients never count, and all but m clients work in
-    vain. Clients are averaged with equal weight, whatever their size. Production systems ask
-    somewhat more clients than they need; that has a smaller bias of the same kind.
+    stay the same from round to round, slow clients never count. The work of all but m clients is
+    lost. Clients have equal weight, whatever their size. Production systems ask only a few more
+    clients than they need, which has a smaller bias of the same kind.
 
     A client with the duration NaN does not answer. If fewer than m clients answer, they are the
     cohort. If nobody answers, the cohort is empty and the model stays as it is.
@@ -32,7 +32,7 @@ class FirstRespondersDesign(ChosenDesign):
     population, cohort_size
         Whom to send the model to, and how many answers to wait for.
     durations
-        The seconds after which each client answers, shape (n_clients,); NaN where it does not.
+        The seconds after which each client answers, shape (n_clients,); NaN for no answer.
     rng
         Breaks ties.
 

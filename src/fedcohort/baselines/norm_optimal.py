@@ -1,4 +1,4 @@
-"""Norm-optimal sampling: independent coins, likelier for clients with large updates."""
+"""Norm-optimal sampling: independent coins that favour clients with large updates."""
 
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -13,11 +13,11 @@ from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.designs.signals import SignalName, checked_signal
 from fedcohort.population import Population
 
-#: Passes of the approximate iteration, at most.
+#: The largest number of passes of the approximate iteration.
 APPROXIMATE_PASSES = 4
 
 
-#: Norms of less than so much of the largest count as 0.
+#: Norms below this share of the largest norm count as 0.
 SMALLEST = 1e-290
 
 
@@ -25,7 +25,7 @@ SMALLEST = 1e-290
 class NormOptimalDesign(CoinDesign):
     r"""Toss a coin for every client, with the chances that make V smallest among all coins.
 
-    Every client trains, and tells the norm of its update; only the drawn ones send it. With
+    Every client trains and reports the norm of its update; only drawn clients send the update. With
     :math:`u_i = p_i \|\Delta_i\|` in ascending order, and *l* the largest number such that
     :math:`0 < m + l - n \le \sum_{j \le l} u_j / u_l`,
 
@@ -41,24 +41,24 @@ class NormOptimalDesign(CoinDesign):
     :class:`MultinomialDesign`.
 
     ``approximate=True`` finds the chances without a sort, from sums that secure aggregation can
-    give: :math:`q_i = \min(1, m u_i / \sum_j u_j)`, then, at most four times, all chances below 1
-    times :math:`C = (m - n + I) / P`, where I counts them and P is their sum, capped at 1; it ends
-    when C is 1 or less. The expected cohort size may then stay below m.
+    provide. It starts with :math:`q_i = \min(1, m u_i / \sum_j u_j)`. At most four times, it
+    multiplies all chances below 1 by :math:`C = (m - n + I) / P`, capped at 1, where I is their
+    number and P their sum. It stops when C is 1 or less. The expected cohort size may be below m.
 
     Unbiased. A client of norm 0 has nothing to send: its chance and its weight are 0, which
-    changes no aggregate of these updates. A client without a norm (NaN: it did not answer) is left
-    out in the same way, and that is a bias. In both cases ``unbiased`` is False and ``bias`` shows
-    whose weight is missing. Where nobody has a positive norm, the cohort is empty.
+    changes no aggregate of these updates. A client without a norm (NaN: it did not answer) is also
+    left out, and that is a bias. In both cases ``unbiased`` is False, and ``bias`` shows whose
+    weight is missing. If no norm is positive, the cohort is empty.
 
-    Needs the signal ``update_norm`` of all clients, so that all of them train in every round: it
+    Needs the signal ``update_norm`` of all clients. All of them train in every round: the design
     saves upload, not work.
 
     Parameters
     ----------
     population, cohort_size
-        Whom to draw from, and how many clients are expected.
+        Whom to draw from, and the expected number of clients.
     norms
-        The norm of every client's update, shape (n_clients,), NaN where there is none.
+        The norm of every client's update, shape (n_clients,); NaN if unknown.
     approximate
         Whether to use the iteration instead of the sort.
 
@@ -71,8 +71,8 @@ class NormOptimalDesign(CoinDesign):
 
     Notes
     -----
-    With the difference estimator a client of norm 0 would lose its term -w h as well, and the
-    estimate be biased: the two are refused together.
+    The difference estimator is refused: a client of norm 0 would also lose its term -w h, and the
+    estimate would be biased.
 
     Examples
     --------
@@ -101,11 +101,11 @@ class NormOptimalDesign(CoinDesign):
         given = {"update_norm": norms}
         self.norms = checked_signal(self.name, given, "update_norm", population.n_clients).copy()
         self.norms.setflags(write=False)
-        # Sizes instead of importances: the chances depend on ratios only. By the largest first,
-        # so that no product overflows or vanishes.
+        # Sizes can replace importances, since chances depend only on ratios. Scale by the largest
+        # norm first, so that no product overflows or underflows.
         known = np.nan_to_num(self.norms)
         relative = known / (known.max() or 1.0)
-        # Beside the largest these are nothing, and one over their chance would leave the floats.
+        # Treat tiny norms as 0: one over their chance would overflow.
         relative[relative < SMALLEST] = 0.0
         lengths = np.asarray(population.sizes * relative, dtype=np.float64)
         self.approximate = checked_flag(self.name, "approximate", approximate)
@@ -127,7 +127,7 @@ class NormOptimalDesign(CoinDesign):
         return 1.0 - self._chance
 
     def bias(self) -> NDArray[np.float64]:
-        """Return E[w] - p, shape (n_clients,): minus the importance of those without a chance."""
+        """Return E[w] - p, shape (n_clients,): -p where the chance is 0, else 0."""
         return np.where(self._chance > 0, 0.0, -self.population.importance)
 
     def _heads(self, rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.bool_]:
@@ -135,12 +135,12 @@ class NormOptimalDesign(CoinDesign):
 
 
 def _exact_chances(lengths: NDArray[np.float64], draws: int) -> NDArray[np.float64]:
-    """Return the optimal chances of clients with positive lengths, at least ``draws`` of them."""
+    """Return the optimal chances of at least ``draws`` clients, all with positive lengths."""
     order = np.argsort(-lengths, kind="stable")
     largest = lengths[order]
     left = np.cumsum(largest[::-1])[::-1]
-    # With the c largest at chance 1, the next is at most 1 if its share of the other draws is.
-    # This holds for c = draws - 1 at the latest.
+    # With the c largest at chance 1, find the first c where the next client's share of the other
+    # draws is at most 1. This holds for c = draws - 1 at the latest.
     certain = int(np.argmax((draws - np.arange(draws)) * largest[:draws] <= left[:draws]))
     chances = np.empty_like(lengths)
     chances[order] = np.minimum(1.0, (draws - certain) * largest / left[certain])
@@ -149,14 +149,14 @@ def _exact_chances(lengths: NDArray[np.float64], draws: int) -> NDArray[np.float
 
 
 def _approximate_chances(lengths: NDArray[np.float64], draws: int) -> NDArray[np.float64]:
-    """Return the chances that the iteration arrives at."""
+    """Return the chances that the approximate iteration finds."""
     chances = np.minimum(1.0, draws * lengths / lengths.sum())
     for _ in range(APPROXIMATE_PASSES):
         below = chances < 1
         if not below.any():
             break
         scale = (draws - np.count_nonzero(~below)) / chances[below].sum()
-        # Never below 1 but by rounding, which must not take a client's last chance.
+        # Only rounding can make it less than 1. Do not lower any chance then.
         if scale <= 1:
             break
         chances[below] = np.minimum(1.0, scale * chances[below])

@@ -1,4 +1,4 @@
-"""Oort: clients that were useful and fast when they were last drawn, and some that are new."""
+"""Oort: prefer clients that were useful and fast when last drawn, and add some new ones."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from fedcohort.population import Population
 class SystematicDraw:
     r"""Draw ``draws`` distinct clients, client *i* with chance :math:`q_i = \min(1, \lambda u_i)`.
 
-    The clients lie on a line in the order given, each as long as its chance, together
-    as long as there are draws; a comb whose teeth are 1 apart falls on it at a random place and
-    picks one client with every tooth. In integers: the chances are exact. A comb has at most as
-    many different outcomes as there are clients, so that all moments are exact as well.
+    Systematic sampling. Each client covers a part of a line as long as its chance, in the order
+    given; the line is as long as the number of draws. A comb with teeth 1 apart is placed on it
+    at random, and every tooth picks a client. The chances are exact, since all numbers are
+    integers. There are at most as many outcomes as clients, and so the moments are exact too.
 
     Parameters
     ----------
     clients
-        In the order of the line; random, if pairs are to be treated alike.
+        The clients in the order of the line. Pass a random order to treat all pairs alike.
     masses
         The integers u, one for each client; at least ``draws`` of them positive, and
         draws * sum(masses) below 2^63.
     draws
-        How many clients are drawn, 0 or more.
+        The number of drawn clients, 0 or more.
 
     Attributes
     ----------
     lengths
-        What each client covers of the line, in integers: its chance times the step.
+        The length of each client on the line, in integers: its chance times the step.
     step
-        How far the comb's teeth are apart: it falls on one of so many places.
+        The distance of the comb's teeth, and the number of places where the comb can start.
 
     Examples
     --------
@@ -59,7 +59,7 @@ class SystematicDraw:
         else:
             self.lengths, self.step = capped_coins(masses, draws)
         self._ends = np.cumsum(self.lengths)
-        # Between two of these places the comb picks the same clients.
+        # All places between two of these give the same clients.
         self._places = np.unique(np.concatenate([[0], self._ends % self.step]))
 
     @property
@@ -74,7 +74,7 @@ class SystematicDraw:
 
     @property
     def outcomes(self) -> csr_array:
-        """The counts of every outcome, shape (outcomes, clients); draws of them are 1."""
+        """The counts of every outcome, shape (outcomes, clients); each row has ``draws`` ones."""
         picked = self._picks(self._places)
         starts = self.draws * np.arange(len(picked) + 1)
         ones = np.ones(picked.size, dtype=np.int64)
@@ -87,7 +87,7 @@ class SystematicDraw:
         return np.diff(self._places, append=self.step) / self.step
 
     def drawn_at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the clients that the comb picks at places below ``step``; (places, draws)."""
+        """Return the clients picked at these places below ``step``, shape (places, draws)."""
         return self.clients[self._picks(places)]
 
     def covariance(self) -> NDArray[np.float64]:
@@ -98,19 +98,19 @@ class SystematicDraw:
         return together
 
     def total_spread(self, updates: NDArray[np.floating]) -> float:
-        """Return the variance of the drawn clients' summed updates, one row a client of all."""
+        """Return the variance of the sum of the drawn updates; ``updates`` has all clients."""
         own = updates[self.clients].astype(np.float64)
         return spread(self.probabilities, self.outcomes @ own)
 
     def _picks(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what the comb picks at these places, as positions on the line."""
+        """Return the positions on the line that the comb picks at these places."""
         teeth = places[:, None] + self.step * np.arange(self.draws)
         return np.searchsorted(self._ends, teeth, side="right")
 
 
-#: The largest utility is so many units: what a lottery in integers draws by.
+#: Utilities become integers for an exact lottery; the largest becomes this one.
 UTILITY_UNITS = 2**24
-#: With a larger exponent every slower client has the utility 0.
+#: With a larger exponent every slower client would have utility 0.
 LARGEST_PENALTY = 1e6
 
 
@@ -118,23 +118,23 @@ LARGEST_PENALTY = 1e6
 class OortOptions:
     """Hyper-parameters of :class:`OortDesign`.
 
-    The defaults are those of the published program, but for ``cutoff`` (0.7 there) and ``pace``
-    (which its pacer moves).
+    The defaults are those of the published program, except ``cutoff`` (0.7 there) and ``pace``
+    (which its pacer changes over time).
 
     Attributes
     ----------
     exploration, exploration_decay, exploration_least
-        The share of the cohort that is new in round 0, what it is multiplied by in every round,
-        and where it ends.
+        The share of new clients in the cohort of round 0, the factor by which it shrinks in every
+        round, and its minimum.
     clip
-        Utilities are cut at this quantile.
+        Utilities are clipped at this quantile.
     cutoff
-        Clients whose utility is at least this share of that of the last one that would be taken
-        by rank are in the lottery.
+        Take the lowest utility that a choice by rank would include. Clients with at least this
+        share of it are in the lottery.
     pace
         The preferred duration is this quantile of the known ones.
     penalty
-        The exponent with which slower clients lose utility.
+        The exponent of the penalty on slower clients.
     """
 
     exploration: float = 0.9
@@ -155,10 +155,10 @@ class OortOptions:
 
 @final
 class OortDesign(Design):
-    r"""Average clients that are likely to be useful, and a share of clients that are new.
+    r"""Average clients that are likely to be useful, and a share of new clients.
 
-    A client that was drawn before, last in round :math:`L_i` of *t* (counted from 1 here), with
-    the root mean square :math:`\ell_i` of its samples' losses, and in :math:`d_i` seconds, has
+    Consider a client that was last drawn in round :math:`L_i` of *t* (both counted from 1). Its
+    samples' losses had the root mean square :math:`\ell_i`, and it took :math:`d_i` seconds. Then
 
     .. math::
 
@@ -166,23 +166,23 @@ class OortDesign(Design):
         u_i = \Bigl(U_i + \sqrt{0.1 \ln t / L_i}\Bigr) \cdot
               \begin{cases} (T / d_i)^\alpha & d_i > T \\ 1 & \text{else.} \end{cases}
 
-    Of the m clients, :math:`\lfloor (1 - \varepsilon) m \rfloor` are drawn from those whose
-    utility is at least a share c of the last one's by rank, in proportion to utility; the
-    rest from clients never drawn, all equally likely. :math:`\varepsilon = \max(\varepsilon_0
-    \gamma^{t-1}, \varepsilon_{\min})`. Where there are too few of one kind, the other fills up.
+    Of the m clients, :math:`\lfloor (1 - \varepsilon) m \rfloor` are drawn in proportion to
+    utility from the clients above a cutoff (``OortOptions.cutoff``). The rest are drawn from
+    clients never drawn before, all equally likely. :math:`\varepsilon = \max(\varepsilon_0
+    \gamma^{t-1}, \varepsilon_{\min})`. If there are too few of one kind, the other fills up.
 
-    Biased, to useful and fast clients: with :math:`q_i` the chance to be drawn, the bias is
+    Biased toward useful and fast clients: with :math:`q_i` the chance to be drawn, the bias is
     :math:`q_i / m - p_i`. The chances are proportional to utility, capped at 1, and exact:
-    clients are drawn by :class:`SystematicDraw` in a random order, where the published program
-    draws one after the other, for which there is no formula.
+    :class:`SystematicDraw` draws the clients in a random order. The published program draws one
+    client after the other, for which there is no formula.
 
-    What needs a state is left out: the pacer, which moves the preferred duration T (here a fixed
-    quantile of the known durations), and the blacklist of clients that were drawn often. So are
-    the noise on utilities and the mixing with fairness. New clients are not drawn by speed, since
-    a client that never trained has told none.
+    Parts that need state are left out: the blacklist of clients that were drawn often, and the
+    pacer of the preferred duration T (here a fixed quantile of the known durations). So are the
+    noise on utilities and the mixing with fairness. New clients are not drawn by speed, since
+    their speed is unknown.
 
-    Needs the signals ``past_loss``, ``past_duration`` and ``past_round``: nobody is asked. A
-    client without a past loss is new; one without a past duration is not slow.
+    Needs the signals ``past_loss``, ``past_duration`` and ``past_round``; no client is asked. A
+    client without a past loss is new. A client without a past duration is not slow.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ class OortDesign(Design):
     signals
         The three arrays by name, each of shape (n_clients,), NaN for clients never drawn.
     round_
-        From 0.
+        The round, from 0.
     options
         Hyper-parameters.
     rng
@@ -253,7 +253,7 @@ class OortDesign(Design):
         share = max(
             options.exploration * options.exploration_decay**round_, options.exploration_least
         )
-        # In floats 1 - 0.9 is less than a tenth.
+        # 1e-9 corrects rounding: in floats, 1 - 0.9 is less than 0.1.
         by_share = int((1 - share) * self.cohort_size + 1e-9)
         n_exploit = max(by_share, self.cohort_size - len(new))
         n_exploit = min(n_exploit, len(known))
@@ -302,7 +302,7 @@ class OortDesign(Design):
         return np.concatenate(drawn, axis=1)
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
-        """Return the aggregate's mean squared distance from its own mean."""
+        """Return the expected squared distance of the aggregate from its own mean."""
         spreads = [lottery.total_spread(updates) for lottery in (self.exploit, self.explore)]
         return sum(spreads) / self.cohort_size**2
 
@@ -316,12 +316,12 @@ def _utility(
     """Return the utility of clients that were drawn before."""
     if len(sizes) == 0:
         return np.zeros(0)
-    # By the largest first, so that no product overflows: only ratios count.
+    # Scale by the largest loss, so that no product overflows. Only ratios matter.
     raw = sizes * (past["past_loss"] / (past["past_loss"].max() or 1.0))
     raw = np.minimum(raw, np.quantile(raw, options.clip))
     width = float(np.ptp(raw))
     useful = (raw - raw.min()) / width if width else np.ones(len(raw))
-    # A client that was drawn has a round; one whose round nobody kept was drawn just now.
+    # A known client without a past round counts as drawn in the current round.
     last = np.nan_to_num(past["past_round"], nan=round_) + 1
     useful = useful + np.sqrt(0.1 * np.log(round_ + 1) / last)
     seconds = past["past_duration"]
@@ -333,7 +333,7 @@ def _utility(
 
 
 def _admitted(utility: NDArray[np.float64], number: int, cutoff: float) -> NDArray[np.bool_]:
-    """Say who is in the lottery for ``number`` places."""
+    """Return which clients are in the lottery for ``number`` places."""
     if number == 0:
         return np.zeros(len(utility), dtype=bool)
     last = np.sort(utility)[::-1][number - 1]
@@ -341,7 +341,7 @@ def _admitted(utility: NDArray[np.float64], number: int, cutoff: float) -> NDArr
 
 
 def _units(utility: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return integers in proportion to utility, at least 1: who is admitted can be drawn."""
+    """Return integers proportional to utility, at least 1: every admitted client can be drawn."""
     largest = utility.max(initial=0.0) or 1.0
     return np.asarray(np.maximum(np.rint(utility / largest * UTILITY_UNITS), 1), dtype=np.int64)
 

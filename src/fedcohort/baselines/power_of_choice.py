@@ -1,4 +1,4 @@
-"""Power of choice: of some candidates, those on whom the model does worst."""
+"""Power of choice: the candidates with the largest loss of the current model."""
 
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -24,11 +24,10 @@ from fedcohort.population import Population
 class PowerOfChoiceDesign(ChosenDesign):
     """Average the ``cohort_size`` candidates with the largest loss of the current model.
 
-    Candidates are drawn by importance without replacement, and evaluate the model on their own
-    samples. Biased toward clients with large losses, and more so with more candidates. With m
-    candidates there is no choice; drawing without replacement and equal weights still bias. For
-    the published variants, which estimate the loss from a batch or remember it, pass another
-    signal.
+    Candidates are drawn by importance without replacement. They evaluate the model on their own
+    samples. Biased toward clients with large losses; more candidates increase the bias. Even with
+    m candidates, where all are chosen, drawing without replacement and equal weights cause a bias.
+    The published variants estimate the loss from a batch or remember it: pass such losses instead.
 
     If fewer than m candidates answer, they are the cohort. If nobody answers, the cohort is empty
     and the model stays as it is.

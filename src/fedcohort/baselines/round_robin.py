@@ -14,27 +14,27 @@ from fedcohort.population import Population
 
 @final
 class RoundRobinDesign(ChosenDesign):
-    r"""Let the clients take turns, ``cohort_size`` a round, in one order that ``seed`` fixes.
+    r"""Let the clients take turns, ``cohort_size`` per round, in a fixed order set by ``seed``.
 
     Round *t* takes places :math:`tm, \dots, tm + m - 1` of the circle of the *n* clients with
-    samples; each weighs :math:`p_i\,n/m`, and the residual is what the weights leave of 1.
+    samples. Each weighs :math:`p_i\,n/m`. The residual is 1 minus the sum of the weights.
 
-    Biased in every round, since its cohort is certain: :math:`w - p`. Unbiased in two weaker
-    senses. Over a cycle, any :math:`n / \gcd(n, m)` rounds in a row, a client's weights average
-    exactly to its importance; but the model moves between them, so that a cycle is not a step of
-    full participation. And over the orders, all equally likely, any one round is
-    :class:`UniformDesign`'s unbiased draw; but the rounds of one order are not independent.
+    Every round is biased by :math:`w - p`, since its cohort is certain. The design is unbiased in
+    two weaker senses. Over a cycle of :math:`n / \gcd(n, m)` rounds, a client's weights average
+    exactly to its importance. But the model moves during the cycle, so a cycle does not equal a
+    step of full participation. Over random orders, any one round is :class:`UniformDesign`'s
+    unbiased draw. But the rounds of one order are not independent.
 
-    Needs nothing but the round. The order holds while the clients stay the same.
+    Needs only the round. The order stays the same while the clients do.
 
     Parameters
     ----------
     population, cohort_size
-        Who takes turns, and how many a round.
+        Who takes turns, and how many per round.
     round_
-        From 0.
+        The round, from 0.
     seed
-        Of the order.
+        The seed of the order.
 
     Examples
     --------
@@ -56,7 +56,7 @@ class RoundRobinDesign(ChosenDesign):
         round_ = checked_whole(self.name, "round_", round_, way_out="Count rounds from 0.")
         seed = checked_whole(self.name, "seed", seed)
         circle = np.random.default_rng(seed).permutation(drawable)
-        # In Python's integers: no number of rounds is too large.
+        # Python integers: no round number overflows.
         start = round_ * self.cohort_size % len(circle)
         turn = circle[(start + np.arange(self.cohort_size)) % len(circle)]
         scale = len(circle) / self.cohort_size

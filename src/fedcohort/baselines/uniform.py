@@ -1,4 +1,4 @@
-"""Uniform sampling without replacement: FedAvg's own, and its unbiased form."""
+"""Uniform sampling without replacement: FedAvg's version, and an unbiased one."""
 
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -18,10 +18,10 @@ from fedcohort.streams import draw_subsets
 class UniformDesign(Design):
     r"""Draw ``cohort_size`` distinct clients, all subsets equally likely.
 
-    FedAvg's own sampling (``unbiased=False``) gives a drawn client the weight :math:`p_i`; the
-    rest of the weight, the residual, stays on the current model: biased, since
-    :math:`E[w_i] = p_i\,m/n`. With ``unbiased=True`` the weight is :math:`p_i\,n/m`, and the
-    residual is 0 only on average. Clients of size 0 do not take part: :math:`n` counts the others.
+    FedAvg's sampling (``unbiased=False``) gives a drawn client the weight :math:`p_i`. The rest of
+    the weight, the residual, stays on the current model. It is biased: :math:`E[w_i] = p_i\,m/n`.
+    With ``unbiased=True`` the weight is :math:`p_i\,n/m`, and the residual is 0 only on average.
+    Clients of size 0 do not take part; :math:`n` counts the others.
 
     With :math:`f = m/n` and :math:`s_i` the weight of a drawn client,
 
@@ -35,7 +35,7 @@ class UniformDesign(Design):
     population, cohort_size
         Whom to draw from, and how many.
     unbiased
-        Whether drawn clients weigh what makes the aggregate unbiased, instead of FedAvg's own.
+        Whether to use the weights that make the aggregate unbiased, instead of FedAvg's.
 
     Examples
     --------
@@ -54,16 +54,16 @@ class UniformDesign(Design):
         self.unbiased = checked_flag(self.name, "unbiased", unbiased)
         self._drawable = drawable_clients(self)
         scale = len(self._drawable) / self.cohort_size if self.unbiased else 1.0
-        # Kept, so that a draw costs O(m), not O(n).
+        # Precomputed: a draw then costs O(m), not O(n).
         self._weight_per_draw = scale * population.importance
         self._weight_per_draw.setflags(write=False)
 
     def expected_counts(self) -> NDArray[np.float64]:
-        """How often each client is drawn on average, m/n, shape (n_clients,)."""
+        """Return the expected count of each client, m/n, shape (n_clients,)."""
         return np.where(self.population.sizes > 0, self.cohort_size / len(self._drawable), 0.0)
 
     def weight_per_draw(self) -> NDArray[np.float64]:
-        """Return what each client weighs if drawn: p n/m, or p for FedAvg's own."""
+        """Return the weight of each client if drawn: p n/m if unbiased, else p."""
         return self._weight_per_draw
 
     def weight_variance(self) -> NDArray[np.float64]:
@@ -92,7 +92,7 @@ class UniformDesign(Design):
         return self._drawable[positions]
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
-        """Return the aggregate's mean squared distance from its own mean."""
+        """Return the expected squared distance of the aggregate from its own mean."""
         # The variance of a total without replacement: m (1 - m/n) times the sample variance.
         n, m = len(self._drawable), self.cohort_size
         weighted = self.weight_per_draw()[self._drawable, None] * updates[self._drawable]

@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Run ``fedcohort``."""
+    """Run the command ``fedcohort``."""
     from fedcohort.cli.app import main as run
 
     sys.exit(run())

@@ -1,4 +1,4 @@
-"""The command line's entry: one line for every error, exit code 2."""
+"""Entry point of the command line. An error prints one line and exits with 2."""
 
 import inspect
 import os
@@ -19,17 +19,17 @@ from fedcohort.cli.runs import runs
 from fedcohort.designs import RECIPES
 from fedcohort.errors import FedcohortError
 
-# The base of all complaints about arguments. Newer releases of typer carry a click of their own,
-# so that it cannot be imported from click.
+# Base class of all errors about arguments. Newer releases of typer bundle their own click, so it
+# cannot be imported from click.
 BadCommandLine: type[Exception] = typer.BadParameter.__mro__[2]
 
-#: What help says of designs; hyper-parameters are those of the recipes.
+#: Help text about designs. The hyper-parameters are those of the recipes.
 DESIGN_LINES = (
     f"Designs: {', '.join(RECIPES)}.",
     "Hyper-parameters follow a colon: size:whole_rows_first, similarity:measure=l2.",
     "",
 )
-#: How commands are grouped in the help.
+#: Groups of commands in the help.
 FROM_SIZES, EXPERIMENTS, HERE = "From a list of sizes", "Experiments", "This installation"
 
 app = typer.Typer(
@@ -41,7 +41,7 @@ app = typer.Typer(
 
 
 def _add(command: Callable[..., None], panel: str, *lines: str) -> None:
-    """Add a command to a panel of the help; ``lines`` stand below its own help."""
+    """Add a command to a panel of the help. ``lines`` follow the command's docstring."""
     paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
     app.command(
         help="\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs),
@@ -104,13 +104,13 @@ def _options(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; errors that a caller can put right become one line on standard error."""
+    """Run a command. Print a user's error as one line on standard error."""
     try:
         code = app(arguments, prog_name="fedcohort", standalone_mode=False)
         sys.stdout.flush()
         return int(code or 0)
     except BadCommandLine as error:
-        # Every complaint of click has the method; the base class is not importable everywhere.
+        # All of click's errors have this method, but their base class cannot always be imported.
         return _complain(error.format_message())  # type: ignore[attr-defined]
     except FedcohortError as error:
         return _complain(str(error))
@@ -119,7 +119,7 @@ def main(arguments: list[str] | None = None) -> int:
     except MemoryError:
         return _complain("needs more memory than there is. Use fewer clients or a smaller cohort.")
     except BrokenPipeError:
-        # The reader has gone (as with `| head`); keep Python from flushing into it once more.
+        # The reader closed the pipe (as `| head` does). Keep Python from flushing into it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Reading clients: sizes, ids and groups from CSV or JSON, updates from a .npy file."""
+"""Read clients: sizes, ids and groups from CSV or JSON, updates from a .npy file."""
 
 import csv
 import io
@@ -20,23 +20,23 @@ from fedcohort.errors import DesignError, InputError, PopulationError
 from fedcohort.population import Population
 from fedcohort.similarity.measures import checked_updates
 
-#: Columns of a CSV file, and the key of a JSON object that holds the same.
+#: Columns of a CSV file, and the JSON key of each.
 COLUMNS = {"size": "sizes", "id": "ids", "group": "groups"}
 EXAMPLE = "Give one size per line, or a header such as id,size."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Federation:
-    """What a file of sizes says.
+    """The content of a file of sizes.
 
     Attributes
     ----------
     source
-        The file, for messages.
+        The file's name in messages.
     population
-        The clients in the order of ids, as a selector has them.
+        The clients in the order of ids, as in a selector.
     places
-        Where each of them stands in the file, shape (n_clients,).
+        Position of each client in the file, shape (n_clients,).
     """
 
     source: str
@@ -44,7 +44,7 @@ class Federation:
     places: NDArray[np.int64]
 
     def check_groups(self, recipe: Recipe) -> None:
-        """Refuse a recipe that draws by group where the file has no groups."""
+        """Refuse a recipe that draws by group if the file has no groups."""
         if recipe.grouped and self.population.groups is None:
             raise InputError(
                 f"design {recipe.name!r}: needs the group of every client; {self.source} gives "
@@ -53,7 +53,7 @@ class Federation:
 
 
 def read_federation(path: str) -> Federation:
-    """Read sizes, and ids and groups where there are any; ``-`` is standard input."""
+    """Read sizes, and ids and groups if present. ``-`` is standard input."""
     source = "standard input" if path == "-" else path
     text = _read_text(path, source)
     if not text.strip():
@@ -147,12 +147,12 @@ def _check_keys(keys: object, known: list[str], needed: str, source: str) -> Non
 
 
 def _is_broken(value: object) -> bool:
-    """Whether a name holds half a character, which cannot be written anywhere."""
+    """Return whether a name contains a lone surrogate, which cannot be encoded."""
     return isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def _cell(name: str, text: str, place: str) -> object:
-    """Return a size as a number, anything else as it is."""
+    """Return a size as a number, and other cells as text."""
     if name != "size":
         if not text:
             raise InputError(f"{place}: {name} is empty. Fill it in, or leave the column out.")
@@ -174,14 +174,14 @@ def _number(text: str) -> int | float | None:
     return None
 
 
-#: Characters of numpy's reason that are shown.
+#: Number of characters of numpy's error message that are shown.
 REASON = 70
 
 
 def read_updates(path: Path, federation: Federation) -> NDArray[np.floating]:
-    """Read one row per client, in the order of the file of sizes; return them in that of ids.
+    """Read one row per client, in the order of the file of sizes. Return them in order of ids.
 
-    Nothing is unpickled. Float32 and float64 stay on disk where the file has the order of ids.
+    Nothing is unpickled. If the file is in order of ids, float32 and float64 stay on disk.
     """
     array = _opened(path)
     n_clients = federation.population.n_clients
@@ -192,7 +192,7 @@ def read_updates(path: Path, federation: Federation) -> NDArray[np.floating]:
             f"sent none."
         )
     try:
-        with np.errstate(over="ignore"):  # what float64 cannot hold becomes infinite: refused
+        with np.errstate(over="ignore"):  # overflow gives infinity, which is refused
             updates = checked_updates(str(path), array, n_clients)
     except DesignError as error:
         raise InputError(str(error)) from error
@@ -201,9 +201,9 @@ def read_updates(path: Path, federation: Federation) -> NDArray[np.floating]:
 
 
 def _opened(path: Path) -> NDArray[np.generic]:
-    """Map the array into memory; unlike numpy.load this knows no other format than .npy."""
+    """Map the array into memory. Unlike numpy.load, accept only the format .npy."""
     try:
-        with np.errstate(over="ignore"):  # of a damaged shape
+        with np.errstate(over="ignore"):  # a damaged shape can overflow
             return np.asarray(open_memmap(path, mode="r"))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()

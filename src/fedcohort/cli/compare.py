@@ -1,4 +1,4 @@
-"""``fedcohort compare``: designs side by side, on client sizes or by what a run has cost."""
+"""``fedcohort compare``: compare designs on client sizes, or by the costs of a run."""
 
 from __future__ import annotations
 
@@ -76,16 +76,16 @@ def compare(
     as_json: AsJson = False,
     plot: Plot = None,
 ) -> None:
-    """Compare designs on client sizes, or what those of a run have cost.
+    """Compare designs on client sizes, or by the costs of a run.
 
     With sizes: bias, variance of the weights, chance to be drawn, and time of each design.
 
-    With --updates: also V, how far a cohort's aggregate is from everyone's.
+    With --updates: also V, the mean squared distance of a cohort's aggregate from everyone's.
 
     With --plot: the chance to be drawn against the client's size, for each design.
 
-    With a run folder: the rounds, bytes, client work and simulated time that each of its designs
-    took to the baseline's final loss; --plot draws the loss against each.
+    With a run folder: the rounds, bytes, client work and simulated time that each design needed to
+    reach the baseline's final loss. With --plot: the loss against each of these.
     """
     if plot is not None:
         check_figure_path(plot, "compare")
@@ -121,7 +121,7 @@ def compare(
 
 
 def _compare_run(folder: Path, *, as_json: bool, plot: Path | None) -> None:
-    """Print what each design of a run folder paid to reach the baseline's final loss."""
+    """Print the costs at which each design of a run reached the baseline's final loss."""
     import_extra("pyarrow", extra="sim", owner="compare")
     from fedcohort.experiments import read_results
     from fedcohort.experiments.summary import prices
@@ -169,7 +169,7 @@ def _table(each: list[Price]) -> Table:
 
 
 def _names(designs: str, cohort_size: int, federation: Federation) -> list[str]:
-    """Return the designs that were typed; each must be known, and find the groups that it needs."""
+    """Split the list of designs. Refuse unknown designs and designs whose groups are missing."""
     names = designs.split(",")
     for name in names:
         federation.check_groups(named_recipe(name, cohort_size))
@@ -177,13 +177,13 @@ def _names(designs: str, cohort_size: int, federation: Federation) -> list[str]:
 
 
 def _bar(labels: list[str]) -> Iterable[str]:
-    """Show a bar on a terminal."""
+    """Show a progress bar if standard error is a terminal."""
     errors = Console(stderr=True)
     return track(labels, "designs", console=errors, transient=True, disable=not errors.is_terminal)
 
 
 def _printable(text: str) -> str:
-    """Write the table's rule in ASCII where the output has nothing else."""
+    """Replace the table's rule by ASCII if the output is not UTF-8."""
     return text if sys.stdout.encoding.lower().startswith("utf") else text.replace("─", "-")
 
 

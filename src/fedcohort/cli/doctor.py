@@ -1,4 +1,4 @@
-"""``fedcohort doctor``: what is installed, which device trains, which data sets are there."""
+"""``fedcohort doctor``: show installed packages, the training device and data sets."""
 
 import json
 import os
@@ -17,14 +17,13 @@ from rich.table import Table
 from fedcohort._version import __version__
 from fedcohort.cli.options import AsJson, plain_console, plain_table
 
-#: A requirement as the package's metadata has it: a name, the oldest release that will do, and
-#: the extra that brings it.
+#: A requirement in the package's metadata: name, oldest accepted release, extra.
 REQUIREMENT = re.compile(
     r"^([A-Za-z0-9._-]+)(?:.*?>=([\d.]+))?[^;]*(?:;.*extra == ['\"]([\w-]+)['\"])?"
 )
-#: Extras that bring others together, or that only developers need.
+#: Extras that combine others or are for developers only.
 OTHERS = ("all", "dev")
-#: What packages are for, by the extra that brings them.
+#: Purpose of the packages of each extra.
 PURPOSES = {
     None: "everything",
     "sim": "the simulator and experiments",
@@ -32,7 +31,7 @@ PURPOSES = {
     "flower": "federations on Flower",
     "scale": "trees of vectors, for thousands of clients",
 }
-#: What ``--tracker`` can ask for: the user's own choice, in no extra.
+#: Packages for ``--tracker``. No extra installs them; the user chooses one.
 TRACKER_PACKAGES = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny", "wandb": "wandb"}
 
 
@@ -43,11 +42,11 @@ class Package:
     Attributes
     ----------
     extra
-        The extra that brings it, None for what fedcohort always needs.
+        The extra that installs it; None if fedcohort always needs it.
     version
-        What is installed, None where it is missing.
+        The installed version; None if it is missing.
     needed
-        The oldest release that will do, None where any does.
+        The oldest accepted release; None if any is accepted.
     """
 
     name: str
@@ -57,7 +56,7 @@ class Package:
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with it, None where nothing is."""
+        """Describe what is wrong with the package; None if nothing is."""
         if self.version is None:
             return "missing"
         if self.needed is not None and _numbers(self.version) < _numbers(self.needed):
@@ -66,7 +65,7 @@ class Package:
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Say what is installed, what trains, and which data sets are there."""
+    """Show installed packages, the training device and the data sets."""
     packages = list(_packages())
     found = {
         "fedcohort": __version__,
@@ -125,7 +124,7 @@ def _version(package: str) -> str | None:
 
 
 def _numbers(release: str) -> list[int]:
-    """Return a release's leading numbers, which order releases well enough."""
+    """Return the leading numbers of a release. They are enough to compare releases."""
     found = re.match(r"\d+(?:\.\d+)*", release)
     return [int(part) for part in found[0].split(".")] if found else []
 
@@ -153,7 +152,7 @@ def _device() -> str:
 
 
 def _data() -> dict[str, Any]:
-    """Return where data sets lie; nothing where there is no simulator to use them."""
+    """Return the data folder and its data sets; empty if the simulator is not installed."""
     try:
         from fedcohort.simulation.data.datasets import FILES, data_folder, is_present
     except (ImportError, OSError):

@@ -1,4 +1,4 @@
-"""``fedcohort export``: a run's tables, for other programs."""
+"""``fedcohort export``: write the tables of a run for other programs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def export(
 ) -> None:
     """Write the tables of a run as CSV or Parquet files.
 
-    All panels, designs and seeds together: rounds, cohorts, rows, laws, trees, federations.
+    The tables cover all panels, designs and seeds: rounds, cohorts, rows, laws, trees, federations.
     """
     from fedcohort.experiments import read_results
     from fedcohort.experiments.tables import write_table

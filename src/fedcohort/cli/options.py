@@ -1,4 +1,4 @@
-"""What several commands share: options, completion, run folders, the console."""
+"""Shared by several commands: options, completion, run folders, the console."""
 
 import json
 import shutil
@@ -16,12 +16,12 @@ from rich.table import Table
 from fedcohort.designs import RECIPES
 from fedcohort.errors import InputError
 
-#: Where runs go when nothing else is said.
+#: Default folder of runs.
 RUNS = Path("runs")
 
 
 def fresh_folder(name: str) -> Path:
-    """Return ``runs/NAME``, or the first of ``runs/NAME-2``, ``-3`` ... that is not there."""
+    """Return ``runs/NAME``, or the first of ``runs/NAME-2``, ``-3`` ... that does not exist."""
     candidates = (RUNS / (name if k == 1 else f"{name}-{k}") for k in count(1))
     return next(path for path in candidates if not path.exists())
 
@@ -34,7 +34,7 @@ def run_paths(folder: Path) -> list[Path]:
 
 
 def latest_run() -> Path:
-    """Return the run under ``./runs`` that was begun last."""
+    """Return the most recently started run under ``./runs``."""
     begun = {path: _created(path / "run.json") for path in run_paths(RUNS)}
     if not begun:
         raise InputError(
@@ -56,23 +56,23 @@ Offer = Callable[[str], list[str]]
 
 
 def one_of(choices: Iterable[str]) -> Offer:
-    """Offer fixed words."""
+    """Complete one of these words."""
     words = list(choices)
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
 def some_of(choices: Iterable[str]) -> Offer:
-    """Offer fixed words for the last place of a list with commas, each once."""
+    """Complete the last item of a comma-separated list. Offer each word once."""
     words = list(choices)
     return lambda incomplete: _next_of(words, incomplete)
 
 
-#: Offers for an option that takes a design, and for one that takes several.
+#: Completion for options that take one design, and for options that take several.
 a_design, some_designs = one_of(RECIPES), some_of(RECIPES)
 
 
 def a_run_folder(incomplete: str) -> list[str]:
-    """Offer the runs under ``./runs``; where none fits, the folders that do."""
+    """Complete a run under ``./runs``. If none matches, complete any folder."""
     fitting = [str(path) for path in run_paths(RUNS) if str(path).startswith(incomplete)]
     if fitting:
         return fitting
@@ -86,7 +86,7 @@ def a_run_folder(incomplete: str) -> list[str]:
 
 
 def designs_of_file(context: typer.Context, incomplete: str) -> list[str]:
-    """Offer the designs of the experiment file that was typed, by label or recipe."""
+    """Complete the designs of the given experiment file, by label or recipe."""
     designs = _content(context).get("design")
     tables = designs if isinstance(designs, list) else []
     tables = [each for each in tables if isinstance(each, dict)]
@@ -96,7 +96,7 @@ def designs_of_file(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def keys_of_file(context: typer.Context, incomplete: str) -> list[str]:
-    """Offer the values of the experiment file that was typed, as ``training.lr=``."""
+    """Complete the keys of the given experiment file, as ``training.lr=``."""
     return [f"{key}=" for key in _keys(_content(context)) if key.startswith(incomplete)]
 
 
@@ -107,8 +107,8 @@ def _next_of(words: list[str], incomplete: str) -> list[str]:
 
 
 def _content(context: typer.Context) -> dict[str, Any]:
-    """Read the file as it is; one that cannot be read has nothing to offer."""
-    # Where an option still lacks its value, click leaves the arguments before it unassigned.
+    """Read the file without checks. Return an empty table if it cannot be read."""
+    # While an option has no value yet, click does not assign the arguments before it.
     typed = [context.params.get("file"), *context.args]
     try:
         return tomllib.loads(Path(next(filter(None, typed))).read_text(encoding="utf-8"))
@@ -125,20 +125,20 @@ def _keys(table: dict[str, Any], before: str = "") -> Iterator[str]:
             yield before + key
 
 
-#: Tables are made for this many columns; a narrower window wraps their lines.
+#: Smallest width of tables. A narrower window wraps their lines.
 COLUMNS = 80
 
 
 def plain_console() -> Console:
-    """Return a console without markup, emoji codes and colours of numbers, 80 columns or wider."""
+    """Return a console of at least 80 columns, without markup, emoji or highlighting."""
     width = max(COLUMNS, shutil.get_terminal_size((COLUMNS, 24)).columns)
     return Console(markup=False, emoji=False, highlight=False, width=width)
 
 
 def plain_table(*headings: str, left: tuple[str, ...] = (), min_width: int = 0) -> Table:
-    """Return a table without frame: the first column and those in ``left`` are aligned left.
+    """Return a table without a frame. Align the first column and those in ``left`` to the left.
 
-    Only the first column may fold, down to ``min_width``; without one, all may.
+    With ``min_width``, only the first column may wrap, down to this width. Without it, all may.
     """
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for place, heading in enumerate(headings):

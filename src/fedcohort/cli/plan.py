@@ -1,4 +1,4 @@
-"""``fedcohort plan``: who shares a distribution with whom, and each client's chance."""
+"""``fedcohort plan``: show a design's distributions and each client's chance."""
 
 import csv
 import sys
@@ -27,7 +27,7 @@ from fedcohort.designs import Design, RowDesign
 from fedcohort.designs.catalogue import named_recipe
 from fedcohort.errors import InputError
 
-#: Members of a distribution that are named in the table.
+#: Number of members of a distribution that the table names.
 NAMED_MEMBERS = 4
 
 
@@ -125,7 +125,7 @@ def _clients(design: Design, rows: int) -> Table:
 
 
 def _some(n: int, rows: int) -> Iterator[int | None]:
-    """Yield 0 ... n - 1; where that is too long, its two ends with None between them."""
+    """Yield 0 ... n - 1. If that is too long, yield both ends with None between them."""
     if rows == 0 or n <= rows:
         yield from range(n)
     else:
@@ -143,7 +143,7 @@ def _members(design: RowDesign, k: int) -> list[tuple[object, float]]:
 
 
 def _write_csv(design: Design, path: Path) -> None:
-    """Write one line per client and distribution that it lies in."""
+    """Write one line for each client in each of its distributions."""
     population = design.population
     expected, chance = design.expected_counts(), design.inclusion_probability()
     most = design.max_count()
@@ -167,7 +167,7 @@ def _write_csv(design: Design, path: Path) -> None:
 
 
 def _entries(design: Design) -> Iterator[tuple[object, int, object, object]]:
-    """Yield distribution, client, units and probability; a client in none has one line."""
+    """Yield distribution, client, units, probability. A client in no distribution gets one line."""
     alone = np.arange(design.population.n_clients)
     if isinstance(design, RowDesign):
         units = design.plan.units.tocoo()

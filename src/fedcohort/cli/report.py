@@ -1,4 +1,4 @@
-"""``fedcohort report``: what runs show, as one page and as figures."""
+"""``fedcohort report``: write the results of runs as one page and as figures."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write one HTML page that shows what runs did; it opens offline."""
+    """Write the results of runs to one HTML page, which opens offline."""
     if figures is not None and figures not in FIGURE_KINDS:
         raise InputError(
             f"report: --figures must be {', '.join(FIGURE_KINDS)}; got {figures!r}. Choose one of "
@@ -71,7 +71,7 @@ def report(
 
 
 def _figures(results: list[Results], folder: Path, kind: str | None) -> list[Path]:
-    """Draw the figures of every run; those of several runs in a folder each."""
+    """Draw the figures of every run. Several runs get a folder each."""
     if kind is None:
         return []
     from fedcohort.report.figures import save_figures
@@ -84,7 +84,7 @@ def _figures(results: list[Results], folder: Path, kind: str | None) -> list[Pat
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """Give numbers to names that come more than once."""
+    """Append numbers to names that occur more than once."""
     return [
         name if names.count(name) == 1 else f"{name}-{names[:place].count(name) + 1}"
         for place, name in enumerate(names)

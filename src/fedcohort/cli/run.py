@@ -1,4 +1,4 @@
-"""``fedcohort run`` and ``fedcohort resume``: from an experiment file to a run folder."""
+"""``fedcohort run`` and ``fedcohort resume``: run an experiment file into a run folder."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def run(
 ) -> None:
     """Run an experiment: every panel, design and seed of a file.
 
-    Ctrl-C ends the round and stops; fedcohort resume goes on from there.
+    Ctrl-C stops after the current round. fedcohort resume continues from there.
     """
     from fedcohort.experiments import RunFolder, read_experiment
     from fedcohort.experiments.own_code import check_parts
@@ -122,7 +122,7 @@ def run(
     try:
         _go(folder, tracker)
     except FedcohortError as error:
-        if not isinstance(error.__cause__, WriteError):  # with room, resume goes on
+        if not isinstance(error.__cause__, WriteError):  # with free disk space, resume can continue
             folder.discard_unless_begun()
         raise
 
@@ -131,14 +131,14 @@ def resume(
     folder: RunDir,
     tracker: TrackerName = None,
 ) -> None:
-    """Go on with an interrupted run, and end as if it had not been."""
+    """Resume a run. Its results equal those of an uninterrupted run."""
     from fedcohort.experiments import RunFolder
 
     _go(RunFolder.open(folder), tracker)
 
 
 def _go(folder: RunFolder, tracker_name: str | None) -> None:
-    """Execute, with progress on standard error and a table at the end."""
+    """Execute the run. Show progress on standard error and a table at the end."""
     from fedcohort.cli.run_display import print_summary, watched
     from fedcohort.experiments import execute, read_results
     from fedcohort.experiments.trackers import make_tracker

@@ -1,4 +1,4 @@
-"""What ``fedcohort run`` shows: a bar or plain lines while it runs, a table at the end."""
+"""Show the progress of ``fedcohort run`` as a bar or lines, and a table at the end."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fedcohort.cli.options import plain_console, plain_table
 from fedcohort.experiments import Observer, Results
 from fedcohort.experiments.summary import DesignSummary, Numbers, PanelSummary, summarise
 
-#: In a pipe: a line for every so much of the work.
+#: Number of progress lines if standard error is not a terminal.
 LINES = 10
 
 
 class Watcher(Observer):
-    """Shows progress on standard error; the first Ctrl-C stops after the round, the second now."""
+    """Show progress on standard error. Ctrl-C stops after the round; a second one stops now."""
 
     def __init__(self) -> None:
         console = Console(stderr=True)
@@ -44,14 +44,14 @@ class Watcher(Observer):
         self._stop = False
 
     def started(self, total: int, done: int) -> None:
-        """Learn how much work there is, and how much of it was done before."""
+        """Record the total work, and the work that was done before."""
         self._total, self._done, self._before = total, done, done
         self._start = time.perf_counter()
         self._bar.start()
         self._bar.update(self._task, total=total, completed=done)
 
     def advanced(self, work: int, text: str) -> None:
-        """Show it."""
+        """Show that work was done."""
         self._done += work
         self._bar.update(self._task, completed=self._done, description=text)
         tenth = LINES * self._done // max(self._total, 1)
@@ -60,23 +60,23 @@ class Watcher(Observer):
             print(f"{100 * self._done // self._total:3d} % {text}{self._left()}", file=sys.stderr)
 
     def resumed(self, work: int, text: str) -> None:
-        """Show it; it took no time now."""
+        """Show work that was done earlier. It does not count for the time left."""
         self._before += work
         self.advanced(work, text)
 
     def should_stop(self) -> bool:
-        """Say whether Ctrl-C was pressed."""
+        """Return whether Ctrl-C was pressed."""
         return self._stop
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Take a Ctrl-C."""
+        """Handle Ctrl-C."""
         if self._stop:
             raise KeyboardInterrupt
         self._stop = True
         print("\nstopping after this round; once more to stop now", file=sys.stderr)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._bar.stop()
 
     def _left(self) -> str:
@@ -91,7 +91,7 @@ class Watcher(Observer):
 
 @contextmanager
 def watched() -> Iterator[Watcher]:
-    """Watch a run, and take Ctrl-C over while it lasts."""
+    """Watch a run, and handle Ctrl-C until it ends."""
     watcher = Watcher()
     before = signal.signal(signal.SIGINT, watcher.interrupt)
     try:
@@ -111,7 +111,7 @@ HEADINGS = (
 
 
 def print_summary(results: Results) -> None:
-    """Print a table per panel, and where everything is."""
+    """Print a table per panel, and the path of the run folder."""
     console = plain_console()
     experiment = results.folder.experiment
     for panel in experiment.panels:
@@ -158,7 +158,7 @@ def _seeds(seeds: list[int]) -> str:
 
 
 def _needed(rounds: Numbers) -> str:
-    """Write the mean over the seeds that got there, and how many did where not all did."""
+    """Format the mean over the seeds that reached the level, and their number if not all did."""
     reached = rounds[~np.isnan(rounds)]
     if not len(reached):
         return "never"

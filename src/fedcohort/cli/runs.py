@@ -1,4 +1,4 @@
-"""``fedcohort runs``: which runs are in a folder, how far, and how long they took."""
+"""``fedcohort runs``: list the runs in a folder with their state, progress and time."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def runs(
 
 
 def worded_time(seconds: float) -> str:
-    """Write a time as ``42 s``, ``3 min`` or ``2 h 05 min``.
+    """Format a time as ``42 s``, ``3 min`` or ``2 h 05 min``.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The laws that cohorts are drawn from, one file each, and their recipes."""
+"""Designs, the laws that cohorts are drawn from, and their recipes: one file each."""
 
 from typing import TYPE_CHECKING
 

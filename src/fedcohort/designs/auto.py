@@ -1,4 +1,4 @@
-"""The best of the designs on what the server knows, by their exact variances."""
+"""Auto: the design with the smallest exact variance on the known updates."""
 
 from __future__ import annotations
 
@@ -37,17 +37,18 @@ from fedcohort.similarity.trees import (
 
 log = getLogger("fedcohort")
 
-#: Variances from inner products are right to 1e-10 where this share of them is not their mean's.
+#: Variances from inner products are right to 1e-10 if centring leaves at least this share of the
+#: largest squared norm.
 LEAST_LEFT = 1e-6
 
 
 @final
 class AutoDesign(Design):
-    """Draw from the design whose variance on the clients' last updates is the smallest.
+    """Draw from the design with the smallest variance on the clients' last updates.
 
-    The candidates are the tournament, Algorithm 2, Algorithm 1 and multinomial sampling; of
-    equals the first. V is exact for each of them, so that on what the server knows the choice is
-    never worse than any of the four.
+    The candidates are the tournament, Algorithm 2, Algorithm 1 and multinomial sampling; the first
+    wins ties. V is exact for each of them. On the known updates the choice is therefore never
+    worse than any of the four.
 
     Parameters
     ----------
@@ -56,7 +57,7 @@ class AutoDesign(Design):
     updates
         The clients' last updates, zero before the first; shape (n_clients, dimension).
     tree, measure, linkage, products
-        As in :class:`SimilarityClusteredDesign`; both designs on a tree work on the same one.
+        As in :class:`SimilarityClusteredDesign`; both tree designs share one tree.
     rng
         Breaks ties.
 
@@ -65,9 +66,9 @@ class AutoDesign(Design):
     predicted
         V of every candidate on these updates, by the name of its recipe.
     choice
-        The name of the one that cohorts are drawn from.
+        The name of the chosen candidate.
     design
-        That one itself.
+        The chosen candidate.
 
     Examples
     --------
@@ -129,7 +130,7 @@ class AutoDesign(Design):
         return self.design.weight_variance()
 
     def covariance(self) -> NDArray[np.float64]:
-        """Return Cov[w], shape (n_clients, n_clients): for small populations."""
+        """Return Cov[w], shape (n_clients, n_clients)."""
         return self.design.covariance()
 
     def inclusion_probability(self) -> NDArray[np.float64]:
@@ -137,7 +138,7 @@ class AutoDesign(Design):
         return self.design.inclusion_probability()
 
     def max_count(self) -> NDArray[np.int64]:
-        """Return how often each client can be drawn at most, shape (n_clients,)."""
+        """Return the largest possible count of each client, shape (n_clients,)."""
         return self.design.max_count()
 
     def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.integer] | csr_array:
@@ -145,14 +146,14 @@ class AutoDesign(Design):
         return self.design.sample(rng, rounds)
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
-        """Return the aggregate's mean squared distance from its own mean."""
+        """Return the expected squared distance of the aggregate from its own mean."""
         return self.design.aggregate_variance(updates)
 
 
 def _predicted(
     candidates: dict[str, Design], updates: NDArray[np.floating], products: Products | None
 ) -> dict[str, float]:
-    """Return V of unbiased candidates without residual, from inner products where they will do."""
+    """Return V of unbiased candidates without residual, from inner products if precise enough."""
     shifted = None if products is None else _about_mean(candidates["multinomial"], products())
     if shifted is None:
         return {name: design.aggregate_variance(updates) for name, design in candidates.items()}
@@ -160,31 +161,31 @@ def _predicted(
 
 
 def _spread(design: Design, products: NDArray[np.float64]) -> float:
-    """Return V from inner products: of distributions row by row, else from the covariance."""
+    """Return V from inner products: row by row for a plan, else from the covariance."""
     if isinstance(design, MultinomialDesign):
         importance = design.population.importance
         alone = importance @ products.diagonal()
         return float(alone - importance @ products @ importance) / design.cohort_size
     if isinstance(design, RowDesign):
         shares = design.plan.probabilities
-        shares = shares[np.diff(shares.indptr) > 1]  # of one client alone, nothing varies
+        shares = shares[np.diff(shares.indptr) > 1]  # a row with one client has no variance
         together = shares.multiply(shares @ products).sum()
         return float((shares @ products.diagonal()).sum() - together) / design.cohort_size**2
     return float(np.vdot(design.weight_covariance(), products))
 
 
 def _about_mean(design: Design, products: NDArray[np.float64]) -> NDArray[np.float64] | None:
-    """Return the inner products of the updates less their mean; None where digits are lost."""
+    """Return the inner products of the centred updates; None if too many digits are lost."""
     importance = design.population.importance
     with_mean = products @ importance
     shifted = products - with_mean[:, None] - with_mean + importance @ with_mean
-    # Where all updates have nearly everything in common, the difference is rounding.
+    # If the updates are nearly equal, only rounding errors are left.
     is_right = shifted.diagonal().max() > LEAST_LEFT * products.diagonal().max()
     return shifted if is_right else None
 
 
 def _can_be_squared(updates: NDArray[np.floating]) -> bool:
-    """Say whether no square of an entry that counts overflows or loses digits."""
+    """Return whether squares of the updates' entries neither overflow nor underflow."""
     largest = largest_entries(updates)
     return bool(((largest == 0) | ((largest > 1e-100) & (largest < 1e100))).all())
 

@@ -1,4 +1,4 @@
-"""Balanced cohorts: a walk that keeps the sum of the updates near its mean."""
+"""Balanced cohorts: a random walk that keeps the sum of the drawn updates near its mean."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from fedcohort.similarity.trees import GroupTree, Linkage, Products, TreeKind, c
 
 Numbers = NDArray[np.float64]
 
-#: A chance that is as near to 0 or 1 as this has arrived. Less than any chance at the start: those
-#: are whole numbers over a total below 2^63.
+#: A chance this close to 0 or 1 counts as 0 or 1. It is below every positive initial chance:
+#: those are integers divided by a total below 2^63.
 ARRIVED = 2.0**-70
-#: Entries of updates that are worked on at a time, 32 MB.
+#: Entries of updates processed at a time, 32 MB.
 BLOCK_ENTRIES = 2**22
 
 
 def walk_points(
     updates: NDArray[np.floating], clients: NDArray[np.int64], chances: Numbers
 ) -> Numbers:
-    """Return the clients' updates around their mean by chance, the longest of length 1.
+    """Return the clients' updates minus their chance-weighted mean, the longest scaled to 1.
 
-    Shape (K, at most K): of longer updates, points at the same distances. Equal updates give 0.
+    Shape (K, at most K): updates with more than K entries are replaced by points with the same
+    distances. Equal updates give 0.
 
     Examples
     --------
@@ -45,7 +46,7 @@ def walk_points(
     if not k:
         return np.empty((0, 0))
     shares = chances / chances.sum()
-    # By the largest entry first: squares of 1e-200 would vanish.
+    # Scale by the largest entry first: squares of 1e-200 would underflow.
     unit = float(largest_entries(updates[clients]).max()) or 1.0
     if dimension <= k:
         points = _centred(updates[clients], shares, unit)
@@ -74,33 +75,33 @@ def walked(
     ridge: float,
     goes_up: Callable[[float], bool],
 ) -> NDArray[np.bool_]:
-    r"""Select some of K candidates, each with its chance, so that their points' sum varies little.
+    r"""Select each of K candidates with its chance, and keep the sum of the selected points stable.
 
-    From :math:`x` = ``low`` on, every step moves the *alive* candidates, those with
+    The walk starts at :math:`x` = ``low``. Every step moves the *alive* candidates, those with
     :math:`0 < x_i < 1`, along the direction
 
     .. math:: u = \arg\min \Big\|\sum_i u_i b_i\Big\|^2 + \text{ridge} \cdot \|u\|^2
         \quad\text{where}\quad u_{pivot} = 1,\ \sum_i u_i = 0,
 
-    up or down until one of them arrives at 0 or 1; the chances of up and down are such that x
-    stays where it is on average. The pivot is the one alive with the longest point, so that it has
-    the most others to be set against. At most K - 1 steps of O(K d + d^2) each.
+    up or down until one of them reaches 0 or 1. The chances of up and down keep the mean of x
+    unchanged. The pivot is the alive candidate with the longest point: early on, the most other
+    candidates are left to balance it. At most K - 1 steps of O(K d + d^2) each.
 
     Parameters
     ----------
     low, high
-        The chances and one minus them, each to its own digits; shape (K,). ``low`` sums to a
-        whole number: so many are selected.
+        The chances, and one minus the chances at full precision; shape (K,). ``low`` sums to an
+        integer: the number of selected candidates.
     points
-        The points :math:`b_i`, shape (K, d). A common shift makes no difference but to the digits.
+        The points :math:`b_i`, shape (K, d). A common shift changes only the rounding.
     ridge
-        More than 0, in the unit of the points' squared lengths.
+        Positive, in the unit of the points' squared lengths.
     goes_up
-        Decides a step, given the chance of up.
+        Decides whether a step goes up, given the chance of up.
 
     Examples
     --------
-    Two of four points on a line: one from each side, but for a chance that the ridge leaves.
+    Two of four points on a line: almost always one from each side.
 
     >>> half, points = np.full(4, 0.5), np.array([[-1.0], [-1.0], [1.0], [1.0]])
     >>> walked(half, half, points, 1e-4, lambda chance: chance > 0.4).tolist()
@@ -108,19 +109,19 @@ def walked(
     """
     selected = high <= ARRIVED
     missing = round(float(low.sum())) - np.count_nonzero(selected)
-    # The longest points come first; the first one alive is the pivot.
+    # The longest points come first. The first alive one is the pivot.
     order = np.argsort(-np.einsum("ij,ij->i", points, points), kind="stable")
     alive = order[(low[order] > ARRIVED) & (high[order] > ARRIVED)]
     low, high, points = low[alive], high[alive], points[alive]
     gram = points.T @ points + ridge * np.eye(points.shape[1])
     inverse = np.linalg.inv(gram).astype(np.float64)
-    # Every step has one alive less, and never do more arrive at 1 than are missing, or fewer stay
-    # alive: their chances sum to ``missing``, up to rounding.
+    # Every step removes at least one alive candidate. The chances of the others sum to ``missing``
+    # up to rounding.
     while 0 < missing < len(alive):
         u = _direction(points, inverse)
         step, first = _step(u, low, high, goes_up)
         low, high = low + step, high - step
-        # Whatever the rounding, the first one arrives.
+        # Set it exactly, whatever the rounding: every step must end at least one candidate.
         (high if step[first] > 0 else low)[first] = 0.0
         stays = (low > ARRIVED) & (high > ARRIVED)
         for point in points[~stays]:
@@ -134,7 +135,7 @@ def walked(
 
 
 def _direction(points: Numbers, inverse: Numbers) -> Numbers:
-    """Return u for the first point as the pivot.
+    """Return u, with the first point as the pivot.
 
     With S the inverse of (b_i . b_j) + ridge, u is the combination of S e_1 and S 1 that has
     u_1 = 1 and sum 0. By Woodbury's identity ridge S = 1 - B ``inverse`` B^T.
@@ -145,7 +146,7 @@ def _direction(points: Numbers, inverse: Numbers) -> Numbers:
     ones += 1.0
     u: Numbers = ones.sum() * own - ones[0] * ones
     u /= u[0]
-    # The pivot is exact now; the sum, up to rounding.
+    # u[0] is exactly 1 now; correct the rounding of the sum.
     u[1:] -= u.sum() / (len(u) - 1)
     return u
 
@@ -153,7 +154,7 @@ def _direction(points: Numbers, inverse: Numbers) -> Numbers:
 def _step(
     u: Numbers, low: Numbers, high: Numbers, goes_up: Callable[[float], bool]
 ) -> tuple[Numbers, int]:
-    """Return a step along u or against it, up to a border, and who arrives there first."""
+    """Return a step along u or against it, up to a bound, and the candidate that reaches it."""
     is_rising = u > 0
     with np.errstate(divide="ignore"):
         steepness = 1.0 / np.abs(u)
@@ -165,40 +166,40 @@ def _step(
 
 
 def _without(inverse: Numbers, point: Numbers) -> Numbers:
-    """Take a point out of the sum of b b^T whose inverse this is (Sherman and Morrison)."""
+    """Update the inverse of the sum of b b^T when a point is removed (Sherman and Morrison)."""
     image = inverse @ point
     return inverse + np.multiply.outer(image / (1.0 - point @ image), image)
 
 
-#: Of the walk, where the longest of the centred updates has length 1. Smaller ones gave no smaller
-#: V on generated federations; 0.01 kept ten equal clusters from being met exactly.
+#: The walk's ridge, when the longest centred update has length 1. Smaller values gave no smaller V
+#: on generated federations. With 0.01, ten equal clusters were no longer balanced exactly.
 RIDGE = 1e-4
 
 
 @final
 class BalancedDesign(Design):
-    r"""Round chances to a cohort such that the cohort's updates balance: experimental.
+    r"""Draw a cohort whose updates balance each other: experimental.
 
-    1. A client with :math:`m n_i \ge M` is drawn :math:`\lfloor m n_i / M \rfloor` times for
-       certain; its remaining :math:`u_i = m n_i \bmod M` units take part in the rest.
+    1. A client with :math:`m n_i \ge M` is always drawn :math:`\lfloor m n_i / M \rfloor` times.
+       Its remaining :math:`u_i = m n_i \bmod M` units take part in the next steps.
     2. The similarity tree is cut into groups of at most M / ``representatives`` units; a client
-       with more is a group of its own. Every group sends one *live* client, drawn by its units,
-       whose chance is the group's units over M.
-    3. The Gram-Schmidt walk, held to a fixed sum, rounds these chances to 0 or 1. It looks at the
-       live clients' updates, so that the sum of those that are drawn stays close to its mean. The
-       live clients furthest from the mean are rounded first, with the most others to set against.
+       with more is a group of its own. Every group draws one *live* client by its units. The live
+       client's chance is the group's units over M.
+    3. The Gram-Schmidt walk, held to a fixed sum, rounds these chances to 0 or 1. It keeps the sum
+       of the drawn clients' updates close to its mean. The live clients furthest from the mean
+       are rounded first, while the most others are left to balance them.
 
-    Unbiased, with exactly m draws, and every client's count is the floor or the ceiling of its
+    Unbiased, with exactly m draws. Every client's count is the floor or the ceiling of its
     expectation: :math:`\operatorname{Var}[w_i] = f_i (1 - f_i) / m^2` with :math:`f_i = u_i / M`,
-    the smallest that integer counts have. On generated federations of noisy updates V was 30 to
+    the smallest possible for integer counts. On generated federations of noisy updates V was 30 to
     45 % below :class:`TournamentDesign`'s with 10 draws from 100 clients, and a quarter of it with
-    100 from 10,000; on clusters without any noise, 10 from 100 clients of unequal sizes, it was a
+    100 from 10,000. On clusters without any noise, 10 from 100 clients of unequal sizes, it was a
     fifth *above* it.
 
-    What it does not have: formulas for V and for the covariances (``exact_moments``; measure V
-    with :func:`~fedcohort.diagnostics.estimated_aggregate_variance`), and the tournament's promise
-    that V is never above multinomial sampling's. The chances are floats: means are exact up to
-    their rounding. One draw takes milliseconds, not microseconds.
+    There are no formulas for V and for the covariances (``exact_moments`` is False; estimate V
+    with :func:`~fedcohort.diagnostics.estimated_aggregate_variance`). Unlike the tournament's, V
+    may exceed multinomial sampling's. The chances are floats: means are exact up to rounding. One
+    draw takes milliseconds, not microseconds.
 
     Parameters
     ----------
@@ -207,7 +208,7 @@ class BalancedDesign(Design):
     updates
         The clients' last updates, zero before the first; shape (n_clients, dimension).
     representatives
-        Live clients for each draw, at least; one to two times as many where no client is large.
+        The least number of live clients per draw; up to twice as many if no client is large.
     tree, measure, linkage, products
         As in :class:`TournamentDesign`.
     rng
@@ -216,7 +217,7 @@ class BalancedDesign(Design):
     Attributes
     ----------
     updates
-        What is balanced: a copy.
+        A copy of the updates that are balanced.
     tree
         The similarity tree and its cut.
     leaves
@@ -262,7 +263,7 @@ class BalancedDesign(Design):
         total = population.total
         self._certain, self._units = np.divmod(self.cohort_size * population.sizes, total)
         capacity = -(-total // _checked_representatives(self.name, representatives))
-        # A copy: what the caller records later does not change the law.
+        # A copy: later changes by the caller must not change the law.
         self.updates = checked_updates(self.name, updates, population.n_clients).copy()
         self.updates.setflags(write=False)
         is_alone = self._units > capacity
@@ -286,12 +287,12 @@ class BalancedDesign(Design):
         self._held = np.diff(self._ends[last], prepend=0)
 
     def weight_variance(self) -> NDArray[np.float64]:
-        """Return Var[w], shape (n_clients,): the smallest that any integer counts have."""
+        """Return Var[w], shape (n_clients,): the smallest possible for integer counts."""
         total = self.population.total
         return self._units / total * ((total - self._units) / total) / self.cohort_size**2
 
     def covariance(self) -> NoReturn:
-        """Refuse: there is no formula."""
+        """Raise :class:`DesignError`: there is no formula."""
         raise self._no_formula(
             "weight_covariance", "weight_variance, or diagnostics.estimated_aggregate_variance"
         )
@@ -301,7 +302,7 @@ class BalancedDesign(Design):
         return np.where(self._certain > 0, 1.0, self._units / self.population.total)
 
     def max_count(self) -> NDArray[np.int64]:
-        """Return how often each client can be drawn at most: its expectation, rounded up."""
+        """Return the largest possible count of each client: its expectation, rounded up."""
         return self._certain + (self._units > 0)
 
     def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
@@ -325,7 +326,7 @@ class BalancedDesign(Design):
         return np.asarray(live[is_drawn], dtype=np.int64)
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> NoReturn:
-        """Return the aggregate's mean squared distance from its own mean."""
+        """Raise :class:`DesignError`: there is no formula."""
         raise self._no_formula("aggregate_variance", "diagnostics.estimated_aggregate_variance")
 
     def _no_formula(self, what: str, instead: str) -> DesignError:

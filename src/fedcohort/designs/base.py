@@ -1,4 +1,4 @@
-"""What every design is: a law that cohorts are drawn from, with its exact moments."""
+"""The base of all designs: a probability law over cohorts, with its exact moments."""
 
 import math
 from abc import ABC, abstractmethod
@@ -22,15 +22,15 @@ from fedcohort.plan import Plan
 from fedcohort.population import Population
 from fedcohort.similarity.measures import checked_updates
 
-#: Entries of a block: 32 MB in float64.
+#: Entries per block: 32 MB in float64.
 BLOCK_ENTRIES = 2**22
 
 
 def spread(weights: NDArray[np.float64], points: NDArray[np.floating]) -> float:
     r"""Return :math:`\sum_i w_i \|x_i - \sum_j w_j x_j\|^2` for weights that sum to 1.
 
-    About the mean, not as a difference of squares: never negative, and a common shift of all
-    points costs no precision.
+    Points are centred first. The result is never negative, and a common shift of all points
+    costs no precision.
     """
     mean = np.zeros(points.shape[1])
     for block in _blocks(points):
@@ -52,7 +52,7 @@ def second_moment(weights: NDArray[np.float64], points: NDArray[np.floating]) ->
 
 
 def _blocks(points: NDArray[np.floating]) -> Iterator[slice]:
-    """Yield slices of clients."""
+    """Yield slices of clients, each of at most ``BLOCK_ENTRIES`` entries."""
     step = max(1, BLOCK_ENTRIES // max(1, points.shape[1]))
     for start in range(0, len(points), step):
         yield slice(start, start + step)
@@ -66,28 +66,28 @@ class Design(ABC):
     r"""A probability law over cohorts.
 
     A draw gives client :math:`i` a count :math:`c_i` and the aggregation weight
-    :math:`w_i = p_i c_i / E[c_i]`. A design is built once from what the server knows and does not
-    change; ``draw`` keeps no state.
+    :math:`w_i = p_i c_i / E[c_i]`. A design is built once from what the server knows. It does not
+    change, and ``draw`` keeps no state.
 
-    The base is written for the common case, m draws with :math:`E[c_i] = m p_i`: every draw then
-    weighs 1/m and the residual is 0. A design with other counts or weights overrides
+    The base class covers the common case, m draws with :math:`E[c_i] = m p_i`. Every draw then
+    weighs 1/m, and the residual is 0. A design with other counts or weights overrides
     ``expected_counts``, ``weight_per_draw`` and ``weigh``.
 
-    A design of one's own gives ``unbiased``, ``sample``, ``covariance``,
-    ``inclusion_probability`` and ``max_count``; everything else follows from these, and can be
-    overridden by a shorter formula.
+    To write your own design, define ``unbiased``, ``sample``, ``covariance``,
+    ``inclusion_probability`` and ``max_count``. Everything else is computed from these. Override
+    it where a shorter formula exists.
     """
 
-    #: Whether the design claims :math:`E[w_i] = p_i`; the contract of all designs tests the claim.
+    #: Whether the design claims :math:`E[w_i] = p_i`. ``check_design`` tests the claim.
     unbiased: bool
-    #: Whether ``weight_covariance`` and ``aggregate_variance`` have a formula; where not, they
-    #: raise :class:`DesignError`, and ``diagnostics.estimated_aggregate_variance`` measures.
+    #: Whether ``weight_covariance`` and ``aggregate_variance`` have a formula. If not, they raise
+    #: :class:`DesignError`; use ``diagnostics.estimated_aggregate_variance`` instead.
     exact_moments: bool = True
-    #: Whether expected counts, inclusion and the weights' mean and variance are exact; where not,
-    #: they are estimated on draws.
+    #: Whether expected counts, inclusion and the weights' mean and variance are exact. If not,
+    #: they are estimated from draws.
     exact_weights: bool = True
-    #: Whether further rounds can draw from the same design; False where the choice of clients is
-    #: made when the design is built.
+    #: Whether later rounds can draw from the same design. False if building the design already
+    #: chooses the clients.
     lasts: bool = True
 
     def __init__(self, population: Population, cohort_size: int) -> None:
@@ -115,24 +115,24 @@ class Design(ABC):
         return f"{self.name}(cohort_size={self.cohort_size}, n_clients={clients})"
 
     def expected_counts(self) -> NDArray[np.float64]:
-        """How often each client is drawn on average, E[c], shape (n_clients,)."""
+        """Return the expected count of each client, E[c], shape (n_clients,)."""
         return self.cohort_size * self.population.sizes / self.population.total
 
     def weight_per_draw(self) -> NDArray[np.float64]:
-        """Return what one draw of each client weighs, shape (n_clients,); 0 where the size is 0."""
+        """Return the weight of one draw of each client, shape (n_clients,); 0 if its size is 0."""
         return np.where(self.population.sizes > 0, 1 / self.cohort_size, 0.0)
 
     def draw(self, rng: Rng = None) -> Cohort:
-        """Draw one cohort; the same seed or generator state gives the same cohort."""
+        """Draw one cohort. The same seed or generator state gives the same cohort."""
         counts = self.draw_many(1, rng)
         return self.weigh(counts.indices.astype(np.int64), counts.data)
 
     def draw_many(self, rounds: int, rng: Rng = None) -> csr_array:
-        """Draw ``rounds`` cohorts, equal to as many calls of ``draw`` with one generator.
+        """Draw ``rounds`` cohorts, the same as that many calls of ``draw`` with one generator.
 
         Returns
         -------
-        Their counts: integers, shape (rounds, n_clients), indices sorted and distinct.
+        The counts: integers, shape (rounds, n_clients), with sorted and distinct indices.
         """
         number, generator = checked_rounds(self.name, rounds), checked_rng(self.name, rng)
         drawn = self.sample(generator, number)
@@ -153,7 +153,7 @@ class Design(ABC):
         return self.aggregate_spread(deltas) + float(offset @ offset)
 
     def bias(self) -> NDArray[np.float64]:
-        """Return E[w] - p, shape (n_clients,); exactly 0 where the design is unbiased."""
+        """Return E[w] - p, shape (n_clients,); exactly 0 if the design is unbiased."""
         if self.unbiased:
             return np.zeros(self.population.n_clients)
         return self.weight_per_draw() * self.expected_counts() - self.population.importance
@@ -164,7 +164,7 @@ class Design(ABC):
         Raises
         ------
         DesignError
-            Where the matrix would fit no memory.
+            If the matrix would not fit into memory.
         """
         n = self.population.n_clients
         if n > LARGEST_MATRIX:
@@ -185,38 +185,37 @@ class Design(ABC):
 
     @abstractmethod
     def max_count(self) -> NDArray[np.int64]:
-        """Return how often each client can be drawn at most, shape (n_clients,)."""
+        """Return the largest possible count of each client, shape (n_clients,)."""
 
     @abstractmethod
     def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.integer] | csr_array:
-        """Draw ``rounds`` cohorts: what ``draw`` and ``draw_many`` call.
+        """Draw ``rounds`` cohorts. Called by ``draw`` and ``draw_many``.
 
         Returns
         -------
-        The drawn clients, shape (rounds, draws); or their counts, sparse integers of shape
-        (rounds, n_clients) with sorted indices, where the number of draws varies.
+        The drawn clients, shape (rounds, draws). If the number of draws varies, their counts:
+        sparse integers of shape (rounds, n_clients) with sorted indices.
         """
 
     @abstractmethod
     def covariance(self) -> NDArray[np.float64]:
-        """Return Cov[w] of few clients: what ``weight_covariance`` calls."""
+        """Return Cov[w]. Called by ``weight_covariance``, which limits the number of clients."""
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
         """Return the expected squared distance of the aggregate from its own mean.
 
-        By default it is computed from the covariance; a design whose law gives a shorter formula
-        overrides it.
+        The default computes it from the covariance. Override it where a shorter formula exists.
         """
         moves = self.weight_covariance() @ updates
         return float(np.einsum("ij,ij->", updates, moves, dtype=np.float64))
 
     def weigh(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
-        """Make the cohort of the drawn clients: by default each draw weighs 1/m."""
+        """Make the cohort of the drawn clients. By default each draw weighs 1/m."""
         return Cohort.of_shares(clients, counts, self.cohort_size)
 
 
 def drawable_clients(design: Design) -> NDArray[np.int64]:
-    """Return the clients of positive size; refuse a cohort that is larger than these."""
+    """Return the clients of positive size; raise if the cohort needs more clients than that."""
     clients = np.flatnonzero(design.population.sizes)
     if design.cohort_size > len(clients):
         raise DesignError(
@@ -246,7 +245,7 @@ def count_matrix(clients: NDArray[np.integer], n_clients: int) -> csr_array:
 
 
 def checked_design(design: object) -> Design:
-    """Validate a design; a recipe is none before it is built."""
+    """Validate a built design; a recipe is not one."""
     if isinstance(design, Design):
         return design
     raise DesignError(
@@ -268,8 +267,8 @@ class RowDesign(Design):
         B &= \tfrac1{m^2} \sum_k \sum_i r_{k,i} \|\Delta_i - \bar\Delta_k\|^2 \le B_{MD},
             \quad \bar\Delta_k = \sum_i r_{k,i} \Delta_i .
 
-    A plan satisfies Proposition 1, so that every row design is unbiased, and in these three never
-    worse than multinomial sampling. A final class sets ``plan`` in its ``__init__``.
+    A plan satisfies Proposition 1. Every row design is therefore unbiased, and never worse than
+    multinomial sampling in these three quantities. A subclass sets ``plan`` in its ``__init__``.
     """
 
     unbiased = True
@@ -283,7 +282,7 @@ class RowDesign(Design):
         return self._by_client((units / total) * ((total - units) / total)) / self.cohort_size**2
 
     def covariance(self) -> NDArray[np.float64]:
-        """Return Cov[w], shape (n_clients, n_clients): minus what two clients share of the rows."""
+        """Return Cov[w], shape (n_clients, n_clients); negative for clients that share a row."""
         shares = self.plan.probabilities
         covariance: NDArray[np.float64] = -(shares.T @ shares).toarray() / self.cohort_size**2
         np.fill_diagonal(covariance, self.weight_variance())
@@ -291,12 +290,12 @@ class RowDesign(Design):
 
     def inclusion_probability(self) -> NDArray[np.float64]:
         """Return the chance of each client to be in the cohort, shape (n_clients,)."""
-        with np.errstate(divide="ignore"):  # log 0: a client that fills a row is certain
+        with np.errstate(divide="ignore"):  # log 0: a client that fills a row is always drawn
             misses = np.log1p(-self.plan.units.data / self.plan.total)
         return 0.0 - np.expm1(self._by_client(misses))
 
     def max_count(self) -> NDArray[np.int64]:
-        """Return how often each client can be drawn at most: the rows that it lies in."""
+        """Return the largest possible count of each client: the number of its rows."""
         return np.bincount(self.plan.units.indices, minlength=self.population.n_clients)
 
     def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
@@ -304,9 +303,9 @@ class RowDesign(Design):
         return self.plan.draw_clients(rounds, rng)
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
-        """Return the aggregate's mean squared distance from its own mean."""
+        """Return the expected squared distance of the aggregate from its own mean."""
         units, total = self.plan.units, self.plan.total
-        # Where a row has one client, nothing varies.
+        # A row with one client has no variance.
         shared = np.flatnonzero(np.diff(units.indptr) > 1)
         rows = zip(units.indptr[shared], units.indptr[shared + 1], strict=True)
         spreads = (
@@ -316,6 +315,6 @@ class RowDesign(Design):
         return math.fsum(spreads) / self.cohort_size**2
 
     def _by_client(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Sum one value per entry of the plan over the rows, shape (n_clients,)."""
+        """Sum the values of the plan's entries by client, shape (n_clients,)."""
         n = self.population.n_clients
         return np.asarray(np.bincount(self.plan.units.indices, values, n), dtype=np.float64)

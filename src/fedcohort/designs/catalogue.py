@@ -1,4 +1,4 @@
-"""The recipes by name: what files and the command line can ask for."""
+"""The recipes by name, for files and the command line."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
@@ -68,7 +68,7 @@ def make_recipe(name: str, cohort_size: int, options: Mapping[str, object]) -> R
 
 
 def recipe_of(kind: type[Recipe], cohort_size: int, options: Mapping[str, object]) -> Recipe:
-    """Make a recipe of this kind; hyper-parameters must be its own."""
+    """Make a recipe of this kind; raise if an option is not one of its hyper-parameters."""
     defaults = {field.name: field.default for field in fields(kind)}
     own = {key: default for key, default in defaults.items() if default is not MISSING}
     for key in options:
@@ -93,7 +93,7 @@ def recipe_of(kind: type[Recipe], cohort_size: int, options: Mapping[str, object
 
 
 def named_recipe(text: str, cohort_size: int) -> Recipe:
-    """Make the recipe that ``name[:key[=value]]...`` asks for; a key alone means True.
+    """Parse ``name[:key[=value]]...`` into a recipe; a key without a value means True.
 
     Examples
     --------
@@ -109,7 +109,7 @@ def named_recipe(text: str, cohort_size: int) -> Recipe:
 
 
 def text_of(recipe: Recipe) -> str:
-    """Write a recipe as :func:`named_recipe` reads it; without the cohort size.
+    """Write a recipe in the format of :func:`named_recipe`, without the cohort size.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Recipes made from a function: the short way to a design of one's own."""
+"""Recipes made from a function: the short way to write your own design."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
 
-#: Chooses clients, or clients and their weights.
+#: A function that chooses clients, or clients and their weights.
 Choice = Callable[..., Any]
-#: Cohorts that moments are estimated on.
+#: The number of cohorts that moments are estimated from.
 ESTIMATE_ROUNDS = 1000
 
 
@@ -39,8 +39,8 @@ class _Moments(NamedTuple):
 class FunctionDesign(Design):
     """Let a function choose the clients of every cohort.
 
-    The law is known by its draws alone: all moments are estimated on 1,000 cohorts, drawn with a
-    fixed seed when a moment is first asked for. ``exact_weights`` and ``exact_moments`` are False.
+    Only draws reveal the law. All moments are estimated from 1,000 cohorts, drawn with a fixed
+    seed when a moment is first read. ``exact_weights`` and ``exact_moments`` are False.
 
     Parameters
     ----------
@@ -89,11 +89,11 @@ class FunctionDesign(Design):
         return self._rows([self._chosen(rng) for _ in range(rounds)], "counts")
 
     def expected_counts(self) -> NDArray[np.float64]:
-        """Return the estimate of how often each client is drawn, shape (n_clients,)."""
+        """Return the estimated expected count of each client, shape (n_clients,)."""
         return self._moments.expected_counts
 
     def weight_per_draw(self) -> NDArray[np.float64]:
-        """Return the estimate of what a draw of each client weighs, shape (n_clients,)."""
+        """Return the estimated weight of one draw of each client, shape (n_clients,)."""
         drawn = self._moments.expected_counts
         weights = self._moments.mean_weights
         return np.divide(weights, drawn, out=np.zeros_like(weights), where=drawn > 0)
@@ -107,15 +107,15 @@ class FunctionDesign(Design):
         return self._moments.inclusion
 
     def max_count(self) -> NDArray[np.int64]:
-        """Return how often each client was drawn at most in one cohort, shape (n_clients,)."""
+        """Return the largest observed count of each client, shape (n_clients,)."""
         return self._moments.max_count
 
     def covariance(self) -> NDArray[np.float64]:
-        """Refuse: there is no formula."""
+        """Raise :class:`DesignError`: there is no formula."""
         raise self._no_formula("weight_covariance")
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
-        """Refuse: there is no formula."""
+        """Raise :class:`DesignError`: there is no formula."""
         raise self._no_formula("aggregate_variance")
 
     def _no_formula(self, what: str) -> DesignError:
@@ -141,7 +141,7 @@ class FunctionDesign(Design):
         )
 
     def _rows(self, cohorts: list[Cohort], what: str) -> csr_array:
-        """Collect one number per drawn client, a row per cohort."""
+        """Collect one number per drawn client into a matrix with a row per cohort."""
         n, dtype = self.population.n_clients, np.int64 if what == "counts" else np.float64
         if not cohorts:
             return csr_array(np.zeros((0, n), dtype=dtype))
@@ -163,7 +163,7 @@ class FunctionDesign(Design):
         return Cohort.of_weights(clients[order], np.ones(len(clients), dtype=np.int64), own)
 
     def _positions(self, given: object) -> NDArray[np.int64]:
-        """Validate clients: positions of clients with samples."""
+        """Validate positions of clients with samples."""
         n = self.population.n_clients
         try:
             clients = np.asarray(given)
@@ -185,7 +185,7 @@ class FunctionDesign(Design):
         return positions
 
     def _weights(self, given: object, clients: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Validate weights: a finite one for each of distinct clients."""
+        """Validate weights: one finite number per client, and no client twice."""
         try:
             weights = np.asarray(given, dtype=np.float64)
         except (TypeError, ValueError):
@@ -205,7 +205,7 @@ class FunctionRecipe(Recipe):
 
     #: The function.
     function: ClassVar[Choice]
-    #: Whether its author claims that E[w] = p.
+    #: Whether the function's author claims E[w] = p.
     unbiased: ClassVar[bool] = False
 
     if TYPE_CHECKING:  # the function's own parameters
@@ -252,12 +252,12 @@ def recipe(
     The function takes ``(population, known, rng)``: the :class:`~fedcohort.Population`, what the
     server knows (:class:`~fedcohort.designs.Knowledge`: ``known.cohort_size``, ``known.round_``,
     and the memory and signals that are declared here), and a numpy Generator. It returns the
-    positions of clients, which are then averaged, a client that comes twice with twice the weight;
-    or a pair of clients and aggregation weights. Further parameters with defaults become the
-    recipe's settings.
+    positions of clients, or a pair of clients and aggregation weights. Without weights the clients
+    are averaged; a client that comes twice has twice the weight. Further parameters with defaults
+    become the recipe's settings.
 
-    Moments of such a design are estimated on draws; write a :class:`~fedcohort.Design` where exact
-    ones are wanted.
+    The design's moments are estimated from draws. Write a :class:`~fedcohort.Design` for exact
+    moments.
 
     Parameters
     ----------
@@ -266,7 +266,7 @@ def recipe(
     name
         The name in tables and files; the function's by default.
     unbiased
-        Say True where E[w] = p; :func:`fedcohort.testing.check_design` tests the claim.
+        Whether E[w] = p. :func:`fedcohort.testing.check_design` tests the claim.
     learns
         Whether the function reads ``known.memory``.
     signals
@@ -281,7 +281,7 @@ def recipe(
     Raises
     ------
     DesignError
-        Where the function has another form, or what is declared of it cannot be used.
+        If the function has another signature, or an argument is invalid.
 
     Examples
     --------
@@ -326,7 +326,7 @@ def recipe(
 
 
 def _signals(signals: object) -> tuple[str, ...]:
-    """Validate names of signals; a string is one name, not a list of letters."""
+    """Validate a tuple of signal names; a single string is refused."""
     if not isinstance(signals, (tuple, list)) or not all(isinstance(s, str) for s in signals):
         raise DesignError(
             f"recipe: signals must be a tuple of names; got {brief(signals)}. Pass for example "
@@ -336,7 +336,7 @@ def _signals(signals: object) -> tuple[str, ...]:
 
 
 def _settings(title: str, function: Choice) -> list[Parameter]:
-    """Return the parameters that become settings; refuse a function of another form."""
+    """Return the parameters that become settings; raise if the signature does not fit."""
     try:
         parameters = list(signature(function).parameters.values())
     except (TypeError, ValueError):

@@ -13,18 +13,18 @@ from fedcohort.population import Population
 
 @final
 class MultinomialDesign(Design):
-    r"""Draw ``cohort_size`` clients independently with probability :math:`p_i`, weight 1/m a draw.
+    r"""Draw m = ``cohort_size`` clients independently, each with probability :math:`p_i`.
 
-    Every count is binomial, so that with :math:`\bar\Delta = \sum_i p_i \Delta_i`
+    A draw weighs 1/m. Every count is binomial. With :math:`\bar\Delta = \sum_i p_i \Delta_i`
 
     .. math::
 
         \operatorname{Cov}[w_i, w_j] = (p_i [i = j] - p_i p_j) / m, \qquad
         B_{MD} = \tfrac1m \sum_i p_i \|\Delta_i - \bar\Delta\|^2 .
 
-    Unbiased and free of extra communication, but a client may fill the whole cohort: prefer
-    :class:`SizeClusteredDesign`, which is never worse. As a plan it would be m equal rows; it
-    keeps one running sum instead, and draws in integers.
+    Unbiased, and without extra communication. But one client may fill the whole cohort: prefer
+    :class:`SizeClusteredDesign`, which is never worse. A plan would need m equal rows; this design
+    keeps one cumulative sum instead, and draws in integers.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class MultinomialDesign(Design):
 
     def inclusion_probability(self) -> NDArray[np.float64]:
         """Return 1 - (1 - p)^m, shape (n_clients,)."""
-        with np.errstate(divide="ignore"):  # log 0: the only client is certain
+        with np.errstate(divide="ignore"):  # log 0: a single client is always drawn
             misses = self.cohort_size * np.log1p(-self.population.importance)
         return np.asarray(0.0 - np.expm1(misses))
 
@@ -76,7 +76,7 @@ class MultinomialDesign(Design):
         return np.searchsorted(self._ends, units, side="right")
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
-        """Return the aggregate's mean squared distance from its own mean."""
+        """Return the expected squared distance of the aggregate from its own mean."""
         return spread(self.population.importance, updates) / self.cohort_size
 
 

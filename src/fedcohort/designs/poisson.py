@@ -1,4 +1,4 @@
-"""Independent coins, one for each client."""
+"""Poisson sampling: one independent coin for each client."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ class CoinDesign(Design):
         \operatorname{Var}[w_i] = p_i^2 (1/q_i - 1), \qquad
         V = \sum_i p_i^2 (1/q_i - 1) \|\Delta_i\|^2 .
 
-    The residual is random and may be negative; an empty cohort has residual 1 and is never drawn
-    again, since that would bias. A final class gives the chances and the coins.
+    The residual is random and may be negative. An empty cohort has residual 1. It is not redrawn,
+    since that would add a bias. A subclass defines the chances and the coins.
     """
 
     @abstractmethod
@@ -36,14 +36,14 @@ class CoinDesign(Design):
     @property
     @abstractmethod
     def _missing_chance(self) -> NDArray[np.float64]:
-        """1 - q, shape (n_clients,), with the digits that a difference from 1 would lose."""
+        """1 - q, shape (n_clients,), computed without cancellation."""
 
     @abstractmethod
     def _heads(self, rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.bool_]:
         """Toss every client's coin in every round; ``shape`` is (rounds, n_clients)."""
 
     def weight_per_draw(self) -> NDArray[np.float64]:
-        """Return what each client weighs if drawn, p / q; 0 where the chance is 0."""
+        """Return the weight of each client if drawn, p / q; 0 if its chance is 0."""
         chance, importance = self.expected_counts(), self.population.importance
         return np.divide(importance, chance, out=np.zeros_like(chance), where=chance > 0)
 
@@ -76,7 +76,7 @@ class CoinDesign(Design):
         return csr_array((np.ones(len(row), dtype=np.int64), (row, client)), shape=shape)
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
-        """Return the aggregate's mean squared distance from its own mean."""
+        """Return the expected squared distance of the aggregate from its own mean."""
         return second_moment(self.weight_variance(), updates)
 
     def weigh(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
@@ -85,10 +85,10 @@ class CoinDesign(Design):
 
 
 def capped_coins(masses: NDArray[np.int64], draws: int) -> tuple[NDArray[np.int64], int]:
-    """Return heads and sides with sum(heads) = draws * sides: chances proportional to mass, capped.
+    """Return heads and sides: chances heads / sides proportional to mass, capped at 1.
 
-    In integers: client i is drawn when randint(sides) < heads[i]. There are at least ``draws``
-    positive masses.
+    sum(heads) = draws * sides. Client i is drawn when randint(sides) < heads[i]. At least
+    ``draws`` masses must be positive.
 
     Examples
     --------
@@ -99,8 +99,8 @@ def capped_coins(masses: NDArray[np.int64], draws: int) -> tuple[NDArray[np.int6
     order = np.argsort(-masses, kind="stable")[:draws]
     largest = masses[order]
     left = int(masses.sum()) - (np.cumsum(largest) - largest)
-    # Having capped the c largest, the next is capped if its share of the other m - c draws is 1
-    # or more. Once one is not, no smaller one is.
+    # With the c largest capped, the next is capped if its share of the other m - c draws is 1 or
+    # more. After the first client that is not capped, no smaller one is.
     capped = (draws - np.arange(draws)) * largest >= left
     n_certain = int(np.argmin(capped)) if not capped.all() else draws
     sides = int(left[n_certain]) if n_certain < draws else 1
@@ -113,22 +113,22 @@ def capped_coins(masses: NDArray[np.int64], draws: int) -> tuple[NDArray[np.int6
 class PoissonDesign(CoinDesign):
     r"""Toss a coin for every client: in the cohort with chance :math:`q_i`, weight p_i / q_i.
 
-    The chances are proportional to importance and capped, :math:`q_i = \min(1, \lambda p_i)` with
-    :math:`\sum_i q_i = m`, so that m is the cohort's *expected* size. The coins are independent:
+    The chances are proportional to importance and capped: :math:`q_i = \min(1, \lambda p_i)` with
+    :math:`\sum_i q_i = m`. The cohort's *expected* size is m. The coins are independent:
 
     .. math::
 
         \operatorname{Var}[w_i] = p_i^2 (1/q_i - 1), \qquad
         V = \sum_i p_i^2 (1/q_i - 1) \|\Delta_i\|^2 .
 
-    Unbiased. The residual is random with mean 0 and may be negative; an empty cohort has residual
-    1 and is never drawn again, since that would bias. With c clients of chance 1, whose sizes
-    leave R samples to the others, :math:`q_i = (m - c)\,n_i / R`: an integer coin.
+    Unbiased. The residual is random with mean 0 and may be negative. An empty cohort has residual
+    1. It is not redrawn, since that would add a bias. If c clients have chance 1 and the others
+    hold R samples, :math:`q_i = (m - c)\,n_i / R`. Coins are tossed in integers.
 
     Parameters
     ----------
     population, cohort_size
-        Whom to draw from, and how many clients are expected.
+        Whom to draw from, and the expected number of clients.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Recipes: a recipe holds a design's settings, and builds the design when something changes."""
+"""Recipes: a recipe holds a design's settings and rebuilds the design when something changes."""
 
 import math
 from abc import ABC, abstractmethod
@@ -27,10 +27,10 @@ from fedcohort.population import Population
 
 
 class HasUpdates(Protocol):
-    """What a recipe reads of the server's memory.
+    """The part of the server's memory that a recipe reads.
 
-    A memory that also has ``products()``, all inner products of its updates, saves designs the
-    work of computing them.
+    A memory may also have ``products()``, all inner products of its updates. Designs then do not
+    compute them again.
     """
 
     @property
@@ -42,14 +42,14 @@ class HasUpdates(Protocol):
 class Knowledge:
     """What the server knows when it builds a round's design.
 
-    A recipe reads only what it declares: the memory with ``learns``, a signal by its name in
-    ``signals``; anything else is an error. A recipe that reads ``round_`` needs no declaration:
-    its design is valid for that round only, and is built anew in the next.
+    A recipe may read only what it declares: the memory with ``learns``, a signal by its name in
+    ``signals``. Reading anything else is an error. ``round_`` needs no declaration; a design
+    built from it is valid for that round only, and is rebuilt in the next.
 
     Attributes
     ----------
     rng
-        Breaks ties; not the generator that cohorts are drawn with.
+        Breaks ties. Cohorts are drawn with another generator.
     round_was_read
         Whether the recipe has read ``round_``.
     """
@@ -69,12 +69,12 @@ class Knowledge:
 
     @property
     def cohort_size(self) -> int:
-        """How many draws the recipe asks for."""
+        """The number of draws that the recipe asks for."""
         return self._recipe.cohort_size
 
     @property
     def memory(self) -> HasUpdates | None:
-        """The clients' last updates; None where there are none yet."""
+        """The clients' last updates; None if there are none yet."""
         if not self._recipe.learns:
             raise DesignError(
                 f"{type(self._recipe).__name__}: reads the memory, which it does not declare. "
@@ -84,7 +84,7 @@ class Knowledge:
 
     @property
     def signals(self) -> Signals | None:
-        """What else is known of the clients, by name; None where nothing is."""
+        """The other known facts about the clients, by name; None if there are none."""
         return self._signals
 
     @property
@@ -119,29 +119,28 @@ class _DeclaredSignals(Mapping[str, NDArray[np.floating]]):
 
 @dataclass(frozen=True, repr=False)
 class Recipe(ABC):
-    """The settings of a design: what experiment files, the command line and server loops name.
+    """The settings of a design, for experiment files, the command line and server loops.
 
     A recipe is a frozen dataclass. Every setting has a default and is checked when the recipe is
-    made; what changes between rounds is an argument of ``build``. A new recipe gives its
-    ``name``, turns knowledge into a design (:meth:`design`), and may check its settings further
-    (:meth:`check`). :func:`fedcohort.recipe` makes one from a function.
+    made. Whatever changes between rounds is an argument of ``build``. A new recipe defines
+    ``name`` and :meth:`design`, and may add checks of its settings in :meth:`check`.
+    :func:`fedcohort.recipe` makes a recipe from a function.
     """
 
     #: The name in files and on the command line.
     name: ClassVar[str]
-    #: Whether the design depends on the memory: it is then built anew in every round.
+    #: Whether the design depends on the memory. If so, it is rebuilt in every round.
     learns: ClassVar[bool] = False
-    #: What the design needs to know of the clients, beyond the memory; it is then built anew in
-    #: every round. Signals that clients are asked for or report are in
-    #: :mod:`fedcohort.designs.signals`; any other name is an array of the recipe's own, which
-    #: :meth:`observe` fills.
+    #: What the design needs to know about the clients besides the memory. If not empty, the design
+    #: is rebuilt in every round. :mod:`fedcohort.designs.signals` lists the signals that clients
+    #: send. Any other name is the recipe's own array, which :meth:`observe` fills.
     signals: ClassVar[tuple[str, ...]] = ()
-    #: Whether the design draws by the population's groups; a population without labels is refused.
+    #: Whether the design draws by the population's groups. A population without groups is refused.
     grouped: ClassVar[bool] = False
-    #: Whether every asked client gets the model and trains, and the answers of those that are not
-    #: drawn come too late to be used (over-selection).
+    #: Over-selection: whether every asked client gets the model and trains, and the answers of
+    #: clients that are not drawn are discarded.
     overselects: ClassVar[bool] = False
-    #: Whether it is unbiased for the plain aggregate only, not for the difference estimator's.
+    #: Whether it is unbiased only with the plain aggregate, not with the difference estimator.
     plain_only: ClassVar[bool] = False
 
     cohort_size: int
@@ -156,21 +155,21 @@ class Recipe(ABC):
         self.check()
 
     def __repr__(self) -> str:
-        """Return ``Name(cohort_size=10)``, and the settings that are not their defaults."""
+        """Return ``Name(cohort_size=10)`` with the settings that differ from their defaults."""
         own = [(each.name, getattr(self, each.name), each.default) for each in fields(self)]
         shown = ", ".join(f"{name}={value!r}" for name, value, default in own if value != default)
         return f"{type(self).__name__}({shown})"
 
     def check(self) -> None:  # noqa: B027 - most recipes have nothing further to check
-        """Raise :class:`~fedcohort.errors.DesignError` where a setting cannot be used.
+        """Raise :class:`~fedcohort.errors.DesignError` if a setting is invalid.
 
-        Types are checked before: a setting has the type of its default.
+        Types are checked before this: a setting has the type of its default.
         """
 
     def ask(self, population: Population, round_: int, rng: np.random.Generator) -> Request | None:
-        """Say who is asked for what before the round's design is built; None asks nobody.
+        """Return which clients to ask for which signal before the design is built; None for none.
 
-        By default all clients with samples are asked for the signal that the recipe declares.
+        The default asks all clients with samples for the signal that the recipe declares.
         """
         asked = [name for name in ASKED if name in self.signals]
         if not asked:
@@ -193,9 +192,9 @@ class Recipe(ABC):
         population
             Whom to draw from.
         memory
-            The clients' last updates, for recipes that learn; None: every update is zero.
+            The clients' last updates, for recipes that learn. None means that all are zero.
         signals
-            What else is known of the clients, by name, one number per client each.
+            Other facts about the clients, by name: one number per client each.
         round_
             The round, from 0.
         rng
@@ -204,7 +203,7 @@ class Recipe(ABC):
         Raises
         ------
         DesignError
-            Where no such design can be built over these clients.
+            If the design cannot be built for these clients.
         """
         owner = type(self).__name__
         if not isinstance(population, Population):
@@ -228,7 +227,7 @@ class Recipe(ABC):
         return self.build_from(population, known)
 
     def build_from(self, population: Population, known: Knowledge) -> Design:
-        """Build the design from what is known, and check that it is one over ``population``."""
+        """Build the design, and check that it covers the clients of ``population``."""
         if self.grouped and population.groups is None:
             raise DesignError(
                 f"{type(self).__name__}: needs the group of every client; this population has "
@@ -251,36 +250,35 @@ class Recipe(ABC):
         cohort: Cohort,
         norms: NDArray[np.float64],
     ) -> None:
-        """Take notes at the end of a round, one number per client; by default there are none.
+        """Update the recipe's own arrays at the end of a round. The default does nothing.
 
         Parameters
         ----------
         state
-            The recipe's own arrays, shape (n_clients,) each, by their names in ``signals``; NaN
-            at first. Change them in place: ``build`` reads them as signals. They are saved, and
-            follow clients that come and go.
+            The recipe's own arrays by their names in ``signals``, shape (n_clients,) each, NaN at
+            first. Change them in place: ``build`` reads them as signals. The selector saves them
+            and rearranges them when clients join or leave.
         cohort
             The clients that answered, with their final weights.
         norms
-            The norm of each of these clients' updates.
+            The norm of the update of each of these clients.
         """
 
     def waits(self, durations: NDArray[np.float64], cohort: Cohort) -> float:
-        """Say how many seconds the server waits for answers after the draw.
+        """Return how many seconds the server waits for answers after the draw.
 
-        ``durations`` are the seconds after which each client would have answered, shape
-        (n_clients,). By default the server waits for the slowest drawn client; where the drawn
-        ones are those that answer first, that is the last of these.
+        ``durations`` has the seconds that each client takes to answer, shape (n_clients,). By
+        default the server waits for the slowest drawn client.
         """
         return float(durations[cohort.clients].max(initial=0.0))
 
     @abstractmethod
     def design(self, population: Population, known: Knowledge) -> Design:
-        """Make the design from what is known: what ``build`` calls."""
+        """Make the design from what is known. Called by ``build``."""
 
 
 def _as_default(owner: str, name: str, value: object, default: object) -> object:
-    """Validate a setting: of the type of its default, a number for a float."""
+    """Validate that a setting has the type of its default; any number may replace a float."""
     if type(default) is bool:
         return checked_flag(owner, name, value)
     if type(default) is int:
@@ -306,7 +304,7 @@ def _as_default(owner: str, name: str, value: object, default: object) -> object
 def estimator_for(
     owner: str, recipe: Recipe, estimator: EstimatorName | Difference
 ) -> Difference | None:
-    """Return the estimator's settings, None for the plain one; refuse what would be biased."""
+    """Return the estimator's settings, None for the plain one; raise if it would be biased."""
     settings = estimator_of(owner, estimator)
     if settings is not None and recipe.plain_only:
         raise DesignError(
@@ -318,6 +316,6 @@ def estimator_for(
 
 
 def known_updates(population: Population, known: Knowledge) -> NDArray[np.floating]:
-    """Return the clients' last updates; without a memory every update is zero."""
+    """Return the clients' last updates; zeros without a memory."""
     memory = known.memory
     return np.zeros((population.n_clients, 1)) if memory is None else memory.updates

@@ -1,4 +1,4 @@
-"""Signals: what a design asks of clients in a round, beyond training the drawn ones."""
+"""Signals: numbers about the clients, such as losses and durations, that designs can use."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from numpy.typing import ArrayLike, NDArray
 from fedcohort._arguments import brief
 from fedcohort.errors import DesignError
 
-#: Asked before the draw, of the clients of a :class:`Request`: the norm of the update that the
-#: client would send (it must train for that), the mean loss of the current model on its samples,
-#: and the seconds that it will take.
+#: Signals that the clients of a :class:`Request` are asked for before the draw: the norm of the
+#: client's update (it must train first), the mean loss of the current model on its samples, and
+#: the seconds that it will take.
 AskedSignal = Literal["update_norm", "loss", "duration"]
-#: Known from earlier rounds, without asking: the root of the mean squared loss of the samples
-#: that a client trained on when it was last drawn, the seconds that it took, and that round.
+#: Signals from the round in which a client was last drawn: the root mean square of its samples'
+#: losses, the seconds that it took, and the number of that round. Nobody is asked.
 PastSignal = Literal["past_loss", "past_duration", "past_round"]
 SignalName = AskedSignal | PastSignal
 ASKED: tuple[AskedSignal, ...] = get_args(AskedSignal)
 PAST: tuple[PastSignal, ...] = get_args(PastSignal)
 
-#: One number per client, NaN where it was not asked, did not answer, or was never drawn.
+#: One number per client; NaN if it was not asked, did not answer, or was never drawn.
 Signals = Mapping[str, NDArray[np.floating]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """Which clients are asked for a signal before the draw.
+    """The clients to ask for a signal before the draw.
 
     Attributes
     ----------
     signal
-        What they are asked for.
+        The signal's name.
     clients
         Their positions in the population, sorted and distinct.
     ids
-        Their ids, in the same order; their positions unless a selector asks.
+        Their ids in the same order; equal to the positions unless a selector made the request.
     """
 
     signal: AskedSignal
@@ -53,7 +53,7 @@ class Request:
 def checked_signal(
     owner: str, signals: Mapping[str, ArrayLike] | None, name: SignalName, n_clients: int
 ) -> NDArray[np.float64]:
-    """Validate a signal: one number per client, NaN or finite and at least 0."""
+    """Validate a signal: one number per client, each NaN or finite and at least 0."""
     if signals is None or name not in signals:
         raise DesignError(
             f"{owner}: needs the signal {name!r}, which nobody collected. Let the simulator or "
@@ -77,7 +77,7 @@ def checked_signal(
 
 
 def _numbers(values: ArrayLike) -> NDArray[np.float64] | None:
-    """Return an array of floats; None where the values are no numbers."""
+    """Return an array of floats; None if the values are not numbers."""
     try:
         array = np.asarray(values)
     except ValueError:  # rows of different lengths

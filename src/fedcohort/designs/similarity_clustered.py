@@ -28,15 +28,15 @@ class SimilarityClusteredDesign(RowDesign):
     r"""Cluster the clients by their updates, cut the tree by capacity, and fill the distributions.
 
     1. A client with :math:`m n_i \ge M` gets :math:`\lfloor m n_i / M \rfloor` distributions
-       alone; its remaining :math:`u_i = m n_i \bmod M` units take part in the rest.
+       alone. Its remaining :math:`u_i = m n_i \bmod M` units take part in the next steps.
     2. The similarity tree of the clients with :math:`u_i > 0` is cut into its maximal subtrees of
        at most M units.
-    3. The largest groups open the remaining distributions; the clients of the others fill the
-       room that is left, larger groups first.
+    3. The largest groups open the remaining distributions. The clients of the other groups fill
+       the room that is left, larger groups first.
 
-    The updates of clients that never sent one are zero: these clients form a group of their own.
-    The order of clients, of equal groups, and of the clients that fill room is random: the law
-    does not depend on how clients are numbered.
+    Clients that never sent an update count as zeros, and so form a group of their own. Clients,
+    groups of equal size, and clients that fill room are ordered at random. The law therefore does
+    not depend on how clients are numbered.
 
     Parameters
     ----------
@@ -46,16 +46,16 @@ class SimilarityClusteredDesign(RowDesign):
         The clients' last updates (client model minus the global model it started from), zero
         before the first; shape (n_clients, dimension). None if ``tree`` is a tree.
     tree
-        Which tree to build: ``"exact"`` from all pairs, ``"vector"`` in O(n d) memory (extra
-        ``scale``), ``"bisecting"`` for a million clients, ``"auto"`` by their number. Or a tree
-        over all clients.
+        The kind of tree: ``"exact"`` from all pairs, ``"vector"`` in O(n d) memory (extra
+        ``scale``), ``"bisecting"`` for up to a million clients, ``"auto"`` by the number of
+        clients. Or a tree over all clients.
     measure
         ``"arccos"`` (the angle), ``"l2"`` or ``"l1"``.
     linkage
         ``"ward"``, or another of :data:`fedcohort.similarity.LINKAGES`.
     products
-        Returns all inner products of the updates, shape (n_clients, n_clients), where a memory
-        keeps them (:meth:`fedcohort.UpdateMemory.products`).
+        A function that returns all inner products of the updates, shape (n_clients, n_clients),
+        such as :meth:`fedcohort.UpdateMemory.products`.
     rng
         Breaks ties.
 
@@ -76,7 +76,7 @@ class SimilarityClusteredDesign(RowDesign):
 
     References
     ----------
-    Y. Fraboni et al., "Clustered sampling", ICML 2021, Algorithm 2, with line 12 put right
+    Y. Fraboni et al., "Clustered sampling", ICML 2021, Algorithm 2, with line 12 corrected
     (``u_i``, not ``b_i``) and the last paragraph of Section 5 for large clients.
     """
 
@@ -98,7 +98,7 @@ class SimilarityClusteredDesign(RowDesign):
         super().__init__(population, cohort_size)
         rng, n, total = checked_rng(self.name, rng), population.n_clients, population.total
         deltas = None if updates is None else checked_updates(self.name, updates, n)
-        # Step 1: m n_i units a client; large clients fill distributions alone.
+        # Step 1: m n_i units per client; large clients fill distributions alone.
         alone, units = whole_rows(self.cohort_size * population.sizes, total)
         # Step 2: the tree of the clients that have units left, cut into groups of at most M.
         self.leaves, self.tree = client_tree(
@@ -112,7 +112,7 @@ class SimilarityClusteredDesign(RowDesign):
             products=products,
             rng=rng,
         )
-        # Step 3: the largest groups open the other distributions, the rest fills them up.
+        # Step 3: the largest groups open the other distributions, the other groups fill them.
         filled = fill_groups(
             self.leaves, units[self.leaves], self.tree.groups, capacity=total, rng=rng
         )
@@ -121,7 +121,7 @@ class SimilarityClusteredDesign(RowDesign):
 
 @dataclass(frozen=True, repr=False)
 class TreeRecipe(Recipe):
-    """A recipe of a design on the similarity tree of the clients' last updates.
+    """The base of recipes whose design uses the similarity tree of the clients' last updates.
 
     Without a memory every update is zero.
 
@@ -133,7 +133,7 @@ class TreeRecipe(Recipe):
         ``"ward"``, or another of :data:`fedcohort.similarity.LINKAGES`.
     tree
         ``"exact"`` from all pairs, ``"vector"`` in O(n d) memory (extra ``scale``),
-        ``"bisecting"`` for a million clients, ``"auto"`` by their number.
+        ``"bisecting"`` for up to a million clients, ``"auto"`` by the number of clients.
     """
 
     learns: ClassVar[bool] = True
@@ -147,7 +147,7 @@ class TreeRecipe(Recipe):
         check_tree(type(self).__name__, self.tree, self.measure, self.linkage)
 
     def arguments(self, population: Population, known: Knowledge) -> dict[str, Any]:
-        """Return the arguments that all designs on a tree share."""
+        """Return the arguments that all tree designs share."""
         return {
             "population": population,
             "cohort_size": self.cohort_size,

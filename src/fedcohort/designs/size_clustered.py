@@ -15,24 +15,24 @@ from fedcohort.population import Population
 
 @final
 class SizeClusteredDesign(RowDesign):
-    r"""Line the clients up, largest first, and cut the line into m distributions.
+    r"""Put the clients on a line, largest first, and cut the line into m distributions.
 
-    Client :math:`i` takes :math:`m n_i` units of a line of :math:`m M`; the line is cut into m
+    Client :math:`i` takes :math:`m n_i` units of a line of :math:`m M`. The line is cut into m
     pieces of M units, and :math:`r'_{k,i}` is the overlap of client :math:`i` with piece
-    :math:`k`. A client is drawn at most :math:`\lfloor m p_i \rfloor + 2` times. O(n log n); the
-    plan has at most n + m - 1 entries.
+    :math:`k`. A client is drawn at most :math:`\lfloor m p_i \rfloor + 2` times. Building takes
+    O(n log n); the plan has at most n + m - 1 entries.
 
-    Equals are ordered at random: their order decides who shares a distribution, and clients that
-    happen to be numbered by class would otherwise be clustered by class.
+    Clients of equal size are ordered at random. Their order decides who shares a distribution:
+    clients numbered by class would otherwise be clustered by class.
 
     Parameters
     ----------
     population, cohort_size
         Whom to draw from, and how many draws.
     whole_rows_first
-        The scheme of Theorem 3's proof instead: every client first gets its
-        :math:`\lfloor m p_i \rfloor` distributions alone, then the remainders are lined up,
-        largest first. It often lowers the variance, not always.
+        Use the scheme of Theorem 3's proof: every client first gets
+        :math:`\lfloor m p_i \rfloor` distributions alone, and only the remainders form the line,
+        largest first. This often lowers the variance, but not always.
     rng
         Breaks ties.
 
@@ -43,8 +43,8 @@ class SizeClusteredDesign(RowDesign):
 
     References
     ----------
-    Y. Fraboni et al., "Clustered sampling", ICML 2021, Algorithm 1 and appendix C. The indices of
-    the printed pseudo-code are off by one in places; this is what they mean.
+    Y. Fraboni et al., "Clustered sampling", ICML 2021, Algorithm 1 and appendix C. Some indices of
+    the printed pseudo-code are off by one; they are corrected here.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class SizeClusteredDesign(RowDesign):
 
 
 def _cut_line(units: NDArray[np.int64], total: int, rng: np.random.Generator) -> Entries:
-    """Lay the clients' units on a line, largest first, and cut it every ``total`` units."""
+    """Put the clients' units on a line, largest first, and cut it every ``total`` units."""
     order = descending(units, rng)
     cuts = np.full(int(units.sum()) // total, total)
     pieces, rows, shared = overlaps(units[order], cuts)

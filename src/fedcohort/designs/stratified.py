@@ -18,7 +18,7 @@ from fedcohort.similarity.measures import checked_updates
 
 Allocation = Literal["proportional", "neyman"]
 ALLOCATIONS: tuple[Allocation, ...] = get_args(Allocation)
-#: A stratum's share of Neyman's allocation is counted in so many parts of the largest one's.
+#: Neyman's allocation rounds each stratum's share to this many parts of the largest share.
 NEYMAN_PARTS = 2**40
 
 
@@ -27,7 +27,7 @@ class StratifiedDesign(Design):
     r"""Draw :math:`m_h` times in stratum *h*, by size and with replacement.
 
     With :math:`P_h` the importance of the stratum and :math:`\bar\Delta_h` the mean of its updates
-    by size, a draw weighs :math:`P_h / m_h`, the inverse of how often it is expected, and
+    weighted by size, a draw weighs :math:`P_h / m_h`, and
 
     .. math::
 
@@ -36,16 +36,16 @@ class StratifiedDesign(Design):
         V = \sum_h \frac{P_h^2}{m_h} \sigma_h^2, \quad
         \sigma_h^2 = \sum_{i \in h} \frac{p_i}{P_h} \|\Delta_i - \bar\Delta_h\|^2 ,
 
-    0 between strata. Unbiased, and the residual is 0 up to rounding: every stratum always has its
-    weight. Unlike :class:`TargetDesign` a stratum's number of draws is a whole number, and its
-    clients never share a draw with another's.
+    Covariances between strata are 0. The design is unbiased, and the residual is 0 up to rounding:
+    every stratum always has its full weight. Unlike in :class:`TargetDesign`, each stratum has a
+    whole number of draws and shares none of them with another stratum.
 
-    The m draws are allocated in proportion to :math:`P_h`, or to :math:`P_h \sigma_h`
-    (``"neyman"``: nearly the smallest V for the updates that it is given), by largest remainder, at
-    least one to each stratum. Proportional allocation in whole draws is never worse than
-    multinomial sampling where every :math:`m P_h` is whole; elsewhere it may be. Without any spread
-    inside the strata, as before the first update, Neyman's is the proportional one. Clients that
-    have sent no update count as zeros: early on, a stratum that is half known seems wide.
+    The m draws are allocated by largest remainder, at least one to each stratum. They are
+    proportional to :math:`P_h`, or to :math:`P_h \sigma_h` (``"neyman"``), which nearly minimises V
+    on the given updates. If every :math:`m P_h` is an integer, proportional allocation is never
+    worse than multinomial sampling; otherwise it may be. If no stratum has any spread, as before
+    the first update, Neyman's allocation is the proportional one. Clients that have sent no update
+    count as zeros, which makes a partly known stratum look wide in the first rounds.
 
     Parameters
     ----------
@@ -63,9 +63,9 @@ class StratifiedDesign(Design):
     Attributes
     ----------
     strata
-        The stratum of every client, numbered from 0 as they come, shape (n_clients,).
+        The stratum of every client, numbered by first appearance, shape (n_clients,).
     draws
-        How many draws each stratum has; 0 without samples.
+        The number of draws in each stratum; 0 for a stratum without samples.
 
     Examples
     --------
@@ -102,7 +102,7 @@ class StratifiedDesign(Design):
         self.strata.setflags(write=False)
         self._masses = np.zeros(self.strata.max() + 1, dtype=np.int64)
         np.add.at(self._masses, self.strata, population.sizes)
-        # All clients on a line, stratum by stratum: one running sum draws them.
+        # Clients in the order of their strata: one cumulative sum then draws from any stratum.
         self._line = np.argsort(self.strata, kind="stable")
         n_strata = int(np.count_nonzero(self._masses))
         if self.cohort_size < n_strata:
@@ -122,11 +122,11 @@ class StratifiedDesign(Design):
         self._row_starts = np.repeat(starts, self.draws)
 
     def expected_counts(self) -> NDArray[np.float64]:
-        """How often each client is drawn on average, m_h p_i / P_h, shape (n_clients,)."""
+        """Return the expected count of each client, m_h p_i / P_h, shape (n_clients,)."""
         return self._share * self.draws[self.strata]
 
     def weight_per_draw(self) -> NDArray[np.float64]:
-        """Return what one draw of each client weighs, P_h / m_h; 0 where the size is 0."""
+        """Return the weight of one draw of each client, P_h / m_h; 0 if its size is 0."""
         per_draw = self._masses / self.population.total / np.maximum(self.draws, 1)
         return np.where(self.population.sizes > 0, per_draw[self.strata], 0.0)
 
@@ -147,7 +147,7 @@ class StratifiedDesign(Design):
 
     def inclusion_probability(self) -> NDArray[np.float64]:
         """Return 1 - (1 - p_i / P_h)^m_h, shape (n_clients,)."""
-        with np.errstate(divide="ignore"):  # log 0: the only client of a stratum is certain
+        with np.errstate(divide="ignore"):  # log 0: the only client of a stratum is always drawn
             misses = self.draws[self.strata] * np.log1p(-self._share)
         return np.where(self.population.sizes > 0, 0.0 - np.expm1(misses), 0.0)
 
@@ -167,7 +167,7 @@ class StratifiedDesign(Design):
         return self._line[places]
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
-        """Return the aggregate's mean squared distance from its own mean."""
+        """Return the expected squared distance of the aggregate from its own mean."""
         masses = self._masses / self.population.total
         return float(masses**2 / np.maximum(self.draws, 1) @ self._spreads(updates))
 
@@ -176,13 +176,13 @@ class StratifiedDesign(Design):
         return Cohort.of_weights(clients, counts, counts * self.weight_per_draw()[clients])
 
     def _spreads(self, updates: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Return the spread of the updates inside every stratum, by size."""
+        """Return the size-weighted variance of the updates in every stratum."""
         ends, share = np.cumsum(np.bincount(self.strata)), self._share
         strata = np.split(self._line, ends[:-1])
         return np.array([spread(share[members], updates[members]) for members in strata])
 
     def _neyman_claims(self, updates: ArrayLike | None) -> NDArray[np.int64]:
-        """Return whole numbers in proportion to P_h sigma_h."""
+        """Return integers proportional to P_h sigma_h."""
         if updates is None:
             raise DesignError(
                 f"{self.name}: allocation neyman needs the clients' updates; got none. Pass "
@@ -203,8 +203,8 @@ def _allocated(
 ) -> NDArray[np.int64]:
     """Divide the draws in proportion to the claims, by largest remainder, at least one each.
 
-    Whoever claims less than one draw gets one, and the others share what is left. In Python's
-    integers: nothing overflows. Equal remainders are ordered at random.
+    A stratum with a claim to less than one draw gets one; the others share the rest. Python
+    integers cannot overflow here. Equal remainders are ordered at random.
     """
     from fractions import Fraction
 
@@ -233,7 +233,7 @@ def _allocated(
 class Stratified(Recipe):
     """Recipe of :class:`StratifiedDesign`; Neyman's allocation reads the memory.
 
-    The strata are the population's groups. Without a memory every update is zero, and the
+    The strata are the population's groups. Without a memory every update is zero, and Neyman's
     allocation is the proportional one.
     """
 

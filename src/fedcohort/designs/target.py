@@ -1,4 +1,4 @@
-"""Target sampling: known groups instead of a similarity tree."""
+"""Target sampling: clustered sampling with known groups instead of a similarity tree."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ class TargetDesign(RowDesign):
     r"""Fill the distributions with known groups, such as the classes that clients hold.
 
     A client with :math:`m n_i \ge M` first gets :math:`\lfloor m n_i / M \rfloor` distributions
-    alone. A group above M units is laid on a line in random order and cut into full
-    distributions and a remainder. Then Algorithm 2's filling: the largest groups open the
-    remaining distributions, the clients of the others fill the room that is left.
+    alone. A group above M units is put in random order and cut into full distributions and a
+    remainder. The rest is filled as in Algorithm 2: the largest groups open the remaining
+    distributions, and the clients of the other groups fill the room that is left.
 
     With m groups of equal mass this is the paper's oracle: one client from each group, by
-    importance. The server seldom knows such groups; it is there to compare with.
+    importance. Servers rarely know such groups; use it as a reference.
 
     Parameters
     ----------
@@ -72,14 +72,14 @@ def _cut_groups(
     groups: NDArray[np.int64],
     capacity: int,
 ) -> tuple[Entries, Entries]:
-    """Cut every group into full rows and a remainder; the clients come group by group.
+    """Cut every group into full rows and a remainder. Clients must be sorted by group.
 
-    Returns the full rows, and the remainders with their groups as rows.
+    Return the full rows, and the remainders with their groups as rows.
     """
     masses = np.zeros(int(groups.max(initial=-1)) + 1, dtype=np.int64)
     np.add.at(masses, groups, units)
     n_full = masses // capacity
-    # The line of all clients is cut where a row is full and where a group ends.
+    # Cut the line of all clients where a row is full and where a group ends.
     cut_group = np.repeat(np.arange(len(masses)), n_full + 1)
     is_rest = np.diff(cut_group, append=len(masses)) > 0
     cuts = np.where(is_rest, (masses - n_full * capacity)[cut_group], capacity)

@@ -1,4 +1,4 @@
-"""The tournament: clients meet along the similarity tree, and one of two goes on."""
+"""The tournament: pivotal sampling by duels of two clients along the similarity tree."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from fedcohort.similarity.trees import (
     client_tree,
 )
 
-#: Random numbers drawn at a time, 32 MB.
+#: Random numbers drawn in one block, 32 MB.
 BLOCK_ENTRIES = 2**22
 
 
 @dataclass(frozen=True, slots=True)
 class Duel:
-    r"""Two nodes' live clients meet.
+    """A merge where the live clients of two nodes meet.
 
     Attributes
     ----------
     left, right
-        Slots: the groups come first, then the duels.
+        The slots of the two clients. Slots number the groups first, then the duels.
     a, b
-        Their units, each more than 0 and less than M.
+        The units of the two clients, each more than 0 and less than M.
     """
 
     left: int
@@ -51,14 +51,14 @@ class Duel:
 
 @final
 class Duels:
-    """A tournament over clients of less than M units each, in integers.
+    """A tournament of clients with less than M units each, in integers.
 
     Parameters
     ----------
     clients, units
-        Who takes part, and each one's units, from 1 to M - 1.
+        The clients that take part, and their units, from 1 to M - 1.
     tree
-        Over these clients; no group has more than ``capacity`` units.
+        A tree over these clients. No group has more than ``capacity`` units.
     capacity
         M.
     """
@@ -79,7 +79,7 @@ class Duels:
         held = np.zeros(n_groups, dtype=np.int64)
         np.add.at(held, groups, self._units)
         self._held = held
-        #: Groups that someone is in: a given tree may have empty ones.
+        #: Groups that are not empty. A tree passed by the user may have empty ones.
         self._some = np.flatnonzero(held)
         self._duels = _duels(held.tolist(), tree.merges.tolist(), capacity)
         self._levels = _levels(self._duels, n_groups)
@@ -87,12 +87,12 @@ class Duels:
         a, b = _column(self._duels, "a"), _column(self._duels, "b")
         self._is_over = a + b > capacity
         self._selects = a + b >= capacity
-        # Both numbers are below 2^63 where they are used; twice the capacity need not be.
+        # Both sums are below 2^63 where they are used. 2 * capacity may be above.
         self._highs = np.where(self._is_over, (capacity - a) + (capacity - b), a + b)
         self._thresholds = np.where(self._is_over, capacity - b, a)
 
     def draw(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
-        """Draw the selected clients, ``rounds`` times; shape (rounds, total units / M)."""
+        """Draw the selected clients of ``rounds`` rounds, shape (rounds, total units / M)."""
         highs = np.concatenate([self._held[self._some], self._highs])
         step = max(1, BLOCK_ENTRIES // max(1, len(highs)))
         blocks = [
@@ -103,7 +103,7 @@ class Duels:
         return np.concatenate([np.empty((0, n_selected), dtype=np.int64), *blocks])
 
     def _played(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Play rounds on given random numbers, shape (groups with someone + duels, rounds)."""
+        """Play rounds with these random numbers, shape (nonempty groups + duels, rounds)."""
         n_groups, rounds = len(self._held), numbers.shape[1]
         starts = (np.cumsum(self._held) - self._held)[self._some, None]
         live = np.empty((n_groups + len(self._duels), rounds), dtype=np.int64)
@@ -120,9 +120,9 @@ class Duels:
         return np.concatenate([live[full], selected]).T
 
     def covariance(self) -> NDArray[np.float64]:
-        """Return the counts' covariances, clients in the order of ``clients``; 0 on the diagonal.
+        """Return the covariances of counts, in the order of ``clients``; 0 on the diagonal.
 
-        Two clients of different nodes have - v q_a(i) q_b(j) at the merge where they meet.
+        Two clients that meet at the merge of nodes a and b have covariance - v q_a(i) q_b(j).
         """
         n_groups, unit = len(self._held), self.capacity
         between = np.zeros((n_groups, n_groups))
@@ -145,14 +145,14 @@ class Duels:
         return covariance
 
     def spread(self, updates: NDArray[np.floating]) -> float:
-        """Return the expected squared distance of the selected clients' sum from its mean."""
+        """Return the expected squared distance of the sum of selected updates from its mean."""
         step = max(1, BLOCK_ENTRIES // max(1, len(self.clients)))
         columns = range(0, updates.shape[1], step)
         parts = (updates[self.clients, start : start + step] for start in columns)
         return math.fsum(self._spread(part.astype(np.float64)) for part in parts)
 
     def _spread(self, deltas: NDArray[np.float64]) -> float:
-        """Return the part of some columns; the clients come group by group."""
+        """Return the contribution of some columns; clients are sorted by group."""
         if not len(deltas):
             return 0.0
         n_groups, unit = len(self._held), self.capacity
@@ -182,7 +182,7 @@ class Duels:
 
 
 def _duels(held: list[int], merges: list[list[int]], capacity: int) -> list[Duel]:
-    """Play the masses, which no chance touches: list the merges where two clients meet."""
+    """List the merges where two clients meet. Their units do not depend on chance."""
     phi = [units % capacity for units in held]
     slot = list(range(len(held)))
     duels: list[Duel] = []
@@ -198,7 +198,7 @@ def _duels(held: list[int], merges: list[list[int]], capacity: int) -> list[Duel
 
 
 def _levels(duels: list[Duel], n_groups: int) -> list[NDArray[np.int64]]:
-    """Sort the duels into levels: those of one level do not wait for each other."""
+    """Sort the duels into levels. Duels of one level are independent of each other."""
     level = [0] * n_groups
     by_level: list[list[int]] = []
     for number, duel in enumerate(duels):
@@ -217,7 +217,7 @@ def _v(duel: Duel, unit: int) -> float:
 
 
 def _share_left(duel: Duel, unit: int) -> float:
-    """Return the chance that the left client is the one that goes on."""
+    """Return the chance that the left client stays live after the duel."""
     if duel.a + duel.b <= unit:
         return duel.a / (duel.a + duel.b)
     return (unit - duel.a) / (2 * unit - duel.a - duel.b)
@@ -231,12 +231,12 @@ def _column(duels: list[Duel], name: str) -> NDArray[np.int64]:
 class TournamentDesign(Design):
     r"""Let clients duel along the similarity tree until m are selected.
 
-    1. A client with :math:`m n_i \ge M` is drawn :math:`\lfloor m n_i / M \rfloor` times for
-       certain; its remaining :math:`u_i = m n_i \bmod M` units take part in the rest.
-    2. Every group of at most M units sends one *live* client, drawn by its units.
-    3. At each merge of the tree two live clients with a and b units duel. With a + b < M one goes
-       on with all units; with a + b = M one is selected; with a + b > M one is selected and the
-       other goes on with a + b - M units. Chances are such that :math:`E[c_i] = m p_i`.
+    1. A client with :math:`m n_i \ge M` is always drawn :math:`\lfloor m n_i / M \rfloor` times.
+       Its remaining :math:`u_i = m n_i \bmod M` units take part in the next steps.
+    2. Every group of at most M units draws one *live* client by its units.
+    3. At each merge of the tree two live clients with a and b units duel. If a + b < M, one stays
+       live with all units. If a + b = M, one is selected. If a + b > M, one is selected and the
+       other stays live with a + b - M units. The chances give :math:`E[c_i] = m p_i`.
 
     The count of every client *and of every subtree* is the floor or the ceiling of its
     expectation: each cluster, at every level, gets its share. With :math:`q_v` the law of node
@@ -248,7 +248,7 @@ class TournamentDesign(Design):
         v_{ab} = \begin{cases} \phi_a \phi_b & \phi_a + \phi_b \le 1 \\
             (1 - \phi_a)(1 - \phi_b) & \phi_a + \phi_b > 1, \end{cases}
 
-    which is never more than multinomial sampling's V, whatever the updates and the tree.
+    This is at most multinomial sampling's V, for all updates and trees.
 
     Parameters
     ----------
@@ -260,7 +260,7 @@ class TournamentDesign(Design):
     tree
         As in :class:`SimilarityClusteredDesign`.
     groups
-        Instead of updates: the group of every client, n_clients labels of any kind.
+        The group of every client, n_clients labels of any kind; replaces updates.
     measure, linkage, products
         As in :class:`SimilarityClusteredDesign`.
     rng
@@ -337,12 +337,12 @@ class TournamentDesign(Design):
         self._duels = Duels(self.leaves, units[self.leaves], self.tree, total)
 
     def weight_variance(self) -> NDArray[np.float64]:
-        """Return Var[w], shape (n_clients,): the smallest that any integer counts have."""
+        """Return Var[w], shape (n_clients,): the smallest possible for integer counts."""
         total = self.population.total
         return self._units / total * ((total - self._units) / total) / self.cohort_size**2
 
     def covariance(self) -> NDArray[np.float64]:
-        """Return Cov[w], shape (n_clients, n_clients); no two clients are drawn for each other."""
+        """Return Cov[w], shape (n_clients, n_clients); never positive between two clients."""
         n = self.population.n_clients
         covariance = np.zeros((n, n))
         own = self._duels.clients
@@ -355,7 +355,7 @@ class TournamentDesign(Design):
         return np.where(self._certain > 0, 1.0, self._units / self.population.total)
 
     def max_count(self) -> NDArray[np.int64]:
-        """Return how often each client can be drawn at most: its expectation, rounded up."""
+        """Return the largest possible count of each client: its expectation, rounded up."""
         return self._certain + (self._units > 0)
 
     def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
@@ -365,7 +365,7 @@ class TournamentDesign(Design):
         return np.concatenate([always, self._duels.draw(rng, rounds)], axis=1)
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
-        """Return the aggregate's mean squared distance from its own mean."""
+        """Return the expected squared distance of the aggregate from its own mean."""
         return self._duels.spread(updates) / self.cohort_size**2
 
 

@@ -1,4 +1,4 @@
-"""The tables of an experiment file: data, devices, and what all tables have in common."""
+"""Tables of an experiment file: data, devices, and the base of all tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fedcohort.simulation.data.partitions import PAPER_SIZES
 from fedcohort.simulation.devices.devices import LINE, SPEED
 from fedcohort.streams import Stream, stream
 
-#: Clients, steps, rounds, units of a layer: no machine holds or computes more of anything.
+#: Upper limit of counts: clients, steps, rounds, units of a layer.
 MOST = 10**9
 Count = Annotated[int, Field(ge=1, le=MOST)]
 Whole = Annotated[int, Field(ge=0, le=MOST)]
@@ -33,7 +33,7 @@ Whole = Annotated[int, Field(ge=0, le=MOST)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-#: Samples or bytes a second: within these a client's time is finite, however far devices spread.
+#: Samples or bytes a second. These limits keep a client's time finite for every spread.
 Rate = Annotated[float, Field(ge=1e-9, le=1e18)]
 Label = Annotated[str, Field(min_length=1, max_length=200)]
 #: A data set, a model, a recipe or a file, by name.
@@ -41,7 +41,7 @@ Name = Annotated[str, Field(max_length=500)]
 
 
 class Table(BaseModel):
-    """One table of the file: unknown keys are refused, types are not converted."""
+    """One table of the file. Unknown keys are refused, and types are not converted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -54,9 +54,9 @@ class _Data(Table, ABC):
     dataset
         ``digits`` (no download), ``mnist``, ``fashion-mnist`` or ``cifar10``.
     shuffle_clients
-        Whether clients are numbered at random, instead of as the partition numbers them.
+        Whether to number clients at random. Otherwise the partition numbers them.
     seed
-        Holds the division fixed; without it every seed of the experiment divides anew.
+        Fixes the division. Without it, each seed of the experiment has its own division.
     """
 
     dataset: Name
@@ -73,7 +73,7 @@ class _Data(Table, ABC):
 
     @abstractmethod
     def _divided(self, source: Dataset | FederatedData, seed: int) -> FederatedData:
-        """Divide, clients numbered as the partition numbers them."""
+        """Divide the data set. The partition numbers the clients."""
 
 
 class OneClass(_Data):
@@ -86,9 +86,9 @@ class OneClass(_Data):
     clients_per_class
         How many clients have samples of one class.
     train_size
-        Training samples of every client; or a list, one number for each of a class's clients.
+        Training samples of every client; or a list with one number for each client of a class.
     deal_sizes
-        Whether a list of sizes is dealt out at random to the clients of all classes.
+        Whether to assign a list of sizes at random to the clients of all classes.
     test_size
         Test samples of every client.
     """
@@ -140,9 +140,9 @@ class Dirichlet(_Data):
     alpha
         The smaller, the fewer classes a client has.
     sizes
-        Pairs: so many clients have so many training samples each.
+        Pairs: a number of clients, and the training samples of each of them.
     test_share
-        Test samples of a client, for each of its training samples.
+        Number of a client's test samples, as a share of its training samples.
     """
 
     partition: Literal["dirichlet"]
@@ -160,7 +160,7 @@ class Dirichlet(_Data):
 
 
 class DirichletDisjoint(_Data):
-    """``dirichlet-disjoint``: every class split by shares from Dir(alpha), each sample once.
+    """``dirichlet-disjoint``: split each class by shares from Dir(alpha), use each sample once.
 
     Attributes
     ----------
@@ -183,7 +183,7 @@ class DirichletDisjoint(_Data):
 
 
 class Iid(_Data):
-    """``iid``: shuffled samples, dealt out evenly.
+    """``iid``: shuffle the samples and divide them evenly.
 
     Attributes
     ----------
@@ -201,7 +201,7 @@ class Iid(_Data):
 
 
 class Natural(_Data):
-    """``natural``: the data set itself says who holds what, as a user's own can.
+    """``natural``: the data set (for example your own) says which client holds which samples.
 
     Attributes
     ----------
@@ -223,7 +223,7 @@ class Natural(_Data):
 
 
 def samples(source: Dataset | FederatedData) -> Dataset:
-    """Return the samples alone, to be divided anew."""
+    """Return the samples without their division among clients."""
     return source.dataset if isinstance(source, FederatedData) else source
 
 
@@ -236,7 +236,7 @@ Spread = Annotated[float, Field(ge=0, le=10)]
 
 
 class EqualDevices(Table):
-    """``equal``: every client has the same device, and is always there.
+    """``equal``: every client has the same device and is always available.
 
     Attributes
     ----------
@@ -247,7 +247,7 @@ class EqualDevices(Table):
     down, up
         Bytes a second to and from a client.
     jitter
-        In every round a client's computing takes exp(jitter * z) times as long, z standard normal.
+        Each round multiplies a client's computing time by exp(jitter * z), z standard normal.
     """
 
     kind: Literal["equal"] = "equal"
@@ -257,7 +257,7 @@ class EqualDevices(Table):
     jitter: Spread = 0.0
 
     def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
-        """Return the simulator's own record; None for the simulator's default."""
+        """Return the simulator's devices; None for its default."""
         if self == EqualDevices():
             return None
         options = self.model_dump(exclude={"kind"})
@@ -265,7 +265,7 @@ class EqualDevices(Table):
 
 
 class GeneratedDevices(Table):
-    """``generated``: log-normal speeds and lines, and a share of each day.
+    """``generated``: log-normal speeds and lines; clients are available for a share of each day.
 
     See :meth:`fedcohort.simulation.Devices.generated`.
 
@@ -274,9 +274,9 @@ class GeneratedDevices(Table):
     kind
         ``generated``.
     seed
-        Holds the devices fixed; without it every seed of the experiment has its own.
+        Fixes the devices. Without it, each seed of the experiment has its own.
     jitter
-        In every round a client's computing takes exp(jitter * z) times as long, z standard normal.
+        Each round multiplies a client's computing time by exp(jitter * z), z standard normal.
     """
 
     kind: Literal["generated"]
@@ -291,13 +291,13 @@ class GeneratedDevices(Table):
     seed: Seed | None = None
 
     def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
-        """Return the simulator's own record."""
+        """Return the simulator's devices."""
         options = self.model_dump(exclude={"kind", "seed"})
         return Devices.generated(n_clients, seed if self.seed is None else self.seed, **options)
 
 
 class DeviceFile(Table):
-    """``file``: from a CSV file beside or below the experiment file.
+    """``file``: read devices from a CSV file in the experiment file's folder or below it.
 
     See :func:`fedcohort.simulation.read_devices`. The run folder keeps a copy.
 
@@ -306,9 +306,9 @@ class DeviceFile(Table):
     kind
         ``file``.
     file
-        Its path, from where the experiment file is.
+        Its path, relative to the experiment file's folder.
     jitter
-        In every round a client's computing takes exp(jitter * z) times as long, z standard normal.
+        Each round multiplies a client's computing time by exp(jitter * z), z standard normal.
     """
 
     kind: Literal["file"]
@@ -316,12 +316,12 @@ class DeviceFile(Table):
     jitter: Spread = 0.0
 
     def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
-        """Return the simulator's own record; ``folder`` holds the file."""
+        """Return the simulator's devices. ``folder`` contains the file."""
         path = own_file("device", folder, self.file)
         try:
             return read_devices(path, n_clients, jitter=self.jitter)
         except DataError as error:
-            # The copy may be gone when this is read.
+            # Name the original: the copy may be gone when the user reads this message.
             raise ExperimentError(str(error).replace(str(path), self.file)) from error
 
 

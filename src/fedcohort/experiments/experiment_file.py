@@ -1,8 +1,8 @@
-"""Reading an experiment file: TOML, checked against the settings, in one sentence if it is wrong.
+"""Read an experiment file: parse TOML, check it, and report an error in one sentence.
 
-A file has the keys of :class:`~fedcohort.experiments.settings.Panel` at its top, beside
-``title`` and ``checkpoint_every``. Each ``[[panel]]`` has a ``label`` and what it
-changes; without panels there is one.
+The top of a file has the keys of :class:`~fedcohort.experiments.settings.Panel`, ``title`` and
+``checkpoint_every``. Each ``[[panel]]`` has a ``label`` and the keys that it changes.
+A file without ``[[panel]]`` has one panel.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedcohort._arguments import brief, did_you_mean
 from fedcohort.errors import ExperimentError, SimulationError
 from fedcohort.experiments.settings import KINDS, Experiment, Panel, Server, Training
 
-#: Keys of the whole experiment; all others can differ between panels.
+#: Keys of the whole experiment. All other keys can differ between panels.
 OWN_KEYS = ("title", "checkpoint_every", "panel")
 LARGEST_SEED_LIST = 10_000
 
@@ -34,21 +34,21 @@ def read_experiment(
     panels: str | None = None,
     changes: Iterable[str] = (),
 ) -> Experiment:
-    """Read a file, with what the command line changes of it.
+    """Read an experiment file, and apply the changes from the command line.
 
     Parameters
     ----------
     path
-        The TOML file; its name is the experiment's.
+        The TOML file. The experiment is named after it.
     seeds
-        Instead of the file's, as ``0-4`` or ``0,3``.
+        Seeds that replace the file's, for example ``0-4`` or ``0,3``.
     designs
-        Labels of the designs to keep, separated by commas; a recipe's name that is nobody's label
-        keeps all of its designs.
+        Labels of the designs to keep, separated by commas. A recipe's name keeps all designs of
+        this recipe, unless it is also a label.
     panels
         Labels of the panels to keep, separated by commas.
     changes
-        As ``training.lr=0.1``, for all panels.
+        Changes for all panels, for example ``training.lr=0.1``.
     """
     content = _toml(path)
     changed = [_change(path, text) for text in changes]
@@ -81,7 +81,7 @@ def read_experiment(
 def _laid(
     path: Path, base: dict[str, Any], panels: Any, changed: list[tuple[list[str], Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Lay every panel over the top of the file; return them by their place, for messages."""
+    """Merge every panel into the top of the file. Return them by their place, for messages."""
     if not isinstance(panels, list) or not all(isinstance(panel, dict) for panel in panels):
         raise ExperimentError(f"{path}: panels must be written as [[panel]] tables.")
     laid = {}
@@ -102,7 +102,7 @@ def _laid(
 
 
 def parsed_seeds(given: object, owner: str) -> list[int]:
-    """Read seeds from a list, or from text as ``0-4,7``.
+    """Read seeds from a list, or from text such as ``0-4,7``.
 
     Examples
     --------
@@ -134,7 +134,7 @@ def parsed_seeds(given: object, owner: str) -> list[int]:
 
 
 def _short(entry: object) -> str:
-    """Write an entry; Python refuses to write integers of thousands of digits."""
+    """Convert an entry to text. Python cannot convert integers of thousands of digits."""
     return "" if isinstance(entry, int) and abs(entry) >= 2**70 else str(entry)
 
 
@@ -146,12 +146,12 @@ def _toml(path: Path) -> dict[str, Any]:
         raise ExperimentError(f"{path}: cannot be read ({reason}). Check the path.") from error
     except RecursionError as error:
         raise ExperimentError(f"{path}: is no TOML file (its lists are too deep).") from error
-    except ValueError as error:  # of TOML, of UTF-8, or a number of thousands of digits
+    except ValueError as error:  # bad TOML, bad UTF-8, or an integer with too many digits
         raise ExperimentError(f"{path}: is no TOML file ({error}). Mend that line.") from error
 
 
 def _change(path: Path, text: str) -> tuple[list[str], Any]:
-    """Read ``key.key=value``; a value that is not TOML is text."""
+    """Read ``key.key=value``. A value that is not TOML is text."""
     key, given, value = text.partition("=")
     keys = [part.strip() for part in key.split(".")]
     if not given or not all(keys) or keys[0] in ("design", "panel"):
@@ -184,7 +184,7 @@ def _put(content: dict[str, Any], keys: list[str], value: Any) -> None:
 
 
 def _merged(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay one table over another, key by key; neither changes."""
+    """Merge two tables key by key; ``above`` wins. Return a new table."""
     merged = {
         key: _merged(value, {}) if isinstance(value, dict) else value for key, value in base.items()
     }
@@ -204,14 +204,14 @@ def _leaves(content: Mapping[str, Any], *above: str) -> Iterator[tuple[list[str]
 
 
 def _holds(panel: Any, keys: list[str]) -> bool:
-    """Whether a panel replaces the value with these keys."""
+    """Return whether a panel replaces the value at these keys."""
     if not isinstance(panel, dict) or not keys:
         return True
     return keys[0] in panel and _holds(panel[keys[0]], keys[1:])
 
 
 def _check_replaced(keys: list[str], value: Any, panels: list[dict[str, Any]], where: str) -> None:
-    """Refuse a value that every panel replaces and that would be wrong in each of them."""
+    """Refuse a replaced value that would be wrong in every panel."""
     if keys == ["seeds"]:
         parsed_seeds(value, f"{where}: seeds")
         return
@@ -225,7 +225,7 @@ def _check_replaced(keys: list[str], value: Any, panels: list[dict[str, Any]], w
 
 
 def _complaint(keys: list[str], content: dict[str, Any]) -> str | None:
-    """Return what is wrong with one value of a panel, whatever is wrong with others."""
+    """Return what is wrong with one value of a panel. Ignore errors of other values."""
     try:
         Panel.model_validate(content)
     except ValidationError as error:
@@ -237,7 +237,7 @@ def _complaint(keys: list[str], content: dict[str, Any]) -> str | None:
 
 
 def _is_about(error: Any, keys: list[str]) -> bool:
-    """Whether pydantic's error is about this value; some are about its table."""
+    """Return whether pydantic's error is about this value. Some errors name only its table."""
     place = _place(error["loc"])
     if place[: len(keys)] == keys:
         return True
@@ -251,13 +251,13 @@ def _only(panel: Panel, wanted: str, path: Path) -> Panel:
     names = [name for entry in panel.design for name in (entry.label, entry.recipe)]
     kept = _chosen(wanted, names, f"--designs: {path}")
     labels = {entry.label for entry in panel.design}
-    recipes = set(kept) - labels  # a recipe's name is also the label of its plainest design
+    recipes = set(kept) - labels  # by default, a plain recipe's label is its name
     design = [e for e in panel.design if e.label in kept or e.recipe in recipes]
     return panel.model_copy(update={"design": design})
 
 
 def _chosen(wanted: str, names: list[str], owner: str) -> list[str]:
-    """Read names that are separated by commas; a name may contain commas."""
+    """Split names at commas. A name may itself contain commas."""
     chosen, rest = [], wanted.strip()
     while rest:
         fits = [name for name in names if f"{rest},".startswith(f"{name},")]
@@ -276,7 +276,7 @@ def _checked(kind: type[Kind], content: dict[str, Any], where: str) -> Kind:
     try:
         checked = kind.model_validate(content)
     except ValidationError as error:
-        # A misspelt key is also a missing one: the misspelling comes first.
+        # A misspelt key can also cause a missing key. Report the misspelling first.
         found = error.errors(include_url=False)
         first = min(found, key=lambda each: each["type"] != "extra_forbidden")
         raise ExperimentError(f"{where}: {_sentence(first, content)}") from None
@@ -286,7 +286,7 @@ def _checked(kind: type[Kind], content: dict[str, Any], where: str) -> Kind:
 
 
 def _sentence(first: Any, content: dict[str, Any]) -> str:
-    """Say what is wrong: which key, what is needed, what came; ``first`` is pydantic's error."""
+    """Turn pydantic's error ``first`` into a sentence: the key, what is needed, what was given."""
     place = _place(first["loc"])
     key = ".".join(place) or "the file"
     kind, value = first["type"], first.get("input")
@@ -313,16 +313,16 @@ def _sentence(first: Any, content: dict[str, Any]) -> str:
 
 
 def _hint(got: object, known: list[str]) -> str:
-    """Return `` Did you mean 'x'?`` for a text, nothing for other values."""
+    """Return `` Did you mean 'x'?`` for a text, and an empty string for other values."""
     return did_you_mean(got, known) if isinstance(got, str) else ""
 
 
-#: Tables that also take the user's own code, and how to name it.
+#: Tables that also accept the user's own code, and how to name it.
 OWN = {"model": " or my_model.py:function"}
 
 
 def _place(parts: Iterable[object]) -> list[str]:
-    """Return the keys of an error's place; pydantic adds the members of unions."""
+    """Return the keys of an error's location, without the union members that pydantic adds."""
     place = [str(part) for part in parts]
     if len(place) > 2 and place[0] in KINDS:
         return [place[0], *place[2:]]

@@ -1,4 +1,4 @@
-"""What an experiment file can say: models of its tables, checked and frozen."""
+"""Settings of an experiment file: a frozen model that checks each table."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from fedcohort.simulation.engine.models import ModelSource
 class OwnModel(BaseModel):
     """``file.py:function``: the function makes the model for a data set.
 
-    All other keys are keyword arguments of the function.
+    All other keys are passed to the function as keyword arguments.
 
     Attributes
     ----------
     name
-        A file and a function in it, as ``my_model.py:make``.
+        A file and a function in it, for example ``my_model.py:make``.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
@@ -46,7 +46,7 @@ class OwnModel(BaseModel):
     name: Name
 
     def source(self, dataset: Dataset, folder: Path) -> ModelSource:
-        """Return a function that makes the model; ``folder`` holds the file."""
+        """Return a function that makes the model. ``folder`` contains the file."""
         make = own_function("model", self.name, folder)
 
         def made() -> Any:
@@ -98,7 +98,7 @@ class Cnn(Table):
 
 
 def _kind_of_model(table: Any) -> Any:
-    """Return the kind of model that a table names; a colon marks the user's own."""
+    """Return the kind of model that a table names. A colon marks the user's own model."""
     name = table.get("name") if isinstance(table, dict) else getattr(table, "name", None)
     return "own" if isinstance(name, str) and ":" in name else name
 
@@ -110,14 +110,14 @@ Model = Annotated[
 
 
 def kinds_of(table: Any, key: str) -> dict[str, type[BaseModel]]:
-    """Return the kinds of a table by the value of ``key``, the user's own left out."""
+    """Return the kinds of a table by the value of ``key``, without the user's own code."""
     members = get_args(get_args(table)[0])
     kinds = [get_args(each)[0] if get_args(each) else each for each in members]
     named = [(get_args(kind.model_fields[key].annotation), kind) for kind in kinds]
     return {names[0]: kind for names, kind in named if names}
 
 
-#: Tables of several kinds: the key that says which, and the kinds.
+#: Tables of several kinds: the key that selects the kind, and the kinds.
 KINDS = {
     "data": ("partition", kinds_of(Data, "partition")),
     "model": ("name", kinds_of(Model, "name")),
@@ -126,7 +126,7 @@ KINDS = {
 
 
 class Training(Table):
-    """What every client does; a list for ``lr`` or ``mu`` is a grid to choose from."""
+    """The training of every client. A list for ``lr`` or ``mu`` is a grid to choose from."""
 
     steps: Count | None = None
     epochs: Count | None = None
@@ -145,11 +145,11 @@ class Training(Table):
 
     @property
     def is_grid(self) -> bool:
-        """Whether ``lr`` or ``mu`` is a list to choose from."""
+        """Return whether ``lr`` or ``mu`` is a list to choose from."""
         return isinstance(self.lr, list) or isinstance(self.mu, list)
 
     def candidates(self) -> list[Training]:
-        """Return every point of the grid; without a grid, the training itself."""
+        """Return every point of the grid. Without a grid, return the training itself."""
         lrs = self.lr if isinstance(self.lr, list) else [self.lr]
         mus = self.mu if isinstance(self.mu, list) else [self.mu]
         return [
@@ -162,7 +162,7 @@ class Training(Table):
 
 
 class Server(Table):
-    """What the server does beside drawing: see ``fedcohort.simulation.Options``.
+    """What the server does besides drawing: see ``fedcohort.simulation.Options``.
 
     Attributes
     ----------
@@ -198,13 +198,13 @@ class DesignEntry(BaseModel):
     recipe
         The name of a recipe, or a file and a class in it: ``my_design.py:MyRecipe``.
     label
-        What tables and figures call it; without one, the recipe and its hyper-parameters.
+        Its name in tables and figures. Default: the recipe and its hyper-parameters.
     cohort_size
-        Instead of the panel's.
+        Replaces the panel's cohort size.
     estimator
         How updates are aggregated: ``plain``, or ``difference`` (:class:`fedcohort.Difference`).
     on_failure, extra
-        What becomes of the weight of lost clients, and draws beyond the cohort's size: see
+        What to do with the weight of lost clients, and how many extra clients to draw: see
         :class:`fedcohort.Selector`.
     """
 
@@ -246,11 +246,11 @@ class DesignEntry(BaseModel):
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
-        """The recipe's arguments after the cohort size."""
+        """Return the recipe's arguments after the cohort size."""
         return dict(self.model_extra or {})
 
     def draws(self, panel: Panel) -> int:
-        """Return how many draws a round has."""
+        """Return the number of draws in a round."""
         return panel.cohort_size if self.cohort_size is None else self.cohort_size
 
 
@@ -261,16 +261,16 @@ def _worded(key: str, value: object) -> str:
 
 
 class Panel(Table):
-    """One panel of an experiment: all that its runs share, and their seeds.
+    """One panel of an experiment: the settings that its runs share, and their seeds.
 
     Attributes
     ----------
     label
-        What tables and figures call the panel.
+        The panel's name in tables and figures.
     seeds
-        A list; or, in a file, ``"0-4"``. Every design runs once with each.
+        A list, or in a file also ``"0-4"``. Every design runs once with each seed.
     rounds
-        How many; 0, and no design, looks at the division of the data only.
+        Number of rounds. With 0 rounds and no design, only the data are divided.
     cohort_size
         Draws in a round.
     data, model, training, server, devices, design
@@ -308,18 +308,18 @@ class Panel(Table):
 
 
 class Experiment(Table):
-    """A resolved experiment: what a run folder keeps.
+    """A resolved experiment, as saved in a run folder.
 
     Attributes
     ----------
     name
-        The file's name, without its ending.
+        The file's name without its extension.
     title
-        What reports are headed with.
+        The title of reports.
     checkpoint_every
-        Save the state after so many rounds, to resume from.
+        Save the state after every so many rounds. A resumed run starts from there.
     panels
-        In a file: one ``[[panel]]`` for each, with a label and what it changes of the keys above.
+        In a file, each is a ``[[panel]]`` with a label and the keys above that it changes.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]

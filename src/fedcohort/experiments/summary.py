@@ -1,4 +1,4 @@
-"""A run in numbers: final loss, rounds and costs to a loss, differences by seed, tuning."""
+"""Summarise a run: final loss, rounds and costs to reach a loss, differences, tuning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedcohort.experiments.settings import Panel, Training
 from fedcohort.experiments.tables import SCHEMAS, read_table
 from fedcohort.experiments.units import PlannedRun, Unit, baseline_of
 
-#: Rounds of the rolling mean, as in the paper; a shorter run uses a quarter of its rounds.
+#: Rounds of the rolling mean, as in the paper. Runs below 200 rounds use a quarter of theirs.
 WINDOW = 50
 CONFIDENCE = 0.95
 
@@ -24,12 +24,12 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """Something that was measured in some rounds of every seed.
+    """A quantity that was measured in some rounds of every seed.
 
     Attributes
     ----------
     rounds
-        Where it was measured, from 0, shape (points,).
+        The rounds of the measurements, from 0, shape (points,).
     values
         Shape (seeds, points).
     """
@@ -38,19 +38,19 @@ class Curve:
     values: Numbers
 
     def rolling(self, window: int) -> Curve:
-        """Average every point with the measurements of the ``window`` rounds that it ends.
+        """Average the measurements of the last ``window`` rounds, at every point.
 
-        At the start there are fewer of them.
+        The first points average fewer rounds.
         """
         first = np.searchsorted(self.rounds, self.rounds - window, side="right")
-        # Window by window: a running sum's last value would miss the mean by a rounding error.
+        # Average each window separately: rounding in a running sum would change the last mean.
         means = [
             self.values[:, start : end + 1].mean(axis=1) for end, start in enumerate(first.tolist())
         ]
         return Curve(self.rounds, np.array(means).T.reshape(self.values.shape))
 
     def first_below(self, level: float) -> Numbers:
-        """Return the number of rounds after which each seed is at most ``level``; NaN: never."""
+        """Return the rounds until each seed is at most ``level``; NaN if it never is."""
         hit = self.values <= level
         reached = hit.any(axis=1)
         at = self.rounds[hit.argmax(axis=1)] + 1.0 if len(self.rounds) else np.zeros(len(hit))
@@ -59,7 +59,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean with its confidence interval; infinite where there is only one value."""
+    """A mean with its confidence interval. With one value, the interval is infinite."""
 
     mean: float
     low: float
@@ -67,7 +67,7 @@ class Interval:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether a difference is larger than the spread over seeds."""
+        """Return whether a difference is larger than the spread over seeds."""
         return self.low > 0 or self.high < 0
 
 
@@ -84,7 +84,7 @@ def interval(values: Numbers) -> Interval:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DesignSummary:
-    """One design of a panel; arrays have one value per seed, in the panel's order of seeds.
+    """One design of a panel. Arrays have one value per seed, in the panel's order of seeds.
 
     Attributes
     ----------
@@ -93,13 +93,13 @@ class DesignSummary:
     final_loss, final_accuracy, classes, clients
         Means over the last ``window`` rounds: loss, accuracy, distinct classes and clients.
     rounds_needed
-        Rounds until the rolling mean of the loss reaches the panel's level; NaN: never.
+        Rounds until the rolling mean of the loss reaches the panel's level; NaN if it never does.
     jump
         Mean absolute change of the loss between measurements over the last ``window`` rounds.
     difference
         Final loss minus the baseline's, paired by seed; None for the baseline itself.
     diverged
-        The first round in which something was not finite; NaN: everything always was.
+        The first round with a value that was not finite; NaN if there was none.
     """
 
     label: str
@@ -114,7 +114,7 @@ class DesignSummary:
 
     @property
     def divergence(self) -> str:
-        """Say in how many seeds it diverged, and when first; nothing where it never did."""
+        """State in how many seeds it diverged, and the first such round; empty if it never did."""
         first = self.diverged[~np.isnan(self.diverged)]
         if not len(first):
             return ""
@@ -124,17 +124,17 @@ class DesignSummary:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PanelSummary:
-    """One panel: every design, against multinomial sampling (or the first design).
+    """One panel: every design compared with multinomial sampling (or the first design).
 
     Attributes
     ----------
     label, seeds, rounds, window
-        The panel, the seeds that all its designs have finished rounds of, how many rounds, and
+        The panel's label, the seeds and number of rounds that all its designs have finished, and
         the width of the rolling mean.
     baseline
-        The label of the design that others are compared with.
+        The label of the design that the others are compared with.
     level
-        The loss that ``rounds_needed`` speaks of: the baseline's mean final loss.
+        The loss to reach for ``rounds_needed``: the baseline's mean final loss.
     designs
         In the experiment's order.
     """
@@ -149,21 +149,21 @@ class PanelSummary:
 
 
 def common_rounds(results: Results, panel: Panel) -> tuple[list[int], int]:
-    """Return the seeds that every design of the panel has begun, and the rounds all have done."""
+    """Return the seeds with the most rounds done by all designs, and this number of rounds."""
     done: dict[int, int] = {}
     for seed in panel.seeds:
         runs = [PlannedRun(panel.label, entry.label, seed) for entry in panel.design]
         shortest = min((results.of("rounds", run).num_rows for run in runs), default=0)
         if shortest:
             done[seed] = shortest
-    # A seed that has just begun would shorten all others.
+    # Drop seeds with fewer rounds: a seed that has just begun would shorten all others.
     longest = max(done.values(), default=0)
     seeds = [seed for seed, rounds in done.items() if rounds == longest]
     return seeds, longest
 
 
 def curve(results: Results, panel: Panel, design: str, column: str) -> Curve:
-    """Return a column of the table of rounds for all common seeds, where it was measured."""
+    """Return a column of the table of rounds, for common seeds and the rounds that measured it."""
     seeds, rounds = common_rounds(results, panel)
     values = [
         results.column("rounds", PlannedRun(panel.label, design, seed), column)[:rounds]
@@ -177,12 +177,12 @@ def curve(results: Results, panel: Panel, design: str, column: str) -> Curve:
 
 
 def window_of(rounds: int) -> int:
-    """Return the width of the rolling mean, and of what counts as the end."""
+    """Return the number of rounds in the rolling mean, and in final values."""
     return max(1, min(WINDOW, rounds // 4))
 
 
 def summarise(results: Results, panel: Panel) -> PanelSummary | None:
-    """Judge a panel; None where no round is done."""
+    """Summarise a panel. Return None if no round is done."""
     seeds, rounds = common_rounds(results, panel)
     if not seeds:
         return None
@@ -215,7 +215,7 @@ def summarise(results: Results, panel: Panel) -> PanelSummary | None:
 
 
 def _first_diverged(results: Results, panel: Panel, design: str, seeds: list[int]) -> Numbers:
-    """Return the first round of each seed in which something was not finite; NaN: none."""
+    """Return each seed's first round with a value that was not finite; NaN if there was none."""
     found = []
     for seed in seeds:
         marks = results.column("rounds", PlannedRun(panel.label, design, seed), "diverged") == 1
@@ -224,7 +224,7 @@ def _first_diverged(results: Results, panel: Panel, design: str, seeds: list[int
 
 
 def _end(values: Curve, rounds: int, window: int) -> Numbers:
-    """Average the measurements of the last ``window`` rounds, seed by seed."""
+    """Average the measurements of the last ``window`` rounds, for each seed."""
     late = values.values[:, values.rounds >= rounds - window]
     if late.shape[1] == 0:
         return np.full(len(values.values), math.nan)
@@ -238,7 +238,7 @@ def _jump(values: Curve, rounds: int, window: int) -> Numbers:
     return np.asarray(np.abs(np.diff(late, axis=1)).mean(axis=1))
 
 
-#: The costs beside rounds: their columns, what they are called, and their unit.
+#: Costs other than rounds: their columns, their name, and the factor to their unit.
 COSTS: dict[str, tuple[tuple[str, ...], str, float]] = {
     "bytes": (("bytes_down", "bytes_up"), "megabytes down and up", 1e-6),
     "client_seconds": (("client_seconds",), "client work (hours)", 1 / 3600),
@@ -247,7 +247,7 @@ COSTS: dict[str, tuple[tuple[str, ...], str, float]] = {
 
 
 def spent(results: Results, panel: Panel, design: str, cost: str) -> NDArray[np.float64] | None:
-    """Return what was spent after every round, shape (seeds, rounds); None: it was not counted."""
+    """Return the total cost after each round, shape (seeds, rounds); None if not counted."""
     columns, _, unit = COSTS[cost]
     found = [curve(results, panel, design, column) for column in columns]
     if any(not each.values.size or len(each.rounds) != each.rounds[-1] + 1 for each in found):
@@ -258,7 +258,7 @@ def spent(results: Results, panel: Panel, design: str, cost: str) -> NDArray[np.
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a design pays until its rolling loss reaches the level.
+    """The costs of a design until its rolling loss reaches the level.
 
     Attributes
     ----------
@@ -267,9 +267,9 @@ class Price:
     final_loss
         Mean over seeds.
     n_seeds, n_reached
-        How many seeds there are, and how many reach the level.
+        Number of seeds, and of seeds that reach the level.
     rounds, costs
-        Means over those that reach it; None where none does, or where it was not counted.
+        Means over the seeds that reach it; None if no seed does, or if it was not counted.
     """
 
     design: str
@@ -281,7 +281,7 @@ class Price:
 
 
 def prices(results: Results, panel: Panel) -> tuple[float, list[Price]] | None:
-    """Return the level (the baseline's final loss) and every design's price; None: no rounds."""
+    """Return the level (the baseline's final loss) and all prices; None if no round is done."""
     summary = summarise(results, panel)
     if summary is None:
         return None
@@ -308,12 +308,12 @@ def prices(results: Results, panel: Panel) -> tuple[float, list[Price]] | None:
 
 
 def chosen_training(folder: RunFolder, panel: str) -> Training:
-    """Return the panel's training; from a grid, the candidate with the lowest final loss."""
+    """Return the panel's training. From a grid, choose the candidate with the lowest final loss."""
     training = folder.experiment.panel(panel).training
     if not training.is_grid:
         return training
     losses = candidate_losses(folder, panel)
-    best = min(losses, key=lambda point: losses[point])  # the first of equals
+    best = min(losses, key=lambda point: losses[point])  # the first one in case of a tie
     if not math.isfinite(losses[best]):
         raise ExperimentError(
             f"{folder.path}: panel {panel!r}: every candidate of the grid diverges. Try smaller lr."
@@ -331,7 +331,7 @@ def candidate_losses(folder: RunFolder, panel: str) -> dict[tuple[float, float],
 
 
 def final_loss(folder: RunFolder, unit: Unit) -> float:
-    """Return the mean loss over the last rounds, as everywhere; infinite where it diverged."""
+    """Return the mean loss over the last ``window_of`` rounds; infinite if the unit diverged."""
     if folder.diverged(unit).exists():
         return math.inf
     path = folder.table(unit, "rounds")

@@ -1,4 +1,4 @@
-"""Trackers: where a run's numbers can go while it runs, beside its folder."""
+"""Trackers: send the numbers of a run to other tools while it runs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from fedcohort.simulation import Round
 
 
 class Tracker(ABC):
-    """Takes every round of every run once; a resumed run goes on in the same place."""
+    """Log every round of every run once. A resumed run continues in the same place."""
 
     def __init__(self) -> None:
         self._told: dict[PlannedRun, int] = {}
 
     def follow(self, run: PlannedRun, rounds: Sequence[Round]) -> None:
-        """Take those of a run's rounds that are not there yet."""
+        """Log the rounds of a run that are not logged yet."""
         told = self._told.get(run)
         if told is None:
             told = self._known(run)
@@ -37,23 +37,23 @@ class Tracker(ABC):
 
     @abstractmethod
     def _known(self, run: PlannedRun) -> int:
-        """Find the run, or begin it; return how many of its rounds are there."""
+        """Find or create the run. Return how many of its rounds are logged already."""
 
     @abstractmethod
     def _log(self, run: PlannedRun, round_: Round) -> None:
-        """Take one round."""
+        """Log one round."""
 
     @abstractmethod
     def close(self) -> None:
-        """Write what is left."""
+        """Write all pending data."""
 
 
-#: Trackers are told of it in every round.
+#: A number that every round logs.
 ALWAYS = "distinct_clients"
 
 
 def scalars(round_: Round) -> dict[str, float]:
-    """Return what trackers are told of a round."""
+    """Return the numbers of a round to log."""
     values = {
         ALWAYS: float(round_.distinct_clients),
         "distinct_classes": float(round_.distinct_classes),
@@ -69,7 +69,7 @@ def scalars(round_: Round) -> dict[str, float]:
 
 @final
 class TensorBoard(Tracker):
-    """Event files below ``tensorboard/``, one folder per run."""
+    """Write event files below ``tensorboard/``, one folder per run."""
 
     def __init__(self, folder: Path, experiment: str) -> None:
         super().__init__()
@@ -95,18 +95,18 @@ class TensorBoard(Tracker):
             self._writers[run].add_scalar(name, value, round_.round_)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write all pending data."""
         for writer in self._writers.values():
             writer.close()
 
 
 @final
 class MlFlow(Tracker):
-    """A database ``mlflow.db`` in the folder, one MLflow run per run."""
+    """Write to a database ``mlflow.db`` in the folder, with one MLflow run per run."""
 
     def __init__(self, folder: Path, experiment: str) -> None:
         super().__init__()
-        # A tracker that was chosen for local files tells nobody else.
+        # The user chose local files, so send no telemetry.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         module = _needed("mlflow")
         logging.getLogger("mlflow").setLevel(logging.WARNING)
@@ -143,14 +143,14 @@ class MlFlow(Tracker):
         self._client.log_batch(self._runs[run], metrics=metrics)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write all pending data."""
         for each in self._runs.values():
             self._client.set_terminated(each)
 
 
 @final
 class WeightsAndBiases(Tracker):
-    """Weights & Biases, one of its runs per run; ``WANDB_MODE=offline`` keeps them here."""
+    """Log to Weights & Biases, one W&B run per run. ``WANDB_MODE=offline`` keeps the data here."""
 
     def __init__(self, folder: Path, experiment: str) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ class WeightsAndBiases(Tracker):
         self._runs[run].log(scalars(round_), step=round_.round_)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write all pending data."""
         for each in self._runs.values():
             each.finish()
 
@@ -187,7 +187,7 @@ TRACKERS: dict[str, Callable[[Path, str], Tracker]] = {
 
 
 def make_tracker(name: str, folder: Path, experiment: str) -> Tracker:
-    """Make the tracker with this name, for a run in this folder."""
+    """Make a tracker by name for the run in this folder."""
     if name not in TRACKERS:
         raise ExperimentError(
             f"--tracker: must be one of {', '.join(TRACKERS)}; got {name!r}."
@@ -207,6 +207,6 @@ def _needed(package: str) -> ModuleType:
 
 
 def _names(run: PlannedRun) -> list[str]:
-    """Return a run's name in parts that can be file names."""
+    """Return the parts of a run's name. Each part is a valid file name."""
     parts = [run.panel, run.design, f"seed-{run.seed}"]
     return ["".join(c if c.isalnum() or c in "._-=" else "-" for c in part) for part in parts]

@@ -1,4 +1,4 @@
-"""What the server remembers of every client, and the difference estimator that uses it."""
+"""The server's memory of client updates, and the difference estimator that uses it."""
 
 from fedcohort.memory.base import Memory
 from fedcohort.memory.difference import (

@@ -1,4 +1,4 @@
-"""The base of all memories: what is remembered of each client, and the aggregate made with it."""
+"""The base of all memories: it records clients' updates and aggregates with them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from fedcohort.population import IMPORTANCE_TOLERANCE
 class Memory(ABC):
     """What the server remembers of its clients; h is ``shrink`` times that.
 
-    Designs that learn read ``updates``; the difference estimator aggregates with h
-    (:meth:`aggregate`). Only ``record``, ``reweigh``, ``rearrange`` and ``restore`` change it, so
-    that h is fixed during a round.
+    Designs that learn read ``updates``. The difference estimator aggregates with h
+    (:meth:`aggregate`). Only ``record``, ``reweigh``, ``rearrange`` and ``restore`` change it: h
+    is fixed during a round.
 
     Parameters
     ----------
     n_clients
-        How many clients there are.
+        The number of clients.
     zeros
-        Shape (dimension,), of the kind, type and device that updates have.
+        Zeros of shape (dimension,), with the array kind, type and device of the updates.
     importance
-        p, shape (n_clients,): at least 0, with the sum 1; needed to aggregate.
+        p, shape (n_clients,): at least 0, with the sum 1. Needed to aggregate.
     shrink
-        The part of what is remembered that is used, from 0 to 1.
+        The factor on what is remembered, from 0 to 1.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Memory(ABC):
         Raises
         ------
         MemoryOfUpdatesError
-            Where one cannot be used; nothing is recorded then.
+            If an update is invalid. Nothing is recorded then.
         """
         name, error = type(self).__name__, MemoryOfUpdatesError
         when = checked_whole(name, "round_", round_, way_out="Count rounds from 0.", error=error)
@@ -108,12 +108,12 @@ class Memory(ABC):
 
     @property
     def dimension(self) -> int:
-        """How many numbers an update has."""
+        """The number of entries of an update."""
         return int(self._zeros.shape[0])
 
     @property
     def zeros(self) -> Array:
-        """A flat model of zeros, of the kind, type and device that updates have."""
+        """A flat model of zeros, with the array kind, type and device of the updates."""
         return self._zeros
 
     @property
@@ -122,23 +122,23 @@ class Memory(ABC):
         return sum(int(array.nbytes) for array in self._arrays().values())
 
     def reweigh(self, importance: ArrayLike) -> None:
-        """Take another p; a client with p = 0 is away, and stays remembered."""
+        """Set another p. A client with p = 0 is away, but its update is kept."""
         shares = self._shares(importance)
-        # Summed again, the mean would differ in its last digits.
+        # If p did not change, keep the mean: a new sum would round differently.
         if self._importance is None or not np.array_equal(shares, self._importance):
             self._importance = shares
             self._reweigh()
 
     def rearrange(self, order: NDArray[np.int64]) -> None:
-        """Move to other positions: ``order`` gives each client's old one, -1 for a new client.
+        """Reorder the clients: ``order`` has each client's old position, -1 for a new client.
 
-        Clients that are not in ``order`` are forgotten, and the others share their p; new ones
+        Clients that are not in ``order`` are forgotten; p is rescaled to the sum 1. New clients
         have p = 0 until ``reweigh``.
 
         Raises
         ------
         MemoryOfUpdatesError
-            Where ``order`` has a position twice, or one that no client has.
+            If ``order`` has a position twice, or one that no client has.
         """
         way_out = "Give each client's old position, or -1 for a new client."
         order = self._distinct(order, -1, "order", way_out)
@@ -149,24 +149,24 @@ class Memory(ABC):
             return
         self._importance = moved(self._importance, order, fill=0.0)
         if forgets:
-            # p keeps the sum 1: a state is refused otherwise.
+            # p must sum to 1, or ``restore`` would refuse the state.
             total = self._importance.sum()
             equal = np.full(len(order), 1 / max(len(order), 1))
             self._importance = self._importance / total if total else equal
             self._reweigh()
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return everything that is to be kept, as numpy arrays."""
+        """Return the memory's state as numpy arrays."""
         kept = {name: as_numpy(array).copy() for name, array in self._arrays().items()}
         return kept if self._importance is None else {"importance": self._importance.copy(), **kept}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what :meth:`state` gave; where something in it cannot be used, change nothing.
+        """Restore a state that :meth:`state` returned; if it is invalid, change nothing.
 
         Raises
         ------
         MemoryOfUpdatesError
-            Where an array is missing, of another shape, or not finite.
+            If an array is missing, has another shape, or is not finite.
         """
         needed = {name: tuple(array.shape) for name, array in self._arrays().items()}
         state = state if isinstance(state, Mapping) else {}
@@ -197,19 +197,19 @@ class Memory(ABC):
         )
 
     def _can_take(self, name: str, array: NDArray[Any]) -> bool:
-        """Whether an array of a state, of the right shape, can be taken over."""
+        """Return whether an array of a state, of the right shape, has valid values."""
         with np.errstate(over="ignore"):
             kept = as_numpy(like(array, self._arrays()[name]))
         return bool(usable_rows(kept.reshape(1, -1)).all())
 
     def _rows(self, updates: Any, n: int) -> Array:
-        """Return updates as rows of the memory's own type."""
+        """Return updates as rows of the memory's type."""
         self._check_rows(updates, n)
         with np.errstate(over="ignore"):
             return like(updates, self._zeros)
 
     def _check_rows(self, updates: Any, n: int) -> None:
-        """Refuse updates of another kind or shape than this memory's."""
+        """Raise if the updates have another array kind or shape than this memory."""
         if isinstance(updates, np.ndarray) != isinstance(self._zeros, np.ndarray):
             raise self._error(
                 f"this memory is of {type(self._zeros).__name__}s; got updates as "
@@ -237,7 +237,7 @@ class Memory(ABC):
         return self._distinct(clients, 0, "clients", "Name each client once, by its position.")
 
     def _distinct(self, given: object, least: int, what: str, way_out: str) -> NDArray[np.int64]:
-        """Validate positions from ``least``, each once; a negative one may come again."""
+        """Validate distinct positions of at least ``least``; negative ones may repeat."""
         try:
             places = np.asarray(given)
         except ValueError:  # rows of different lengths
@@ -256,14 +256,14 @@ class Memory(ABC):
         return places.astype(np.int64)
 
     def _shares(self, importance: ArrayLike) -> NDArray[np.float64]:
-        """Copy importances; refuse all but one share per client with the sum 1."""
+        """Validate and copy importances: one share per client, with the sum 1."""
         try:
             given = np.array(importance)
             shares = given.astype(np.float64) if given.dtype.kind in "iuf" else np.empty(0)
         except (ValueError, TypeError):
             shares = np.empty(0)
         total = float(shares.sum()) if shares.shape == (self.n_clients,) else math.nan
-        # Written so that NaN does not pass.
+        # ``not (...)`` also catches NaN.
         if not (abs(total - 1) <= IMPORTANCE_TOLERANCE and shares.min(initial=0.0) >= 0):
             raise self._error(
                 f"importance must be one share per client ({self.n_clients}), at least 0 and 1 "
@@ -274,7 +274,7 @@ class Memory(ABC):
         return shares
 
     def _shared(self) -> NDArray[np.float64]:
-        """Return p; refuse where nobody gave it."""
+        """Return p; raise if it is unknown."""
         if self._importance is None:
             raise self._error(
                 "needs the clients' importance to aggregate; got none. Pass "
@@ -288,31 +288,31 @@ class Memory(ABC):
 
     @abstractmethod
     def _record(self, clients: NDArray[np.int64], updates: Array, round_: int) -> None:
-        """Remember updates that fit, in the memory's own type."""
+        """Remember validated updates, in the memory's type."""
 
     @abstractmethod
     def _reweigh(self) -> None:
-        """Go on with another importance."""
+        """Recompute what depends on the importance."""
 
     @abstractmethod
     def _rearrange(self, order: NDArray[np.int64]) -> None:
-        """Move to other positions."""
+        """Reorder the clients."""
 
     @abstractmethod
     def _arrays(self) -> dict[str, Array]:
-        """Return all that changes, by name."""
+        """Return the arrays of the state, by name."""
 
     @abstractmethod
     def _take(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over copies of arrays of the right shapes."""
+        """Copy validated arrays into the memory."""
 
     @abstractmethod
     def _remembered(self, clients: NDArray[np.int64]) -> Array:
-        """Return what is remembered of these clients, before it is shrunk."""
+        """Return what is remembered of these clients, without ``shrink``."""
 
     @abstractmethod
     def _mean(self) -> Array:
-        """Return the importance-weighted mean of what is remembered."""
+        """Return the importance-weighted mean of what is remembered, without ``shrink``."""
 
 
 def moved(values: NDArray[Any], order: NDArray[np.int64], *, fill: float) -> NDArray[Any]:

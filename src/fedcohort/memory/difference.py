@@ -1,4 +1,4 @@
-"""The difference estimator: its settings, and its memory of K means of clusters."""
+"""The difference estimator: its settings, and a memory of cluster means."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedcohort.memory.update_memory import UpdateMemory
 
 #: How updates are aggregated, by name.
 EstimatorName = Literal["plain", "difference"]
-#: More means than these fit no memory.
+#: The largest number of clusters.
 MOST_CLUSTERS = 10**9
 #: The names of the estimators.
 ESTIMATORS: tuple[EstimatorName, ...] = get_args(EstimatorName)
@@ -30,16 +30,15 @@ class Difference:
     .. math:: v = \sum_i w_i (\Delta_i - h_i) + \sum_j p_j h_j ,
 
     It is unbiased for every design with :math:`E[w] = p` and every h that is fixed before the
-    draw; its variance is the design's on :math:`\Delta - h`.
+    draw. Its variance is the design's variance on :math:`\Delta - h`.
 
     Attributes
     ----------
     shrink
-        h is so much of what is remembered: 1 all, 0 the plain aggregate.
+        The factor from what is remembered to h. With 0 this is the plain aggregate.
     clusters
-        None remembers every client's last update, n x d numbers; K remembers the means of K
-        clusters of clients, K x d numbers, and to which cluster each client's last update was
-        nearest.
+        None remembers every client's last update, n x d numbers. K remembers the means of K
+        clusters of clients, K x d numbers, and the cluster of each client.
 
     References
     ----------
@@ -66,22 +65,22 @@ class Difference:
         object.__setattr__(self, "clusters", clusters)
 
     def memory(self, importance: ArrayLike, zeros: Array) -> Memory:
-        """Make the estimator's memory, empty.
+        """Make an empty memory for the estimator.
 
-        ``importance`` is the population's, shape (n_clients,); ``zeros`` is a flat model of zeros,
-        a numpy array or a torch tensor, of the type and on the device that updates have.
+        ``importance`` is the population's, shape (n_clients,). ``zeros`` is a flat model of zeros:
+        a numpy array or a torch tensor, with the type and device of the updates.
         """
         if self.clusters is not None:
             return ClusterMeans(importance, zeros, shrink=self.shrink, clusters=self.clusters)
         n, dimension = _n_shares(importance), int(sum(getattr(zeros, "shape", ())))
-        own = np.empty(0, dtype=object) if zeros is None else zeros  # None is no default here
+        own = np.empty(0, dtype=object) if zeros is None else zeros  # refuse None
         return UpdateMemory(
             n, max(dimension, 1), importance=importance, zeros=own, shrink=self.shrink
         )
 
 
 def estimator_of(owner: str, estimator: EstimatorName | Difference) -> Difference | None:
-    """Return the settings that an estimator's name stands for; None for the plain one."""
+    """Return the settings of a named estimator; None for the plain one."""
     if isinstance(estimator, Difference):
         return estimator
     if not isinstance(estimator, str) or estimator not in ESTIMATORS:
@@ -96,10 +95,10 @@ def estimator_of(owner: str, estimator: EstimatorName | Difference) -> Differenc
 class ClusterMeans(Memory):
     """The mean update of each of K clusters, and the cluster of every client that was seen.
 
-    The first K clients open the clusters. From then on a client belongs to the cluster whose mean
-    its last update was nearest to; where two means are nearer to each other than the update is to
-    any, these two become one, and the update opens the cluster that is free. A cluster's mean is
-    that of its members in the last cohort that had any.
+    The first K clients open the clusters. After that, a client joins the cluster whose mean is
+    nearest to its last update. But if two means are nearer to each other than the update is to any
+    mean, these two clusters merge, and the update opens a new one. A cluster's mean is the mean of
+    its members' updates in the last cohort that had any.
 
     Examples
     --------
@@ -113,7 +112,7 @@ class ClusterMeans(Memory):
         self, importance: ArrayLike, zeros: Array, *, shrink: float, clusters: int
     ) -> None:
         super().__init__(_n_shares(importance), zeros, importance=importance, shrink=shrink)
-        # The last row stays zero: the mean of the clients that were never seen.
+        # The last row stays zero: it belongs to the clients that were never seen.
         self._means = zero_rows(zeros, clusters + 1)
         self._cluster = np.full(self.n_clients, clusters)
         self._n_open = 0
@@ -137,8 +136,8 @@ class ClusterMeans(Memory):
             self._means[cluster] = updates[np.flatnonzero(chosen == cluster)].mean(0)
 
     def _place_of(self, update: Array) -> int:
-        """Return the cluster that an update belongs to, which may be one that it opens."""
-        # In float64 and about their mean: what all have in common can be much larger than the rest.
+        """Return the cluster of an update; it may open a new one."""
+        # Centre in float64: the common part of the means can be much larger than their differences.
         means = double(self._means[: self._n_open])
         centre = means.mean(0)
         means = means - centre
@@ -152,7 +151,7 @@ class ClusterMeans(Memory):
         kept, freed = np.unravel_index(int(apart.argmin()), apart.shape)
         if distances[nearest] <= apart[kept, freed]:
             return nearest
-        # Two means are nearer to each other than the update is to any: they become one.
+        # Two means are nearer to each other than the update is to any mean: merge them.
         self._means[int(kept)] = (self._means[int(kept)] + self._means[int(freed)]) / 2
         self._cluster[self._cluster == freed] = kept
         self._means[int(freed)] = update
@@ -170,7 +169,7 @@ class ClusterMeans(Memory):
     def _can_take(self, name: str, array: NDArray[Any]) -> bool:
         if name == "means":
             return super()._can_take(name, array)
-        # The number of a cluster, or of the last row: a client that was never seen.
+        # The number of a cluster; the last row is for clients that were never seen.
         numbers = np.asarray(array)
         whole = numbers.dtype.kind in "iu" and bool((numbers >= 0).all())
         return whole and bool((numbers < len(self._means)).all())
@@ -189,7 +188,7 @@ class ClusterMeans(Memory):
 
 
 def _n_shares(importance: ArrayLike) -> int:
-    """Return how many clients these shares are of; at least 1."""
+    """Return the number of clients, at least 1."""
     try:
         return max(len(np.atleast_1d(np.asarray(importance))), 1)
     except ValueError:  # rows of different lengths

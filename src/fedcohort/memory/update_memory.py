@@ -1,4 +1,4 @@
-"""Every client's last update, whole or sketched."""
+"""A memory of every client's last update, whole or sketched."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedcohort.streams import Stream, stream
 
 FORMAT = "fedcohort update memory 3"
 NEVER = -1
-#: Numbers that are turned to float64 at a time, 32 MB.
+#: Numbers converted to float64 at a time, 32 MB.
 NUMBERS_AT_ONCE = 2**22
 
 
@@ -31,8 +31,8 @@ class CountSketch:
     r"""A seeded linear map from ``dimension`` to ``size`` numbers.
 
     Entry :math:`j` is added to bucket :math:`b(j)` with sign :math:`s(j)`, both drawn once from
-    the seed. Inner products survive: :math:`E\langle Sx, Sy\rangle = \langle x, y\rangle`, with a
-    variance of at most :math:`2 \|x\|^2 \|y\|^2 / size`.
+    the seed. Inner products are kept on average: :math:`E\langle Sx, Sy\rangle = \langle x,
+    y\rangle`, with a variance of at most :math:`2 \|x\|^2 \|y\|^2 / size`.
 
     References
     ----------
@@ -63,26 +63,26 @@ class CountSketch:
 class UpdateMemory(Memory):
     """The last update of every client, whole or sketched; zero before the first.
 
-    Designs that learn read it (``build(population, memory=memory)``). A whole one with
-    ``importance`` is also what the difference estimator remembers (``aggregate(model, updates,
-    cohort, memory=memory)``).
+    Designs that learn read it (``build(population, memory=memory)``). The difference estimator
+    uses it too (``aggregate(model, updates, cohort, memory=memory)``), if updates are whole and
+    ``importance`` is given.
 
     Parameters
     ----------
     n_clients, dimension
-        How many clients there are, and how many parameters a model has.
+        The number of clients, and of a model's parameters.
     sketch
-        None keeps updates whole, ``4 * n_clients * dimension`` bytes in float32; a number keeps
-        that many numbers of each (a :class:`CountSketch`).
+        None keeps updates whole, ``4 * n_clients * dimension`` bytes in float32. A number keeps a
+        :class:`CountSketch` of that size for each.
     seed
-        Of the sketch: memories with one seed are comparable.
+        The seed of the sketch. Sketches with the same seed are comparable.
     importance
-        p, the population's, shape (n_clients,); needed to aggregate.
+        p, the population's, shape (n_clients,). Needed to aggregate.
     zeros
-        A flat model of zeros, numpy or torch: whole updates are kept in its type, on its device.
-        By default float32 of numpy.
+        A flat model of zeros, numpy or torch. Whole updates are kept in its type, on its device.
+        The default is numpy float32.
     shrink
-        The part of what is remembered that the estimator uses, from 0 to 1.
+        The factor that the estimator puts on what is remembered, from 0 to 1.
 
     Examples
     --------
@@ -128,13 +128,13 @@ class UpdateMemory(Memory):
                 f"zeros must have dimension numbers, {width}; got {self.dimension}. Pass "
                 f"numpy.zeros(dimension)."
             )
-        #: The weighted sum of all rows in float64; only of a whole memory.
+        #: The importance-weighted sum of all rows in float64; unused with sketches.
         self._sum = double(self._zeros)
         self._products: NDArray[np.float64] | None = None
 
     @property
     def updates(self) -> NDArray[np.floating]:
-        """What is remembered, shape (n_clients, dimension or sketch); zero for the unseen."""
+        """The last updates, shape (n_clients, dimension or sketch); zero before the first."""
         view = as_numpy(self._kept).view()
         view.setflags(write=False)
         return view
@@ -150,7 +150,7 @@ class UpdateMemory(Memory):
         return np.asarray(self._last_seen != NEVER)
 
     def shortened(self, updates: NDArray[np.floating]) -> NDArray[np.float32]:
-        """Return what is kept of flat updates, one row each: all of it, or its sketch."""
+        """Return what is kept of flat updates, one row each: whole in float32, or the sketch."""
         with np.errstate(over="ignore", invalid="ignore"):
             vectors = updates.astype(np.float32, copy=False)
             return vectors if self._sketch is None else self._sketch(vectors)
@@ -158,7 +158,7 @@ class UpdateMemory(Memory):
     def record_shortened(
         self, clients: NDArray[np.int64], kept: NDArray[np.float32], *, round_: int
     ) -> None:
-        """Remember what :meth:`shortened` gave, one row per client."""
+        """Remember the result of :meth:`shortened`, one row per client."""
         positions = self._positions(clients)
         self._check_finite(positions, kept)
         self._record(positions, kept, round_)
@@ -166,8 +166,8 @@ class UpdateMemory(Memory):
     def products(self) -> NDArray[np.float64]:
         """Return all inner products of what is remembered, shape (n_clients, n_clients).
 
-        They are kept: only the rows of clients that sent an update since are computed again, m of
-        n in a round.
+        The products are cached. Only rows of clients with a new update are computed again: m of n
+        in a round.
         """
         changed, updates = np.flatnonzero(self._changed), as_numpy(self._kept)
         if self._products is None or 2 * len(changed) > self.n_clients:
@@ -182,12 +182,12 @@ class UpdateMemory(Memory):
         return view
 
     def save(self, path: Path) -> None:
-        """Write the memory to a file, whole or not at all."""
+        """Write the memory to a file, atomically."""
         write_arrays(Path(path), FORMAT, self.state())
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a memory back; any other file is refused."""
+        """Read a memory from a file; raise if the file is something else."""
         try:
             return cls.of_state(read_arrays(Path(path), FORMAT))
         except (OSError, ValueError) as error:
@@ -197,7 +197,7 @@ class UpdateMemory(Memory):
             ) from error
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return everything that a copy needs, as numpy arrays."""
+        """Return the memory's state and settings as numpy arrays."""
         head = {
             "dimension": self.dimension,
             "sketch": self.sketch,
@@ -208,12 +208,12 @@ class UpdateMemory(Memory):
 
     @classmethod
     def of_state(cls, state: Mapping[str, NDArray[Any]]) -> Self:
-        """Make the memory that ``state`` came from, of numpy arrays.
+        """Make a memory from the state that :meth:`state` returned; it uses numpy arrays.
 
         Raises
         ------
         MemoryOfUpdatesError
-            Where an array is missing, of another shape, or not finite.
+            If an array is missing, has another shape, or is not finite.
         """
         try:
             head, kept = json.loads(str(state["head"])), state["updates"]
@@ -236,7 +236,7 @@ class UpdateMemory(Memory):
         return short_repr(self, n_clients=n, dimension=dimension, **kept, seen=seen)
 
     def _rows(self, updates: Any, n: int) -> Array:
-        """Return updates, or lists of a model's layers, as rows; of a sketch, the sketches."""
+        """Return updates, flat or as lists of layers, as rows; sketched if this memory sketches."""
         if not isinstance(self._zeros, np.ndarray):
             return super()._rows(updates, n)
         if not (isinstance(updates, np.ndarray) and updates.dtype.kind in "iuf"):
@@ -246,7 +246,7 @@ class UpdateMemory(Memory):
                 f"needs {n} updates of {self.dimension} numbers, one per client; got shape "
                 f"{updates.shape}. Flatten each client's update."
             )
-        with np.errstate(over="ignore"):  # what the type cannot hold becomes infinite: refused
+        with np.errstate(over="ignore"):  # an overflow becomes infinite, and is refused later
             rows = updates.astype(self._zeros.dtype, copy=False)
         return rows if self._sketch is None else self.shortened(rows)
 
@@ -277,7 +277,7 @@ class UpdateMemory(Memory):
         self._sum = double(self._zeros)
         if self._importance is None or self._sketch is not None:
             return
-        # Some clients at a time: a copy of all in float64 would be too much.
+        # In blocks: a float64 copy of all updates would need too much memory.
         at_once = max(1, NUMBERS_AT_ONCE // max(self.dimension, 1))
         there = np.flatnonzero(self._importance)
         for start in range(0, len(there), at_once):
@@ -291,7 +291,7 @@ class UpdateMemory(Memory):
         self._kept[new] = kept[old]
         self._changed = moved(self._changed, order, fill=False)
         self._last_seen = moved(self._last_seen, order, fill=NEVER)
-        if self._products is not None:  # a new client's update is zero, and so are its products
+        if self._products is not None:  # products of a new client's zero update are zero
             products, self._products = self._products, np.zeros((n, n))
             self._products[np.ix_(new, new)] = products[np.ix_(old, old)]
 
@@ -299,19 +299,19 @@ class UpdateMemory(Memory):
         arrays = {"updates": self._kept, "last_seen": self._last_seen, "changed": self._changed}
         if self._importance is not None and self._sketch is None:
             arrays["sum"] = self._sum
-        # Not computed again: BLAS rounding depends on the batch's composition.
+        # Saved, not recomputed: BLAS rounding depends on the batch's composition.
         return arrays if self._products is None else arrays | {"products": self._products}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what :meth:`state` gave; where something in it cannot be used, change nothing.
+        """Restore a state that :meth:`state` returned; if it is invalid, change nothing.
 
         Raises
         ------
         MemoryOfUpdatesError
-            Where an array is missing, of another shape, or not finite.
+            If an array is missing, has another shape, or is not finite.
         """
         before = self._products
-        # The state says whether inner products are kept.
+        # The state determines whether inner products are cached.
         has_products = isinstance(state, Mapping) and "products" in state
         self._products = np.zeros((self.n_clients,) * 2) if has_products else None
         try:
@@ -357,7 +357,7 @@ def _whole(name: str, value: object, least: int = 1) -> int:
 
 
 def _flat(update: object) -> NDArray[np.floating]:
-    """Return an update as one vector of numbers: as it is, or its arrays end to end."""
+    """Return an update as one vector; a list of arrays is concatenated."""
     if isinstance(update, (list, tuple)) and any(np.ndim(part) > 0 for part in update):
         update = np.concatenate([np.ravel(part) for part in update])
     array = np.asarray(update)

@@ -1,4 +1,4 @@
-"""Run folders become figures and one HTML page; needs the extra ``report``."""
+"""Turn run folders into figures and one HTML page. Needs the extra ``report``."""
 
-#: What figures can be written as.
+#: File formats of figures.
 FIGURE_KINDS = ("png", "svg", "pdf")

@@ -1,4 +1,4 @@
-"""Figure: the line of clients cut into distributions, as in the paper's appendix C."""
+"""Draw how the clients are cut into distributions, as in the paper's appendix C."""
 
 import math
 
@@ -14,7 +14,7 @@ from fedcohort.errors import InputError
 PER_LINE = 5
 MOST_ROWS = 100
 MOST_PIECES = 10_000
-#: In shares of a distribution: the narrowest piece that carries a name, and a letter's width.
+#: Narrowest piece that is labelled, and width of a letter, as shares of a distribution.
 NAMED_SHARE = 0.035
 LETTER_SHARE = 0.028
 EDGED_SHARE = 0.012
@@ -24,8 +24,8 @@ LONGEST_NAME = 11
 def allocation_figure(design: RowDesign) -> Figure:
     """Draw every distribution as a box of its clients' pieces, five boxes a line.
 
-    A client keeps its colour; the pieces of a client that lies in neighbouring distributions meet
-    at the cut between them.
+    Each client has one colour. If a client is split over two neighbouring distributions, its two
+    pieces touch at the cut.
     """
     m, n_pieces = design.cohort_size, design.plan.units.nnz
     if m > MOST_ROWS or n_pieces > MOST_PIECES:
@@ -85,7 +85,7 @@ def _draw_row(
 
 
 def _by_appearance(design: RowDesign) -> NDArray[np.int64]:
-    """Give the clients numbers as they come in the line, so that neighbours differ in colour."""
+    """Assign numbers by first appearance, so that neighbours differ in colour."""
     line = np.concatenate([_in_line_order(design, k)[0] for k in range(design.cohort_size)])
     clients, first = np.unique(line, return_index=True)
     numbers = np.zeros(design.population.n_clients, dtype=np.int64)
@@ -94,7 +94,7 @@ def _by_appearance(design: RowDesign) -> NDArray[np.int64]:
 
 
 def _in_line_order(design: RowDesign, k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return row k's clients and shares: from the row before, its own, into the next row."""
+    """Return row k's clients and shares: shared with row k - 1, its own, shared with row k + 1."""
     units = design.plan.units
     entries = slice(units.indptr[k], units.indptr[k + 1])
     clients, amounts = units.indices[entries].astype(np.int64), units.data[entries]

@@ -1,4 +1,4 @@
-"""The answer in words: which design does best, how fast, and whether chance explains it."""
+"""State the result in words: the best design, its speed, and whether it may be chance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedcohort.experiments.summary import DesignSummary, Interval, PanelSummary,
 
 
 def state_sentence(results: Results) -> str:
-    """Say how far a run is; nothing where it is complete."""
+    """Describe the progress of a run. Return an empty string if it is complete."""
     progress = results.folder.progress()
     if progress.state == "complete":
         return ""
@@ -23,7 +23,7 @@ def state_sentence(results: Results) -> str:
 
 
 def panel_sentences(results: Results, panel: Panel) -> list[str]:
-    """Say what a panel shows."""
+    """Describe the result of a panel."""
     if not panel.design:
         return ["No training was asked for: the data are divided among the clients, no more."]
     summary = summarise(results, panel)
@@ -33,7 +33,7 @@ def panel_sentences(results: Results, panel: Panel) -> list[str]:
 
 
 def summary_sentences(summary: PanelSummary, panel: Panel) -> list[str]:
-    """Say which design is best, against the baseline, and how fast each one is."""
+    """Name the best design, compare it with the baseline, and state each design's speed."""
     measured = [each for each in summary.designs if not _is_unknown(each)]
     if not measured:
         return [
@@ -48,7 +48,7 @@ def summary_sentences(summary: PanelSummary, panel: Panel) -> list[str]:
 
 
 def _divergence_sentences(summary: PanelSummary) -> list[str]:
-    """Name the designs whose training was not always finite."""
+    """Name the designs whose training diverged."""
     return [
         f"{each.label} {each.divergence}: updates that are not finite count as lost. Lower lr or "
         f"server_lr."
@@ -58,12 +58,12 @@ def _divergence_sentences(summary: PanelSummary) -> list[str]:
 
 
 def number(value: float) -> str:
-    """Write a number with four digits."""
+    """Format a number with four significant digits."""
     return f"{value:.4g}"
 
 
 def rounds_needed(design: DesignSummary) -> str:
-    """Say after how many rounds a design reached the level: ``93 rounds``, or ``never``."""
+    """Format the rounds that a design needed to reach the level: ``93 rounds`` or ``never``."""
     reached = design.rounds_needed[~np.isnan(design.rounds_needed)]
     n_seeds = len(design.rounds_needed)
     if not len(reached):
@@ -77,7 +77,7 @@ def _is_unknown(design: DesignSummary) -> bool:
 
 
 def _extent(summary: PanelSummary, panel: Panel) -> str:
-    """Say how much the answer rests on, for the beginning of a sentence."""
+    """Return the start of a sentence: how many rounds and seeds the result is based on."""
     planned, done = len(panel.seeds), len(summary.seeds)
     part = f" of {panel.rounds}" if summary.rounds < panel.rounds else ""
     rounds = f"{summary.rounds}{part} round{'s' if panel.rounds != 1 else ''}"
@@ -105,7 +105,7 @@ def _deviation(values: np.ndarray) -> float:
 
 
 def _against_baseline(summary: PanelSummary, best: DesignSummary) -> str:
-    """Compare the best design with the baseline, or a baseline that is best with the next."""
+    """Compare the best design with the baseline. If that is the best, compare it with the next."""
     others = [each for each in summary.designs if each.difference and not _is_unknown(each)]
     if not others:
         return ""
@@ -120,13 +120,13 @@ def _against_baseline(summary: PanelSummary, best: DesignSummary) -> str:
 
 
 def _judgement(before: str, difference: Interval, after: str = "") -> str:
-    """Say how large a difference is, and whether it is larger than the spread over seeds."""
+    """State a difference, and whether it is larger than the spread over seeds."""
     is_lower = difference.mean < 0
     amount = f"{number(abs(difference.mean))} {'lower' if is_lower else 'higher'}"
     said = f"{before} {amount}{after}"
     if math.isinf(difference.low):
         return f"{said}; with one seed there is no interval, so this may be chance."
-    # Of what is lower by some amount, the interval of that amount.
+    # The sentence gives a positive amount, so flip the interval if the difference is negative.
     low, high = difference.low, difference.high
     ends = (-high, -low) if is_lower else (low, high)
     verdict = "no more than the spread over seeds, so it may be chance"
@@ -137,7 +137,7 @@ def _judgement(before: str, difference: Interval, after: str = "") -> str:
 
 
 def _speed_sentence(summary: PanelSummary) -> str:
-    """Say how many rounds each design needed: those that did in all seeds first, then by speed."""
+    """List the rounds each design needed. Sort by seeds that reached the level, then by speed."""
     if math.isnan(summary.level):
         return ""
     reached = [each for each in summary.designs if not np.isnan(each.rounds_needed).all()]

@@ -1,4 +1,4 @@
-"""What the page shows of the clients: points of a law, maps of clusters, trees."""
+"""Data of the page's client plots: sampling laws, cluster maps and trees."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Integers = NDArray[np.int64]
 
 
 def main_classes(counts: Integers, n_clients: int) -> Integers:
-    """Return the class that each client holds most of; -1 for a client without samples."""
+    """Return each client's most frequent class; -1 for a client without samples."""
     main = np.full(n_clients, -1)
     held = counts.sum(axis=1) > 0
     main[: len(counts)][held] = counts.argmax(axis=1)[held]
@@ -25,7 +25,7 @@ def main_classes(counts: Integers, n_clients: int) -> Integers:
 
 
 def main_class_order(counts: Integers) -> Integers:
-    """Return the clients sorted by the class they hold most of, the purest of each first."""
+    """Sort clients by main class, and within a class by its share, largest first."""
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     main = counts.argmax(axis=1)
     return np.lexsort((-shares.max(axis=1, initial=0.0), main))
@@ -35,7 +35,7 @@ DIGITS = 5
 
 
 def plain(values: ArrayLike) -> list[int] | list[float | None]:
-    """Return whole numbers as they are, others with five digits; NaN and infinity are None."""
+    """Convert to a list. Round floats to five digits; NaN and infinity become None."""
     array = np.asarray(values)
     if array.dtype.kind in "iub":
         return [int(value) for value in array]
@@ -43,27 +43,27 @@ def plain(values: ArrayLike) -> list[int] | list[float | None]:
 
 
 def short(value: float) -> float | None:
-    """Round to five digits; None where there is no number."""
+    """Round to five digits. Return None for NaN and infinity."""
     return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
 
 
 def evenly(n: int, most: int) -> list[int]:
-    """Choose at most ``most`` of 0 ... n - 1, evenly, the first and the last among them."""
+    """Choose at most ``most`` evenly spaced values of 0 ... n - 1, including both ends."""
     if n <= most:
         return list(range(n))
     return [int(place) for place in np.linspace(0, n - 1, most).round()]
 
 
-#: More distinct sizes than these are put together, as many clients in each group.
+#: With more distinct sizes, clients form at most this many groups of about equal count.
 MOST_SIZES = 40
 Numbers = NDArray[np.float64]
 
 
 def law_points(results: Results, panel: Panel) -> dict[str, Any]:
-    """Return, for groups of clients of like size, inclusion and weight variance of every design.
+    """Return each design's inclusion and weight variance, for groups of clients of similar size.
 
-    The law is that of the next design after the last round (absent in a run that goes on); observed
-    are all rounds. Both are means over the clients of a group and over seeds.
+    The law is that of the design after the last round; an unfinished run has none. The observed
+    values cover all rounds. Both are means over the clients of a group and over seeds.
     """
     seeds, _ = common_rounds(results, panel)
     n_clients = {seed: _n_clients(results, panel, seed) for seed in seeds}
@@ -85,7 +85,7 @@ def law_points(results: Results, panel: Panel) -> dict[str, Any]:
 
 
 def _n_clients(results: Results, panel: Panel, seed: int) -> int:
-    """Return how many clients there are; the table of who holds what leaves out empty ones."""
+    """Return the number of clients. The table of class counts omits clients without samples."""
     known = [len(results.class_counts(panel.label, seed))]
     for entry in panel.design:
         run = PlannedRun(panel.label, entry.label, seed)
@@ -138,11 +138,10 @@ MOST_CLIENTS = 250
 
 
 def cluster_map(results: Results, run: PlannedRun) -> dict[str, Any] | None:
-    """Return the map of a run; None where its distributions were not noted.
+    """Return the cluster map of a run; None if its distributions were not recorded.
 
-    ``classes`` has shape (rounds, clients), clients sorted by the class that they hold most of;
-    ``agreeing`` counts the clients whose distribution's majority shares their class, round by
-    round.
+    ``classes`` has shape (rounds, clients), with clients sorted by main class. ``agreeing`` counts,
+    for each round, the clients whose main class is the majority class of their distribution.
     """
     counts = results.class_counts(run.panel, run.seed)
     table = results.of("rows", run)
@@ -168,23 +167,23 @@ def cluster_map(results: Results, run: PlannedRun) -> dict[str, Any] | None:
 
 
 def _majority(rows: Integers, main: Integers) -> Integers:
-    """Return the commonest main class among those that share each client's distribution."""
+    """Return, for each client, the most common main class in its distribution."""
     shared = np.zeros((rows.max(initial=0) + 1, main.max(initial=0) + 1), dtype=np.int64)
     known = (rows >= 0) & (main >= 0)
     np.add.at(shared, (rows[known], main[known]), 1)
     return np.where(known, shared.argmax(axis=1)[np.maximum(rows, 0)], -1)
 
 
-#: Of a larger tree only the last merges are drawn; what lies below them is a leaf.
+#: In a larger tree only the last merges are drawn. Each subtree below them becomes a leaf.
 MOST_MERGES = 400
 MIXED = -1
 
 
 def dendrogram(results: Results, run: PlannedRun) -> dict[str, Any] | None:
-    """Return leaves and links; None where the run has no tree (yet).
+    """Return leaves and links; None if the run has no tree (yet).
 
-    A link is ``[left x, left y, right x, right y, height, class]``, the class -1 where the clients
-    below differ in their main class. A leaf is a client (or the lowest node drawn) with its class.
+    A link is ``[left x, left y, right x, right y, height, class]``. The class is -1 if the clients
+    below differ in main class. A leaf is a client, or a subtree that is not drawn.
     """
     if not results.of("trees", run).num_rows:
         return None
@@ -215,7 +214,7 @@ def dendrogram(results: Results, run: PlannedRun) -> dict[str, Any] | None:
 
 
 def _below(pairs: Integers, main: Integers) -> tuple[Integers, Integers]:
-    """Return every node's class, -1 where its clients differ, and how many clients it holds."""
+    """Return every node's class (-1 if its clients differ) and its number of clients."""
     classes = np.concatenate([main, np.full(len(pairs), MIXED)])
     members = np.concatenate([np.ones_like(main), np.zeros(len(pairs), dtype=np.int64)])
     for node, (one, other) in enumerate(pairs, start=len(main)):
@@ -226,7 +225,7 @@ def _below(pairs: Integers, main: Integers) -> tuple[Integers, Integers]:
 
 
 def _leaves(pairs: Integers, n_clients: int, first: int) -> list[int]:
-    """Return the nodes below ``first`` that hang on the drawn ones, from left to right."""
+    """Return the drawn leaves from left to right: nodes numbered below ``first``."""
     waiting, found = [n_clients + len(pairs) - 1], []
     while waiting:
         node = waiting.pop()

@@ -1,10 +1,10 @@
-"""Colours of designs and of classes: the same on the page and in the figures."""
+"""Colours of designs and classes, shared by the page and the figures."""
 
 from collections.abc import Iterable
 
 from fedcohort.experiments.results import Results
 
-#: Told apart by colour-blind readers, and at least 3 : 1 against white and against near-black.
+#: Colour-blind readers can tell them apart. Contrast with white and near-black: at least 3 : 1.
 DESIGNS = (
     "#0077bb",
     "#d55e00",
@@ -15,7 +15,7 @@ DESIGNS = (
     "#8673c9",
     "#7d7d7d",
 )
-#: Where colours repeat, lines change.
+#: The line style changes when the colours repeat.
 DASHES = ("solid", "dash", "dot", "dashdot")
 CLASSES = (
     "#5566aa",
@@ -29,12 +29,12 @@ CLASSES = (
     "#aa4499",
     "#ee8866",
 )
-#: Golden angle in degrees: hues of many classes, neighbours far apart.
+#: Golden angle in degrees. It keeps the hues of neighbouring classes far apart.
 TURN = 137.508
 
 
 def design_labels(results: Iterable[Results]) -> list[str]:
-    """Return the labels of all designs, in the order in which they first appear."""
+    """Return the labels of all designs, in order of first appearance."""
     found: dict[str, None] = {}
     for each in results:
         for panel in each.folder.experiment.panels:
@@ -43,12 +43,12 @@ def design_labels(results: Iterable[Results]) -> list[str]:
 
 
 def design_colours(labels: Iterable[str]) -> dict[str, str]:
-    """Give every design its colour."""
+    """Return the colour of every design."""
     return {label: DESIGNS[place % len(DESIGNS)] for place, label in enumerate(labels)}
 
 
 def design_dashes(labels: Iterable[str]) -> dict[str, str]:
-    """Give every design its line: solid until the colours repeat."""
+    """Return the line style of every design: solid until the colours repeat."""
     rounds = ((label, place // len(DESIGNS)) for place, label in enumerate(labels))
     return {label: DASHES[turn % len(DASHES)] for label, turn in rounds}
 

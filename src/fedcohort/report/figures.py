@@ -1,4 +1,4 @@
-"""Static figures of a run, laid out like the paper's: one colour per design, a panel each."""
+"""Draw the static figures of a run in the paper's layout: one colour per design."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fedcohort.report.client_plots import main_class_order
 from fedcohort.report.colours import class_colours, design_colours, design_dashes, design_labels
 from fedcohort.report.panel_data import band
 
-#: What the axes of a column are called.
+#: Axis label of each column.
 NAMES = {
     "loss": "training loss",
     "accuracy": "test accuracy",
@@ -37,7 +37,7 @@ LINE_STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pen:
-    """Draws a run's columns, every design in its own colour."""
+    """Draw the columns of a run, with one colour per design."""
 
     results: Results
     colours: dict[str, str]
@@ -45,12 +45,12 @@ class Pen:
 
     @classmethod
     def of(cls, results: Results) -> Pen:
-        """Give the designs of a run their colours."""
+        """Make a pen with the colours of a run's designs."""
         labels = design_labels([results])
         return cls(results, design_colours(labels), design_dashes(labels))
 
     def counted(self, panels: list[Panel]) -> bool:
-        """Whether every cost of every design was counted."""
+        """Return whether every cost of every design was counted."""
         return all(
             spent(self.results, panel, entry.label, cost) is not None
             for panel in panels
@@ -67,7 +67,7 @@ class Pen:
         rolling: bool,
         against: str | None = None,
     ) -> None:
-        """Draw a column against the rounds, or a cost; ``rolling`` draws its rolling mean."""
+        """Draw a column, or its rolling mean, against the rounds or a cost."""
         window = window_of(common_rounds(self.results, panel)[1]) if rolling else 1
         for entry in panel.design:
             over = band(curve(self.results, panel, entry.label, column).rolling(window))
@@ -88,14 +88,14 @@ class Pen:
                 )
         axes.set(xlabel="rounds" if against is None else COSTS[against][1], ylabel=NAMES[column])
         if against is not None:
-            # A tenth of the cost is the same distance everywhere.
+            # Costs are compared by ratio.
             axes.set_xscale("log")
         axes.margins(x=0.01)
         axes.grid(alpha=0.25)
 
 
 def class_shares_figure(counts: NDArray[np.int64]) -> Figure:
-    """Draw each client's class shares as a bar, and the samples of each class beside them.
+    """Draw each client's class shares as a bar, and beside them the samples of each class.
 
     ``counts`` has shape (n_clients, n_classes): ``FederatedData.class_counts()``.
     """
@@ -120,14 +120,14 @@ def draw_class_shares(axes: Axes, counts: NDArray[np.int64]) -> None:
 
 
 def draw_class_samples(axes: Axes, counts: NDArray[np.int64]) -> None:
-    """Draw the samples of every class over all clients."""
+    """Draw the number of samples of each class, over all clients."""
     n_classes = counts.shape[1]
     axes.barh(np.arange(n_classes), counts.sum(axis=0), color=class_colours(n_classes))
     every = max(1, n_classes // 10)
     axes.set(xlabel="samples", ylabel="class", yticks=range(0, n_classes, every))
 
 
-#: No dates and no random names: drawing again gives the same bytes.
+#: No dates and no random names, so that drawing again gives the same bytes.
 METADATA: dict[str, dict[str, Any]] = {
     "png": {},
     "svg": {"Date": None},
@@ -141,21 +141,21 @@ STYLE: dict[Any, Any] = {
     "font.size": 9,
     "legend.frameon": False,
     "svg.hashsalt": "fedcohort",
-    "text.parse_math": False,  # labels are a user's own
+    "text.parse_math": False,  # users choose the labels
 }
 WIDTH, HEIGHT = 3.6, 2.7
 MOST_COLUMNS = 3
-#: In inches, of an entry of the legend: its line, and a letter; and letters of its title.
+#: Legend: width in inches of an entry's line and of a letter; letters per inch of the title.
 LINE_WIDTH, LETTER_WIDTH = 0.6, 0.075
 LETTERS_PER_INCH = 15
-#: Rows of the legend that the axes leave room for, and what each further one takes, in inches.
+#: Legend rows that fit without growing the figure, and height in inches of each further row.
 ROWS_WITH_ROOM, ROW_HEIGHT = 2, 0.17
 LONGEST_LABEL = 40
 Grid = list[list[Axes]]
 
 
 def static_figures(results: Results) -> dict[str, Figure]:
-    """Draw what the run has data for.
+    """Draw every figure that the run has data for.
 
     Returns
     -------
@@ -163,8 +163,8 @@ def static_figures(results: Results) -> dict[str, Figure]:
         ``loss`` (rolling mean, one axes per panel), ``curves`` (raw loss and accuracy, one row per
         panel), ``costs`` (loss against rounds, bytes, client work and simulated time, one row per
         panel), ``overview`` (one panel: classes, clients, loss, accuracy) or ``cohorts`` (several:
-        classes and clients, one row per panel), and ``partition`` (who holds what); without rounds
-        ``partition`` only.
+        classes and clients, one row per panel), and ``partition`` (who holds what). Without rounds,
+        only ``partition``.
     """
     panels = results.folder.experiment.panels
     begun = [panel for panel in panels if common_rounds(results, panel)[0]]
@@ -201,7 +201,7 @@ def save_figures(results: Results, folder: Path, kind: str) -> list[Path]:
 
 def _save(figure: Figure, path: Path, kind: str) -> None:
     with rc_context(STYLE), warnings.catch_warnings():
-        # Labels in scripts that the font lacks are drawn as boxes; nothing else is wrong.
+        # If the font lacks a label's script, the label is drawn as boxes. This is harmless.
         warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
         replace_whole(
             path,
@@ -265,7 +265,7 @@ def _partition(results: Results, panels: list[Panel]) -> Figure:
 
 
 def _name(axes: Axes, panel: Panel, panels: list[Panel]) -> None:
-    """Write a panel's label above its axes; a figure of one panel has the experiment's title."""
+    """Write a panel's label above its axes. With one panel, the figure's title is enough."""
     if len(panels) > 1:
         axes.set_title(panel.label)
 
@@ -278,7 +278,7 @@ def _grid(n_rows: int, n_columns: int) -> tuple[Figure, Grid]:
 
 
 def _explain(figure: Figure, pen: Pen, panels: list[Panel], *, rolling: bool) -> None:
-    """Put one legend for all axes below them, with what lines and bands are; a title above."""
+    """Add one legend below all axes, which explains lines and bands, and a title above them."""
     handles = {}
     for axes in figure.axes:
         handles.update({line.get_label(): line for line in axes.lines})
@@ -307,7 +307,7 @@ def _explain(figure: Figure, pen: Pen, panels: list[Panel], *, rolling: bool) ->
 
 
 def _entry(label: str) -> str:
-    """Shorten a label; a leading underscore would hide an entry of the legend."""
+    """Shorten a label. Pad a leading underscore: matplotlib would hide the legend entry."""
     if len(label) > LONGEST_LABEL:
         label = f"{label[: LONGEST_LABEL - 1]}\N{HORIZONTAL ELLIPSIS}"
     return f"\N{THIN SPACE}{label}" if label[:1] == "_" else label

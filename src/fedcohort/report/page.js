@@ -1,5 +1,5 @@
 "use strict";
-// The controls and what they change: the selected run and panel are drawn, all others are not.
+// The page's controls. Only the selected run and panel are drawn.
 
 const byId = (id) => document.getElementById(id);
 const view = { run: 0, panel: 0, cluster: 0, rolling: true, log: false, hidden: new Set(), theme: {} };
@@ -10,7 +10,7 @@ const PRINT_WIDTH = 640;
 const currentPanel = () => DATA.runs[view.run].panels[view.panel];
 const isDark = () => (document.documentElement.dataset.theme || (DARK.matches ? "dark" : "light")) === "dark";
 
-// Colours as the browser has resolved them for the theme in use.
+// Read the colours that the browser uses for the current theme.
 function readTheme() {
   const probe = document.body.appendChild(document.createElement("span"));
   for (const name of ["page", "text", "quiet", "line", "grid"]) {
@@ -28,7 +28,7 @@ function themed(layout) {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: text },
     hoverlabel: { bgcolor: page, bordercolor: line, font: { color: text }, namelength: -1 },
-    // Where a finger scrolls the page, it must not zoom a plot.
+    // On a touch screen, dragging scrolls the page and must not zoom a plot.
     dragmode: COARSE ? false : "zoom",
     modebar: { bgcolor: "rgba(0,0,0,0)", color: quiet, activecolor: text },
     ...layout,
@@ -49,7 +49,7 @@ function draw() {
   for (const figure of document.querySelectorAll("figure[data-plot]")) {
     const plot = PLOTS[figure.dataset.plot](panel, view);
     figure.hidden = !plot;
-    figure.closest("section").hidden = false; // a plot is measured as it is drawn
+    figure.closest("section").hidden = false; // Plotly measures the plot while drawing it
     const div = figure.querySelector("div");
     if (plot) {
       div.setAttribute("role", "img");

@@ -1,4 +1,4 @@
-"""The page of a run: text, tables and interactive plots in one HTML file."""
+"""Write the page of a run: text, tables and interactive plots in one HTML file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MINUS = "\N{MINUS SIGN}"
 
 
 def panel_text(results: Results, panel: Panel, colours: dict[str, str]) -> str:
-    """Return the answer, the table of designs and the grid that was tried."""
+    """Return a panel's answer, table of designs and tuning grid."""
     sentences = [
         each for each in (state_sentence(results), *panel_sentences(results, panel)) if each
     ]
@@ -56,7 +56,7 @@ def panel_text(results: Results, panel: Panel, colours: dict[str, str]) -> str:
 
 
 def setup_text(results: Results) -> str:
-    """Return what was run, where and with what."""
+    """Return the setup of a run: command, machine, versions and configuration."""
     head = results.folder.head
     facts = {
         "folder": results.folder.path.resolve().name,
@@ -70,7 +70,7 @@ def setup_text(results: Results) -> str:
 
 
 def table_html(headings: Sequence[str], rows: Iterable[Sequence[str]], *, name: str) -> str:
-    """Return a table in a box that scrolls by itself; the cells are HTML already."""
+    """Return a table in a scrollable box. Cells must be HTML already."""
     head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
     body = "".join(
         f'<tr><th scope="row">{row[0]}</th>{"".join(f"<td>{cell}</td>" for cell in row[1:])}</tr>'
@@ -140,7 +140,7 @@ def _signed(value: float) -> str:
 
 
 def _grid_table(results: Results, panel: Panel) -> str:
-    """Return what was tried for the panel, the lowest final loss marked."""
+    """Return the grid that was tried for the panel, with the lowest final loss marked."""
     folder = results.folder
     losses = {
         unit.candidate: final_loss(folder, unit)
@@ -164,7 +164,7 @@ def _grid_table(results: Results, panel: Panel) -> str:
 
 
 def _configuration(results: Results) -> str:
-    """Return what was run: the file with the command line's changes, and what grids chose."""
+    """Return the resolved configuration: file, command-line changes and grid choices."""
     resolved = dict(results.folder.head["experiment"])
     resolved["panels"] = [
         {**panel, "training": _trained(results, panel["label"])} for panel in resolved["panels"]
@@ -195,18 +195,18 @@ def _experiment_file(results: Results) -> str:
     return _details("experiment.toml", text, is_open=True)
 
 
-#: Of a curve; many designs and panels share fewer, to keep the page's data within some megabytes.
+#: Points of a curve. With many designs a curve has fewer, to limit the page to some megabytes.
 MOST_POINTS, FEWEST_POINTS = 500, 60
 POINTS_OF_A_PAGE = 40_000
 
 
 def write_page(results: list[Results], path: Path) -> None:
-    """Write the report of one or more runs; the file is whole or not there."""
+    """Write the report of one or more runs. A failed write leaves no partial file."""
     write_whole(path, page_html(results).encode())
 
 
 def page_html(results: list[Results]) -> str:
-    """Return the page's text."""
+    """Return the page as HTML."""
     plotly = import_extra("plotly.offline", extra="report", owner="report")
     labels = design_labels(results)
     return Template(_own_file("page.html")).substitute(
@@ -224,12 +224,12 @@ def page_html(results: list[Results]) -> str:
 
 
 def script_json(content: object) -> str:
-    """Return JSON that no text in it can break out of: a tag needs the letter it does not have."""
+    """Return JSON for a script tag. Escape ``<`` so that data cannot close the tag."""
     return json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def most_points(results: list[Results]) -> int:
-    """Return how many points a curve may have, so that all together stay within the page's."""
+    """Return the most points of a curve that keep the page within its total."""
     n_designs = sum(
         len(panel.design) for each in results for panel in each.folder.experiment.panels
     )
@@ -262,7 +262,7 @@ def _texts(results: list[Results], colours: dict[str, str]) -> str:
 
 
 def _block(kind: str, run: int, panel: int, content: str) -> str:
-    """Return a part of the page that shows with its run and panel; the first ones to begin with."""
+    """Return a block of a run and panel. At first, only run 0 with panel 0 is visible."""
     hidden = "" if run == panel == 0 else " hidden"
     return f'<div data-block="{kind}" data-run="{run}" data-panel="{panel}"{hidden}>{content}</div>'
 

@@ -1,4 +1,4 @@
-"""The numbers behind a panel's plots."""
+"""Compute the numbers behind a panel's plots."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Band:
-    """A curve over seeds, shape (points,) each.
+    """Mean and range of a curve over seeds. Each array has shape (points,).
 
     Attributes
     ----------
     rounds
-        How many rounds are done at each point, from 1.
+        Number of rounds done at each point, from 1.
     mean, low, high
-        Over seeds: the mean, the smallest and the largest.
+        Mean, minimum and maximum over seeds.
     n_seeds
-        How many there are; with one, the three are equal.
+        Number of seeds. With one seed, mean, low and high are equal.
     """
 
     rounds: NDArray[np.int64]
@@ -47,7 +47,7 @@ class Band:
     n_seeds: int
 
     def thinned(self, most: int) -> Band:
-        """Draw neighbours as one point (mean of means, lowest low, highest high)."""
+        """Merge neighbours into one point: mean of means, lowest low, highest high."""
         n = len(self.rounds)
         if n <= most:
             return self
@@ -80,7 +80,7 @@ LEVELS = 60
 
 
 def panel_data(results: Results, panel: Panel, *, most_points: int) -> dict[str, Any]:
-    """Return all that the page draws of a panel; curves of at most ``most_points`` points."""
+    """Return the data of a panel's plots. Curves have at most ``most_points`` points."""
     seeds, rounds = common_rounds(results, panel)
     window = window_of(rounds)
     content: dict[str, Any] = {
@@ -131,7 +131,7 @@ def _plain_band(over: Band) -> dict[str, Any]:
 
 
 def _levels(results: Results, panel: Panel, window: int) -> list[float]:
-    """Choose losses between the first and the lowest of all designs, evenly by ratio."""
+    """Choose loss levels between the highest and the lowest mean, in equal ratios."""
     means = [
         band(curve(results, panel, entry.label, "loss").rolling(window)).mean
         for entry in panel.design
@@ -143,7 +143,7 @@ def _levels(results: Results, panel: Panel, window: int) -> list[float]:
 
 
 def _needed(loss: Curve, window: int, levels: list[float]) -> dict[str, Any]:
-    """Return the rounds that the rolling mean takes to each level, where all seeds reach it."""
+    """Return the rounds until the rolling mean reaches each level. All seeds must reach it."""
     rolling = loss.rolling(window)
     found = [(level, rolling.first_below(level)) for level in levels]
     reached = [(level, needed) for level, needed in found if not np.isnan(needed).any()]
@@ -158,14 +158,14 @@ def _needed(loss: Curve, window: int, levels: list[float]) -> dict[str, Any]:
 
 
 def _error(results: Results, panel: Panel, design: str, most: int) -> dict[str, Any]:
-    """Return the aggregate's squared error and its law, means over seeds, where measured."""
+    """Return the aggregate's measured squared error and its expectations, means over seeds."""
     bands = [band(curve(results, panel, design, name)).thinned(most) for name in YARDSTICKS]
     means = {name: plain(each.mean) for name, each in zip(YARDSTICKS, bands, strict=True)}
     return {"x": plain(bands[0].rounds), **means}
 
 
 def _seconds(results: Results, panel: Panel, design: str, seeds: list[int]) -> dict[str, Any]:
-    """Return mean seconds of a round; training is shared evenly by the runs of a unit."""
+    """Return mean seconds of a round. Runs of a unit share its training time evenly."""
     units = [unit for unit in results.folder.units if unit.candidate is None]
     sharing = {run: len(unit.runs) for unit in units for run in unit.runs}
     totals = dict.fromkeys(PARTS, 0.0)
@@ -191,7 +191,7 @@ def _costs(
 
 
 def _clusters(results: Results, panel: Panel, seed: int) -> list[dict[str, Any]]:
-    """Return maps and trees of the designs that have a tree, or will have one."""
+    """Return maps and trees of the designs that have a tree or will have one."""
     found = []
     for entry in panel.design:
         run = PlannedRun(panel.label, entry.label, seed)
@@ -203,7 +203,7 @@ def _clusters(results: Results, panel: Panel, seed: int) -> list[dict[str, Any]]
 
 
 def _federation(results: Results, panel: Panel) -> dict[str, Any]:
-    """Return who holds what with the first seed, clients sorted by main class."""
+    """Return the class counts of the first seed, with clients sorted by main class."""
     seed = panel.seeds[0]
     counts = results.class_counts(panel.label, seed)
     order = main_class_order(counts)

@@ -1,10 +1,10 @@
 "use strict";
-// What each plot shows: functions from a panel's data and the view to traces and a layout, or null
-// where there is nothing to draw. `view` has: rolling, log, hidden (designs), cluster, theme.
+// One function per plot. It takes a panel's data and the view, and returns traces and a layout, or
+// null if there is nothing to draw. `view` has: rolling, log, hidden (designs), cluster, theme.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 
-// Plotly reads a little HTML in texts; a user's own must not be read so.
+// Plotly interprets some HTML in texts. Escape texts that come from the user.
 const plainText = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;");
 
 const faded = (colour, alpha) => {
@@ -18,7 +18,7 @@ const lineOf = (label, more = {}) => ({
   color: DATA.colours[label], dash: DATA.dashes[label], width: 2, ...more,
 });
 
-// A mean with its band: the band's two edges have no line and no hover of their own.
+// Draw a mean with its band. The band's edges have no line and no hover text.
 function bandTraces(label, band) {
   const colour = DATA.colours[label];
   const mean = {
@@ -54,7 +54,7 @@ function curvePlot(column, title) {
   };
 }
 
-// The rolling loss against what was spent until then.
+// Draw the rolling loss against the cost so far.
 function costPlot(cost, title) {
   return (panel, view) => {
     if (!panel.designs.some((design) => design.costs[cost])) return null;
@@ -91,7 +91,7 @@ function lawPlot(name, title) {
   return (panel, view) => {
     if (!panel.laws || !panel.laws.sizes.length) return null;
     const { sizes, designs } = panel.laws;
-    const alone = sizes.length === 1; // all clients have one size: designs stand side by side
+    const alone = sizes.length === 1; // all clients have the same size: show the designs side by side
     const traces = shown(panel, view).flatMap(({ label }) => {
       const colour = DATA.colours[label];
       const base = {
@@ -144,7 +144,7 @@ function errorPlot(panel, view) {
 function secondsPlot(panel, view) {
   if (!panel.designs.length) return null;
   const designs = shown(panel, view).reverse();
-  // Greys: colours are the designs'.
+  // Use greys, because colours stand for designs.
   const parts = [["draw", "#56606c"], ["train", "#929ba6"], ["measure", "#c6ccd3"]];
   const traces = parts.map(([part, colour]) => ({
     type: "bar", orientation: "h", name: part, marker: { color: colour },
@@ -163,7 +163,7 @@ function secondsPlot(panel, view) {
   };
 }
 
-// Classes as colours of a heatmap: class k has the k-th of n equal steps of the scale.
+// Colour scale of a heatmap of classes: n equal steps, and step k is class k.
 function classScale(n) {
   const steps = DATA.classColours.slice(0, n);
   return steps.flatMap((colour, at) => [[at / n, colour], [(at + 1) / n, colour]]);
@@ -195,7 +195,7 @@ function clustersPlot(panel, view) {
   };
 }
 
-// One trace of links per class, mixed ones last; a link is a bracket of four points.
+// One trace of links per class, mixed classes last. A link is a bracket of four points.
 function treePlot(panel, view) {
   const found = panel.clusters && panel.clusters[view.cluster];
   if (!found || !found.tree) return null;

@@ -1,4 +1,4 @@
-"""How alike clients are: measures on their updates, trees, and the trees' capacity cut."""
+"""Similarity of clients: measures on their updates, and trees cut by capacity."""
 
 from fedcohort.similarity.measures import MEASURES, arccos, l1, l2, unit_vectors
 from fedcohort.similarity.trees import (

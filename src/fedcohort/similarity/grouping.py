@@ -1,4 +1,4 @@
-"""Groups of bounded mass and the merges that join them: by 2-means, or by given labels."""
+"""Groups of bounded mass and the merges that join them, by 2-means or by labels."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ Integers = NDArray[np.int64]
 #: The group of every leaf, and the merges of the groups: a :class:`GroupTree`'s first two fields.
 GroupsAndMerges = tuple[Integers, Integers]
 
-#: Points that the two centres of a split are found on; all points are then assigned to them.
+#: The most points used to find the two centres of a split. All points are then assigned.
 SAMPLE = 4096
-#: Lloyd's iterations at most.
+#: The largest number of Lloyd's iterations.
 ITERATIONS = 10
-#: Steps towards the principal axis, where the two centres start.
+#: Power iterations to find the principal axis, where a split starts.
 POWER_STEPS = 3
 
 
@@ -22,8 +22,8 @@ def bisected_groups(
 ) -> GroupsAndMerges:
     """Split the points by weighted 2-means until no group has more mass than ``capacity``.
 
-    O(n d log m) time, one copy of the points. Splits start from the principal axis; a cloud that
-    does not split, such as equal points, is split into random halves.
+    Takes O(n d log m) time and one copy of the points. Splits start from the principal axis.
+    Points that 2-means cannot split, such as equal ones, are split into random halves.
 
     Parameters
     ----------
@@ -40,12 +40,12 @@ def bisected_groups(
     (np.True_, np.True_, [[0, 1]])
     """
     order = np.arange(len(points))
-    # In this unit of length no square overflows.
+    # Scale, so that no square overflows.
     unit = max(points.max(initial=0.0), -points.min(initial=0.0)) or 1.0
     cloud, units = points / np.float32(unit), masses.copy()
     groups = np.empty(len(points), dtype=np.int64)
     n_groups = 0
-    #: Segments of the line of points, parents first, and the segments that each was split into.
+    #: Segments of the ordered points, parents first, and the two parts of each split segment.
     segments = [(0, len(points))]
     parts: list[tuple[int, int] | None] = []
     own_group: list[int] = []
@@ -67,12 +67,12 @@ def bisected_groups(
     return groups, _merges(parts, own_group, n_groups)
 
 
-# BLAS raises this flag for finite products now and then, with finite results.
+# BLAS sometimes raises this flag although the products and results are finite.
 @np.errstate(invalid="ignore")
 def _sides(
     cloud: NDArray[np.float32], units: Integers, rng: np.random.Generator
 ) -> NDArray[np.bool_]:
-    """Say which of two centres each point is nearer to; both have some."""
+    """Return whether each point is nearer to the right centre; both sides get some points."""
     n = len(cloud)
     chosen = slice(None) if n <= SAMPLE else np.sort(rng.integers(n, size=SAMPLE))
     points, weights = cloud[chosen], units[chosen].astype(np.float32)
@@ -100,7 +100,7 @@ def _sides(
 def _principal_axis(
     centred: NDArray[np.float32], weights: NDArray[np.float32], rng: np.random.Generator
 ) -> NDArray[np.float32]:
-    """Return about the direction of largest variance."""
+    """Return the approximate direction of largest variance."""
     axis = rng.standard_normal((centred.shape[1],), dtype=np.float32)
     for _ in range(POWER_STEPS):
         axis = (weights * (centred @ axis)) @ centred
@@ -118,7 +118,7 @@ def _random_halves(n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
 
 
 def _merges(parts: list[tuple[int, int] | None], own_group: list[int], n_groups: int) -> Integers:
-    """Turn splits, parents first, into merges, children first."""
+    """Turn splits (parents first) into merges (children first)."""
     node = list(own_group)
     merges: list[tuple[int, int]] = []
     for segment in range(len(parts) - 1, -1, -1):
@@ -132,7 +132,7 @@ def _merges(parts: list[tuple[int, int] | None], own_group: list[int], n_groups:
 def labelled_groups(
     labels: Integers, masses: Integers, capacity: int, rng: np.random.Generator
 ) -> GroupsAndMerges:
-    """Cut the clients of every label into groups; join these, then the labels.
+    """Cut the clients of every label into groups. Join the groups of a label, then the labels.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def labelled_groups(
 
 
 def _joined(nodes: list[int], n_parts: int, merges: list[tuple[int, int]]) -> int:
-    """Join the nodes by pairs, and the pairs by pairs, down to one."""
+    """Join the nodes in pairs, level by level; return the last node."""
     while len(nodes) > 1:
         above = []
         for left, right in zip(nodes[::2], nodes[1::2], strict=False):

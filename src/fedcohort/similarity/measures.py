@@ -1,7 +1,7 @@
-"""How unlike two updates are: angle, L2 or L1, for all pairs at once.
+"""Distances between updates: angle, L2 or L1, for all pairs at once.
 
-Every measure takes updates of shape (n, dimension) and returns *condensed* distances, the upper
-triangle row by row, shape (n (n - 1) / 2,), as ``scipy.cluster.hierarchy`` reads them.
+Every measure takes updates of shape (n, dimension). It returns *condensed* distances: the upper
+triangle row by row, shape (n (n - 1) / 2,), the format of ``scipy.cluster.hierarchy``.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,12 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 from fedcohort._updates import is_tensor
 from fedcohort.errors import DesignError
 
-#: Larger entries are refused: their squares would leave the range of floats.
+#: Larger entries are refused: their squares could overflow.
 LARGEST_ENTRY = 1e150
 
 
 def checked_updates(owner: str, updates: ArrayLike, n_clients: int) -> NDArray[np.floating]:
-    """Validate real, finite updates of shape (n_clients, dimension); float32 stays as it is."""
+    """Validate real, finite updates of shape (n_clients, dimension); float32 is not converted."""
     if isinstance(updates, np.ma.MaskedArray) and np.ma.is_masked(updates):
         raise DesignError(
             f"{owner}: updates must be known of every client; some entries are masked. Fill the "
@@ -36,7 +36,7 @@ def checked_updates(owner: str, updates: ArrayLike, n_clients: int) -> NDArray[n
             f"and record zeros for clients that have sent none."
         )
     values = array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
-    # NaN fails every comparison, so one comparison finds all that cannot be used.
+    # NaN fails every comparison, so one comparison finds all invalid entries.
     usable = largest_entries(values) <= LARGEST_ENTRY
     if not usable.all():
         client = int(np.argmin(usable))
@@ -57,7 +57,7 @@ def largest_entries(updates: NDArray[np.floating]) -> NDArray[np.float64]:
 Measure = Callable[[NDArray[np.floating]], NDArray[np.float64]]
 MeasureName = Literal["arccos", "l2", "l1"]
 
-#: Entries converted to float64 at a time, 32 MB: float32 updates are never copied whole.
+#: Entries converted to float64 at a time, 32 MB. Float32 updates are never converted all at once.
 BLOCK_ENTRIES = 2**22
 #: Updates converted to float64 at a time.
 BLOCK_ROWS = 2**14
@@ -66,16 +66,16 @@ BLOCK_ROWS = 2**14
 def arccos(updates: NDArray[np.floating]) -> NDArray[np.float64]:
     r"""Return the angles :math:`\arccos\langle x, y\rangle / (\|x\|\|y\|)`, from 0 to pi.
 
-    Two zero updates are at angle 0 (clients that were never seen belong together), a zero and a
-    non-zero one at pi/2. One BLAS product in float64; the cosine is clipped to [-1, 1], since
-    rounding takes proportional updates beyond.
+    Two zero updates have the angle 0: clients that were never seen belong together. A zero and a
+    non-zero update have the angle pi/2. Computed with one BLAS product in float64. The cosine is
+    clipped to [-1, 1], since rounding can exceed it for proportional updates.
 
     Examples
     --------
     >>> arccos(np.array([[2.0, 0.0], [1.0, 0.0], [0.0, 0.0]])).round(4).tolist()
     [0.0, 1.5708, 1.5708]
     """
-    # By the largest entry first: squares of 1e-200 would vanish.
+    # Scale by the largest entry first: squares of 1e-200 would underflow.
     largest = largest_entries(updates)
     zero = largest == 0
     scale = np.where(zero, 1.0, largest)[:, None]
@@ -83,7 +83,7 @@ def arccos(updates: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def angles(products: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the angles of vectors with these inner products, shape (n, n); overwrites them.
+    """Return the angles of vectors with these inner products, shape (n, n), which it overwrites.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def angles(products: NDArray[np.float64]) -> NDArray[np.float64]:
 def inner_products(
     updates: NDArray[np.floating], rows: NDArray[np.int64] | None = None
 ) -> NDArray[np.float64]:
-    """Return the inner products of these rows (all of them by default) with all updates.
+    """Return the inner products of these rows (by default all) with all updates.
 
     Examples
     --------
@@ -122,15 +122,15 @@ def inner_products(
 def l2(updates: NDArray[np.floating]) -> NDArray[np.float64]:
     r"""Return the Euclidean distances :math:`\|x - y\|_2`, from one BLAS product in float64.
 
-    Exact to about 1e-8 of the largest update: beside an update that is a hundred million times
-    larger than the others, the distances between the others are lost.
+    The error is about 1e-8 of the largest update. If one update is a hundred million times larger
+    than the others, the distances between the others are lost.
 
     Examples
     --------
     >>> l2(np.array([[0.0, 0.0], [3.0, 4.0]])).tolist()
     [5.0]
     """
-    # About the mean and by the largest entry: neither a common shift nor 1e-200 costs precision.
+    # Centre, and scale by the largest entry: a common shift or tiny entries cost no precision.
     scale = float(largest_entries(updates).max(initial=0.0)) or 1.0
     n = max(len(updates), 1)
     centred = ((block - block.sum(axis=0) / n) / scale for block in _blocks(updates))
@@ -147,7 +147,7 @@ def l2(updates: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def l1(updates: NDArray[np.floating]) -> NDArray[np.float64]:
-    r"""Return the Manhattan distances :math:`\|x - y\|_1`: no BLAS product gives these.
+    r"""Return the Manhattan distances :math:`\|x - y\|_1`; slower, since BLAS cannot compute them.
 
     Examples
     --------
@@ -164,10 +164,10 @@ MEASURES: dict[MeasureName, Measure] = {"arccos": arccos, "l2": l2, "l1": l1}
 
 
 def unit_vectors(updates: NDArray[np.floating]) -> NDArray[np.float32]:
-    """Return the updates' directions, shape (n, dimension or one more).
+    """Return the updates scaled to length 1, shape (n, dimension or one more).
 
-    The distance of two grows with their angle. Zero updates get a direction of their own: at a
-    right angle to all others, equal among themselves.
+    The distance of two unit vectors grows with their angle. All zero updates get the same unit
+    vector, in one more dimension: at a right angle to all others.
 
     Examples
     --------
@@ -179,7 +179,7 @@ def unit_vectors(updates: NDArray[np.floating]) -> NDArray[np.float32]:
     n, dimension = updates.shape
     units = np.zeros((n, dimension + int(zero.any())), dtype=np.float32)
     own = units[:, :dimension]
-    # By the largest entry first: squares of 1e-200 would vanish.
+    # Scale by the largest entry first: squares of 1e-200 would underflow.
     np.divide(updates, np.where(zero, 1.0, largest)[:, None], out=own, casting="same_kind")
     norms = np.sqrt(np.einsum("ij,ij->i", own, own))
     own /= np.where(zero, np.float32(1.0), norms)[:, None]
@@ -189,9 +189,9 @@ def unit_vectors(updates: NDArray[np.floating]) -> NDArray[np.float32]:
 
 
 def centred_points(updates: NDArray[np.floating]) -> NDArray[np.float32]:
-    """Return the updates about their mean, in the unit of their largest entry.
+    """Return the centred updates in float32, scaled to a largest entry of 1.
 
-    In float32 neither a common shift nor entries of 1e-200 or 1e150 then cost precision.
+    A common shift, or entries of 1e-200 or 1e150, then cost no precision.
 
     Examples
     --------
@@ -221,7 +221,7 @@ def _gram(n: int, blocks: Iterator[NDArray[np.float64]]) -> NDArray[np.float64]:
     """Return all inner products, shape (n, n)."""
     products = np.zeros((n, n))
     for block in blocks:
-        # numpy sees that both factors are one array and computes half of the product (syrk).
+        # numpy detects the transposed factor and computes only half of the product (syrk).
         products += block @ block.T
     return products
 

@@ -1,4 +1,4 @@
-"""Trees over clients: built from their updates or given, and cut by capacity."""
+"""Trees over clients, built from their updates or passed by the user, and cut by capacity."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Linkage = Literal["ward", "single", "complete", "average", "weighted", "centroid
 #: The linkages by name.
 LINKAGES: tuple[Linkage, ...] = get_args(Linkage)
 #: ``"exact"`` compares all pairs; ``"vector"`` is Ward's method in O(n d) memory; ``"bisecting"``
-#: splits by 2-means, again and again; ``"auto"`` picks by the number of clients.
+#: splits repeatedly by 2-means; ``"auto"`` picks by the number of clients.
 TreeKind = Literal["auto", "exact", "vector", "bisecting"]
 #: The kinds of trees that can be built from updates.
 TREE_KINDS: tuple[TreeKind, ...] = get_args(TreeKind)
@@ -40,10 +40,10 @@ TREE_KINDS: tuple[TreeKind, ...] = get_args(TreeKind)
 Products = Callable[[], NDArray[np.float64]]
 
 #: ``"auto"`` builds an exact tree up to AUTO_EXACT clients, and a vector tree up to AUTO_VECTOR
-#: where fastcluster is installed: about a second each on one core.
+#: if fastcluster is installed. Each takes about a second on one core.
 AUTO_EXACT = 2_000
 AUTO_VECTOR = 5_000
-#: All pairs of more clients than this do not fit the memory of one machine.
+#: All pairs of more clients than this do not fit into the memory of one machine.
 LARGEST_EXACT = 20_000
 
 
@@ -54,10 +54,10 @@ class MergeTree:
     Attributes
     ----------
     merges
-        Children first, shape (n - 1, 2): merge t makes node n + t out of two earlier nodes; nodes
+        Children first, shape (n - 1, 2): merge t joins two earlier nodes into node n + t. Nodes
         0 ... n - 1 are the leaves.
     heights
-        The linkage's distance of the two, shape (n - 1,).
+        The linkage distance of each merge, shape (n - 1,).
     """
 
     merges: Integers
@@ -69,19 +69,19 @@ class MergeTree:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupTree:
-    """A similarity tree above groups of clients that fit into one distribution.
+    """A similarity tree whose leaves are groups that fit into one distribution each.
 
-    Designs do not look inside a group.
+    Designs do not use the similarity inside a group.
 
     Attributes
     ----------
     groups
-        The group of every leaf, numbered from 0 to K - 1, shape (n,).
+        The group of every client, numbered from 0 to K - 1, shape (n,).
     merges
-        Children first, shape (K - 1, 2): merge t makes node K + t out of two earlier nodes; nodes
+        Children first, shape (K - 1, 2): merge t joins two earlier nodes into node K + t. Nodes
         0 ... K - 1 are the groups.
     whole
-        The tree down to single leaves, where one was built.
+        The full tree down to single clients, if one was built.
     """
 
     groups: Integers
@@ -108,9 +108,9 @@ def client_tree(
     products: Products | None = None,
     rng: np.random.Generator,
 ) -> tuple[Integers, GroupTree]:
-    """Return the clients that have a mass, and the tree over them, cut by capacity.
+    """Return the clients with positive mass, and the tree over them, cut by capacity.
 
-    A design passes either checked ``updates`` and a kind of tree, or no updates and a tree.
+    A design passes either validated ``updates`` and a kind of tree, or a tree and no updates.
     """
     check_tree(owner, tree, measure, linkage)
     if products is not None and not callable(products):
@@ -124,7 +124,7 @@ def client_tree(
         leaves = np.flatnonzero(masses)
         cut = _cut_given(owner, tree, masses, capacity)
         return leaves, GroupTree(cut.groups[leaves], cut.merges)
-    # In random order: the tree's ties must not depend on how clients are numbered.
+    # Random order: ties in the tree must not depend on how clients are numbered.
     leaves = rng.permutation(np.flatnonzero(masses))
     return leaves, similarity_tree(
         owner,
@@ -158,7 +158,7 @@ def similarity_tree(
     Parameters
     ----------
     owner
-        Who asks, for messages.
+        The caller's name, for messages.
     updates
         Shape (n, dimension).
     masses
@@ -169,7 +169,7 @@ def similarity_tree(
         ``"vector"`` and ``"bisecting"`` work with the measures ``"arccos"`` and ``"l2"`` and
         Ward's linkage only.
     products
-        Returns the inner products of all updates: an exact tree of angles then computes none.
+        A function that returns the inner products of all updates; used by an exact tree of angles.
     """
     leaves = np.arange(len(updates)) if leaves is None else leaves
     kind = _chosen_kind(owner, kind, len(leaves), measure, linkage)
@@ -192,7 +192,7 @@ def merge_tree(distances: NDArray[np.float64], linkage: Linkage) -> MergeTree:
 
     if distances.size == 0:
         return MergeTree(np.empty((0, 2), dtype=np.int64), np.empty(0))
-    # A tree does not depend on the unit of length; in this one no square overflows or vanishes.
+    # Scale, so that no square overflows or underflows. This does not change the merges.
     unit = distances.max() or 1.0
     merges = scipy_linkage(distances / unit, linkage)
     return MergeTree(merges[:, :2].astype(np.int64), merges[:, 2] * unit)
@@ -238,7 +238,7 @@ def bisected(
 
 
 def check_tree(owner: str, tree: Tree, measure: MeasureName, linkage: Linkage) -> None:
-    """Validate the options of a tree; ``tree`` is the name of a kind, or a tree itself."""
+    """Validate the options of a tree; ``tree`` is a kind's name or a tree."""
     checked_choice(owner, "measure", measure, MEASURES)
     checked_choice(owner, "linkage", linkage, LINKAGES)
     if isinstance(tree, str):
@@ -253,7 +253,7 @@ def check_tree(owner: str, tree: Tree, measure: MeasureName, linkage: Linkage) -
 def _chosen_kind(
     owner: str, kind: TreeKind, n: int, measure: MeasureName, linkage: Linkage
 ) -> TreeKind:
-    """Replace ``"auto"`` by what suits n clients; refuse a tree that cannot be built."""
+    """Replace ``"auto"`` by a kind that suits n clients; raise if the tree cannot be built."""
     has_points = measure != "l1" and linkage == "ward"
     if kind == "auto":
         if n <= AUTO_EXACT or not has_points:
@@ -290,7 +290,7 @@ def _products_error(owner: str, found: object, n: int) -> DesignError:
 
 
 def _vector_tree(owner: str, points: NDArray[np.float32]) -> MergeTree:
-    """Build Ward's tree from the points themselves, O(n d) memory."""
+    """Build Ward's tree directly from the points, in O(n d) memory."""
     if len(points) < 2:
         return merge_tree(np.empty(0), "ward")
     fastcluster = import_extra("fastcluster", extra="scale", owner=owner)
@@ -299,13 +299,13 @@ def _vector_tree(owner: str, points: NDArray[np.float32]) -> MergeTree:
 
 
 def _cut_given(owner: str, tree: Tree, masses: Integers, capacity: int) -> GroupTree:
-    """Cut a given tree; refuse one that is not over all clients."""
+    """Cut a tree passed by the user; raise if it does not cover all clients."""
     assert not isinstance(tree, str)  # for mypy: check_tree
     n = len(masses)
     if isinstance(tree, MergeTree):
         merges = _checked_merges(owner, tree.merges, n)
         return cut_tree(MergeTree(merges, tree.heights), masses, capacity)
-    # The merges say how many groups there are: the last ones may be empty.
+    # The merges determine the number of groups. Some groups may be empty.
     n_groups = len(tree.merges) + 1
     merges = _checked_merges(owner, tree.merges, n_groups)
     groups = _array(tree.groups)
@@ -327,7 +327,7 @@ def _cut_given(owner: str, tree: Tree, masses: Integers, capacity: int) -> Group
 
 
 def _checked_merges(owner: str, merges: ArrayLike, n_leaves: int) -> Integers:
-    """Validate merges: they join all leaves, children first."""
+    """Validate merges: children first, and all leaves joined."""
     n_merges = max(n_leaves - 1, 0)
     pairs = _array(merges)
     if pairs.shape == (n_merges, 2) and (

@@ -1,4 +1,4 @@
-"""For tests of designs: the contract that all of them pass, and the tools that it is made of."""
+"""Tools to test designs: the contract that every design must pass, and its helpers."""
 
 from fedcohort.errors import ContractError
 from fedcohort.testing.contract import EVERYWHERE, OF_RECIPES, ONCE, check_design

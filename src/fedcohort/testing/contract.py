@@ -1,4 +1,4 @@
-"""The contract of all designs: every clause, and one call that checks them all."""
+"""The contract of all designs: lists of its clauses, and a function that checks them all."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,14 +10,14 @@ from fedcohort.population import Population
 from fedcohort.testing import draw_clauses, law_clauses
 from fedcohort.testing.laws import Candidate, Law, law_of_rows
 
-#: Held against a design on any population of a few clients, for any small cohort size.
+#: Clauses for a design on any small population and cohort size.
 EVERYWHERE: tuple[Callable[[Candidate, Population, int, int], None], ...] = (
     law_clauses.the_mean_weight_is_the_importance_where_the_design_claims_it,
     law_clauses.the_moments_are_those_of_the_enumerated_law,
     law_clauses.the_aggregate_variance_is_that_of_the_enumerated_law,
     draw_clauses.a_cohort_is_sorted_distinct_and_weighed_by_the_one_formula,
 )
-#: Held against a design once.
+#: Clauses that are checked once per design.
 ONCE: tuple[Callable[[Candidate], None], ...] = (
     law_clauses.sizes_may_differ_by_nine_orders_of_magnitude,
     law_clauses.small_moments_keep_their_digits,
@@ -35,7 +35,7 @@ ONCE: tuple[Callable[[Candidate], None], ...] = (
     law_clauses.the_estimated_aggregate_variance_is_that_of_the_enumerated_law,
     law_clauses.a_hundred_clients_are_drawn_as_often_as_expected,
 )
-#: Held once against a design whose moments are estimated, such as one made from a function.
+#: Clauses for a design whose moments are estimated, such as one made from a function.
 ESTIMATED: tuple[Callable[[Candidate], None], ...] = (
     draw_clauses.the_same_generator_gives_the_same_cohort_and_many_draws_are_draws,
     draw_clauses.no_round_gives_an_empty_matrix,
@@ -43,14 +43,14 @@ ESTIMATED: tuple[Callable[[Candidate], None], ...] = (
     draw_clauses.draws_need_a_generator_or_a_seed_and_a_number_of_rounds,
     law_clauses.drawn_weights_average_to_the_importance_where_the_design_claims_it,
 )
-#: Held against a recipe once.
+#: Clauses that are checked once per recipe.
 OF_RECIPES: tuple[Callable[[Candidate, Recipe], None], ...] = (
     draw_clauses.an_experiment_file_can_make_it,
     draw_clauses.it_declares_what_it_reads,
     draw_clauses.it_builds_before_anything_was_sent,
     draw_clauses.the_same_knowledge_gives_the_same_design,
 )
-#: Small populations that :func:`check_design` tries.
+#: The number of small populations that :func:`check_design` tries.
 POPULATIONS = 60
 
 
@@ -63,20 +63,20 @@ def check_design(
     in_floats: bool = False,
     thinner: int = 1,
 ) -> None:
-    """Hold a recipe and its designs to the contract; raise :class:`ContractError` where it breaks.
+    """Check a recipe and its designs against the contract; raise :class:`ContractError` if broken.
 
-    For the tests of a design of your own; every design of the library passes the same clauses.
-    Takes a few seconds.
+    Use it in tests of your own design. Every design of the library passes the same clauses. Takes
+    a few seconds.
 
     Parameters
     ----------
     recipe
-        The recipe, with the hyper-parameters that are to be tested; any cohort size.
+        The recipe, with the hyper-parameters to test; any cohort size.
     law
-        The probability of every cohort of a small design, in fractions. Row designs need none,
-        and neither do recipes made from a function: these are held to their draws alone.
+        Returns the probability of every cohort of a small design, in fractions. Not needed for
+        row designs, nor for recipes made from a function: for these only draws are checked.
     distinct, fixed_size, in_floats, thinner
-        What the design claims: see :class:`Candidate`.
+        Properties of the design: see :class:`Candidate`.
 
     Examples
     --------
@@ -108,7 +108,7 @@ def check_design(
 
 
 def _small_cases() -> Iterator[tuple[Population, int]]:
-    """Return few clients: equal ones, empty ones, and nine orders of magnitude apart."""
+    """Yield small populations: clients of equal size, of size 0, and nine orders apart."""
     rng = np.random.default_rng(0)
     for _ in range(POPULATIONS):
         n = int(rng.integers(1, 5))

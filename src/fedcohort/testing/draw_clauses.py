@@ -1,4 +1,4 @@
-"""Clauses on recipes, draws and refusals."""
+"""Clauses of the contract on recipes, draws and refused arguments."""
 
 import pickle
 import random
@@ -23,7 +23,7 @@ rng = np.random.default_rng
 def a_cohort_is_sorted_distinct_and_weighed_by_the_one_formula(
     c: Candidate, population: Population, cohort_size: int, seed: int
 ) -> None:
-    """Demand counts of at least 1, and weights of count times weight per draw."""
+    """Require counts of at least 1, and weights equal to count times weight per draw."""
     design = c.build(population, cohort_size, rng(seed))
 
     cohort = design.draw(rng(seed))
@@ -53,7 +53,7 @@ def a_cohort_is_sorted_distinct_and_weighed_by_the_one_formula(
 
 
 def the_weight_per_draw_is_zero_exactly_where_the_size_is(c: Candidate) -> None:
-    """Demand that nobody with samples weighs nothing."""
+    """Require a positive weight for every client with samples, and 0 for the others."""
     design = c.build(Population([3, 0, 2, 0]), 2, rng(0))
 
     found = (design.weight_per_draw() > 0).tolist()
@@ -61,7 +61,7 @@ def the_weight_per_draw_is_zero_exactly_where_the_size_is(c: Candidate) -> None:
 
 
 def the_same_generator_gives_the_same_cohort_and_many_draws_are_draws(c: Candidate) -> None:
-    """Demand that ``draw_many`` is ``draw`` over and over, and that a design keeps no state."""
+    """Require that ``draw_many`` equals repeated ``draw``, and that a design keeps no state."""
     design = c.build(Population([5, 3, 2, 2, 7]), 3, rng(0))
     generator = rng(5)
 
@@ -82,7 +82,7 @@ def the_same_generator_gives_the_same_cohort_and_many_draws_are_draws(c: Candida
 
 
 def no_round_gives_an_empty_matrix(c: Candidate) -> None:
-    """Demand the shape (0, n_clients)."""
+    """Require the shape (0, n_clients)."""
     design = c.build(Population([5, 3, 2]), 2, rng(0))
 
     shape = design.draw_many(0, rng(0)).shape
@@ -90,7 +90,7 @@ def no_round_gives_an_empty_matrix(c: Candidate) -> None:
 
 
 def building_and_drawing_leave_global_state_and_arguments_alone(c: Candidate) -> None:
-    """Demand that no global generator is used, and that sizes stay."""
+    """Require that no global generator is used, and that sizes are not changed."""
     sizes = np.array([5, 3, 2, 2])
     population = Population(sizes)
     before = pickle.dumps((np.random.get_state(), random.getstate()))
@@ -104,7 +104,7 @@ def building_and_drawing_leave_global_state_and_arguments_alone(c: Candidate) ->
 
 
 def cohorts_may_be_one_client_all_clients_or_more_draws_than_clients(c: Candidate) -> None:
-    """Demand that more draws than clients are made, or refused where clients are distinct."""
+    """Require support for more draws than clients, or a refusal if clients are distinct."""
     population = Population([5, 3, 0, 2])
     for cohort_size in (1, 3, 4, 7):
         if c.distinct and cohort_size > 3:
@@ -121,7 +121,7 @@ def cohorts_may_be_one_client_all_clients_or_more_draws_than_clients(c: Candidat
 
 
 def a_single_client_is_always_the_cohort(c: Candidate) -> None:
-    """Demand weight 1 and variance 0."""
+    """Require weight 1 and variance 0."""
     design = c.build(Population([4]), 1, rng(0))
 
     cohort = design.draw(rng(0))
@@ -138,7 +138,7 @@ def a_single_client_is_always_the_cohort(c: Candidate) -> None:
 
 
 def a_cohort_size_that_is_no_positive_whole_number_is_refused(c: Candidate) -> None:
-    """Try zero, negative, fractional, text, nothing, a truth value."""
+    """Try zero, a negative number, a fraction, text, None and a boolean."""
     population, sentence = Population([1, 2]), "cohort_size must be a whole number of at least 1"
     for cohort_size in (0, -1, 1.5, "3", None, True):
         refuses(c, sentence, lambda m=cohort_size: c.build(population, m, rng(0)))  # type: ignore[misc]
@@ -153,7 +153,7 @@ def a_line_of_units_that_leaves_63_bits_is_refused(c: Candidate) -> None:
 
 
 def updates_that_do_not_fit_the_population_are_refused(c: Candidate) -> None:
-    """Try a row too many, and a number that is none."""
+    """Try one row too many, and NaN."""
     design = c.build(Population([1, 2]), 1, rng(0))
 
     for updates, sentence in (
@@ -164,7 +164,7 @@ def updates_that_do_not_fit_the_population_are_refused(c: Candidate) -> None:
 
 
 def draws_need_a_generator_or_a_seed_and_a_number_of_rounds(c: Candidate) -> None:
-    """Try what is no generator, and rounds that are no whole number of at least 0."""
+    """Try invalid generators, and rounds that are not integers of at least 0."""
     design = c.build(Population([1, 2]), 1, rng(0))
 
     sentence = "rng must be an integer of at least 0, a numpy.random.Generator or None; got"
@@ -187,8 +187,8 @@ def build_from_recipe(
 ) -> Design:
     """Build a recipe's design with made-up knowledge: groups, updates and signals.
 
-    Updates are small integers, so that identical, proportional and zero ones all come up; signals
-    are small positive numbers, NaN for clients that were not asked or never drawn.
+    Updates are small integers: identical, proportional and zero updates all occur. Signals are
+    small positive numbers, NaN for clients that were not asked or never drawn.
     """
     n, own = population.n_clients, replace(recipe, cohort_size=cohort_size)
     labels = generator.integers(cohort_size if cohort_size in (1, 2) else 3, size=n).tolist()
@@ -208,7 +208,7 @@ def build_from_recipe(
 
 
 def an_experiment_file_can_make_it(c: Candidate, recipe: Recipe) -> None:
-    """Demand a name, and a default for every hyper-parameter beside the cohort size."""
+    """Require a name, and a default for every hyper-parameter except the cohort size."""
     name = getattr(type(recipe), "name", None)
     c.demand(bool(name) and isinstance(name, str), f"needs a name: ClassVar[str]; got {name!r}.")
     try:
@@ -218,7 +218,7 @@ def an_experiment_file_can_make_it(c: Candidate, recipe: Recipe) -> None:
 
 
 def it_builds_before_anything_was_sent(c: Candidate, recipe: Recipe) -> None:
-    """Make a selector: in the first round no client has sent an update or a past signal."""
+    """Make a selector before any client has sent an update or a past signal."""
     population = Population([5, 3, 2, 2, 7], groups=[0, 1, 2, 0, 1])
     try:
         Selector(replace(recipe, cohort_size=3), population, seed=0)
@@ -231,7 +231,7 @@ def it_builds_before_anything_was_sent(c: Candidate, recipe: Recipe) -> None:
 
 
 def the_same_knowledge_gives_the_same_design(c: Candidate, recipe: Recipe) -> None:
-    """Demand that two builds from equal generators draw alike: runs can be repeated."""
+    """Require that two builds from equal generators draw the same cohorts."""
     population = Population([5, 3, 2, 2, 7])
     drawn: Sequence[Any] = [
         build_from_recipe(recipe, population, 3, rng(0)).draw_many(20, rng(1)).toarray().tolist()
@@ -242,9 +242,9 @@ def the_same_knowledge_gives_the_same_design(c: Candidate, recipe: Recipe) -> No
 
 
 def it_declares_what_it_reads(c: Candidate, recipe: Recipe) -> None:
-    """Demand signals that somebody fills, and that nothing else than declared is read.
+    """Require known or self-filled signals, and that the recipe reads only what it declares.
 
-    The round needs no declaration: a recipe that reads it is built anew in every round.
+    The round needs no declaration: a recipe that reads it is rebuilt in every round.
     """
     known = (*ASKED, *PAST)
     strange = [str(name) for name in recipe.signals if name not in known]

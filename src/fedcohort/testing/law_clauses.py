@@ -1,4 +1,4 @@
-"""Clauses on the law: moments by enumeration, frequencies by tests with fixed seeds."""
+"""Clauses of the contract on the law: exact moments, and statistical tests with fixed seeds."""
 
 from fractions import Fraction
 
@@ -24,7 +24,7 @@ from fedcohort.testing.laws import (
 
 rng = np.random.default_rng
 
-#: What rounding leaves of V = 0: the square of a sum of five weighted updates of up to 9.
+#: The rounding error of V = 0: the square of a sum of five weighted updates of up to 9.
 NOTHING = (45 * ROUNDING) ** 2
 #: The paper's unbalanced federation: 100 clients.
 UNBALANCED = [100] * 10 + [250] * 30 + [500] * 30 + [750] * 20 + [1000] * 10
@@ -33,7 +33,7 @@ UNBALANCED = [100] * 10 + [250] * 30 + [500] * 30 + [750] * 20 + [1000] * 10
 def the_mean_weight_is_the_importance_where_the_design_claims_it(
     c: Candidate, population: Population, cohort_size: int, seed: int
 ) -> None:
-    """Demand E[w] = p if ``unbiased``, in fractions; and that ``bias`` is E[w] - p."""
+    """Require E[w] = p in fractions if ``unbiased``, and that ``bias`` is E[w] - p."""
     design, law = _built(c, population, cohort_size, seed)
     exact, bias = moments(design, law), diagnostics.bias(design)
 
@@ -49,7 +49,7 @@ def the_mean_weight_is_the_importance_where_the_design_claims_it(
 def the_moments_are_those_of_the_enumerated_law(
     c: Candidate, population: Population, cohort_size: int, seed: int
 ) -> None:
-    """Compare counts, inclusion, the most draws, and the weights' covariances."""
+    """Compare expected counts, inclusion, largest counts, and the covariances of weights."""
     design, law = _built(c, population, cohort_size, seed)
     exact, clients = moments(design, law), range(population.n_clients)
     most = diagnostics.max_count(design)
@@ -74,7 +74,7 @@ def the_moments_are_those_of_the_enumerated_law(
 def the_aggregate_variance_is_that_of_the_enumerated_law(
     c: Candidate, population: Population, cohort_size: int, seed: int
 ) -> None:
-    """Compare V on small updates; a design without a formula says what to use in its place."""
+    """Compare V on small updates; without a formula, require an error with an alternative."""
     design, law = _built(c, population, cohort_size, seed)
     n = population.n_clients
     updates = rng(seed).integers(-5, 6, size=(n, 2)).tolist()
@@ -86,7 +86,7 @@ def the_aggregate_variance_is_that_of_the_enumerated_law(
         return
     variance = diagnostics.aggregate_variance(design, updates)
 
-    # Weights reach n (unbiased uniform), updates 5: no intermediate number exceeds the scale.
+    # Weights are at most n (unbiased uniform), updates at most 5: this scale is large enough.
     exact = aggregate_variance(design, law, updates)
     c.demand(
         close(variance, exact, scale=50.0 * n * n),
@@ -96,7 +96,7 @@ def the_aggregate_variance_is_that_of_the_enumerated_law(
 
 
 def sizes_may_differ_by_nine_orders_of_magnitude(c: Candidate) -> None:
-    """Demand that the law stays unbiased, and that its moments stay finite."""
+    """Require that the law stays unbiased, and that its moments stay finite."""
     population = Population([1, 10**9, 1, 10**5])
     design, law = _built(c, population, 2, 0)
 
@@ -108,7 +108,7 @@ def sizes_may_differ_by_nine_orders_of_magnitude(c: Candidate) -> None:
 
 
 def small_moments_keep_their_digits(c: Candidate) -> None:
-    """Compare relative to their own size, not to 1: a client of 1e-15 counts as well."""
+    """Compare with relative errors, down to clients with a share of 1e-15."""
     for sizes in ([10**9, 1], [10**12, 1, 1], [2**60, 1], [10**15, 1, 1]):
         if c.distinct:
             continue
@@ -129,7 +129,7 @@ def small_moments_keep_their_digits(c: Candidate) -> None:
 
 
 def _built(c: Candidate, population: Population, m: int, seed: int) -> tuple[Design, Law]:
-    """Build the design, and write its law out: one with probabilities that sum to 1."""
+    """Build the design, and enumerate and validate its law."""
     design = c.build(population, m, rng(seed))
     law, n = c.law(design), population.n_clients
     c.demand(bool(law), "its law must have a cohort; it has none.", design)
@@ -145,7 +145,7 @@ def _built(c: Candidate, population: Population, m: int, seed: int) -> tuple[Des
 
 
 def cohorts_follow_the_enumerated_law(c: Candidate) -> None:
-    """Test by chi-square; false alarms: 1e-6 a design. Sees a bias of 5 % in a client's size."""
+    """Test by chi-square; 1e-6 false alarms per design. Detects a 5 % bias in a client's size."""
     design = c.build(Population([7, 4, 4, 0, 1]), 3, rng(1))
 
     drawn = design.draw_many(100_000 // c.thinner, rng(2))
@@ -153,7 +153,7 @@ def cohorts_follow_the_enumerated_law(c: Candidate) -> None:
 
 
 def the_estimated_aggregate_variance_is_that_of_the_enumerated_law(c: Candidate) -> None:
-    """Test by z, two-sided; false alarms: 1e-6 a design. Sees V that is 10 % off."""
+    """Test by z, two-sided; 1e-6 false alarms per design. Detects an error of 10 % in V."""
     updates = [[3, 1], [-1, 2], [0, -4], [9, 9], [2, 0]]
     design = c.build(Population([7, 4, 4, 0, 1]), 3, rng(1))
 
@@ -164,7 +164,7 @@ def the_estimated_aggregate_variance_is_that_of_the_enumerated_law(c: Candidate)
     exact = float(aggregate_variance(design, c.law(design), updates))
     known = estimate.standard_error <= (0.1 * exact + NOTHING) / norm.isf(FALSE_ALARM / 2)
     c.demand(known, "thinner is too large: V is not known to 10 %. Lower it.", design)
-    # Where the cohort is certain, only rounding is left.
+    # If the cohort is certain, only rounding is left.
     bound = norm.isf(FALSE_ALARM / 2) * estimate.standard_error + ROUNDING * exact + NOTHING
     c.demand(
         abs(estimate.value - exact) <= bound,
@@ -174,12 +174,12 @@ def the_estimated_aggregate_variance_is_that_of_the_enumerated_law(c: Candidate)
 
 
 def a_hundred_clients_are_drawn_as_often_as_expected(c: Candidate) -> None:
-    """Test by z, Bonferroni over the clients; false alarms: 1e-6 a design.
+    """Test by z, Bonferroni over the clients; 1e-6 false alarms per design.
 
-    The bound lies at 5.7 deviations. The smallest client comes 0.0206 times a round, 14,430 times
-    in all, give or take 119: a bias of 4.7 % is seen in it, and one of 1.4 % in the largest.
-    Where the design is thinned, 1,750 rounds are the fewest: the smallest client then comes 36
-    times, and the binomial law's tails, heavier than the normal ones, make it 4e-6 a design.
+    The bound is 5.7 standard deviations. The smallest client is drawn 0.0206 times per round, in
+    all 14,430 times with a standard deviation of 119. This detects a bias of 4.7 % in it, and of
+    1.4 % in the largest client. With ``thinner``, at least 1,750 rounds are drawn. The smallest
+    client is then drawn 36 times; binomial tails are heavier, and false alarms 4e-6 per design.
     """
     design = c.build(Population(UNBALANCED), 10, rng(3))
     rounds = 700_000 // c.thinner**2
@@ -199,10 +199,10 @@ def a_hundred_clients_are_drawn_as_often_as_expected(c: Candidate) -> None:
 
 
 def drawn_weights_average_to_the_importance_where_the_design_claims_it(c: Candidate) -> None:
-    """Test by z, Bonferroni over the clients; false alarms: 1e-6 a design.
+    """Test by z, Bonferroni over the clients; 1e-6 false alarms per design.
 
-    20,000 cohorts of 10 draws: the smallest client comes 412 times under multinomial sampling,
-    and a bias of 28 % is seen in it, one of 9 % in the largest.
+    In 20,000 cohorts of 10 draws, multinomial sampling draws the smallest client 412 times. This
+    detects a bias of 28 % in it, and of 9 % in the largest client.
     """
     design = c.build(Population(UNBALANCED), 10, rng(3))
     rounds = 20_000 // c.thinner

@@ -1,4 +1,4 @@
-"""A design on trial: its law, cohort by cohort in fractions, and what follows from the law."""
+"""The design under test: its law in exact fractions, and the moments that follow from it."""
 
 import math
 import re
@@ -17,9 +17,9 @@ from fedcohort.designs import Design, RowDesign
 from fedcohort.errors import ContractError, DesignError
 from fedcohort.population import Population
 
-#: How often each client is drawn.
+#: The count of each client in a cohort.
 Counts = tuple[int, ...]
-#: The probability of every vector of counts that can come up.
+#: The probability of every possible vector of counts.
 Law = dict[Counts, Fraction]
 
 
@@ -42,7 +42,7 @@ def law_of_rows(design: Design) -> Law:
 
 
 def independent_rows(rows: list[list[int]], total: int) -> Law:
-    """Draw one client from every row; the rows hold units of ``total``."""
+    """Return the law of one independent draw per row; a row's units sum to ``total``."""
     outcomes: Law = {(0,) * len(rows[0]): Fraction(1)}
     for row in rows:
         following: Law = defaultdict(Fraction)
@@ -57,7 +57,7 @@ def independent_rows(rows: list[list[int]], total: int) -> Law:
 
 @dataclass(frozen=True)
 class Moments:
-    """What follows from a law; every number exact."""
+    """The exact moments of a law."""
 
     expected_counts: list[Fraction]
     mean_weights: list[Fraction]
@@ -107,7 +107,7 @@ def _expected(design: Design, law: Law) -> list[Fraction]:
 
 
 def _weights(counts: Counts, design: Design, expected: list[Fraction]) -> list[Fraction]:
-    """Return w = p c / E[c], the one formula; a biased design says itself what a draw weighs."""
+    """Return w = p c / E[c]; for a biased design, c times its ``weight_per_draw``."""
     if not design.unbiased:
         own = design.weight_per_draw().tolist()
         return [Fraction(weight) * count for weight, count in zip(own, counts, strict=True)]
@@ -117,15 +117,15 @@ def _weights(counts: Counts, design: Design, expected: list[Fraction]) -> list[F
     ]
 
 
-#: The chance that a correct program fails one of these tests, if its seed were drawn at random.
+#: The chance that a correct program fails one of these tests with a random seed.
 FALSE_ALARM = 1e-6
-#: Cells that are expected less often than this are counted as one: the chi-square law is then
-#: close enough that FALSE_ALARM keeps its order of magnitude.
+#: Cells with a smaller expected count are merged into one. The chi-square approximation is then
+#: close enough for FALSE_ALARM to keep its order of magnitude.
 SMALLEST_CELL = 20
 
 
 def follows_law(counts: csr_array, expected: Law) -> bool:
-    """Pearson's test of observed cohorts (not proportions) against their law."""
+    """Test observed cohorts (counts, not proportions) against their law by Pearson's chi-square."""
     rounds = counts.shape[0]
     observed: Counter[Counts] = Counter(map(tuple, counts.toarray().tolist()))
     if set(observed) - set(expected):
@@ -145,12 +145,12 @@ def follows_law(counts: csr_array, expected: Law) -> bool:
 def agree(
     observed: NDArray[np.float64], mean: NDArray[np.float64], deviation: NDArray[np.float64]
 ) -> bool:
-    """Two-sided z-test of many sums at once (Bonferroni); sums that cannot vary must be exact."""
+    """Test many sums at once by two-sided z (Bonferroni); sums without variance must be exact."""
     bound = norm.isf(FALSE_ALARM / 2 / len(observed))
     return bool((np.abs(observed - mean) <= bound * deviation + 1e-9 * np.abs(mean)).all())
 
 
-#: Fewer than a thousand roundings of 2^-53 stand between any exact number and its float.
+#: The largest relative error: a computation has fewer than a thousand roundings of 2^-53.
 ROUNDING = 1000 * 2.0**-53
 
 Builder = Callable[[Population, int, np.random.Generator], Design]
@@ -158,7 +158,7 @@ Builder = Callable[[Population, int, np.random.Generator], Design]
 
 @dataclass(frozen=True)
 class Candidate:
-    """What the clauses of the contract are held against.
+    """The design that the clauses of the contract check.
 
     Attributes
     ----------
@@ -167,17 +167,17 @@ class Candidate:
     build
         Makes the design from a population, a cohort size and a generator for ties.
     law
-        The probability of every cohort, written out: a slow twin of the design. Row designs need
-        none: their plan says it.
+        Returns the probability of every cohort by enumeration. Row designs do not need it: their
+        plan gives the law.
     distinct
-        Needs at least as many clients of positive size as draws.
+        Whether the design needs at least as many clients of positive size as draws.
     fixed_size
-        Draws exactly ``cohort_size`` times in every round.
+        Whether it draws exactly ``cohort_size`` times in every round.
     in_floats
-        Chances are floats, so that the enumerated law's means hold up to rounding.
+        Whether its chances are floats. The means of its law are then checked up to rounding.
     thinner
-        Draws slowly: statistical clauses draw so many times fewer cohorts, and see biases that
-        are larger by this number's root.
+        For slow designs: statistical clauses draw this many times fewer cohorts. The smallest
+        bias that they detect grows by the square root of this number.
     """
 
     name: str
@@ -189,11 +189,11 @@ class Candidate:
     thinner: int = 1
 
     def fits(self, population: Population, cohort_size: int) -> bool:
-        """Say whether the design can be built so."""
+        """Return whether the design can be built with these arguments."""
         return not self.distinct or cohort_size <= int(np.count_nonzero(population.sizes))
 
     def demand(self, held: bool, sentence: str, design: Design | None = None) -> None:
-        """Raise where the contract does not hold; the design says on what it was built."""
+        """Raise :class:`ContractError` if ``held`` is False; name the design's arguments."""
         if not held:
             on = ""
             if design is not None and design.population.n_clients < 10:
@@ -207,7 +207,7 @@ class Candidate:
         found: Sequence[float] | NDArray[np.floating],
         exact: Sequence[Fraction],
     ) -> None:
-        """Demand a number for every client, up to rounding."""
+        """Require the exact number for every client, up to rounding."""
         self.demand(
             np.shape(found) == (len(exact),),
             f"{what} must be one number per client; got shape {np.shape(found)}.",
@@ -222,7 +222,7 @@ class Candidate:
             )
 
     def demand_unbiased(self, design: Design, mean_weights: list[Fraction]) -> None:
-        """Demand E[w] = p where the design claims it: exactly, unless its chances are floats."""
+        """Require E[w] = p if the design claims it: exactly, unless its chances are floats."""
         shares = importance(design.population)
         for client, (mean, share) in enumerate(zip(mean_weights, shares, strict=True)):
             equal = close(float(mean), share) if self.in_floats else mean == share
@@ -235,12 +235,12 @@ class Candidate:
 
 
 def close(value: float, exact: Fraction, scale: float = 1.0) -> bool:
-    """Say whether a float is an exact number up to rounding; NaN never is."""
+    """Return whether a float equals an exact number up to rounding; False for NaN."""
     return bool(abs(value - float(exact)) <= ROUNDING * max(scale, abs(float(exact))))
 
 
 def refuses(c: Candidate, sentence: str, act: Callable[[], object]) -> None:
-    """Demand a :class:`DesignError` whose message matches ``sentence``."""
+    """Require a :class:`DesignError` whose message matches ``sentence``."""
     try:
         act()
     except DesignError as error:
