@@ -187,3 +187,15 @@ def test_signals_that_cannot_be_used_open_no_round(loss: Any, message: str) -> N
         selector.draw(signals=None if loss is None else {"loss": loss})
     assert selector.cohort is None
     assert frozen(selector) == before
+
+
+def test_masked_ids_and_long_texts_are_refused_in_a_short_sentence() -> None:
+    selector = Selector(Multinomial(1), [1, 2, 3], seed=0)
+    masked = np.ma.masked_array([0, 1, 7], mask=[False, False, True])
+
+    with pytest.raises(FedcohortError, match="ids must be strings or integers"):
+        selector.draw(available=masked)
+    cohort = selector.draw()
+    with pytest.raises(FedcohortError, match="'past_loss' must be numbers by id") as refused:
+        selector.aggregate({each: np.ones(2) for each in cohort.ids}, losses="x" * 10_000)
+    assert len(str(refused.value)) < 300

@@ -126,7 +126,8 @@ class Roster:
         if isinstance(known, range):
             if isinstance(ids, range) and ids == known[: len(ids)]:
                 return np.arange(len(ids))
-            if isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype.kind in "iu":
+            # Not of a subclass: a masked array has entries that are no ids.
+            if type(ids) is np.ndarray and ids.ndim == 1 and ids.dtype.kind in "iu":
                 if len(bad := ids[(ids < 0) | (ids >= n)]):
                     raise _unknown(int(bad[0]))
                 return ids.astype(np.int64)
@@ -201,7 +202,7 @@ class Roster:
         except (TypeError, ValueError, OverflowError) as error:
             raise SelectorError(
                 f"Selector: {name!r} must be numbers by id, or one for each of the {n} clients; "
-                f"got {type(given).__name__} ({error}). Give NaN to a client without one."
+                f"got {type(given).__name__} ({str(error)[:80]}). Give NaN to a client without one."
             ) from error
         return values
 
