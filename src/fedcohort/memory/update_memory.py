@@ -255,8 +255,8 @@ class UpdateMemory(Memory):
             flat = [_flat(update) for update in updates]
         except (TypeError, ValueError) as error:
             raise self._error(
-                f"needs one update of numbers per client ({str(error)[:80]}). Flatten each client's "
-                f"update."
+                f"needs one update of numbers per client ({str(error)[:80]}). Flatten each "
+                f"client's update."
             ) from error
         shapes = {update.shape for update in flat}
         if len(flat) != n or not shapes <= {(self.dimension,)}:
