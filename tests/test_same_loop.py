@@ -41,7 +41,7 @@ from fedcohort.simulation import (
 from fedcohort.simulation.engine.evaluation import Evaluator
 from fedcohort.simulation.engine.local_training import LocalTrainer
 from fedcohort.simulation.live_run import LiveRun
-from flower.in_process import InProcessGrid, play_the_server
+from flower.in_process import Clock, InProcessGrid, play_the_server
 
 N, SEED, ROUNDS, HALF = 12, 5, 20, 10
 SIZES = (5, 9, 2, 14, 1, 7, 3, 8, 0, 6, 4, 5)
@@ -146,6 +146,7 @@ def _scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalTrainer, "updates", updates)
     monkeypatch.setattr(Evaluator, "losses_of", losses)
     play_the_server()
+    Clock.installed(monkeypatch)
 
 
 @pytest.fixture
@@ -293,7 +294,7 @@ def in_flower(script: Script, path: Path) -> list[tuple[Cohort, Cohort]]:
 
     for round_ in range(ROUNDS):
         if round_ == HALF:
-            strategy.save(path)
+            strategy.save(path, ArrayRecord())
             strategy = fresh()
             strategy.load(path)
         grid.come(round_)

@@ -32,6 +32,7 @@ class Stream(IntEnum):
     CANDIDATES = 10
     DEVICES = 11
     FAILURES = 12
+    EVALUATION = 13
 
 
 def checked_seed(owner: str, seed: Seed) -> int:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
+
+from fedcohort.flower import directory, grid
 
 
 class InProcessGrid(Grid):
@@ -25,6 +28,7 @@ class InProcessGrid(Grid):
         self.app, self.partitions, self.fails = app, partitions, fails
         self.asked: list[tuple[str, int]] = []
         self.answers_for_nodes = False
+        self.is_slow = False  # one reply a look
         self._waiting: dict[str, Message] = {}
 
     def set_run(self, run: Any) -> None:
@@ -38,16 +42,17 @@ class InProcessGrid(Grid):
         raise NotImplementedError
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        self._waiting = {}
-        for message in sorted(messages, key=lambda each: each.metadata.dst_node_id):
+        sent = sorted(messages, key=lambda each: each.metadata.dst_node_id)
+        for message in sent:
             for reply in self._answer(message):
                 self._waiting[message.metadata.message_id] = reply
-        return list(self._waiting)
+        return [message.metadata.message_id for message in sent]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Hand out one reply at a time, in the order of node numbers."""
-        ready = [key for key in self._waiting if key in set(message_ids)]
-        return [self._waiting.pop(ready[0])] if ready else []
+        """Hand out the replies that have come, in the order of node numbers."""
+        asked = set(message_ids)
+        ready = [key for key in self._waiting if key in asked]
+        return [self._waiting.pop(key) for key in ready[: 1 if self.is_slow else None]]
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self.partitions)
@@ -74,6 +79,36 @@ class InProcessGrid(Grid):
             run_config={},
         )
         return [self.app(message, context)]
+
+
+class Clock:
+    """The plug-in's time: it passes when the plug-in sleeps, and when a test says so."""
+
+    @classmethod
+    def installed(cls, monkeypatch: pytest.MonkeyPatch) -> Clock:
+        """Take the place of the module ``time``."""
+        clock = cls()
+        for module in (directory, grid):
+            monkeypatch.setattr(module, "time", clock)
+        return clock
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._later: list[tuple[float, Callable[[], object]]] = []
+
+    def at(self, moment: float, event: Callable[[], object]) -> None:
+        """Let something happen at a moment."""
+        self._later.append((moment, event))
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        due = [each for each in self._later if each[0] <= self.now]
+        self._later = [each for each in self._later if each[0] > self.now]
+        for _, event in due:
+            event()
 
 
 def play_the_server() -> None:

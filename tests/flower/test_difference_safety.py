@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedcohort import Difference, Multinomial, Poisson, SimilarityClustered, SizeClustered
 from fedcohort.errors import AggregationError, FlowerError, SelectorError
-from fedcohort.flower import CohortStrategy, register_size_query
+from fedcohort.flower import CohortStrategy, Limits, register_size_query
 from flower.differences import THETA, TOLERANCE, Federation, update_in
 from flower.federation import (
     DIMENSION,
@@ -90,7 +90,7 @@ def test_a_reply_that_is_rejected_leaves_what_is_remembered_as_it_was() -> None:
     app, numbers = spoiled(10.0)
     grid = grid_of(app=app)
     strategy = CohortStrategy(
-        flwr.FedAvg(), Multinomial(8), seed=1, estimator="difference", max_norm=9.0
+        flwr.FedAvg(), Multinomial(8), seed=1, estimator="difference", limits=Limits(max_norm=9.0)
     )
     in_its_own_loop(strategy)
     for number in range(1, 6):
@@ -197,7 +197,7 @@ def test_a_restarted_server_ends_with_the_same_model_and_memory(
     )
     whole = train(uninterrupted, model(), 16)
     middle = train(first, model(), 8)
-    first.save(tmp_path / "state")
+    first.save(tmp_path / "state", model())
     second.load(tmp_path / "state")
 
     end = train(second, middle, 8)
@@ -213,7 +213,7 @@ def test_a_state_of_another_estimator_is_refused(tmp_path: Path) -> None:
     def strategy(estimator: Any) -> CohortStrategy:
         return CohortStrategy(flwr.FedAvg(), Multinomial(3), seed=1, estimator=estimator)
 
-    strategy("difference").save(tmp_path / "state")
+    strategy("difference").save(tmp_path / "state", model())
 
     strategy(Difference()).load(tmp_path / "state")
     with pytest.raises(SelectorError, match=r"another estimator, .*shrink.*; got None"):

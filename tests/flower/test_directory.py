@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from fedcohort import SimilarityClustered, SizeClustered
 from fedcohort.errors import DesignError, FlowerError
-from fedcohort.flower import CohortStrategy, register_size_query
+from fedcohort.flower import CohortStrategy, Limits, register_size_query
 from fedcohort.flower.directory import Directory, cut_to_share
 from flower.federation import SIZES, client_app, grid_of, model, one_round, remembered
-from flower.in_process import InProcessGrid
+from flower.in_process import Clock, InProcessGrid
 
 
 def sizes_of(directory: Directory) -> list[int]:
@@ -119,7 +119,7 @@ def test_nonsense_is_left_out_and_logged(size: Any, caplog: pytest.LogCaptureFix
 
     assert "0" not in directory.present
     assert len(directory.present) == 5
-    assert "left out" in caplog.text
+    assert "did not say how many samples it has: its size must be" in caplog.text
 
 
 def test_a_node_without_the_query_is_left_out() -> None:
@@ -127,13 +127,13 @@ def test_a_node_without_the_query_is_left_out() -> None:
     grid.app = app
     grid.fails = lambda node, kind: True
 
-    with pytest.raises(FlowerError, match="no client is there"):
+    with pytest.raises(FlowerError, match="6 nodes came and 0 told their sizes"):
         one_round(CohortStrategy(FedAvg(), SizeClustered(2), seed=0), grid)
 
 
 def test_a_boast_is_bounded_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     grid = grid_of(app=client_app([50, 30, 20, 10**12, 10, 0]))
-    directory = Directory(max_size=1000, max_share=0.4)
+    directory = Directory(limits=Limits(max_size=1000, max_share=0.4))
 
     with caplog.at_level(logging.WARNING, "flwr.fedcohort"):
         directory.refresh(grid)
@@ -238,22 +238,17 @@ def test_a_silent_node_is_not_asked_again_until_it_comes_back() -> None:
     assert sorted(directory.present) == ["0", "1", "2", "3", "4", "5"]
 
 
-def test_training_waits_for_the_nodes_that_the_inner_strategy_asks_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    grid, pauses = grid_of(), []
+def test_training_waits_for_the_nodes_that_the_inner_strategy_asks_for(clock: Clock) -> None:
+    grid = grid_of()
     everyone = dict(grid.partitions)
     grid.partitions = dict(list(everyone.items())[:2])
+    clock.at(7.0, lambda: grid.partitions.update(everyone))
+    strategy = CohortStrategy(FedAvg(min_available_nodes=6), SizeClustered(3), seed=0)
 
-    def pause(seconds: float) -> None:
-        pauses.append(seconds)
-        grid.partitions = everyone
+    one_round(strategy, grid)
 
-    monkeypatch.setattr("fedcohort.flower.inner_strategy.time.sleep", pause)
-
-    one_round(CohortStrategy(FedAvg(min_available_nodes=6), SizeClustered(3), seed=0), grid)
-
-    assert pauses == [1]
+    assert 7.0 <= clock.now <= 8.0
+    assert len(strategy.directory.present) == 6
 
 
 def test_a_newcomer_cannot_take_anothers_name() -> None:

@@ -32,7 +32,7 @@ from fedcohort import (
 from fedcohort._open_round import OnFailure
 from fedcohort.designs import SizeClusteredDesign
 from fedcohort.errors import SelectorError
-from fedcohort.flower import CohortStrategy
+from fedcohort.flower import CohortStrategy, Limits
 from flower.federation import (
     SIZES,
     client_app,
@@ -190,7 +190,7 @@ def spoiled(kind: str) -> Callable[[int, RecordDict], RecordDict]:
         "nan": layers(vector * np.nan),
         "inf": layers(vector * np.inf),
         "shape": [np.ones((2, 3), dtype=np.float32), np.ones(4, dtype=np.float32)],
-        "dtype": [part.astype(np.float64) for part in layers(vector)],
+        "dtype": [part.astype(np.int64) for part in layers(vector)],
         "fewer": layers(vector)[:1],
         "norm": layers(vector * 1e6),
     }
@@ -211,7 +211,7 @@ def spoiled(kind: str) -> Callable[[int, RecordDict], RecordDict]:
     "kind", ["nan", "inf", "shape", "dtype", "fewer", "norm", "no arrays", "no weight"]
 )
 def test_a_broken_reply_reaches_neither_the_model_nor_the_memory(kind: str) -> None:
-    strategy = CohortStrategy(FedAvg(), SimilarityClustered(4), seed=0, max_norm=1e3)
+    strategy = CohortStrategy(FedAvg(), SimilarityClustered(4), seed=0, limits=Limits(max_norm=1e3))
     grid = grid_of(app=client_app(change=spoiled(kind)))
     for number in range(1, 8):
         messages = strategy.configure_train(number, model(), ConfigRecord(), grid)
@@ -227,17 +227,17 @@ def test_a_broken_reply_reaches_neither_the_model_nor_the_memory(kind: str) -> N
     assert "3" not in remembered(strategy)
 
 
-def test_over_selection_takes_the_first_answers(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_over_selection_takes_the_first_answers(tmp_path: Path) -> None:
     """Two draws of four count; replies come one at a time, low node numbers first."""
-    monkeypatch.setattr("fedcohort.flower.inner_strategy.PAUSE", 0.0)
     log = tmp_path / "selections.jsonl"
     strategy = CohortStrategy(
         FedAvg(fraction_evaluate=0.0), SizeClustered(2), seed=0, extra=2, log_file=log
     )
 
-    strategy.start(grid_of(), model(), num_rounds=12)
+    grid = grid_of()
+    grid.is_slow = True
+
+    strategy.start(grid, model(), num_rounds=12)
 
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert len(lines) == 12
@@ -256,7 +256,6 @@ def test_a_message_that_could_not_be_sent_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Flower's grid returns None in the place of its id."""
-    monkeypatch.setattr("fedcohort.flower.inner_strategy.PAUSE", 0.0)
     grid = grid_of()
     push, pulls = grid.push_messages, []
 
@@ -416,8 +415,7 @@ def test_evaluation_does_not_wait_for_nodes_that_have_gone() -> None:
     assert (inner.min_available_nodes, inner.min_evaluate_nodes) == (6, 6)
 
 
-def test_over_selection_does_not_count_broken_replies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedcohort.flower.inner_strategy.PAUSE", 0.0)
+def test_over_selection_does_not_count_broken_replies() -> None:
     grid = grid_of(app=client_app(change=spoiled("nan")))
     strategy = CohortStrategy(FedAvg(fraction_evaluate=0.0), SizeClustered(1), seed=0, extra=5)
 

@@ -17,7 +17,7 @@ from fedcohort.designs import RowDesign
 from fedcohort.designs.recipe import Knowledge
 from fedcohort.errors import FedcohortError, PopulationError
 from fedcohort.flower import CohortStrategy
-from flower.federation import client_app, drawn, grid_of, one_round
+from flower.federation import client_app, drawn, grid_of, model, one_round
 from flower.in_process import InProcessGrid
 
 #: Six equal clients in two groups.
@@ -93,7 +93,7 @@ def test_labels_survive_a_restart_with_one_client_fewer(
 ) -> None:
     first = CohortStrategy(FedAvg(), Target(2), seed=0, groups=GROUPS)
     one_round(first, equal_grid(), 1)
-    first.save(tmp_path / "state")
+    first.save(tmp_path / "state", model())
     groups = GROUPS if is_given_again else None
     second = CohortStrategy(FedAvg(), Target(2), seed=0, groups=groups)
     second.load(tmp_path / "state")
@@ -102,7 +102,7 @@ def test_labels_survive_a_restart_with_one_client_fewer(
 
     for number in (1, 2, 3):
         one_round(second, grid, number)
-    second.save(tmp_path / "again")
+    second.save(tmp_path / "again", model())
     third = CohortStrategy(FedAvg(), Target(2), seed=0, groups=groups)
     third.load(tmp_path / "again")
     one_round(third, equal_grid(), 1)
@@ -112,7 +112,7 @@ def test_labels_survive_a_restart_with_one_client_fewer(
 
 
 def test_labels_that_were_saved_before_anybody_came_are_not_lost(tmp_path: Path) -> None:
-    CohortStrategy(FedAvg(), Target(2), seed=0, groups=GROUPS).save(tmp_path / "state")
+    CohortStrategy(FedAvg(), Target(2), seed=0, groups=GROUPS).save(tmp_path / "state", model())
     strategy = CohortStrategy(FedAvg(), Target(2), seed=0, groups=GROUPS)
     strategy.load(tmp_path / "state")
 
@@ -150,7 +150,7 @@ def test_a_users_own_recipe_reads_the_groups_while_nodes_leave_and_join(tmp_path
     for number, leave, join in [(1, (5,), {}), (2, (0, 1), {}), (3, (), {8: 0, 9: 6})]:
         grid.partitions = without(grid, *leave) | join
         if number == 3:
-            strategy.save(tmp_path / "state")
+            strategy.save(tmp_path / "state", model())
             strategy = CohortStrategy(FedAvg(), recipe, seed=0, groups=groups)
             strategy.load(tmp_path / "state")
         before = drawn(strategy)

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
+from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
 from fedcohort import Poisson, Recipe, SimilarityClustered, SizeClustered
@@ -37,9 +38,12 @@ def test_what_needs_our_own_loop_is_refused_inside_a_wrapper(more: dict[str, Any
 
 
 def test_a_failed_start_leaves_other_loops_refused() -> None:
+    def broken(number: int, arrays: ArrayRecord) -> None:
+        raise RuntimeError("cannot evaluate")
+
     strategy = CohortStrategy(FedAvg(), SizeClustered(4), seed=0, on_failure="redraw")
-    with pytest.raises(TypeError):
-        strategy.start(grid_of(), model(), num_rounds=1, no_such_argument=1)
+    with pytest.raises(RuntimeError):
+        strategy.start(grid_of(), model(), num_rounds=1, evaluate_fn=broken)
 
     with pytest.raises(FlowerError, match="need its own start"):
         one_round(strategy, grid_of())

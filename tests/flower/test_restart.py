@@ -46,7 +46,7 @@ def test_a_restarted_server_ends_with_the_same_model(
     uninterrupted, first, second = strategy(), strategy(), strategy()
     whole = trained(uninterrupted, model(), 8)
     middle = trained(first, model(), 4)
-    first.save(tmp_path / "state")
+    first.save(tmp_path / "state", model())
     second.load(tmp_path / "state")
 
     end = trained(second, middle, 4)
@@ -60,7 +60,7 @@ def test_nodes_that_are_known_are_not_asked_again(tmp_path: Path) -> None:
     """One client has gone meanwhile, one came under another id, and one size is now given."""
     first = CohortStrategy(flwr.FedAvg(), SizeClustered(3), seed=1)
     one_round(first, grid_of())
-    first.save(tmp_path / "state")
+    first.save(tmp_path / "state", model())
     second = CohortStrategy(flwr.FedAvg(), SizeClustered(3), seed=1, sizes={"0": 55})
     second.load(tmp_path / "state")
     grid = grid_of()
@@ -85,7 +85,7 @@ def test_names_of_clients_and_layers_are_kept_as_they_are(tmp_path: Path) -> Non
         updates = {key: np.full(3, 1.0 + names.index(str(key))) for key in cohort.ids}
         strategy.selector.aggregate(updates)
     strategy._inner.m_t = {"0.weight": model()["0"].numpy(), "m_t.0": model()["1"].numpy()}  # type: ignore[attr-defined]
-    strategy.save(tmp_path / "state")
+    strategy.save(tmp_path / "state", model())
     again = CohortStrategy(flwr.FedAdam(), SimilarityClustered(2), seed=0)
 
     again.load(tmp_path / "state")
@@ -97,7 +97,7 @@ def test_names_of_clients_and_layers_are_kept_as_they_are(tmp_path: Path) -> Non
 
 
 def test_a_state_of_another_strategy_is_refused(tmp_path: Path) -> None:
-    CohortStrategy(flwr.FedAdam(), Multinomial(3), seed=1).save(tmp_path / "state")
+    CohortStrategy(flwr.FedAdam(), Multinomial(3), seed=1).save(tmp_path / "state", model())
 
     with pytest.raises(FlowerError, match="another strategy, FedAdam; got FedAvg"):
         CohortStrategy(flwr.FedAvg(), Multinomial(3), seed=1).load(tmp_path / "state")
@@ -107,7 +107,7 @@ def test_a_state_of_another_strategy_is_refused(tmp_path: Path) -> None:
 def test_a_state_of_another_recipe_or_cohort_size_is_refused(other: Recipe, tmp_path: Path) -> None:
     first = CohortStrategy(flwr.FedAvg(), Multinomial(3), seed=1)
     one_round(first, grid_of())
-    first.save(tmp_path / "state")
+    first.save(tmp_path / "state", model())
     second = CohortStrategy(flwr.FedAvg(), other, seed=1)
 
     with pytest.raises(SelectorError, match=r"another recipe, Multinomial\(cohort_size=3\); got"):
@@ -120,14 +120,14 @@ def test_a_state_of_another_recipe_or_cohort_size_is_refused(other: Recipe, tmp_
     ("more", "name"), [({"on_failure": "renormalise"}, "failures"), ({"extra": 1}, "failures")]
 )
 def test_a_state_of_another_rule_is_refused(more: Any, name: str, tmp_path: Path) -> None:
-    CohortStrategy(flwr.FedAvg(), Multinomial(3), seed=1).save(tmp_path / "state")
+    CohortStrategy(flwr.FedAvg(), Multinomial(3), seed=1).save(tmp_path / "state", model())
 
     with pytest.raises(SelectorError, match=f"written with another {name}"):
         CohortStrategy(flwr.FedAvg(), Multinomial(3), seed=1, **more).load(tmp_path / "state")
 
 
 def test_a_state_of_other_names_is_refused(tmp_path: Path) -> None:
-    CohortStrategy(flwr.FedAvg(), Multinomial(3), seed=1).save(tmp_path / "state")
+    CohortStrategy(flwr.FedAvg(), Multinomial(3), seed=1).save(tmp_path / "state", model())
 
     with pytest.raises(FlowerError, match="another names, client; got node"):
         CohortStrategy(flwr.FedAvg(), Multinomial(3), seed=1, names="node").load(tmp_path / "state")
@@ -152,7 +152,7 @@ def test_a_state_of_another_model_is_refused_in_one_sentence(
 ) -> None:
     first = CohortStrategy(inner(), recipe, seed=1)
     one_round(first, grid_of())
-    first.save(tmp_path / "state")
+    first.save(tmp_path / "state", model())
     second, grid = CohortStrategy(inner(), recipe, seed=1), grid_of()
     second.load(tmp_path / "state")
 
@@ -173,7 +173,7 @@ def test_with_fewer_clients_than_draws_training_runs_on_and_restarts(tmp_path: P
     for strategy in (first, twin):
         one_round(strategy, grid_of(), 1)
         assert one_round(strategy, left(), 2) is not None
-    first.save(tmp_path / "state")
+    first.save(tmp_path / "state", model())
     second = CohortStrategy(flwr.FedAvg(), Uniform(5), seed=0)
     second.load(tmp_path / "state")
 

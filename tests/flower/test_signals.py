@@ -164,7 +164,7 @@ def test_what_replies_report_is_known_afterwards_and_survives_a_restart(tmp_path
     strategy = CohortStrategy(FedAvg(), Oort(2), seed=0)
     for number in range(1, 4):
         one_round(strategy, grid, number)
-    strategy.save(tmp_path / "state")
+    strategy.save(tmp_path / "state", model())
 
     again = CohortStrategy(FedAvg(), Oort(2), seed=0)
     again.load(tmp_path / "state")

@@ -24,7 +24,7 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from fedcohort import SizeClustered
-from fedcohort.flower import CohortStrategy, register_size_query
+from fedcohort.flower import CohortStrategy, Waits, register_size_query
 
 folder = Path(sys.argv[1])
 client, server = ClientApp(), ServerApp()
@@ -48,7 +48,7 @@ def main(grid, context: Context) -> None:
         inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=100)
         log = folder / f"{name}.jsonl"
         strategy = CohortStrategy(
-            inner, SizeClustered(10), seed=0, log_file=log, extra=extra, query_timeout=600.0
+            inner, SizeClustered(10), seed=0, log_file=log, extra=extra, waits=Waits(start=600.0)
         )
         config = ConfigRecord({"name": name})
         result = strategy.start(grid, ArrayRecord([np.zeros(3)]), rounds, train_config=config)

@@ -29,7 +29,7 @@ from fedcohort import (
     Uniform,
 )
 from fedcohort.errors import FlowerError, SelectorError
-from fedcohort.flower import CohortStrategy, register_size_query
+from fedcohort.flower import CohortStrategy, Limits, Waits, register_size_query
 from fedcohort.streams import Stream, stream
 from flower.federation import (
     SIZES,
@@ -201,7 +201,7 @@ def test_it_works_inside_and_outside_the_wrappers_for_privacy(outside: bool) -> 
 
 
 def test_a_deadline_is_the_messages_time_to_live() -> None:
-    strategy = CohortStrategy(flwr.FedAvg(), SizeClustered(4), seed=0, deadline=7.0)
+    strategy = CohortStrategy(flwr.FedAvg(), SizeClustered(4), seed=0, waits=Waits(reply=7.0))
 
     messages = list(strategy.configure_train(1, model(), ConfigRecord(), grid_of()))
 
@@ -252,7 +252,7 @@ def test_a_restarted_server_goes_on_with_the_same_stream(tmp_path: Path) -> None
     )
     first = CohortStrategy(flwr.FedAvg(), SimilarityClustered(3), seed=1)
     middle = play(first, range(1, 5), model())
-    first.save(tmp_path / "state")
+    first.save(tmp_path / "state", model())
     second = CohortStrategy(flwr.FedAvg(), SimilarityClustered(3), seed=1)
     second.load(tmp_path / "state")
 
@@ -262,7 +262,7 @@ def test_a_restarted_server_goes_on_with_the_same_stream(tmp_path: Path) -> None
 
 
 def test_a_state_of_another_seed_or_no_state_is_refused(tmp_path: Path) -> None:
-    CohortStrategy(flwr.FedAvg(), Multinomial(3), seed=1).save(tmp_path / "state")
+    CohortStrategy(flwr.FedAvg(), Multinomial(3), seed=1).save(tmp_path / "state", model())
     (tmp_path / "other").write_bytes(b"x")
     strategy = CohortStrategy(flwr.FedAvg(), Multinomial(3), seed=2)
 
@@ -296,8 +296,8 @@ def test_whole_trainings_run_through_start() -> None:
 
 
 def test_a_design_that_repeats_clients_too_often_is_refused() -> None:
-    often = CohortStrategy(flwr.FedAvg(), Multinomial(8), seed=0, max_draws=2)
-    seldom = CohortStrategy(flwr.FedAvg(), SizeClustered(2), seed=0, max_draws=2)
+    often = CohortStrategy(flwr.FedAvg(), Multinomial(8), seed=0, limits=Limits(max_draws=2))
+    seldom = CohortStrategy(flwr.FedAvg(), SizeClustered(2), seed=0, limits=Limits(max_draws=2))
 
     with pytest.raises(SelectorError, match="MultinomialDesign can draw client '0' 8 times"):
         one_round(often, grid_of())

@@ -5,6 +5,7 @@ from fedcohort._extras import import_extra
 import_extra("flwr", extra="flower", owner="fedcohort.flower")
 
 from fedcohort.flower.queries import register_signal_queries, register_size_query  # noqa: E402
+from fedcohort.flower.settings import Limits, Waits  # noqa: E402
 from fedcohort.flower.strategy import CohortStrategy  # noqa: E402
 
-__all__ = ["CohortStrategy", "register_signal_queries", "register_size_query"]
+__all__ = ["CohortStrategy", "Limits", "Waits", "register_signal_queries", "register_size_query"]

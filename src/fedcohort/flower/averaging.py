@@ -11,6 +11,7 @@ from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, Rec
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from fedcohort.cohort import Cohort
+from fedcohort.flower.evaluation import mean_metrics
 from fedcohort.flower.inner_strategy import (
     is_finite_state,
     put_back,
@@ -39,14 +40,37 @@ def averaged(
     strategy: Strategy, inner: FedAvg, now: TrainingRound, selector: Selector
 ) -> tuple[ArrayRecord | None, MetricRecord | None]:
     """Let the strategy, which is ``inner`` or wraps it, aggregate; None: the model stays."""
-    key = inner.weighted_by_key
-    if strategy is not inner:
-        messages = _for_wrapper(now, selector, key)
-    elif selector.cohort is not None and not len(selector.cohort):
+    if strategy is inner and selector.cohort is not None and not len(selector.cohort):
         return _by_memory_alone(inner, now, selector), None
+    key = inner.weighted_by_key
+    if strategy is inner:
+        shares = _shares(now, selector)
+        messages = _messages(now, shares, key)
     else:
-        messages = _messages(now, _shares(now, selector), key)
-    return _step(strategy, inner, now, messages) if messages else (None, None)
+        shares, messages = _for_wrapper(now, selector, key)
+    if not messages:
+        return None, None
+    model, metrics = _step(strategy, inner, now, messages)
+    if metrics is not None:
+        metrics = MetricRecord({**_metrics_of_some(inner, now, shares), **metrics})
+    return model, metrics
+
+
+def _metrics_of_some(inner: FedAvg, now: TrainingRound, shares: Sequence[Share]) -> MetricRecord:
+    """Return the means of the metrics that not all replies have."""
+    key = inner.weighted_by_key
+    shared = _shared_metrics([now.answered[each] for each, _, _ in shares], key)
+    messages = []
+    for each, weight, _ in shares:
+        found = now.answered[each].metrics
+        rest = {name: value for name, value in found.items() if name not in shared}
+        content = RecordDict({"metrics": MetricRecord({**rest, key: weight})})
+        messages.append(with_content(now.answered[each].message, content))
+
+    def average(group: list[Message]) -> MetricRecord:
+        return inner.train_metrics_aggr_fn([message.content for message in group], key)
+
+    return mean_metrics(messages, key, average) or MetricRecord()
 
 
 def _shares(now: TrainingRound, selector: Selector) -> list[Share]:
@@ -79,16 +103,19 @@ def _as_they_came(now: TrainingRound, settled: Cohort) -> list[Share]:
     ]
 
 
-def _for_wrapper(now: TrainingRound, selector: Selector, weight_key: str) -> list[Message]:
+def _for_wrapper(
+    now: TrainingRound, selector: Selector, weight_key: str
+) -> tuple[list[Share], list[Message]]:
     """Return the replies as they came, and the lost weight as a client that did not move.
 
     A wrapper clips what it gets: it must get the updates as they are.
     """
     settled = selector.settle(now.answered)
-    messages = _messages(now, _as_they_came(now, settled), weight_key)
+    shares = _as_they_came(now, settled)
+    messages = _messages(now, shares, weight_key)
     if messages and settled.residual > 0 and not settled.sums_to_one:
         messages.append(_resting(messages, now.sent, weight_key))
-    return messages
+    return shares, messages
 
 
 def _by_memory_alone(inner: FedAvg, now: TrainingRound, selector: Selector) -> ArrayRecord | None:

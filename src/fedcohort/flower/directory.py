@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from itertools import count
 from logging import getLogger
 from typing import Any, Literal, final, get_args
 
@@ -11,13 +13,18 @@ import numpy as np
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fedcohort._arguments import checked_choice
-from fedcohort.flower.queries import ask_sizes
+from fedcohort._arguments import brief, checked_choice, checked_whole
+from fedcohort.errors import FlowerError
+from fedcohort.flower.grid import LONGEST_PAUSE, SHORTEST_PAUSE, Deadline, node_of, pulled, sent
+from fedcohort.flower.queries import LARGEST_SIZE, Claim, Properties, claim_of, size_queries
+from fedcohort.flower.settings import Limits, Waits
 
 log = getLogger("flwr.fedcohort")
 
 Names = Literal["client", "node"]
 NAMES: tuple[Names, ...] = get_args(Names)
+#: Says whether a client may take part, from its name, its node's id and its properties.
+Eligible = Callable[[str, int, Properties], bool]
 #: By default, if so many clients have samples, a claimed size counts up to this share of all
 #: samples.
 MANY, LARGEST_SHARE = 10, 0.5
@@ -29,19 +36,22 @@ ALARMING_SHARE = 0.9
 class Directory:
     """The clients that ever told their sizes, and those that are connected now.
 
+    Nodes are asked for their sizes once. The questions stay open while training goes on: a late
+    answer counts. A node that does not answer, or answers nonsense, is asked again after
+    ``waits.query`` seconds, then after twice as long, and so on. The first node with a name keeps
+    it while the SuperLink lists the node; then the next node with that name takes it over.
+
     Parameters
     ----------
     sizes
         Samples by client, where the server knows them: keys are client names or node ids. None
         asks the nodes.
-    max_size, max_share
-        Bounds: on the samples of a client, and on its share of all samples. Where ``max_share`` is
-        None and ten clients or more have samples, what clients say of themselves counts up to
-        half of all samples; sizes that the server knows are then taken as they are.
+    eligible
+        Who may take part: names, or a function of name, node id and properties.
     names
         Whether a client's name is what the ``"client"`` says, or its ``"node"`` id.
-    query_timeout
-        Seconds that nodes have to answer the question for their sizes.
+    waits, limits
+        How long to wait for sizes, and how large they can be.
 
     Attributes
     ----------
@@ -53,107 +63,209 @@ class Directory:
         self,
         sizes: Mapping[Any, int] | None = None,
         *,
-        max_size: int | None = None,
-        max_share: float | None = None,
+        eligible: Eligible | Collection[str] | None = None,
         names: Names = "client",
-        query_timeout: float = 60.0,
+        waits: Waits | None = None,
+        limits: Limits | None = None,
     ) -> None:
-        self._given = None if sizes is None else {str(key): n for key, n in sizes.items()}
-        self._max_size, self._max_share = max_size, max_share
-        self._query_timeout = query_timeout
+        self._given = {} if sizes is None else checked_sizes(sizes)
+        self._eligible = checked_eligible(eligible)
         checked_choice("CohortStrategy", "names", names, NAMES)
-        self._names = names
-        self._key_of: dict[int, str] = {}
-        self._silent: set[int] = set()
-        self._claimed: dict[str, int] = {}
-        self._node_of: dict[str, int] = {}
-        self._is_bounded = False
+        self._names, self._waits, self._limits = names, waits or Waits(), limits or Limits()
+        self._nodes: set[int] = set()
+        self._claims: dict[int, Claim] = {}
+        self._holder: dict[str, int] = {}
+        self._open: dict[str, int] = {}  # nodes by the question that they have not answered
+        self._pauses: dict[int, tuple[Deadline, float]] = {}
+        self._told: set[int] = set()
+        self._seated: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
 
     @property
     def present(self) -> list[str]:
         """The clients that are connected."""
-        return list(self._node_of)
+        return list(self._seated)
 
     @property
-    def has_samples(self) -> bool:
-        """Whether a connected client can be drawn."""
-        return any(self._claimed[key] > 0 for key in self._node_of)
+    def n_nodes(self) -> int:
+        """How many nodes are connected, with a known client or not."""
+        return len(self._nodes)
 
     def node_of(self, key: str) -> int:
-        """Return the node that a client runs on now."""
-        return self._node_of[key]
+        """Return the node that a client runs on, or ran on last."""
+        return self._holder[key]
+
+    def properties_of(self, key: str) -> Properties:
+        """Return what a client says of itself."""
+        return self._claims[self._holder[key]].properties
+
+    def takers(self, *, with_samples: bool = False) -> list[str]:
+        """Return the clients that are connected and may take part."""
+        found = self.present
+        if (eligible := self._eligible) is not None:
+            found = [k for k in found if eligible(k, self.node_of(k), self.properties_of(k))]
+        return [key for key in found if self.sizes[key]] if with_samples else found
+
+    def wait_for_somebody(self, grid: Grid, until: Deadline) -> None:
+        """Look up the connected clients; where none can be drawn, wait until one can."""
+        for look in _looks():
+            self.refresh(grid)
+            if self.takers(with_samples=True) or until.has_passed:
+                break
+            if look == 0:
+                log.warning("no client with samples is there: waiting for one")
+
+    def gather(self, grid: Grid, needed: int) -> None:
+        """Wait for ``needed`` nodes and their sizes, while answers arrive.
+
+        Raises
+        ------
+        FlowerError
+            If too few nodes came, or none that can be drawn, before the start's limit.
+        """
+        end, quiet, before = Deadline(self._waits.start), Deadline(self._waits.query), (-1, -1)
+        for _ in _looks():
+            self.refresh(grid)
+            if (now := (self.n_nodes, len(self.present))) != before:
+                log.info("%d of %d nodes are known, %d are needed", now[1], now[0], needed)
+                quiet, before = Deadline(self._waits.query), now
+            is_enough = self.n_nodes >= needed and self.takers(with_samples=True)
+            if is_enough and (not self._open or quiet.has_passed or end.has_passed):
+                break
+            if end.has_passed:
+                raise FlowerError(
+                    f"CohortStrategy: needs {needed} nodes, and a client with samples that can be "
+                    f"drawn, within {self._waits.start:g} s; {now[0]} nodes came and {now[1]} "
+                    f"told their sizes. Start nodes, call register_size_query in the client app "
+                    f"or pass sizes by node id, or allow more time: Waits(start=...)."
+                )
+        if unknown := sorted(self._given.keys() - self._holder.keys()):
+            log.warning("sizes has %d names that no node has: %.200s", len(unknown), unknown)
 
     def refresh(self, grid: Grid) -> bool:
-        """Look up the connected nodes, and ask new ones. Return whether anything changed."""
-        present = set(grid.get_node_ids())
-        self._silent &= present  # ask again whoever comes back
-        new = sorted(present - set(self._key_of) - self._silent)
-        if new:
-            self._learn(grid, new)
-            self._silent.update(set(new) - set(self._key_of))
-        nodes: dict[str, int] = {}
-        holders = {node for node in self._node_of.values() if node in present}
-        known = present & set(self._key_of)
-        for node_id in [*sorted(holders & known), *sorted(known - holders)]:
-            key = self._key_of[node_id]
-            # Who holds a name keeps it: a newcomer cannot take another's place.
-            if self._node_of.get(key) == node_id or key not in nodes:
-                nodes[key] = node_id
-        changed = bool(new) or set(nodes) != set(self._node_of) or not self._is_bounded
-        self._node_of = nodes
-        if changed:
-            self._bound()
-        return changed
+        """Look up the connected nodes, without waiting. Return whether a client came or went."""
+        self._nodes = set(grid.get_node_ids())
+        self._open = {each: node for each, node in self._open.items() if node in self._nodes}
+        # Ask at once whoever comes back.
+        self._pauses = {each: of for each, of in self._pauses.items() if each in self._nodes}
+        self._collect(grid)
+        self._ask(grid)
+        self._collect(grid)
+        return self._seat()
 
-    def state(self) -> dict[str, dict[str, Any]]:
-        """Return what is known of all nodes and clients, connected or not."""
+    def state(self) -> dict[str, Any]:
+        """Return what is known of all clients, connected or not."""
         return {
-            "nodes": {str(node_id): key for node_id, key in self._key_of.items()},
-            "holders": dict(self._node_of),
-            "claimed": dict(self._claimed),
+            "claims": [[node, *astuple(claim)] for node, claim in self._claims.items()],
+            "holders": dict(self._holder),
             "sizes": dict(self.sizes),
         }
 
-    def restore(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state` returned; these nodes are not asked again."""
-        self._key_of = {int(node_id): key for node_id, key in state["nodes"].items()}
-        self._claimed = {**state["claimed"], **(self._given or {})}
-        self._node_of, self.sizes = dict(state["holders"]), dict(state["sizes"])
-        self._is_bounded = False
+        self._claims = {node: Claim(*claim) for node, *claim in state["claims"]}
+        self._holder, self.sizes = dict(state["holders"]), dict(state["sizes"])
+        self._nodes, self._seated, self._open, self._pauses = set(), {}, {}, {}
 
-    def _learn(self, grid: Grid, new: list[int]) -> None:
-        """Ask nodes for names and sizes, unless the server knows them."""
-        present, taken = set(grid.get_node_ids()), set[str]()
-        if self._given is not None:
-            for node_id in new:
-                if str(node_id) in self._given:
-                    self._key_of[node_id] = str(node_id)
-                    self._claimed[str(node_id)] = self._given[str(node_id)]
-            new = [node_id for node_id in new if node_id not in self._key_of]
-        for answer in ask_sizes(grid, new, timeout=self._query_timeout) if new else ():
-            key = answer.key if self._names == "client" else str(answer.node_id)
-            if self._node_of.get(key) in present or key in taken:
-                log.warning("node %d says it is %r, which is there", answer.node_id, key)
+    def _ask(self, grid: Grid) -> None:
+        """Ask the nodes that are unknown, unless they were asked a short while ago."""
+        due = []
+        for node in sorted(self._nodes - self._claims.keys()):
+            again, pause = self._pauses.get(node, (None, self._waits.query))
+            if str(node) in self._given:
+                self._claims[node] = Claim(str(node), self._given[str(node)])
+            elif again is None or again.has_passed:
+                due.append(node)
+                self._pauses[node] = Deadline(pause), 2 * pause
+        if due:
+            self._open |= sent(grid, size_queries(due, self._waits.start))
+
+    def _collect(self, grid: Grid) -> None:
+        """Read the answers that have come."""
+        nodes = dict(self._open)
+        for reply in pulled(grid, self._open) if nodes else ():
+            node = node_of(reply, nodes)
+            if node not in self._nodes or node in self._claims:
                 continue
-            taken.add(key)
-            self._key_of[answer.node_id] = key
-            given = None if self._given is None else self._given.get(key)
-            self._claimed[key] = answer.size if given is None else given
+            claim = claim_of(reply, node)
+            if isinstance(claim, str):
+                log.warning("node %d did not say how many samples it has: %.200s", node, claim)
+                continue
+            name = claim.key if self._names == "client" else str(node)
+            self._claims[node] = replace(claim, key=name)
+
+    def _seat(self) -> bool:
+        """Give every name to one connected node; return whether anything changed."""
+        for node, claim in self._claims.items():
+            holder = self._holder.get(claim.key)
+            if node not in self._nodes or holder == node:
+                continue
+            if holder is None or holder not in self._nodes:
+                self._holder[claim.key] = node
+            elif node not in self._told:
+                self._told.add(node)
+                log.warning(
+                    "node %d says it is %r, which is node %d: it waits until that one has gone",
+                    *(node, claim.key, holder),
+                )
+        # Of a client that has left, only its last node can come back.
+        kept = self._nodes | set(self._holder.values())
+        self._claims = {node: claim for node, claim in self._claims.items() if node in kept}
+        self._told &= self._nodes
+        seated = {key: node for key, node in self._holder.items() if node in self._nodes}
+        has_changed, self._seated = seated != self._seated, seated
+        if has_changed:
+            self._bound()
+        return has_changed
 
     def _bound(self) -> None:
         """Bound the sizes of the connected clients."""
-        keys = self.present
-        own_word = [self._given is None or key not in self._given for key in keys]
-        claims = Claims(keys, [self._claimed[key] for key in keys], own_word)
-        sizes = claims.bounded(max_size=self._max_size, max_share=self._max_share)
+        keys = list(self._seated)
+        claimed = [self._given.get(key, self._claims[self._seated[key]].size) for key in keys]
+        claims = ClaimedSizes(keys, claimed, [key not in self._given for key in keys])
+        sizes = claims.bounded(self._limits)
         self.sizes |= dict(zip(keys, sizes.tolist(), strict=True))
-        self._is_bounded = True
+
+
+def checked_sizes(sizes: Mapping[Any, int]) -> dict[str, int]:
+    """Validate sizes by client name or node id."""
+    if not isinstance(sizes, Mapping):
+        raise FlowerError(
+            f"CohortStrategy: sizes must map client names or node ids to samples; got "
+            f"{brief(sizes)}. Pass a dictionary, or None to ask the nodes."
+        )
+    for key, size in sizes.items():
+        name = f"the size of client {str(key)!r:.50}"
+        if checked_whole("CohortStrategy", name, size, error=FlowerError) > LARGEST_SIZE:
+            raise FlowerError(f"CohortStrategy: {name} must be at most 10^12; got {size}.")
+    return {str(key): int(size) for key, size in sizes.items()}
+
+
+def _looks() -> Iterator[int]:
+    """Count looks, with longer and longer pauses between them."""
+    pause = SHORTEST_PAUSE
+    for look in count():
+        yield look
+        time.sleep(pause)
+        pause = min(1.5 * pause, LONGEST_PAUSE)
+
+
+def checked_eligible(eligible: object) -> Eligible | None:
+    """Return a function that says whether a client may take part; None where all may."""
+    if eligible is None or callable(eligible):
+        return eligible
+    if isinstance(eligible, str) or not isinstance(eligible, Collection):
+        raise FlowerError(
+            f"CohortStrategy: eligible must be client names, or a function of name, node id and "
+            f"properties; got {brief(eligible)}. Pass a set of names."
+        )
+    names = {str(each) for each in eligible}
+    return lambda name, node_id, properties: name in names
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Claims:
+class ClaimedSizes:
     """Sizes as they are claimed, before any bound.
 
     Attributes
@@ -168,15 +280,16 @@ class Claims:
     sizes: Sequence[int]
     is_own_word: Sequence[bool]
 
-    def bounded(self, *, max_size: int | None, max_share: float | None) -> NDArray[np.int64]:
+    def bounded(self, limits: Limits) -> NDArray[np.int64]:
         """Return the sizes that count, and log whom a bound concerns.
 
         Explicit bounds hold for everybody; where ``max_share`` is None, clients' own word is
         bounded by half of all samples if ten clients or more have samples.
         """
         claimed = np.array(self.sizes, dtype=object)  # a sum of claims must not wrap around
-        sizes = claimed if max_size is None else np.minimum(claimed, max_size)
-        sizes = self._believed(sizes) if max_share is None else cut_to_share(sizes, max_share)
+        sizes = claimed if limits.max_size is None else np.minimum(claimed, limits.max_size)
+        share = limits.max_share
+        sizes = self._believed(sizes) if share is None else cut_to_share(sizes, share)
         for place in np.flatnonzero(sizes < claimed).tolist():
             log.warning(
                 "client %r claims %d samples; it counts as %d",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from logging import getLogger
-from typing import Any, final
+from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     Bulyan,
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 
 from fedcohort.designs import Recipe
 from fedcohort.errors import FlowerError
+from fedcohort.flower.grid import GridView
 
 log = getLogger("flwr.fedcohort")
 
@@ -46,8 +46,6 @@ MOMENTS = ("m_t", "v_t")
 MOMENTUM = ("momentum_vector", "current_arrays")
 #: Between an attribute's name and an array's.
 DOT = "."
-#: Seconds between two looks for replies.
-PAUSE = 0.5
 
 
 def weighing_strategy(strategy: Strategy) -> FedAvg:
@@ -76,17 +74,20 @@ def messages_to(
     number: int,
     sent: tuple[ArrayRecord, ConfigRecord],
     grid: Grid,
+    *,
+    is_training: bool = True,
 ) -> list[Message]:
     """Let the strategy write to these nodes, and check that it does."""
     if not nodes:
         return []
+    write = strategy.configure_train if is_training else strategy.configure_evaluate
     with _writing_to_all(weighing_strategy(strategy), len(nodes)):
-        messages = list(strategy.configure_train(number, *sent, GridView(grid, nodes)))
+        messages = list(write(number, *sent, GridView(grid, nodes)))
     if sorted(message.metadata.dst_node_id for message in messages) != sorted(nodes):
         raise FlowerError(
             f"CohortStrategy: {type(strategy).__name__} must write to the {len(nodes)} drawn "
             f"clients, each once; it wrote {len(messages)} messages. Use a strategy that trains "
-            f"on all nodes of its grid."
+            f"and evaluates on all nodes of its grid."
         )
     return messages
 
@@ -105,8 +106,10 @@ def without_metrics(inner: FedAvg) -> AbstractContextManager[None]:
 
 
 def _writing_to_all(inner: FedAvg, n_nodes: int) -> AbstractContextManager[None]:
-    """Let the strategy choose all of ``n_nodes`` nodes; evaluation stays as it is."""
-    return _with(inner, fraction_train=1.0, min_train_nodes=n_nodes, min_available_nodes=n_nodes)
+    """Let the strategy choose all of ``n_nodes`` nodes."""
+    fractions = {"fraction_train": 1.0, "fraction_evaluate": 1.0}
+    least = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
+    return _with(inner, **fractions, **dict.fromkeys(least, n_nodes))
 
 
 def waiting_for_no_more_than(inner: FedAvg, n_nodes: int) -> AbstractContextManager[None]:
@@ -240,98 +243,3 @@ def refuse_other_loops(*, is_difference: bool) -> None:
         "runs another loop, sees nothing of redrawn clients and would not clip their updates. Put "
         "the wrapper inside, CohortStrategy(Wrapper(FedAvg()), ...), or use on_failure='keep'."
     )
-
-
-class _Around(Grid):
-    """Forward every call to another grid."""
-
-    def __init__(self, grid: Grid) -> None:
-        self._grid = grid
-
-    def get_node_ids(self) -> Iterable[int]:
-        """Return the nodes."""
-        return self._grid.get_node_ids()
-
-    def set_run(self, run: Any) -> None:
-        """Set the run."""
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Any:
-        """The run."""
-        return self._grid.run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Create a message."""
-        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages."""
-        return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Fetch replies."""
-        return self._grid.pull_messages(message_ids)
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """Send messages and wait for the replies."""
-        return self._grid.send_and_receive(messages, timeout=timeout)
-
-
-@final
-class GridView(_Around):
-    """A grid that lists only ``node_ids``."""
-
-    def __init__(self, grid: Grid, node_ids: Sequence[int]) -> None:
-        super().__init__(grid)
-        self._node_ids = list(node_ids)
-
-    def get_node_ids(self) -> Iterable[int]:
-        """Return the visible nodes."""
-        return list(self._node_ids)
-
-
-@final
-class FirstAnswers(_Around):
-    """A grid that waits for replies only until ``enough`` says that there are enough.
-
-    ``enough`` is called with the replies that came since its last call.
-    """
-
-    def __init__(self, grid: Grid, enough: Callable[[list[Message]], bool]) -> None:
-        super().__init__(grid)
-        self._enough = enough
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """Send messages; return the replies that came first."""
-        end = None if timeout is None else time.monotonic() + timeout
-        # Flower's grid has no id for a message that could not be sent.
-        pending = {each for each in self._grid.push_messages(messages) if each}
-        replies: list[Message] = []
-        while pending:
-            new = list(self._grid.pull_messages(pending))
-            replies += new
-            pending -= {reply.metadata.reply_to_message_id for reply in new}
-            if self._enough(new) or (end is not None and time.monotonic() > end):
-                break
-            if pending:
-                time.sleep(PAUSE)
-        return replies
-
-
-def wait_for_nodes(grid: Grid, needed: int) -> None:
-    """Wait until as many nodes are there as the inner strategy asks for, as Flower does."""
-    while (found := len(list(grid.get_node_ids()))) < needed:
-        log.info("waiting for nodes: %d of %d are there", found, needed)
-        time.sleep(1)

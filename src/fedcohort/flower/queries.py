@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import getLogger
 from operator import index
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from fedcohort.designs.signals import AskedSignal
+from fedcohort.flower.grid import error_of, exchange
 from fedcohort.flower.replies import metrics_of
 
 log = getLogger("flwr.fedcohort")
@@ -20,13 +22,17 @@ log = getLogger("flwr.fedcohort")
 ACTION = "num_examples"
 MESSAGE_TYPE = f"query.{ACTION}"
 SIZE = "num-examples"
-#: The record of the client's own name.
-KEY = "key"
-LONGEST_KEY = 128
+#: The record of the client's own name, and the entry in it.
+CONFIG, KEY = "config", "key"
+#: The record of what else a client says of itself.
+PROPERTIES = "properties"
+LONGEST_KEY, LONGEST_PROPERTIES = 128, 10_000
 #: The largest size: a million such clients and a thousand draws still fit 63 bits.
 LARGEST_SIZE = 10**12
 #: A client's answer, from the current model (empty for a duration) and its context.
 SignalAnswer = Callable[[ArrayRecord, Context], float]
+#: What a client can say of itself: text and numbers by name.
+Properties = Mapping[str, Any]
 
 
 def register_size_query(
@@ -34,8 +40,9 @@ def register_size_query(
     size: Callable[[Context], int],
     *,
     key: Callable[[Context], str | int] | None = None,
+    properties: Callable[[Context], Properties] | None = None,
 ) -> None:
-    """Let a client app answer with its number of samples and its name.
+    """Let a client app answer with its number of samples, its name and its properties.
 
     Parameters
     ----------
@@ -47,6 +54,8 @@ def register_size_query(
     key
         Returns a name that stays the same when the node comes back under another id; by default
         the node configuration's ``partition-id``, or the node's id where there is none.
+    properties
+        Returns text and numbers by name, for the server's ``eligible``.
     """
 
     @app.query(ACTION)
@@ -55,52 +64,42 @@ def register_size_query(
         content = RecordDict(
             {
                 "metrics": MetricRecord({SIZE: index(size(context))}),
-                "config": ConfigRecord({KEY: str(name)}),
+                CONFIG: ConfigRecord({KEY: str(name)}),
             }
         )
+        if properties is not None:
+            content[PROPERTIES] = ConfigRecord(dict(properties(context)))
         return Message(content, reply_to=message)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a node said of itself."""
+class Claim:
+    """What a node says of itself: its client's name, samples and properties."""
 
-    node_id: int
-    size: int
     key: str
+    size: int
+    properties: Properties = field(default_factory=dict)
 
 
-def ask_sizes(grid: Grid, node_ids: Iterable[int], *, timeout: float) -> list[Answer]:
-    """Ask nodes for their sizes; log and leave out nodes without a valid answer."""
-    asked = list(node_ids)
-    messages = [Message(RecordDict(), node_id, MESSAGE_TYPE, ttl=timeout) for node_id in asked]
-    answers: dict[int, Answer] = {}
-    for reply in grid.send_and_receive(messages, timeout=timeout):
-        found = _answer(reply)
-        if found is not None:
-            answers[found.node_id] = found
-    for node_id in sorted(set(asked) - set(answers)):
-        log.warning("node %d did not say how many samples it has: left out", node_id)
-    return [answers[node_id] for node_id in sorted(answers)]
+def size_queries(node_ids: Iterable[int], seconds: float) -> list[Message]:
+    """Write the question for sizes to nodes; it can be answered for so long."""
+    return [Message(RecordDict(), node_id, MESSAGE_TYPE, ttl=seconds) for node_id in node_ids]
 
 
-def _answer(reply: Message) -> Answer | None:
-    node_id = reply.metadata.src_node_id
+def claim_of(reply: Message, node_id: int) -> Claim | str:
+    """Return what a node says of itself, or what is wrong with it."""
     if reply.has_error():
-        log.warning("node %d: no size (%.200r)", node_id, reply.error.reason)
-        return None
-    metrics = metrics_of(reply)
-    config = next(iter(reply.content.config_records.values()), ConfigRecord())
-    size, key = metrics.get(SIZE), str(config.get(KEY) or node_id)
+        return error_of(reply)
+    config = reply.content.config_records.get(CONFIG, ConfigRecord())
+    size, key = metrics_of(reply).get(SIZE), str(config.get(KEY) or node_id)
     if type(size) is not int or not 0 <= size <= LARGEST_SIZE:
-        log.warning(
-            "node %d: its size must be a whole number from 0 to 10^12; got %.50r", node_id, size
-        )
-        return None
+        return f"its size must be a whole number from 0 to 10^12; got {size!r:.50}"
     if len(key) > LONGEST_KEY or not key.isprintable():
-        log.warning("node %d: its key must be at most %d printed letters", node_id, LONGEST_KEY)
-        return None
-    return Answer(node_id, size, key)
+        return f"its key must be at most {LONGEST_KEY} printed letters"
+    properties = dict(reply.content.config_records.get(PROPERTIES, ConfigRecord()))
+    if len(repr(properties)) > LONGEST_PROPERTIES:
+        return f"its properties must be at most {LONGEST_PROPERTIES} letters"
+    return Claim(key, size, properties)
 
 
 def register_signal_queries(
@@ -150,13 +149,13 @@ def ask_signal(
     key_of: Mapping[int, str],
     model: ArrayRecord,
     *,
-    timeout: float,
+    seconds: float,
 ) -> dict[str, float]:
     """Ask nodes for a signal; return the valid answers, numbers of at least 0, by client."""
     content = RecordDict() if signal == "duration" else RecordDict({"arrays": model})
-    messages = [Message(content, node, f"query.{signal}", ttl=timeout) for node in sorted(key_of)]
+    messages = [Message(content, node, f"query.{signal}", ttl=seconds) for node in sorted(key_of)]
     found: dict[str, float] = {}
-    for reply in grid.send_and_receive(messages, timeout=timeout):
+    for reply in exchange(grid, messages, seconds):
         key = key_of.get(reply.metadata.src_node_id)
         if key is not None and (value := _number(reply, signal)) is not None:
             found[key] = value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
@@ -13,6 +14,10 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
+
+from fedcohort._arguments import brief
+from fedcohort.errors import FlowerError
+from fedcohort.flower.grid import SILENCE, error_of, node_of
 
 log = getLogger("flwr.fedcohort")
 
@@ -156,48 +161,63 @@ class ReplyCheck:
     def __call__(self, message: Message, sent: SentModel) -> Reply | str:
         """Return the reply with its update, or what is wrong with it."""
         if message.has_error():
-            return f"error {message.error.code}: {message.error.reason}"
+            return error_of(message)
         if self.decode is not None:
             try:
                 message = with_content(message, self.decode(message.content, sent.record))
             except Exception as error:  # a client can send anything
-                return f"cannot be decoded ({type(error).__name__}: {error})"
+                return f"cannot be decoded: {type(error).__name__}, {error}"
         content = message.content
         if len(content.array_records) != 1 or len(content.metric_records) != 1:
             return "needs one record of arrays and one of metrics"
         if not is_finite_number(metrics_of(message).get(self.weight_key)):
             return f"has no number under {self.weight_key!r}"
-        arrays = next(iter(content.array_records.values()))
-        norm = _norm(arrays, sent)
-        if isinstance(norm, str):
-            return norm
+        name, arrays = next(iter(content.array_records.items()))
+        fitted = _in_the_models_types(arrays, sent)
+        if isinstance(fitted, str):
+            return fitted
+        norm = _norm(fitted, sent)
+        if not math.isfinite(norm):
+            return "is not finite, or too large for its type"
         if self.max_norm is not None and norm > self.max_norm:
-            return f"its update has norm {norm:g}, more than {self.max_norm:g}"
+            return f"its update is too large: its norm is {norm:g}, more than {self.max_norm:g}"
         # No sum of entries is larger than sqrt(dimension) times the norm.
         if self.is_remembered and norm * math.sqrt(sent.dimension) > LARGEST:
             return "is too large for float32"
-        return Reply(message, ClientUpdate(sent, arrays))
+        if fitted is not arrays:
+            message = with_content(message, RecordDict({**content, name: fitted}))
+        return Reply(message, ClientUpdate(sent, fitted))
 
 
-def _norm(arrays: ArrayRecord, sent: SentModel) -> float | str:
-    """Return the norm of an update, or why these arrays are none."""
+def _in_the_models_types(arrays: ArrayRecord, sent: SentModel) -> ArrayRecord | str:
+    """Return the arrays, floating-point ones in the model's types, or why they do not fit it."""
     if list(arrays) != list(sent.arrays):
         return "has other arrays than the model"
-    norms = []
+    cast: dict[str, Array] = {}
     for name, before in sent.arrays.items():
         try:
             after = arrays[name].numpy()
         except Exception as error:  # bytes that are no array
-            return f"{name} cannot be read ({type(error).__name__})"
-        if after.shape != before.shape or after.dtype != before.dtype:
+            return f"{name} cannot be read: {type(error).__name__}"
+        is_same_kind = after.dtype == before.dtype or after.dtype.kind == before.dtype.kind == "f"
+        if after.shape != before.shape or not is_same_kind:
             return (
-                f"{name} must be {before.dtype} of shape {before.shape}; got {after.dtype} of "
-                f"shape {after.shape}"
+                f"has other arrays than the model: {name} must be {before.dtype} of shape "
+                f"{before.shape}; got {after.dtype} of shape {after.shape}"
             )
-        if before.dtype.kind == "f":
-            norms.append(sent.norm_of_update(name, after))
-    norm = math.hypot(*norms)
-    return norm if math.isfinite(norm) else "is not finite, or too large for its type"
+        if after.dtype != before.dtype:
+            with np.errstate(over="ignore"):
+                values = after.astype(before.dtype)
+            if is_finite(after) and not is_finite(values):
+                return f"is too large for its type: {name} overflows {before.dtype}"
+            cast[name] = Array(values)
+    return ArrayRecord({**arrays, **cast}) if cast else arrays
+
+
+def _norm(arrays: ArrayRecord, sent: SentModel) -> float:
+    """Return the norm of an update, without counters."""
+    floats = [name for name, own in sent.arrays.items() if own.dtype.kind == "f"]
+    return math.hypot(*(sent.norm_of_update(name, arrays[name].numpy()) for name in floats))
 
 
 @final
@@ -216,6 +236,8 @@ class TrainingRound:
         Says whether a reply can be used.
     asked
         The metadata of the messages that were written: Flower gives them ids when it sends them.
+    silence
+        The reason of those that do not answer.
     answered, failed
         The usable replies by client, in order of arrival, and why others cannot be used.
     """
@@ -227,6 +249,7 @@ class TrainingRound:
     grid: Grid
     check: ReplyCheck
     asked: list[Any] = field(default_factory=list)
+    silence: str = SILENCE
     answered: dict[str, Reply] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -237,13 +260,9 @@ class TrainingRound:
 
     def accept(self, replies: Iterable[Message], key_of: Mapping[int, str]) -> None:
         """Sort the replies of the nodes in ``key_of``; a client's first one counts."""
-        node_of = {each.message_id: each.dst_node_id for each in self.asked if each.message_id}
+        nodes = {each.message_id: each.dst_node_id for each in self.asked if each.message_id}
         for message in replies:
-            node = message.metadata.src_node_id
-            if message.has_error() and node not in key_of:
-                # The SuperLink answers in its own name for a node that has gone.
-                node = node_of.get(message.metadata.reply_to_message_id, node)
-            key = key_of.get(node)
+            key = key_of.get(node_of(message, nodes))
             if key is None or key in self.answered or key in self.failed:
                 continue
             found = self.check(message, self.sent)
@@ -255,15 +274,18 @@ class TrainingRound:
     def take(self, replies: Iterable[Message], key_of: Mapping[int, str]) -> None:
         """Accept the last replies of the nodes in ``key_of``; a node without a reply has failed."""
         self.accept(replies, key_of)
-        for key in key_of.values():
-            if key not in self.answered:
-                self._log(key, self.failed.setdefault(key, "no answer"))
+        failed = {
+            key: self.failed.setdefault(key, self.silence)
+            for key in key_of.values()
+            if key not in self.answered
+        }
+        log_reasons(failed, f"training in round {self.number - 1}", len(key_of))
 
     def reject(self, key: str, reason: str) -> None:
         """Count a client that answered as one that failed."""
         del self.answered[key]
         self.failed[key] = reason
-        self._log(key, reason)
+        log_reasons({key: reason}, f"training in round {self.number - 1}", len(self.asked))
 
     def reported(self) -> tuple[dict[str, float], dict[str, float]]:
         """Return what clients reported: losses, the metric ``rms_loss``, and durations.
@@ -281,8 +303,54 @@ class TrainingRound:
                 durations[key] = max(0.0, about.created_at - start)
         return losses, durations
 
-    def _log(self, key: str, reason: str) -> None:
-        log.warning("client %r, round %d: %.200r", key, self.number - 1, reason)
+
+@final
+class Patience:
+    """Counts rounds in a row without a usable reply, and why.
+
+    Parameters
+    ----------
+    rounds
+        Give up after so many.
+    """
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds, self._fruitless = rounds, 0
+        self._kinds: Counter[str] = Counter()
+        self._example: dict[str, str] = {}
+
+    def reset(self) -> None:
+        """Begin anew after a usable reply."""
+        self._fruitless, self._kinds, self._example = 0, Counter(), {}
+
+    def lose(self, reasons: Iterable[str]) -> None:
+        """Count a round without a usable reply; give up after the last."""
+        self._fruitless += 1
+        for reason in reasons:
+            kind = reason.partition(":")[0]
+            self._kinds[kind] += 1
+            self._example.setdefault(kind, reason)
+        if self._fruitless >= self._rounds:
+            found = [
+                f"{count} times {brief(self._example[kind])}"
+                for kind, count in self._kinds.most_common()
+            ]
+            raise FlowerError(
+                f"CohortStrategy: {self._fruitless} rounds in a row had no usable reply: "
+                f"{', '.join(found)}. Mend the clients, or raise Limits(give_up_after=...)."
+            )
+
+
+def log_reasons(failed: Mapping[str, str], doing: str, n_asked: int) -> None:
+    """Log why clients failed, every reason once."""
+    clients: dict[str, list[str]] = {}
+    for key, reason in failed.items():
+        clients.setdefault(reason, []).append(key)
+    for reason, keys in clients.items():
+        log.warning(
+            "%s: %d of %d clients failed (%.200s): %.200s",
+            *(doing, len(keys), n_asked, ", ".join(keys), reason),
+        )
 
 
 def is_finite(values: NDArray[Any]) -> bool:

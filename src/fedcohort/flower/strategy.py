@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from logging import INFO, NOTSET, getLogger
+from collections.abc import Collection, Iterable, Mapping
+from logging import getLogger
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from numpy.typing import NDArray
 
+from fedcohort._arguments import brief
 from fedcohort._client_records import below
 from fedcohort._open_round import OnFailure, check_equal_draws
 from fedcohort._selector_files import SelectionLog
-from fedcohort._whole_file import read_arrays, write_arrays
+from fedcohort._whole_file import make_folder, read_arrays, write_arrays
 from fedcohort.designs import Recipe
-from fedcohort.designs.signals import Request
 from fedcohort.errors import FlowerError
 from fedcohort.flower.averaging import averaged
-from fedcohort.flower.directory import Directory, Names
+from fedcohort.flower.directory import Directory, Eligible, Names
+from fedcohort.flower.evaluation import Evaluation
+from fedcohort.flower.grid import RoundClock, exchange
 from fedcohort.flower.inner_strategy import (
-    FirstAnswers,
     check_state,
     messages_to,
     packed,
@@ -34,22 +35,22 @@ from fedcohort.flower.inner_strategy import (
     refuse_wrapper,
     state_of,
     unpacked,
-    wait_for_nodes,
-    waiting_for_no_more_than,
     warn_of_choice,
     weighing_strategy,
 )
 from fedcohort.flower.queries import ask_signal
-from fedcohort.flower.replies import Decode, ReplyCheck, SentModel, TrainingRound
+from fedcohort.flower.replies import Decode, Patience, ReplyCheck, SentModel, TrainingRound
+from fedcohort.flower.settings import Limits, Waits
+from fedcohort.flower.training_loop import Checkpoint, EvaluateFn, TrainingLoop
 from fedcohort.memory import Difference, EstimatorName
 from fedcohort.population import Label
 from fedcohort.selector import Selector
+from fedcohort.streams import Seed
 
 log = getLogger("flwr.fedcohort")
 
-FORMAT = "fedcohort flower state 5"
-#: Seconds to wait for clients that were drawn in the place of others, where there is no deadline.
-REDRAW_WAIT = 600.0
+FORMAT = "fedcohort flower state 6"
+_Settings = TypeVar("_Settings", Waits, Limits)
 
 
 @final
@@ -76,6 +77,9 @@ class CohortStrategy(Strategy):
     groups
         Labels by client name or node id, for recipes that draw by group; clients without one form
         the group ``"unlabelled"``.
+    eligible
+        Who may take part: client names, or a function of a client's name, its node's id and its
+        properties. It is asked before every draw; weights are unbiased over the eligible clients.
     names
         How clients are named: ``"client"`` takes the name that each client tells (its
         ``partition-id`` or the ``key`` of ``register_size_query``); ``"node"`` takes node ids,
@@ -91,18 +95,14 @@ class CohortStrategy(Strategy):
         count. That favours fast clients, so it is biased; only with ``start`` of this strategy.
     sketch
         Numbers that the memory keeps of an update; None keeps it whole.
-    deadline
-        Seconds that a client has to answer; None leaves that to ``start``.
-    max_size, max_share, max_norm
-        Bounds on the samples that a client can claim, on its share of all samples, and on the norm
-        of an update. Without ``max_share``, a client's own claim counts up to half of all samples
-        if ten clients or more have samples.
-    max_draws
-        Refuse a design that can draw one client more often in a round: with differential privacy
-        a client that is drawn k times moves the aggregate by k shares.
-    query_timeout
-        Seconds that a new node has to say its size, and a client to answer what the recipe asks
-        before the draw (``register_signal_queries``).
+    evaluate
+        Draw so many clients by sample size for every evaluation, and report the means over all
+        clients without bias, with standard errors; None leaves evaluation to ``strategy``.
+    waits, limits
+        How long the server waits, and what it accepts.
+    checkpoint, every
+        A folder for checkpoints, and how many rounds lie between two; ``start(resume=True)`` goes
+        on from the last one.
     log_file
         Where to write a JSON line for every round; None writes none.
     decode
@@ -117,6 +117,8 @@ class CohortStrategy(Strategy):
         Draws the clients and remembers what it needs of them; rounds count from 0.
     directory
         The nodes' clients and their sizes.
+    clock
+        What is left of the round's time.
     """
 
     def __init__(
@@ -124,25 +126,26 @@ class CohortStrategy(Strategy):
         strategy: Strategy,
         recipe: Recipe,
         *,
-        seed: int,
+        seed: Seed = None,
         estimator: EstimatorName | Difference = "plain",
         sizes: Mapping[Any, int] | None = None,
         groups: Mapping[Any, Label | None] | None = None,
+        eligible: Eligible | Collection[str] | None = None,
         names: Names = "client",
         on_failure: OnFailure = "keep",
         tries: int = 10,
         extra: int = 0,
         sketch: int | None = None,
-        deadline: float | None = None,
-        max_size: int | None = None,
-        max_share: float | None = None,
-        max_norm: float | None = None,
-        max_draws: int | None = None,
-        query_timeout: float = 60.0,
-        log_file: Path | None = None,
+        evaluate: int | None = None,
+        waits: Waits | None = None,
+        limits: Limits | None = None,
+        checkpoint: str | Path | None = None,
+        every: int = 10,
+        log_file: str | Path | None = None,
         decode: Decode | None = None,
         secure_aggregation: bool = False,
     ) -> None:
+        waits, self._limits = _of_type(Waits, waits), _of_type(Limits, limits)
         self.selector = Selector(
             recipe,
             {},
@@ -153,9 +156,10 @@ class CohortStrategy(Strategy):
             on_failure=on_failure,
             tries=tries,
             extra=extra,
-            max_draws=max_draws,
+            max_draws=self._limits.max_draws,
             log=log_file or True,
         )
+        self._limits.check_cohort(recipe.cohort_size + extra)
         self._is_difference = estimator != "plain"
         if secure_aggregation:
             refuse_secure_aggregation(recipe, is_difference=self._is_difference)
@@ -167,18 +171,23 @@ class CohortStrategy(Strategy):
                 refuse_wrapper(strategy)
             warn_of_choice(strategy, recipe)
         self.directory = Directory(
-            sizes,
-            max_size=max_size,
-            max_share=max_share,
-            names=names,
-            query_timeout=query_timeout,
+            sizes, eligible=eligible, names=names, waits=waits, limits=self._limits
         )
         self._origin = {"strategy": type(self._inner).__name__, "names": names}
-        self._check = ReplyCheck(self._inner.weighted_by_key, max_norm, decode, recipe.learns)
+        weight_key, max_norm = self._inner.weighted_by_key, self._limits.max_norm
+        self._check = ReplyCheck(weight_key, max_norm, decode, recipe.learns)
+        self._evaluation = Evaluation(strategy, self._inner, evaluate, seed=self.seed)
+        self._patience = Patience(self._limits.give_up_after)
         self._redraws, self._extra = on_failure == "redraw", extra
-        self._deadline, self._query_timeout = deadline, query_timeout
+        self.clock = RoundClock(waits, more_follows=self._redraws or self._evaluation.is_on)
+        self.checkpoint = Checkpoint(checkpoint, every)
         self._round: TrainingRound | None = None
         self._is_first, self._is_started = True, False
+
+    @property
+    def rounds_done(self) -> int:
+        """How many rounds have ended, over all starts."""
+        return self.selector.round_
 
     @property
     def selections(self) -> SelectionLog:
@@ -191,6 +200,34 @@ class CohortStrategy(Strategy):
         log.info("clients are drawn by %r, seed %d", self.recipe, self.seed)
         self.strategy.summary()
 
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+        *,
+        resume: bool = False,
+    ) -> Result:
+        """Train for ``num_rounds`` rounds, as every strategy does.
+
+        With ``resume`` go on from the checkpoint, where there is one, until ``num_rounds`` rounds
+        are done in all. ``timeout`` bounds the wait for one set of replies, besides ``waits``.
+        Rounds count from 1, over all starts, in the result and for ``evaluate_fn``.
+        """
+        configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
+        loop = TrainingLoop(self, grid, self.checkpoint, configs, evaluate_fn, timeout)
+        arrays = loop.first_model(initial_arrays, resume=resume)
+        last = num_rounds if resume else self.rounds_done + num_rounds
+        self._is_started = self._is_first = True
+        try:
+            return loop.run(arrays, last)
+        finally:
+            self._is_started = False
+
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
@@ -200,17 +237,34 @@ class CohortStrategy(Strategy):
         self._close_dropped_round()
         sent = SentModel(arrays)
         self._check_model(sent)
-        self._look_around(grid)
+        if self._is_first:
+            self.directory.gather(grid, self._inner.min_available_nodes)
+        self.clock.begin(self.rounds_done)
+        self.directory.wait_for_somebody(grid, self.clock.until)
+        if self.selector.clients != self.directory.sizes:
+            self.selector.clients = self.directory.sizes
+        takers = self.directory.takers()
         # By the number over all starts: FedAdam's step depends on it, and a restart must not.
-        number = self.selector.round_ + 1
+        number = self.rounds_done + 1
         now = TrainingRound(server_round, number, sent, config, grid, self._check)
-        present = self.directory.present
-        there = None if len(present) == len(self.directory.sizes) else present
-        cohort = self.selector.draw(there, self._signals(now, self.selector.ask(there)))
+        if self._extra:
+            now.silence = "no answer"  # not too late, but not among the first
+        there = None if len(takers) == len(self.directory.sizes) else takers
+        cohort = self.selector.draw(there, self._signals(now, there))
         if self._has_wrapper and self.selector.design is not None:
             check_equal_draws(self.selector.design)
         self._round, self._is_first = now, False
         return self._messages(now, cohort.ids)
+
+    def is_enough(self, replies: list[Message]) -> bool:
+        """Whether as many draws of the open round were answered as count, with ``extra``."""
+        now, cohort = self._round, self.selector.cohort
+        if now is None or cohort is None or not self._extra:
+            return False
+        now.accept(replies, self._keys_by_node(cohort.ids))
+        counts = zip(cohort.ids, cohort.counts.tolist(), strict=True)
+        answered: int = sum(count for each, count in counts if each in now.answered)
+        return answered >= self.recipe.cohort_size
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -226,42 +280,60 @@ class CohortStrategy(Strategy):
         now.take(replies, self._keys_by_node(cohort.ids))
         if self._redraws and now.failed:
             self._ask_others(now)
-        model, metrics = averaged(self.strategy, self._inner, now, self.selector)
+        is_void = bool(now.asked) and len(now.answered) < self._limits.min_replies
+        if is_void:
+            needed = self._limits.min_replies
+            log.warning(
+                "round %d is void, the model stays: %d usable replies, %d are needed",
+                *(now.number - 1, len(now.answered), needed),
+            )
+        model, metrics = (
+            (None, None) if is_void else averaged(self.strategy, self._inner, now, self.selector)
+        )
         if model is None:
             unused = dict.fromkeys(now.answered, "the round's aggregate was not used")
             self.selector.skip(failed={**unused, **now.failed})
         else:
             self._remember(now)
+        self._count(now)
         return model, metrics
 
-    def start(self, grid: Grid, *args: Any, **kwargs: Any) -> Result:
-        """Train, as every strategy does; with ``extra`` a round ends with the first answers."""
-        around = FirstAnswers(grid, self._is_enough) if self._extra else grid
-        self._is_started = True
-        try:
-            with _logged_by_flower():
-                result = super().start(around, *args, **kwargs)
-                self.selections.log_summary()
-        finally:
-            self._is_started = False
-        return result
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Let the inner strategy write to those that evaluate: connected and eligible clients."""
+        if not self._evaluation.is_on or self.clock.until.has_passed:
+            return []
+        sent = arrays, config
+        messages = self._evaluation.messages(self._number, sent, grid, self.directory)
+        return self.clock.stamped(messages, is_last=True)
 
-    def save(self, path: Path) -> None:
-        """Write what a restarted server needs.
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Check the replies, and let the inner strategy average the metrics."""
+        return self._evaluation.metrics(self._number, replies)
 
-        That is the selector (round, clients, memory, counts of draws), the nodes, and the moments
-        or the momentum of the inner strategy; the model is the caller's to keep.
+    def save(self, path: str | Path, arrays: ArrayRecord) -> None:
+        """Write what a restarted server needs, whole or not at all.
+
+        That is the model, the selector (round, clients, memory, counts of draws), the nodes, and
+        the moments or the momentum of the inner strategy.
         """
-        head = {**self._origin, "directory": self.directory.state()}
-        arrays = {"head": np.frombuffer(json.dumps(head).encode(), np.uint8)}
-        arrays |= {f"selector.{name}": array for name, array in self.selector.state().items()}
-        inner = packed(state_of(self._inner))
-        write_arrays(
-            Path(path), FORMAT, arrays | {f"inner.{name}": array for name, array in inner.items()}
-        )
+        head = {**self._origin, "directory": self.directory.state(), "model": list(arrays)}
+        parts: dict[str, Mapping[str, NDArray[Any]]] = {
+            "selector": self.selector.state(),
+            "evaluation": self._evaluation.state(),
+            "inner": packed(state_of(self._inner)),
+            "model": {str(k): array.numpy() for k, array in enumerate(arrays.values())},
+        }
+        found = {f"{part}.{name}": a for part, of in parts.items() for name, a in of.items()}
+        found["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
+        make_folder(Path(path).parent)
+        write_arrays(Path(path), FORMAT, found)
 
-    def load(self, path: Path) -> None:
-        """Go on where :meth:`save` was called, in the same stream of cohorts."""
+    def load(self, path: str | Path) -> ArrayRecord:
+        """Go on where :meth:`save` was called, in the same stream of cohorts; return the model."""
         try:
             arrays = read_arrays(Path(path), FORMAT)
         except (OSError, ValueError) as error:
@@ -276,27 +348,17 @@ class CohortStrategy(Strategy):
                     f"{own}. Use the same one."
                 )
         self.selector.restore(below("selector.", arrays))
+        self._evaluation.restore(below("evaluation.", arrays))
         self.directory.restore(head["directory"])
         put_back(self._inner, unpacked(below("inner.", arrays)))
-        self._round = None
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Leave evaluation to the inner strategy; let it wait only for connected nodes."""
-        with waiting_for_no_more_than(self._inner, len(list(grid.get_node_ids()))):
-            return list(self.strategy.configure_evaluate(self._number, arrays, config, grid))
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Leave evaluation to the inner strategy."""
-        return self.strategy.aggregate_evaluate(self._number, replies)
+        self._round, self._is_first = None, True
+        model = below("model.", arrays)
+        return ArrayRecord({name: Array(model[str(k)]) for k, name in enumerate(head["model"])})
 
     @property
     def _number(self) -> int:
         """The open round, or the one that ended last, counted from 1."""
-        return self.selector.round_ + (self.selector.cohort is not None)
+        return self.rounds_done + (self.selector.cohort is not None)
 
     def _close_dropped_round(self) -> None:
         """Skip a round that a wrapper around this strategy never gave back."""
@@ -315,28 +377,16 @@ class CohortStrategy(Strategy):
                     f"of {sent.dimension}. Use a new strategy for another model."
                 )
 
-    def _look_around(self, grid: Grid) -> None:
-        """Look up the connected clients; a client that ever told its size is a member."""
-        # Only before the first round: afterwards training goes on with whoever is left.
-        if self._is_first:
-            wait_for_nodes(grid, self._inner.min_available_nodes)
-        changed = self.directory.refresh(grid)
-        if self._is_first and not self.directory.has_samples:
-            raise FlowerError(
-                "fedcohort.flower: no client is there that said its size. Start nodes, and call "
-                "register_size_query in the client app or pass sizes by node id."
-            )
-        if changed and self.selector.clients != self.directory.sizes:
-            self.selector.clients = self.directory.sizes
-
     def _signals(
-        self, now: TrainingRound, request: Request | None
+        self, now: TrainingRound, there: list[str] | None
     ) -> dict[str, dict[str, float]] | None:
         """Ask clients for what the recipe wants to know before the draw."""
+        request = self.selector.ask(there)
         if request is None:
             return None
-        nodes, model = self._keys_by_node(request.ids), now.sent.record
-        answers = ask_signal(now.grid, request.signal, nodes, model, timeout=self._query_timeout)
+        nodes = self._keys_by_node(request.ids)
+        seconds = min(self.clock.waits.query, self.clock.seconds())
+        answers = ask_signal(now.grid, request.signal, nodes, now.sent.record, seconds=seconds)
         return {request.signal: answers}
 
     def _messages(self, now: TrainingRound, ids: Iterable[object]) -> list[Message]:
@@ -344,31 +394,17 @@ class CohortStrategy(Strategy):
         nodes = list(self._keys_by_node(ids))
         sent = now.sent.record, now.config
         messages = messages_to(nodes, self.strategy, now.number, sent, now.grid)
-        for message in messages:
-            now.asked.append(message.metadata)
-            if self._deadline is not None:
-                message.metadata.ttl = self._deadline
-        return messages
+        now.asked += [message.metadata for message in messages]
+        return self.clock.stamped(messages)
 
     def _keys_by_node(self, ids: Iterable[object]) -> dict[int, str]:
         return {self.directory.node_of(str(each)): str(each) for each in ids}
 
-    def _is_enough(self, replies: list[Message]) -> bool:
-        """Whether as many draws were answered as count."""
-        now, cohort = self._round, self.selector.cohort
-        if now is None or cohort is None:
-            return False
-        now.accept(replies, self._keys_by_node(cohort.ids))
-        counts = zip(cohort.ids, cohort.counts.tolist(), strict=True)
-        answered: int = sum(count for each, count in counts if each in now.answered)
-        return answered >= self.recipe.cohort_size
-
     def _ask_others(self, now: TrainingRound) -> None:
         """Ask clients in the place of those that failed, until enough answered."""
         lost = list(now.failed)
-        while more := self.selector.redraw(lost):
-            messages = self._messages(now, more)
-            replies = now.grid.send_and_receive(messages, timeout=self._deadline or REDRAW_WAIT)
+        while not self.clock.until.has_passed and (more := self.selector.redraw(lost)):
+            replies = exchange(now.grid, self._messages(now, more), self.clock.seconds())
             now.take(replies, self._keys_by_node(more))
             lost = [str(each) for each in more if each in now.failed]
 
@@ -381,19 +417,22 @@ class CohortStrategy(Strategy):
             n, size = self.selector.population.n_clients, variates.nbytes / 1e6
             log.info("the difference estimator's memory of %d clients takes %.2f MB", n, size)
 
+    def _count(self, now: TrainingRound) -> None:
+        """Give up after too many rounds without a usable reply."""
+        if now.answered:
+            self._patience.reset()
+        elif now.asked:
+            self._patience.lose(now.failed.values())
+        elif not self.directory.takers(with_samples=True):
+            self._patience.lose(["no client with samples was there"])
 
-@contextmanager
-def _logged_by_flower() -> Iterator[None]:
-    """Meanwhile send the library's log lines to Flower's handlers."""
-    library = getLogger("fedcohort")
-    level = library.level
-    handlers = [each for each in getLogger("flwr").handlers if each not in library.handlers]
-    for each in handlers:
-        library.addHandler(each)
-    library.setLevel(INFO if level == NOTSET else level)
-    try:
-        yield
-    finally:
-        for each in handlers:
-            library.removeHandler(each)
-        library.setLevel(level)
+
+def _of_type(kind: type[_Settings], value: _Settings | None) -> _Settings:
+    """Return the settings, or the default ones for None."""
+    if value is not None and not isinstance(value, kind):
+        name = kind.__name__
+        raise FlowerError(
+            f"CohortStrategy: {name.lower()} must be {name}(...); got {brief(value)}. Import it "
+            f"from fedcohort.flower."
+        )
+    return kind() if value is None else value

@@ -1,0 +1,234 @@
+"""Evaluation: who evaluates, which replies count, and the means of their metrics."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Strategy
+from numpy.typing import NDArray
+
+from fedcohort._arguments import checked_whole
+from fedcohort.designs import SizeClustered
+from fedcohort.errors import FlowerError
+from fedcohort.flower.directory import Directory
+from fedcohort.flower.grid import GridView, error_of, node_of
+from fedcohort.flower.inner_strategy import messages_to, waiting_for_no_more_than
+from fedcohort.flower.replies import log_reasons, metrics_of, with_content
+from fedcohort.selector import Selector
+from fedcohort.streams import Stream, stream
+
+#: What follows a metric's name where its standard error is reported.
+STANDARD_ERROR = "-standard-error"
+
+
+@final
+class Evaluation:
+    """Lets clients evaluate the model: a cohort of its own, or whom the inner strategy chooses.
+
+    Parameters
+    ----------
+    strategy, inner
+        The strategy that writes and averages, and the FedAvg within it.
+    draws
+        Draw so many clients by sample size in every round. None leaves that to the strategy.
+    seed
+        The seed of the training's cohorts; evaluation draws from a stream of its own.
+    """
+
+    def __init__(self, strategy: Strategy, inner: FedAvg, draws: int | None, *, seed: int) -> None:
+        self._strategy, self._inner = strategy, inner
+        self._selector: Selector | None = None
+        if draws is not None:
+            checked_whole("CohortStrategy", "evaluate", draws, least=1, error=FlowerError)
+            own_seed = int(stream(seed, use=Stream.EVALUATION).integers(2**63))
+            self._selector = Selector(
+                SizeClustered(draws), {}, seed=own_seed, on_failure="renormalise"
+            )
+        self._asked: list[Any] = []
+        self._key_of: dict[int, str] = {}
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there will be messages."""
+        return self._selector is not None or self._inner.fraction_evaluate > 0
+
+    def messages(
+        self,
+        number: int,
+        sent: tuple[ArrayRecord, ConfigRecord],
+        grid: Grid,
+        directory: Directory,
+    ) -> list[Message]:
+        """Let the strategy write to those that evaluate, connected and eligible clients."""
+        directory.refresh(grid)
+        clients = directory.takers()
+        nodes = {directory.node_of(key): key for key in clients}
+        if self._selector is None:
+            with waiting_for_no_more_than(self._inner, len(nodes)):
+                view = GridView(grid, list(nodes))
+                messages = list(self._strategy.configure_evaluate(number, *sent, view))
+        else:
+            drawn = self._drawn(self._selector, directory.sizes, clients)
+            chosen = [node for node, key in nodes.items() if key in drawn]
+            messages = messages_to(chosen, self._strategy, number, sent, grid, is_training=False)
+        self._asked = [message.metadata for message in messages]
+        self._key_of = {each.dst_node_id: nodes[each.dst_node_id] for each in self._asked}
+        return messages
+
+    def metrics(self, number: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Return the means of the metrics; with a cohort of its own also their standard errors."""
+        key = self._inner.weighted_by_key
+        nodes = {each.message_id: each.dst_node_id for each in self._asked if each.message_id}
+        doing = f"evaluation in round {number - 1}"
+        found = usable_evaluations(replies, self._key_of, nodes, key, doing=doing)
+        errors: dict[str, float] = {}
+        if self._selector is not None and self._selector.cohort is not None:
+            settled = self._selector.settle(found)
+            ids = [str(each) for each in settled.ids]
+            weights = dict(zip(ids, settled.weights.tolist(), strict=True))
+            errors = standard_errors(found, dict(zip(ids, settled.counts, strict=True)), key)
+            found = {each: reweighted(found[each], key, weight) for each, weight in weights.items()}
+            self._selector.skip()
+
+        def average(group: list[Message]) -> MetricRecord | None:
+            return self._strategy.aggregate_evaluate(number, group)
+
+        means = mean_metrics(found.values(), key, average)
+        return means and MetricRecord({**means, **errors})
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return what a checkpoint needs."""
+        return {} if self._selector is None else self._selector.state()
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what :meth:`state` returned."""
+        if self._selector is not None and state:
+            self._selector.restore(state)
+
+    @staticmethod
+    def _drawn(selector: Selector, sizes: Mapping[str, int], clients: Sequence[str]) -> set[str]:
+        """Draw the clients that evaluate."""
+        if selector.cohort is not None:
+            selector.skip()
+        if selector.clients != sizes:
+            selector.clients = sizes
+        return {str(each) for each in selector.draw(clients).ids}
+
+
+def usable_evaluations(
+    replies: Iterable[Message],
+    key_of: Mapping[int, str],
+    nodes: Mapping[str, int],
+    weight_key: str,
+    *,
+    doing: str,
+) -> dict[str, Message]:
+    """Return the replies that can be averaged by client; log why others cannot."""
+    found: dict[str, Message] = {}
+    failed: dict[str, str] = {}
+    for reply in replies:
+        key = key_of.get(node_of(reply, nodes))
+        if key is None or key in found or key in failed:
+            continue
+        if reason := _fault(reply, weight_key):
+            failed[key] = reason
+        else:
+            found[key] = reply
+    silent = [key for key in key_of.values() if key not in found and key not in failed]
+    log_reasons({**failed, **dict.fromkeys(silent, "no answer")}, doing, len(key_of))
+    return found
+
+
+def _fault(reply: Message, weight_key: str) -> str | None:
+    """Return what is wrong with an evaluation reply."""
+    if reply.has_error():
+        return error_of(reply)
+    if len(reply.content.metric_records) != 1:
+        return "needs one record of metrics"
+    weight = metrics_of(reply).get(weight_key)
+    if not isinstance(weight, (int, float)) or not math.isfinite(weight) or weight < 0:
+        return f"needs a number of at least 0 under {weight_key!r}: got {weight!r:.50}"
+    return None
+
+
+def reweighted(message: Message, weight_key: str, weight: float) -> Message:
+    """Return the reply with another weight."""
+    metrics = MetricRecord({**metrics_of(message), weight_key: weight})
+    return with_content(message, RecordDict({"metrics": metrics}))
+
+
+def mean_metrics(
+    messages: Iterable[Message],
+    weight_key: str,
+    average: Callable[[list[Message]], MetricRecord | None],
+) -> MetricRecord | None:
+    """Average every metric over the replies that have it as finite numbers.
+
+    ``average`` gets replies with the same metrics: once where all report the same, which is the
+    usual case, else once for every set of metrics that the same replies have.
+    """
+    replies = [each for each in messages if float(metrics_of(each)[weight_key]) > 0]  # type: ignore[arg-type]
+    found = MetricRecord()
+    for names, places in _alike([metrics_of(each) for each in replies], weight_key).items():
+        group = [_only(replies[place], [*names, weight_key]) for place in places]
+        found.update(average(group) or {})
+    return found if replies else None
+
+
+def _alike(records: list[MetricRecord], weight_key: str) -> dict[tuple[str, ...], tuple[int, ...]]:
+    """Return sets of metrics, and the replies that have them."""
+    names = dict.fromkeys(name for record in records for name in record if name != weight_key)
+    by_places: dict[tuple[int, ...], list[str]] = {}
+    for name in names:
+        shapes = [_shape(record.get(name)) for record in records]
+        for usual, _ in Counter(each for each in shapes if each is not None).most_common(1):
+            places = tuple(k for k, shape in enumerate(shapes) if shape == usual)
+            by_places.setdefault(places, []).append(name)
+    return {tuple(names): places for places, names in by_places.items()}
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """Return the shape of a metric; None where it is missing or not finite."""
+    if value is None:
+        return None
+    values = np.asarray(value, dtype=float)
+    return values.shape if np.isfinite(values).all() else None
+
+
+def _only(message: Message, names: Iterable[str]) -> Message:
+    """Return the reply with only these metrics; its record gets the same name in every reply."""
+    found = metrics_of(message)
+    metrics = MetricRecord({name: found[name] for name in names})
+    return with_content(message, RecordDict({"metrics": metrics}))
+
+
+def standard_errors(
+    replies: Mapping[str, Message], counts: Mapping[str, int], weight_key: str
+) -> dict[str, float]:
+    r"""Return the standard errors of the means over a cohort's draws, by metric.
+
+    With K draws of metric values x, each client's as often as it was drawn,
+
+    .. math:: s^2 = \frac{1}{K (K - 1)} \sum_k (x_k - \bar x)^2
+
+    estimates the variance of their mean without bias if the draws are independent and alike, and
+    is too large on average if rows differ, as in Algorithm 1: never too small.
+    """
+    found: dict[str, float] = {}
+    records = {key: metrics_of(reply) for key, reply in replies.items()}
+    for name in dict.fromkeys(name for record in records.values() for name in record):
+        having = [key for key, record in records.items() if _shape(record.get(name)) == ()]
+        values = np.array([records[key][name] for key in having], dtype=float)
+        draws = np.array([counts[key] for key in having], dtype=float)
+        if name == weight_key or draws.sum() < 2:
+            continue
+        mean = np.average(values, weights=draws)
+        square = float(draws @ (values - mean) ** 2) / (draws.sum() * (draws.sum() - 1))
+        found[name + STANDARD_ERROR] = math.sqrt(square)
+    return found

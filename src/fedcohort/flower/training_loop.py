@@ -1,0 +1,140 @@
+"""The rounds of a training: play, evaluate, save."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from logging import INFO, NOTSET, getLogger
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+
+from fedcohort._arguments import checked_whole
+from fedcohort._whole_file import make_folder
+from fedcohort.errors import FlowerError
+from fedcohort.flower.grid import exchange
+
+if TYPE_CHECKING:
+    from fedcohort.flower.strategy import CohortStrategy
+
+log = getLogger("flwr.fedcohort")
+
+#: Evaluates the model on the server: (round, model) -> metrics.
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+#: The file in a checkpoint folder.
+FILE = "checkpoint"
+
+
+@final
+class Checkpoint:
+    """Where and when to save; ``folder`` None saves nothing."""
+
+    def __init__(self, folder: str | Path | None, every: int) -> None:
+        self.path = None if folder is None else Path(folder) / FILE
+        self.every = checked_whole("CohortStrategy", "every", every, least=1, error=FlowerError)
+
+
+@final
+@dataclass(slots=True)
+class TrainingLoop:
+    """Plays the rounds of a strategy, as Flower's own loop does, but with bounded waits."""
+
+    strategy: CohortStrategy
+    grid: Grid
+    checkpoint: Checkpoint
+    configs: tuple[ConfigRecord, ConfigRecord]
+    evaluate_fn: EvaluateFn | None
+    timeout: float
+
+    def first_model(self, initial_arrays: ArrayRecord, *, resume: bool) -> ArrayRecord:
+        """Return the model to start from: the checkpoint's where there is one to resume."""
+        path = self.checkpoint.path
+        if path is None and resume:
+            raise FlowerError(
+                "CohortStrategy: resume needs a checkpoint folder; got none. Pass "
+                "checkpoint=FOLDER when the strategy is made."
+            )
+        if path is None or not path.exists():
+            return initial_arrays
+        if resume:
+            return self.strategy.load(path)
+        if not self.strategy.rounds_done:
+            raise FlowerError(
+                f"CohortStrategy: {path} is there already. Call start(resume=True) to go on from "
+                f"it, or use another folder."
+            )
+        return initial_arrays
+
+    def run(self, arrays: ArrayRecord, last: int) -> Result:
+        """Play the rounds that are left until ``last``, and keep their metrics."""
+        strategy, result = self.strategy, Result(arrays=arrays)
+        saved = strategy.rounds_done
+        if (path := self.checkpoint.path) is not None:
+            make_folder(path.parent)
+        with _logged_by_flower():
+            strategy.summary()
+            self._evaluate(result, saved)
+            try:
+                for number in range(saved + 1, last + 1):
+                    log.info("[ROUND %d/%d]", number, last)
+                    self._play(result, number)
+                    self._evaluate(result, number)
+                    if path is not None and number % self.checkpoint.every == 0:
+                        strategy.save(path, result.arrays)
+                        saved = number
+            finally:
+                if path is not None and strategy.rounds_done > saved:
+                    strategy.save(path, result.arrays)
+            strategy.selections.log_summary()
+        return result
+
+    def _play(self, result: Result, number: int) -> None:
+        """Play one round."""
+        strategy, grid = self.strategy, self.grid
+        train_config, evaluate_config = self.configs
+        messages = list(strategy.configure_train(number, result.arrays, train_config, grid))
+        seconds = min(self.timeout, strategy.clock.seconds())
+        replies = exchange(grid, messages, seconds, strategy.is_enough)
+        arrays, metrics = strategy.aggregate_train(number, replies)
+        if arrays is not None:
+            result.arrays = arrays
+        _keep(result.train_metrics_clientapp, number, metrics)
+        messages = list(strategy.configure_evaluate(number, result.arrays, evaluate_config, grid))
+        seconds = min(self.timeout, strategy.clock.seconds(is_last=True))
+        replies = exchange(grid, messages, seconds)
+        metrics = strategy.aggregate_evaluate(number, replies) if messages else None
+        _keep(result.evaluate_metrics_clientapp, number, metrics)
+
+    def _evaluate(self, result: Result, number: int) -> None:
+        """Evaluate on the server."""
+        if self.evaluate_fn is not None:
+            metrics = self.evaluate_fn(number, result.arrays)
+            _keep(result.evaluate_metrics_serverapp, number, metrics)
+
+
+def _keep(records: dict[int, MetricRecord], number: int, metrics: MetricRecord | None) -> None:
+    """Keep a round's metrics, and log them."""
+    if metrics is not None:
+        log.info("round %d: %s", number, metrics)
+        records[number] = metrics
+
+
+@contextmanager
+def _logged_by_flower() -> Iterator[None]:
+    """Meanwhile send the library's log lines to Flower's handlers."""
+    library = getLogger("fedcohort")
+    level = library.level
+    handlers = [each for each in getLogger("flwr").handlers if each not in library.handlers]
+    for each in handlers:
+        library.addHandler(each)
+    library.setLevel(INFO if level == NOTSET else level)
+    try:
+        yield
+    finally:
+        for each in handlers:
+            library.removeHandler(each)
+        library.setLevel(level)
