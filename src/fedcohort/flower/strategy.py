@@ -302,7 +302,10 @@ class CohortStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Let the inner strategy write to those that evaluate: connected and eligible clients."""
-        if not self._evaluation.is_on or self.clock.until.has_passed:
+        if not self._evaluation.is_on:
+            return []
+        if self.clock.until.has_passed:
+            log.warning("round %d has no time left for an evaluation", self._number - 1)
             return []
         sent = arrays, config
         messages = self._evaluation.messages(self._number, sent, grid, self.directory)
