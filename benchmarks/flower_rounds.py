@@ -43,7 +43,8 @@ register_size_query(client, lambda context: SIZES[str(context.node_config["parti
 def train(message, context):
     arrays = [part + 1 for part in message.content["arrays"].to_numpy_ndarrays()]
     metrics = MetricRecord({"num-examples": 1})
-    return Message(RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics}), reply_to=message)
+    content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics})
+    return Message(content, reply_to=message)
 
 def fedavg():
     return FedAvg(fraction_train=draws / nodes, fraction_evaluate=0.0, min_available_nodes=nodes)
