@@ -76,8 +76,7 @@ class DeadlineDesign(ChosenDesign):
         super().__init__(population, cohort_size)
         rng = checked_rng(self.name, rng)
         deadline = _checked_deadline(self.name, deadline)
-        given = {"duration": durations}
-        seconds = checked_signal(self.name, given, "duration", population.n_clients)
+        seconds = checked_signal(self.name, "duration", durations, population.n_clients)
         in_time = np.where(seconds <= deadline, seconds, np.nan)
         self._choose(smallest(in_time, drawable_clients(self), self.cohort_size, rng))
 
@@ -127,9 +126,7 @@ class Deadline(Recipe):
 
     def design(self, population: Population, known: Knowledge) -> DeadlineDesign:
         """Make the design from what is known."""
-        durations = checked_signal(
-            DeadlineDesign.__name__, known.signals, "duration", population.n_clients
-        )
+        durations = known.signal("duration")
         return DeadlineDesign(
             population, self.cohort_size, durations, deadline=self.deadline, rng=known.rng
         )

@@ -98,8 +98,7 @@ class NormOptimalDesign(CoinDesign):
     ) -> None:
         super().__init__(population, cohort_size)
         drawable_clients(self)
-        given = {"update_norm": norms}
-        self.norms = checked_signal(self.name, given, "update_norm", population.n_clients).copy()
+        self.norms = checked_signal(self.name, "update_norm", norms, population.n_clients)
         self.norms.setflags(write=False)
         # Sizes can replace importances, since chances depend only on ratios. Scale by the largest
         # norm first, so that no product overflows or underflows.
@@ -176,7 +175,5 @@ class NormOptimal(Recipe):
 
     def design(self, population: Population, known: Knowledge) -> NormOptimalDesign:
         """Make the design from what is known."""
-        norms = checked_signal(
-            NormOptimalDesign.__name__, known.signals, "update_norm", population.n_clients
-        )
+        norms = known.signal("update_norm")
         return NormOptimalDesign(population, self.cohort_size, norms, approximate=self.approximate)

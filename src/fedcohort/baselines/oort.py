@@ -13,7 +13,7 @@ from fedcohort._arguments import Rng, brief, checked_number, checked_rng, checke
 from fedcohort.designs.base import Design, drawable_clients, spread
 from fedcohort.designs.poisson import capped_coins
 from fedcohort.designs.recipe import Knowledge, Recipe
-from fedcohort.designs.signals import PAST, SignalName, Signals, checked_signal
+from fedcohort.designs.signals import PAST, SignalName, Signals, checked_signal, collected
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
 
@@ -244,9 +244,9 @@ class OortDesign(Design):
                 f"{self.name}: options must be OortOptions; got {brief(options)}. Pass for example "
                 f"OortOptions(clip=0.9)."
             )
-        past = {
-            name: checked_signal(self.name, signals, name, population.n_clients) for name in PAST
-        }
+        n = population.n_clients
+        given = {name: collected(self.name, signals, name) for name in PAST}
+        past = {name: checked_signal(self.name, name, each, n) for name, each in given.items()}
         clients = rng.permutation(drawable_clients(self))
         is_known = ~np.isnan(past["past_loss"][clients])
         known, new = clients[is_known], clients[~is_known]

@@ -66,8 +66,7 @@ class PowerOfChoiceDesign(ChosenDesign):
     ) -> None:
         super().__init__(population, cohort_size)
         rng = checked_rng(self.name, rng)
-        given = {"loss": losses}
-        known = checked_signal(self.name, given, "loss", population.n_clients)
+        known = checked_signal(self.name, "loss", losses, population.n_clients)
         self._choose(smallest(-known, drawable_clients(self), self.cohort_size, rng))
 
 
@@ -98,7 +97,6 @@ class PowerOfChoice(Recipe):
 
     def design(self, population: Population, known: Knowledge) -> PowerOfChoiceDesign:
         """Make the design from what is known."""
-        losses = checked_signal(
-            PowerOfChoiceDesign.__name__, known.signals, "loss", population.n_clients
+        return PowerOfChoiceDesign(
+            population, self.cohort_size, known.signal("loss"), rng=known.rng
         )
-        return PowerOfChoiceDesign(population, self.cohort_size, losses, rng=known.rng)

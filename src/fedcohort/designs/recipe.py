@@ -19,8 +19,8 @@ from fedcohort._arguments import (
     checked_whole,
 )
 from fedcohort.cohort import Cohort
-from fedcohort.designs.base import Design
-from fedcohort.designs.signals import ASKED, Request, Signals
+from fedcohort.designs.base import Design, checked_population
+from fedcohort.designs.signals import ASKED, Request, SignalName, Signals, collected
 from fedcohort.errors import DesignError
 from fedcohort.memory import Difference, EstimatorName, estimator_of
 from fedcohort.population import Population
@@ -86,6 +86,10 @@ class Knowledge:
     def signals(self) -> Signals | None:
         """The other known facts about the clients, by name; None if there are none."""
         return self._signals
+
+    def signal(self, name: SignalName) -> NDArray[np.floating]:
+        """Return a signal; raise if nobody collected it."""
+        return collected(type(self._recipe).__name__, self._signals, name)
 
     @property
     def round_(self) -> int:
@@ -206,11 +210,7 @@ class Recipe(ABC):
             If the design cannot be built for these clients.
         """
         owner = type(self).__name__
-        if not isinstance(population, Population):
-            raise DesignError(
-                f"{owner}: population must be a Population; got {type(population).__name__}. "
-                f"Pass Population(sizes)."
-            )
+        checked_population(owner, population)
         checked_whole(owner, "round_", round_, way_out="Count rounds from 0.")
         generator = checked_rng(owner, rng)
         if memory is not None and not hasattr(memory, "updates"):

@@ -5,27 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Unpack, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import Rng, checked_rng, group_numbers
-from fedcohort.designs.base import Design
+from fedcohort.designs.base import RoundedDesign
 from fedcohort.designs.recipe import Knowledge
 from fedcohort.designs.similarity_clustered import TreeRecipe
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
 from fedcohort.similarity.grouping import labelled_groups
-from fedcohort.similarity.measures import MeasureName, checked_updates
-from fedcohort.similarity.trees import (
-    GroupTree,
-    Linkage,
-    Products,
-    Tree,
-    check_tree,
-    client_tree,
-)
+from fedcohort.similarity.measures import checked_updates
+from fedcohort.similarity.trees import GroupTree, TreeOptions, check_tree, client_tree
 
 #: Random numbers drawn in one block, 32 MB.
 BLOCK_ENTRIES = 2**22
@@ -228,7 +221,7 @@ def _column(duels: list[Duel], name: str) -> NDArray[np.int64]:
 
 
 @final
-class TournamentDesign(Design):
+class TournamentDesign(RoundedDesign):
     r"""Let clients duel along the similarity tree until m are selected.
 
     1. A client with :math:`m n_i \ge M` is always drawn :math:`\lfloor m n_i / M \rfloor` times.
@@ -252,16 +245,12 @@ class TournamentDesign(Design):
 
     Parameters
     ----------
-    population, cohort_size
-        Whom to draw from, and how many draws.
     updates
         The clients' last updates, zero before the first; shape (n_clients, dimension). None with
         ``groups``, or if ``tree`` is a tree.
-    tree
-        As in :class:`SimilarityClusteredDesign`.
     groups
-        The group of every client, n_clients labels of any kind; replaces updates.
-    measure, linkage, products
+        The group of every client, n_clients labels of any kind; replaces updates and tree.
+    tree, measure, linkage, products
         As in :class:`SimilarityClusteredDesign`.
     rng
         Breaks ties.
@@ -288,8 +277,6 @@ class TournamentDesign(Design):
     sampling", 2011 (along a hierarchy).
     """
 
-    unbiased = True
-
     tree: GroupTree
     leaves: NDArray[np.int64]
 
@@ -299,33 +286,21 @@ class TournamentDesign(Design):
         cohort_size: int,
         updates: ArrayLike | None = None,
         *,
-        tree: Tree = "auto",
         groups: Sequence[Hashable] | None = None,
-        measure: MeasureName = "arccos",
-        linkage: Linkage = "ward",
-        products: Products | None = None,
         rng: Rng = None,
+        **options: Unpack[TreeOptions],
     ) -> None:
         super().__init__(population, cohort_size)
         rng, n, total = checked_rng(self.name, rng), population.n_clients, population.total
-        self._certain, self._units = np.divmod(self.cohort_size * population.sizes, total)
         units = self._units
         if groups is None:
             deltas = None if updates is None else checked_updates(self.name, updates, n)
             self.leaves, self.tree = client_tree(
-                self.name,
-                deltas,
-                units,
-                total,
-                tree=tree,
-                measure=measure,
-                linkage=linkage,
-                products=products,
-                rng=rng,
+                self.name, deltas, units, total, rng=rng, **options
             )
         else:
-            check_tree(self.name, tree, measure, linkage)
-            if updates is not None or not isinstance(tree, str):
+            check_tree(self.name, **options)
+            if updates is not None or not isinstance(options.get("tree", "auto"), str):
                 raise DesignError(
                     f"{self.name}: needs one of updates, tree and groups; got groups and another. "
                     f"Drop one."
@@ -336,11 +311,6 @@ class TournamentDesign(Design):
             self.tree = GroupTree(*labelled_groups(*own, total, rng))
         self._duels = Duels(self.leaves, units[self.leaves], self.tree, total)
 
-    def weight_variance(self) -> NDArray[np.float64]:
-        """Return Var[w], shape (n_clients,): the smallest possible for integer counts."""
-        total = self.population.total
-        return self._units / total * ((total - self._units) / total) / self.cohort_size**2
-
     def covariance(self) -> NDArray[np.float64]:
         """Return Cov[w], shape (n_clients, n_clients); never positive between two clients."""
         n = self.population.n_clients
@@ -350,19 +320,8 @@ class TournamentDesign(Design):
         np.fill_diagonal(covariance, self.weight_variance())
         return covariance
 
-    def inclusion_probability(self) -> NDArray[np.float64]:
-        """Return the chance of each client to be in the cohort, shape (n_clients,)."""
-        return np.where(self._certain > 0, 1.0, self._units / self.population.total)
-
-    def max_count(self) -> NDArray[np.int64]:
-        """Return the largest possible count of each client: its expectation, rounded up."""
-        return self._certain + (self._units > 0)
-
-    def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
-        """Draw the clients of ``rounds`` cohorts."""
-        certain = np.repeat(np.arange(self.population.n_clients), self._certain)
-        always = np.broadcast_to(certain, (rounds, len(certain)))
-        return np.concatenate([always, self._duels.draw(rng, rounds)], axis=1)
+    def _selected(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
+        return self._duels.draw(rng, rounds)
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
         """Return the expected squared distance of the aggregate from its own mean."""

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import Rng, checked_rng, checked_rounds
 from fedcohort._display import short_repr
-from fedcohort.designs.base import Design, checked_design
+from fedcohort.designs.base import Design, checked_design, checked_population
 from fedcohort.designs.recipe import Recipe
 from fedcohort.designs.signals import Signals
 from fedcohort.errors import DesignError
@@ -151,12 +151,7 @@ def estimated_bias(
     """
     owner = "estimated_bias"
     rng, rounds = checked_rng(owner, rng), _checked_rounds(owner, rounds)
-    if not isinstance(population, Population):
-        raise DesignError(
-            f"{owner}: population must be a Population; got {type(population).__name__}. Pass "
-            f"Population(sizes)."
-        )
-    n, importance = population.n_clients, population.importance
+    n, importance = checked_population(owner, population).n_clients, population.importance
     # By position: a selector orders clients by id, and signals have the population's order.
     numbered = Population.of_checked(population.sizes, range(n), population.groups)
     selector = Selector(recipe, numbered, seed=rng)
