@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedcohort._arguments import as_array
 from fedcohort.errors import DesignError
 
 #: Signals that the clients of a :class:`Request` are asked for before the draw: the norm of the
@@ -63,10 +64,7 @@ def checked_signal(
     owner: str, name: SignalName, given: ArrayLike, n_clients: int
 ) -> NDArray[np.float64]:
     """Validate a signal: one number per client, each NaN or finite and at least 0."""
-    try:
-        values = np.asarray(given)
-    except ValueError:  # rows of different lengths
-        values = np.empty(0, dtype=object)
+    values = as_array(given)
     if values.dtype.kind not in "iuf" or values.shape != (n_clients,):
         raise DesignError(
             f"{owner}: the signal {name!r} must be one number per client, shape ({n_clients},); "

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import brief, checked_choice
+from fedcohort._arguments import as_array, brief, checked_choice
 from fedcohort._display import short_repr
 from fedcohort._extras import import_extra
 from fedcohort.errors import DesignError
@@ -320,7 +320,7 @@ def _cut_given(owner: str, tree: Tree, masses: Integers, capacity: int) -> Group
     # The merges determine the number of groups. Some groups may be empty.
     n_groups = len(tree.merges) + 1
     merges = _checked_merges(owner, tree.merges, n_groups)
-    groups = _array(tree.groups)
+    groups = as_array(tree.groups)
     fits = groups.shape == (n,) and _is_whole(groups)
     if not fits or not ((groups >= 0) & (groups < n_groups)).all():
         raise DesignError(
@@ -341,7 +341,7 @@ def _cut_given(owner: str, tree: Tree, masses: Integers, capacity: int) -> Group
 def _checked_merges(owner: str, merges: ArrayLike, n_leaves: int) -> Integers:
     """Validate merges: children first, and all leaves joined."""
     n_merges = max(n_leaves - 1, 0)
-    pairs = _array(merges)
+    pairs = as_array(merges)
     if pairs.shape == (n_merges, 2) and (
         _is_whole(pairs)
         and np.array_equal(np.sort(pairs, axis=None), np.arange(2 * n_merges))
@@ -353,13 +353,6 @@ def _checked_merges(owner: str, merges: ArrayLike, n_leaves: int) -> Integers:
         f"children first, each node joined once; got other ones, {pairs.dtype} of shape "
         f"{pairs.shape}. Use merge_tree."
     )
-
-
-def _array(values: ArrayLike) -> NDArray[Any]:
-    try:
-        return np.asarray(values)
-    except ValueError:  # rows of different lengths
-        return np.empty(0, dtype=object)
 
 
 def _is_whole(array: NDArray[Any]) -> bool:
