@@ -38,6 +38,13 @@ class HasUpdates(Protocol):
         """The last update of every client, zero before the first; shape (n_clients, dimension)."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class GivenUpdates:
+    """A memory that holds these updates, shape (n_clients, dimension)."""
+
+    updates: NDArray[np.floating]
+
+
 @final
 class Knowledge:
     """What the server knows when it builds a round's design.

@@ -3,7 +3,7 @@
 import pickle
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 import fedcohort.diagnostics as diagnostics
 from fedcohort.designs import Design, Recipe, recipe_of
+from fedcohort.designs.recipe import GivenUpdates
 from fedcohort.designs.signals import ASKED, PAST
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
@@ -175,13 +176,6 @@ def draws_need_a_generator_or_a_seed_and_a_number_of_rounds(c: Candidate) -> Non
         refuses(c, sentence, lambda given=rounds: design.draw_many(given, rng(0)))  # type: ignore[misc]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SomeMemory:
-    """The clients' last updates, shape (n_clients, 2)."""
-
-    updates: NDArray[np.float32]
-
-
 def build_from_recipe(
     recipe: Recipe, population: Population, cohort_size: int, generator: np.random.Generator
 ) -> Design:
@@ -193,7 +187,7 @@ def build_from_recipe(
     n, own = population.n_clients, replace(recipe, cohort_size=cohort_size)
     labels = generator.integers(cohort_size if cohort_size in (1, 2) else 3, size=n).tolist()
     labelled = Population.of_checked(population.sizes, population.ids, tuple(labels))
-    memory = SomeMemory(generator.integers(-1, 2, size=(n, 2)).astype(np.float32))
+    memory = GivenUpdates(generator.integers(-1, 2, size=(n, 2)).astype(np.float32))
     signals: dict[str, NDArray[np.float64]] = {
         name: generator.integers(1, 5, size=n).astype(float) for name in own.signals
     }
