@@ -11,7 +11,6 @@ from scipy.sparse import csr_array, issparse
 from fedcohort._arguments import (
     UNIT_LIMIT,
     Rng,
-    brief,
     checked_cohort_size,
     checked_rng,
     checked_rounds,
@@ -256,16 +255,6 @@ def count_matrix(clients: NDArray[np.integer], n_clients: int) -> csr_array:
     counts = np.diff(starts, append=rounds * draws)
     indptr = np.concatenate([[0], np.cumsum(first.sum(axis=1))])
     return csr_array((counts, line.ravel()[starts], indptr), shape=(rounds, n_clients))
-
-
-def checked_design(design: object) -> Design:
-    """Validate a built design; a recipe is not one."""
-    if isinstance(design, Design):
-        return design
-    raise DesignError(
-        f"diagnostics: design must be a Design; got {brief(design)}. Pass what "
-        f"recipe.build(population) gave."
-    )
 
 
 class RowDesign(Design):
