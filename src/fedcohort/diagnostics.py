@@ -33,6 +33,11 @@ __all__ = [
     "weight_variance",
 ]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 #: Entries of aggregates that are worked on at a time, 32 MB.
 BLOCK_ENTRIES = 2**22
 
