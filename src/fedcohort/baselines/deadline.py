@@ -48,8 +48,6 @@ class DeadlineDesign(ChosenDesign):
         The seconds that each candidate takes, shape (n_clients,); NaN for all others.
     deadline
         In seconds, positive.
-    rng
-        Breaks ties.
 
     Examples
     --------

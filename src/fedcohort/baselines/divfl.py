@@ -40,12 +40,8 @@ class DivFLDesign(ChosenDesign):
 
     Parameters
     ----------
-    population, cohort_size
-        Whom to choose from, and how many.
     updates
         The clients' last updates, zero before the first; shape (n_clients, dimension).
-    rng
-        Breaks ties.
 
     Examples
     --------

@@ -33,8 +33,6 @@ class FirstRespondersDesign(ChosenDesign):
         Whom to send the model to, and how many answers to wait for.
     durations
         The seconds after which each client answers, shape (n_clients,); NaN for no answer.
-    rng
-        Breaks ties.
 
     Examples
     --------

@@ -186,8 +186,6 @@ class OortDesign(Design):
 
     Parameters
     ----------
-    population, cohort_size
-        Whom to draw from, and how many.
     signals
         The three arrays by name, each of shape (n_clients,), NaN for clients never drawn.
     round_

@@ -36,12 +36,8 @@ class PowerOfChoiceDesign(ChosenDesign):
 
     Parameters
     ----------
-    population, cohort_size
-        Whom to choose from, and how many.
     losses
         The mean loss of every candidate, shape (n_clients,); NaN for all others.
-    rng
-        Breaks ties.
 
     Examples
     --------

@@ -43,8 +43,6 @@ class AutoDesign(Design):
         The clients' last updates, zero before the first; shape (n_clients, dimension).
     tree, measure, linkage, products
         As in :class:`SimilarityClusteredDesign`; both tree designs share one tree.
-    rng
-        Breaks ties.
 
     Attributes
     ----------

@@ -208,8 +208,6 @@ class BalancedDesign(RoundedDesign):
         The least number of live clients per draw; up to twice as many if no client is large.
     tree, measure, linkage, products
         As in :class:`TournamentDesign`.
-    rng
-        Breaks ties.
 
     Attributes
     ----------

@@ -76,8 +76,8 @@ class Design(ABC):
     ``inclusion_probability`` and ``max_count``. Everything else is computed from these. Override
     it where a shorter formula exists.
 
-    Every design takes the population to draw from and the number of draws. If it needs random
-    numbers to be built, ``rng`` is an integer, a generator, or None for a random one.
+    Every design takes the population to draw from and the number of draws. Most also take ``rng``
+    to break ties: an integer, a generator, or None for a random one.
     """
 
     #: Whether the design claims :math:`E[w_i] = p_i`. ``check_design`` tests the claim.

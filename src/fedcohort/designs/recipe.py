@@ -196,12 +196,10 @@ class Recipe(ABC):
         round_: int = 0,
         rng: Rng = None,
     ) -> Design:
-        """Build the design of a round over ``population``.
+        """Build the design of a round over ``population``; raise :class:`DesignError` if it cannot.
 
         Parameters
         ----------
-        population
-            Whom to draw from.
         memory
             The clients' last updates, for recipes that learn. None means that all are zero.
         signals
@@ -210,11 +208,6 @@ class Recipe(ABC):
             The round, from 0.
         rng
             Breaks ties: an integer, a generator, or None for a random one.
-
-        Raises
-        ------
-        DesignError
-            If the design cannot be built for these clients.
         """
         owner = type(self).__name__
         checked_population(owner, population)
@@ -286,24 +279,20 @@ class Recipe(ABC):
 
 def _as_default(owner: str, name: str, value: object, default: object) -> object:
     """Validate that a setting has the type of its default; any number may replace a float."""
-    if type(default) is bool:
+    kind = type(default)
+    if kind is bool:
         return checked_flag(owner, name, value)
-    if type(default) is int:
+    if kind is int:
         return checked_whole(owner, name, value, least=None)
-    if type(default) is str:
-        if isinstance(value, str):
-            return str(value)
-        raise DesignError(
-            f"{owner}: {name} must be a string, such as {default!r}; got {brief(value)}."
-        )
-    if type(default) is not float:
+    if kind not in (str, float):
         return value
-    if not isinstance(value, Real) or isinstance(value, bool) or value != value:
+    word, needed = ("string", str) if kind is str else ("number", Real)
+    if not isinstance(value, needed) or isinstance(value, bool) or value != value:
         raise DesignError(
-            f"{owner}: {name} must be a number, such as {default!r}; got {brief(value)}."
+            f"{owner}: {name} must be a {word}, such as {default!r}; got {brief(value)}."
         )
     try:
-        return float(value)
+        return kind(value)
     except OverflowError:  # an integer of hundreds of digits
         return math.inf
 

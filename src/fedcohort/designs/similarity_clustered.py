@@ -53,8 +53,6 @@ class SimilarityClusteredDesign(RowDesign):
     products
         A function that returns all inner products of the updates, shape (n_clients, n_clients),
         such as :meth:`fedcohort.UpdateMemory.products`.
-    rng
-        Breaks ties.
 
     Attributes
     ----------

@@ -219,8 +219,6 @@ class TournamentDesign(RoundedDesign):
         The group of every client, n_clients labels of any kind; replaces updates and tree.
     tree, measure, linkage, products
         As in :class:`SimilarityClusteredDesign`.
-    rng
-        Breaks ties.
 
     Attributes
     ----------
