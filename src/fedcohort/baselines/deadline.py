@@ -9,18 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedcohort._arguments import Rng, brief, checked_rng
-from fedcohort.baselines.chosen import (
-    ChosenDesign,
-    check_candidates,
-    equal_candidates,
-    n_candidates,
-    smallest,
-)
+from fedcohort.baselines.chosen import CandidatesRecipe, ChosenDesign, smallest
 from fedcohort.designs.base import drawable_clients
-from fedcohort.designs.recipe import Knowledge, Recipe
+from fedcohort.designs.recipe import Knowledge
 from fedcohort.designs.signals import Request, SignalName, checked_signal
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
+from fedcohort.streams import draw_subsets
 
 
 @final
@@ -95,36 +90,31 @@ def _checked_deadline(owner: str, deadline: object) -> float:
 
 @final
 @dataclass(frozen=True, repr=False)
-class Deadline(Recipe):
-    """Recipe of :class:`DeadlineDesign`; asks random candidates for their duration.
+class Deadline(CandidatesRecipe):
+    """Recipe of :class:`DeadlineDesign`; asks candidates, all equally likely, for their duration.
 
-    Attributes
-    ----------
-    candidates
-        How many clients are asked, all equally likely; 0 for three times the cohort's size.
-    deadline
-        In seconds.
+    ``candidates`` is their number; 0 for three times the cohort's size.
     """
 
     name: ClassVar[str] = "deadline"
     signals: ClassVar[tuple[SignalName, ...]] = ("duration",)
 
-    candidates: int = 0
     deadline: float = math.inf
 
     def check(self) -> None:
         """Validate the deadline and the number of candidates."""
+        super().check()
         _checked_deadline(type(self).__name__, self.deadline)
-        check_candidates(type(self).__name__, self.candidates, self.cohort_size)
 
     def ask(self, population: Population, round_: int, rng: np.random.Generator) -> Request:
         """Ask candidates for their duration."""
-        number = n_candidates(self.candidates, self.cohort_size, population)
-        return Request("duration", equal_candidates(population, number, rng))
+        drawable, number = np.flatnonzero(population.sizes), self.n_candidates(population)
+        places = draw_subsets(rng, len(drawable), number, 1)[0]
+        return Request("duration", np.sort(drawable[places]))
 
     def design(self, population: Population, known: Knowledge) -> DeadlineDesign:
         """Make the design from what is known."""
-        durations = known.signal("duration")
+        durations, deadline = known.signal("duration"), self.deadline
         return DeadlineDesign(
-            population, self.cohort_size, durations, deadline=self.deadline, rng=known.rng
+            population, self.cohort_size, durations, deadline=deadline, rng=known.rng
         )

@@ -15,8 +15,6 @@ from fedcohort.population import Population
 
 #: The largest number of passes of the approximate iteration.
 APPROXIMATE_PASSES = 4
-
-
 #: Norms below this share of the largest norm count as 0.
 SMALLEST = 1e-290
 
@@ -62,13 +60,6 @@ class NormOptimalDesign(CoinDesign):
     approximate
         Whether to use the iteration instead of the sort.
 
-    Attributes
-    ----------
-    norms
-        As given: a copy.
-    approximate
-        As given.
-
     Notes
     -----
     The difference estimator is refused: a client of norm 0 would also lose its term -w h, and the
@@ -84,9 +75,6 @@ class NormOptimalDesign(CoinDesign):
     ----------
     W. Chen, S. Horváth, P. Richtárik, "Optimal client sampling for federated learning", TMLR 2022.
     """
-
-    norms: NDArray[np.float64]
-    approximate: bool
 
     def __init__(
         self,
