@@ -279,8 +279,7 @@ def _labelled(
                 f"compare: {brief(label)} comes twice in designs. Drop one, or give both labels: "
                 f"{{'first': ..., 'second': ...}}."
             )
-        is_name = isinstance(asked, str)
-        labelled[label] = named_recipe(asked, cohort_size) if is_name else asked
+        labelled[label] = asked if isinstance(asked, Recipe) else named_recipe(asked, cohort_size)
     if not labelled:
         raise DesignError(
             "compare: designs must name at least one design; got none. Leave it out to compare "

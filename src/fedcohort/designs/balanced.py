@@ -16,7 +16,7 @@ from fedcohort.designs.recipe import Knowledge
 from fedcohort.designs.similarity_clustered import TreeRecipe
 from fedcohort.population import Population
 from fedcohort.similarity.measures import checked_updates, largest_entries
-from fedcohort.similarity.trees import GroupTree, TreeOptions, client_tree
+from fedcohort.similarity.trees import TreeOptions, client_tree
 
 Numbers = NDArray[np.float64]
 
@@ -188,12 +188,11 @@ class BalancedDesign(RoundedDesign):
        of the drawn clients' updates close to its mean. The live clients furthest from the mean
        are rounded first, while the most others are left to balance them.
 
-    Unbiased, with exactly m draws. Every client's count is the floor or the ceiling of its
-    expectation: :math:`\operatorname{Var}[w_i] = f_i (1 - f_i) / m^2` with :math:`f_i = u_i / M`,
-    the smallest possible for integer counts. On generated federations of noisy updates V was 30 to
-    45 % below :class:`TournamentDesign`'s with 10 draws from 100 clients, and a quarter of it with
-    100 from 10,000. On clusters without any noise, 10 from 100 clients of unequal sizes, it was a
-    fifth *above* it.
+    Unbiased, with exactly m draws, and the weight variances of
+    :class:`~fedcohort.designs.base.RoundedDesign`. On generated federations of noisy updates V was
+    30 to 45 % below :class:`TournamentDesign`'s with 10 draws from 100 clients, and a quarter of it
+    with 100 from 10,000. On clusters without any noise, 10 from 100 clients of unequal sizes, it
+    was a fifth *above* it.
 
     There are no formulas for V and for the covariances (``exact_moments`` is False; estimate V
     with :func:`~fedcohort.diagnostics.estimated_aggregate_variance`). Unlike the tournament's, V
@@ -213,10 +212,8 @@ class BalancedDesign(RoundedDesign):
     ----------
     updates
         A copy of the updates that are balanced.
-    tree
-        The similarity tree and its cut.
-    leaves
-        The client of each of its leaves; clients that are groups of their own are not among them.
+    tree, leaves
+        As in :class:`SimilarityClusteredDesign`, without clients that are groups of their own.
 
     Examples
     --------
@@ -234,10 +231,6 @@ class BalancedDesign(RoundedDesign):
     """
 
     exact_moments = False
-
-    updates: NDArray[np.floating]
-    tree: GroupTree
-    leaves: NDArray[np.int64]
 
     def __init__(
         self,

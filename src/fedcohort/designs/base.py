@@ -34,19 +34,19 @@ def spread(weights: NDArray[np.float64], points: NDArray[np.floating]) -> float:
     mean = np.zeros(points.shape[1])
     for block in _blocks(points):
         mean += weights[block] @ points[block].astype(np.float64)
+    return second_moment(weights, points, about=mean)
+
+
+def second_moment(
+    weights: NDArray[np.float64],
+    points: NDArray[np.floating],
+    about: NDArray[np.float64] | float = 0.0,
+) -> float:
+    r"""Return :math:`\sum_i w_i \|x_i - c\|^2`, with c = ``about``."""
     total = 0.0
     for block in _blocks(points):
-        off = points[block] - mean
+        off = points[block].astype(np.float64) - about
         total += float(weights[block] @ np.einsum("ij,ij->i", off, off))
-    return total
-
-
-def second_moment(weights: NDArray[np.float64], points: NDArray[np.floating]) -> float:
-    r"""Return :math:`\sum_i w_i \|x_i\|^2`."""
-    total = 0.0
-    for block in _blocks(points):
-        rows = points[block].astype(np.float64)
-        total += float(weights[block] @ np.einsum("ij,ij->i", rows, rows))
     return total
 
 

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Unpack, final
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedcohort._arguments import Rng, checked_rng
 from fedcohort.designs.base import RowDesign
@@ -13,7 +12,6 @@ from fedcohort.plan import Plan, fill_groups, whole_rows
 from fedcohort.population import Population
 from fedcohort.similarity.measures import MeasureName, checked_updates
 from fedcohort.similarity.trees import (
-    GroupTree,
     Linkage,
     TreeKind,
     TreeOptions,
@@ -74,9 +72,6 @@ class SimilarityClusteredDesign(RowDesign):
     Y. Fraboni et al., "Clustered sampling", ICML 2021, Algorithm 2, with line 12 corrected
     (``u_i``, not ``b_i``) and the last paragraph of Section 5 for large clients.
     """
-
-    tree: GroupTree
-    leaves: NDArray[np.int64]
 
     def __init__(
         self,

@@ -218,14 +218,7 @@ class TournamentDesign(RoundedDesign):
     groups
         The group of every client, n_clients labels of any kind; replaces updates and tree.
     tree, measure, linkage, products
-        As in :class:`SimilarityClusteredDesign`.
-
-    Attributes
-    ----------
-    tree
-        The similarity tree and its cut.
-    leaves
-        The client of each of its leaves.
+        As in :class:`SimilarityClusteredDesign`; also the attributes ``tree`` and ``leaves``.
 
     Examples
     --------
@@ -241,9 +234,6 @@ class TournamentDesign(RoundedDesign):
     method", 1998 (pivotal sampling). E. Cohen, G. Cormode, N. Duffield, "Structure-aware
     sampling", 2011 (along a hierarchy).
     """
-
-    tree: GroupTree
-    leaves: NDArray[np.int64]
 
     def __init__(
         self,
