@@ -30,23 +30,7 @@ MEASURED_COHORTS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row(Summary):
-    """One design of a comparison; the attributes of :class:`Summary`, and these.
-
-    Attributes
-    ----------
-    label
-        The design's name in the table.
-    recipe, design
-        The recipe, and the design that it builds for the first round.
-    weight_variance_ratio, aggregate_variance_ratio
-        The variances divided by multinomial's; None if those are 0.
-    weights_exact, aggregate_variance_exact
-        Whether they have formulas. If not, they are estimated.
-    aggregate_variance, aggregate_variance_standard_error
-        V on the given updates, bias included, and its error (0 if exact); None without updates.
-    build_seconds, draw_seconds
-        The time to build the design, and the median time of a draw.
-    """
+    """One design of a comparison; :class:`~fedcohort.Comparison` describes the attributes."""
 
     label: str
     recipe: Recipe

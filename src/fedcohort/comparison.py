@@ -68,11 +68,11 @@ class Comparison:
     dimension
         The number of entries of an update; None without updates.
     rows
-        The results of each design, by its label: ``label``, ``recipe``, ``design``,
-        ``unbiased``, ``bias``, ``weight_variance``, ``weight_variance_ratio`` (divided by
-        multinomial's), ``smallest_inclusion``, ``mean_inclusion``, ``expected_distinct``,
-        ``max_count``, ``weights_exact`` (False: these are estimates), ``build_seconds`` and
-        ``draw_seconds``; with updates also ``aggregate_variance`` (V),
+        The results of each design, by its label: the attributes of
+        :class:`~fedcohort.diagnostics.Summary`, ``label``, ``recipe``, ``design`` (that of the
+        first round), ``weight_variance_ratio`` (divided by multinomial's; None if that is 0),
+        ``weights_exact`` (False: these are estimates), ``build_seconds`` and ``draw_seconds`` (a
+        median); with updates, else None, also ``aggregate_variance`` (V, bias included),
         ``aggregate_variance_ratio``, ``aggregate_variance_exact`` and
         ``aggregate_variance_standard_error`` (0 if V is exact).
     left_out

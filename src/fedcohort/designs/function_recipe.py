@@ -38,8 +38,6 @@ class FunctionDesign(Design):
         For messages.
     choose
         Returns the clients of one cohort, or clients and weights, given a generator.
-    population, cohort_size
-        Whom to draw from, and how many draws were asked for.
     unbiased
         Whether the function's author claims E[w] = p.
     """
@@ -241,11 +239,6 @@ def recipe(
     Returns
     -------
     A recipe class: ``newest(10)`` is a recipe of ten draws.
-
-    Raises
-    ------
-    DesignError
-        If the function has another signature, or an argument is invalid.
 
     Examples
     --------
