@@ -102,6 +102,14 @@ def checked_flag(owner: str, name: str, value: object) -> bool:
     return bool(value)
 
 
+def as_array(values: object) -> NDArray[Any]:
+    """Return an array; rows of different lengths give an empty matrix of objects."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        return np.empty((0, 0), dtype=object)
+
+
 def brief(value: object) -> str:
     """Write a value in one short line, for messages."""
     try:

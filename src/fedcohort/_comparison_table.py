@@ -6,14 +6,17 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from importlib import import_module
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.baselines.chosen import ChosenDesign
 from fedcohort.designs import AutoDesign, Design, MultinomialDesign, Recipe
-from fedcohort.designs.signals import ASKED, Signals
+from fedcohort.designs.recipe import GivenUpdates
+from fedcohort.designs.signals import ASKED
 from fedcohort.diagnostics import Estimate, Summary, estimated_aggregate_variance, summary
 from fedcohort.population import Population
 from fedcohort.similarity.measures import largest_entries
@@ -25,69 +28,19 @@ TIMED_DRAWS = 15
 MEASURED_COHORTS = 200
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GivenUpdates:
-    """A memory of the updates passed by the user, shape (n_clients, dimension)."""
-
-    updates: NDArray[np.floating]
-
-    @property
-    def norms(self) -> NDArray[np.float64]:
-        """The Euclidean norm of every update, in float64."""
-        return np.asarray(np.linalg.norm(self.updates.astype(np.float64), axis=1))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Task:
-    """What the designs are compared on; clients and updates are in the order of ids."""
-
-    population: Population
-    cohort_size: int
-    seed: int
-    given: GivenUpdates | None
-
-
-@dataclass(frozen=True, slots=True)
-class Baseline:
-    """Multinomial sampling's variances; None if they are 0 or unknown."""
-
-    weight_variance: float | None
-    aggregate_variance: float | None
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row(Summary):
-    """One design of a comparison; the attributes of :class:`Summary`, and these.
-
-    Attributes
-    ----------
-    label
-        The design's name in the table.
-    recipe, design
-        The recipe, and the design that it builds for the first round.
-    weight_variance_ratio
-        The weight variance divided by multinomial's; None if that is 0.
-    weights_exact
-        Whether bias, weight variance and chances have formulas. If not, they are estimated.
-    aggregate_variance
-        V, the variance of the aggregate on the given updates, bias included; None without updates.
-    aggregate_variance_exact, aggregate_variance_standard_error
-        Whether V has a formula. If not, it is estimated with this standard error (else 0).
-    aggregate_variance_ratio
-        V divided by multinomial's; None if that is 0.
-    build_seconds, draw_seconds
-        The time to build the design, and the median time of a draw.
-    """
+    """One design of a comparison; :class:`~fedcohort.Comparison` describes the attributes."""
 
     label: str
     recipe: Recipe
     design: Design
     weight_variance_ratio: float | None
     weights_exact: bool
-    aggregate_variance: float | None
-    aggregate_variance_exact: bool | None
-    aggregate_variance_standard_error: float | None
-    aggregate_variance_ratio: float | None
+    aggregate_variance: float | None = None
+    aggregate_variance_exact: bool | None = None
+    aggregate_variance_standard_error: float | None = None
+    aggregate_variance_ratio: float | None = None
     build_seconds: float
     draw_seconds: float
 
@@ -96,68 +49,106 @@ class Row(Summary):
 
     def values(self) -> dict[str, object]:
         """Return the label (as ``design``) and all numbers by name; V only if there are updates."""
-        known = {each.name: getattr(self, each.name) for each in fields(self)}
-        label = known.pop("label")
-        kept = {
-            name: value
-            for name, value in known.items()
-            if name not in ("recipe", "design")
-            and not (self.aggregate_variance is None and name.startswith("aggregate"))
-        }
-        return {"design": label, **kept}
+        names = [
+            each.name for each in fields(self) if each.name not in ("label", "recipe", "design")
+        ]
+        if self.aggregate_variance is None:
+            names = [name for name in names if not name.startswith("aggregate")]
+        return {"design": self.label, **{name: getattr(self, name) for name in names}}
 
 
-def baseline_of(task: Task) -> Baseline:
-    """Return the variances that the designs' variances are divided by."""
-    design = MultinomialDesign(task.population, task.cohort_size)
-    weights, aggregate = summary(design).weight_variance, None
-    if task.given is not None:
-        updates = task.given.updates
-        aggregate = design.aggregate_variance(updates)
+@dataclass(frozen=True)
+class Task:
+    """What the designs are compared on; clients and updates are in the order of ids."""
+
+    population: Population
+    cohort_size: int
+    seed: int
+    updates: NDArray[np.floating] | None
+
+    def row(self, label: str, recipe: Recipe) -> Row:
+        """Build, evaluate and time one design."""
+        if recipe.learns:
+            import_module("scipy.cluster.hierarchy")  # load it now: not part of build time
+        start = time.perf_counter()
+        design = first_design(recipe, self.population, seed=self.seed, updates=self.updates)
+        build_seconds = time.perf_counter() - start
+        found = summary(design)
+        return Row(
+            **asdict(found),
+            label=label,
+            recipe=recipe,
+            design=design,
+            weight_variance_ratio=_ratio(found.weight_variance, self._baselines[0]),
+            weights_exact=design.exact_weights,
+            **self._aggregate(design),
+            build_seconds=build_seconds,
+            draw_seconds=self._draw_seconds(design),
+        )
+
+    @cached_property
+    def _baselines(self) -> tuple[float, float]:
+        """Multinomial sampling's weight variance, and its V; 0 without updates."""
+        design = MultinomialDesign(self.population, self.cohort_size)
+        weights, updates = summary(design).weight_variance, self.updates
+        if updates is None:
+            return weights, 0.0
+        variance = design.aggregate_variance(updates)
         # For equal updates V is only the rounding of their mean, at most n eps per entry.
         rounding = len(updates) * np.finfo(np.float64).eps * largest_entries(updates).max()
-        if aggregate <= updates.shape[1] * rounding**2 / task.cohort_size:
-            aggregate = None
-    return Baseline(weights or None, aggregate)
+        is_rounding = variance <= updates.shape[1] * rounding**2 / self.cohort_size
+        return weights, 0.0 if is_rounding else variance
 
+    def _aggregate(self, design: Design) -> dict[str, Any]:
+        """Return V and what belongs to it; nothing without updates."""
+        if self.updates is None:
+            return {}
+        if design.exact_moments:
+            found = Estimate(design.aggregate_variance(self.updates), 0.0)
+        else:
+            rng = stream(self.seed, round_=TIMED_DRAWS, use=Stream.COHORT)
+            found = estimated_aggregate_variance(
+                design, self.updates, rng=rng, rounds=MEASURED_COHORTS
+            )
+        return {
+            "aggregate_variance": found.value,
+            "aggregate_variance_exact": design.exact_moments,
+            "aggregate_variance_standard_error": found.standard_error,
+            "aggregate_variance_ratio": _ratio(found.value, self._baselines[1]),
+        }
 
-def row_of(label: str, recipe: Recipe, task: Task, baseline: Baseline) -> Row:
-    """Build, evaluate and time one design."""
-    if recipe.learns:
-        import_module("scipy.cluster.hierarchy")  # load it now: not part of build time
-    start = time.perf_counter()
-    design = first_design(recipe, task.population, seed=task.seed, given=task.given)
-    build_seconds = time.perf_counter() - start
-    found, draw_seconds = summary(design), _draw_seconds(design, task.seed)
-    variance = None if task.given is None else _variance(design, task.given, task.seed)
-    return Row(
-        **asdict(found),
-        label=label,
-        recipe=recipe,
-        design=design,
-        weight_variance_ratio=_ratio(found.weight_variance, baseline.weight_variance),
-        weights_exact=design.exact_weights,
-        aggregate_variance=None if variance is None else variance.value,
-        aggregate_variance_exact=None if variance is None else design.exact_moments,
-        aggregate_variance_standard_error=None if variance is None else variance.standard_error,
-        aggregate_variance_ratio=(
-            None if variance is None else _ratio(variance.value, baseline.aggregate_variance)
-        ),
-        build_seconds=build_seconds,
-        draw_seconds=draw_seconds,
-    )
+    def _draw_seconds(self, design: Design) -> float:
+        times = []
+        for round_ in range(TIMED_DRAWS):
+            rng = stream(self.seed, round_=round_, use=Stream.COHORT)
+            before = time.perf_counter()
+            design.draw(rng)
+            times.append(time.perf_counter() - before)
+        return float(np.median(times))
 
 
 def first_design(
-    recipe: Recipe, population: Population, *, seed: int, given: GivenUpdates | None = None
+    recipe: Recipe,
+    population: Population,
+    *,
+    seed: int,
+    updates: NDArray[np.floating] | None = None,
 ) -> Design:
     """Build the design of a selector with this seed in round 0, as if it knew these updates.
 
-    ``population`` is in the order of ids.
+    ``population`` is in the order of ids. There are no past signals; of those that clients are
+    asked for, only the norms of their updates are known.
     """
-    signals = _signals(recipe, population, seed, given) if recipe.signals else None
+    nothing = np.full(population.n_clients, np.nan)
+    signals = {name: nothing.copy() for name in recipe.signals if name not in ASKED}
+    request = recipe.ask(population, 0, stream(seed, use=Stream.CANDIDATES))
+    if updates is not None and request is not None and request.signal == "update_norm":
+        rows = updates[request.clients].astype(np.float64)
+        signals["update_norm"] = nothing.copy()
+        signals["update_norm"][request.clients] = np.linalg.norm(rows, axis=1)
+    memory = None if updates is None else GivenUpdates(updates)
     rng = stream(seed, use=Stream.TIES)
-    return recipe.build(population, memory=given, signals=signals, rng=rng)
+    return recipe.build(population, memory=memory, signals=signals, rng=rng)
 
 
 def note_on(label: str, design: Design) -> str | None:
@@ -170,38 +161,8 @@ def note_on(label: str, design: Design) -> str | None:
     )
 
 
-def _signals(
-    recipe: Recipe, population: Population, seed: int, given: GivenUpdates | None
-) -> Signals:
-    """Return the signals before round 0: no past signals, and the norms of the asked clients."""
-    nothing = np.full(population.n_clients, np.nan)
-    known = {name: nothing.copy() for name in recipe.signals if name not in ASKED}
-    request = recipe.ask(population, 0, stream(seed, use=Stream.CANDIDATES))
-    if given is not None and request is not None and request.signal == "update_norm":
-        known["update_norm"] = nothing.copy()
-        known["update_norm"][request.clients] = given.norms[request.clients]
-    return known
-
-
-def _draw_seconds(design: Design, seed: int) -> float:
-    times = []
-    for round_ in range(TIMED_DRAWS):
-        rng = stream(seed, round_=round_, use=Stream.COHORT)
-        before = time.perf_counter()
-        design.draw(rng)
-        times.append(time.perf_counter() - before)
-    return float(np.median(times))
-
-
-def _variance(design: Design, given: GivenUpdates, seed: int) -> Estimate:
-    if design.exact_moments:
-        return Estimate(design.aggregate_variance(given.updates), 0.0)
-    rng = stream(seed, round_=TIMED_DRAWS, use=Stream.COHORT)
-    return estimated_aggregate_variance(design, given.updates, rng=rng, rounds=MEASURED_COHORTS)
-
-
-def _ratio(value: float, divisor: float | None) -> float | None:
-    return None if divisor is None else value / divisor
+def _ratio(value: float, divisor: float) -> float | None:
+    return value / divisor if divisor else None
 
 
 #: The longest line, and the default and the smallest width of the column of names.
@@ -211,9 +172,11 @@ Cell = Callable[[Row], str]
 
 #: Heading and content of every column after the design's label.
 SIZES_COLUMNS: dict[str, Cell] = {
-    "\nbias": lambda row: "none" if row.unbiased else _mark(row.weights_exact) + f"{row.bias:.3f}",
-    "weight\nvar.": lambda row: _mark(row.weights_exact) + short(row.weight_variance),
-    "vs\nMD": lambda row: _marked(row.weights_exact, row.weight_variance_ratio),
+    "\nbias": lambda row: (
+        "none" if row.unbiased else f"{'' if row.weights_exact else '~'}{row.bias:.3f}"
+    ),
+    "weight\nvar.": lambda row: short(row.weight_variance, exact=row.weights_exact),
+    "vs\nMD": lambda row: short(row.weight_variance_ratio, exact=row.weights_exact),
     "min.\nincl.": lambda row: short(row.smallest_inclusion),
     "mean\nincl.": lambda row: short(row.mean_inclusion),
     "distinct\nclients": lambda row: short(row.expected_distinct, digits=4),
@@ -222,8 +185,8 @@ SIZES_COLUMNS: dict[str, Cell] = {
     "\ndraw": lambda row: in_seconds(row.draw_seconds),
 }
 UPDATES_COLUMNS: dict[str, Cell] = {
-    "\nV": lambda row: _marked(row.aggregate_variance_exact, row.aggregate_variance),
-    "V vs\nMD": lambda row: _marked(row.aggregate_variance_exact, row.aggregate_variance_ratio),
+    "\nV": lambda row: short(row.aggregate_variance, exact=row.aggregate_variance_exact),
+    "V vs\nMD": lambda row: short(row.aggregate_variance_ratio, exact=row.aggregate_variance_exact),
 }
 #: Columns that are left out if V is shown.
 LEFT_OUT = ("min.\nincl.", "mean\nincl.", "max\ndraws")
@@ -288,7 +251,12 @@ def legend(rows: Sequence[Row], *, has_updates: bool) -> str:
         text += MEASURED_TEXT
     elif not all(row.weights_exact for row in rows):
         text += ESTIMATED_TEXT
-    chosen = [wrapped(_choice(row)) for row in rows if has_updates and _is_auto(row)]
+    chosen = []
+    for row in rows if has_updates else ():
+        if isinstance(row.design, AutoDesign):
+            predicted = ", ".join(f"{name} {short(v)}" for name, v in row.design.predicted.items())
+            choice = f"{row.label} draws from {row.design.choice}; predicted V: {predicted}"
+            chosen.append(wrapped(choice))
     return "\n\n".join([text, *chosen])
 
 
@@ -297,49 +265,28 @@ def wrapped(text: str) -> str:
     return textwrap.fill(text, COLUMNS)
 
 
-def short(value: float | None, digits: int = 3) -> str:
-    """Write a number in at most six characters."""
+def short(value: float | None, digits: int = 3, *, exact: bool | None = True) -> str:
+    """Write a number in at most six characters, with ``~`` before an estimate."""
     if value is None:
         return "-"
+    mark = "~" if exact is False else ""
     if value == 0 or 1e-2 <= abs(value) < 10 ** (digits + 1):
-        return f"{value:.{digits}g}"
+        return f"{mark}{value:.{digits}g}"
     for places in (1, 0):
         mantissa, _, exponent = f"{value:.{places}e}".partition("e")
         text = f"{mantissa.removesuffix('.0')}e{int(exponent)}"
         if len(text) <= 6:
             break
-    return text
+    return mark + text
 
 
 def in_seconds(seconds: float) -> str:
     """Write a time in at most six characters."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= 0.9995 * size:
-            return (
-                f"{seconds / size:.3g} {unit}"
-                if seconds < 100 * size
-                else f"{seconds / size:.0f} {unit}"
-            )
+        number = seconds / size
+        if number >= 0.9995:
+            return f"{number:.3g} {unit}" if number < 100 else f"{number:.0f} {unit}"
     return f"{seconds / 1e-6:.0f} us"
-
-
-def _is_auto(row: Row) -> bool:
-    return isinstance(row.design, AutoDesign)
-
-
-def _choice(row: Row) -> str:
-    assert isinstance(row.design, AutoDesign)  # for mypy: the caller has checked
-    predicted = ", ".join(f"{name} {short(v)}" for name, v in row.design.predicted.items())
-    return f"{row.label} draws from {row.design.choice}; predicted V: {predicted}"
-
-
-def _mark(exact: bool | None) -> str:
-    return "~" if exact is False else ""
-
-
-def _marked(exact: bool | None, value: float | None) -> str:
-    """Write a number, with ``~`` before an estimate."""
-    return "-" if value is None else _mark(exact) + short(value)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

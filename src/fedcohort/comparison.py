@@ -11,18 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import as_whole, brief, checked_cohort_size
-from fedcohort._comparison_table import (
-    GivenUpdates,
-    Row,
-    Task,
-    baseline_of,
-    cells_of,
-    legend,
-    note_on,
-    row_of,
-    text_table,
-    wrapped,
-)
+from fedcohort._comparison_table import Row, Task, cells_of, legend, note_on, text_table, wrapped
 from fedcohort._display import html_table
 from fedcohort._extras import frame_of
 from fedcohort._figures import SIZE, check_figure_path, draw_inclusion, new_figure, save_figure
@@ -79,11 +68,11 @@ class Comparison:
     dimension
         The number of entries of an update; None without updates.
     rows
-        The results of each design, by its label: ``label``, ``recipe``, ``design``,
-        ``unbiased``, ``bias``, ``weight_variance``, ``weight_variance_ratio`` (divided by
-        multinomial's), ``smallest_inclusion``, ``mean_inclusion``, ``expected_distinct``,
-        ``max_count``, ``weights_exact`` (False: these are estimates), ``build_seconds`` and
-        ``draw_seconds``; with updates also ``aggregate_variance`` (V),
+        The results of each design, by its label: the attributes of
+        :class:`~fedcohort.diagnostics.Summary`, ``label``, ``recipe``, ``design`` (that of the
+        first round), ``weight_variance_ratio`` (divided by multinomial's; None if that is 0),
+        ``weights_exact`` (False: these are estimates), ``build_seconds`` and ``draw_seconds`` (a
+        median); with updates, else None, also ``aggregate_variance`` (V, bias included),
         ``aggregate_variance_ratio``, ``aggregate_variance_exact`` and
         ``aggregate_variance_standard_error`` (0 if V is exact).
     left_out
@@ -121,7 +110,7 @@ class Comparison:
     @property
     def notes(self) -> list[str]:
         """A sentence for every design whose numbers are valid for one round only."""
-        found = (note_on(label, row.design) for label, row in self.rows.items())
+        found = [note_on(label, row.design) for label, row in self.rows.items()]
         return [note for note in found if note is not None]
 
     def to_frame(self) -> Any:
@@ -130,7 +119,10 @@ class Comparison:
         Missing numbers are NaN.
         """
         lines = [row.values() for row in self.rows.values()]
-        columns = {name: np.array([_number(line[name]) for line in lines]) for name in lines[0]}
+        columns = {
+            name: np.array([np.nan if line[name] is None else line[name] for line in lines])
+            for name in lines[0]
+        }
         return frame_of(columns)
 
     def plot(self, path: str | Path | None = None, ax: Axes | None = None) -> Axes:
@@ -233,27 +225,30 @@ def compare(
     size = checked_cohort_size("compare", cohort_size)
     given_order = _population(sizes, groups)
     population, places = in_order_of_ids(given_order)
-    given = None if updates is None else GivenUpdates(_moved(_rows(updates, given_order), places))
-    task = Task(population, size, checked_seed("compare", seed), given)
+    rows = None if updates is None else _rows(updates, given_order)
+    if rows is not None and population is not given_order:
+        rows = rows[places]
+    task = Task(population, size, checked_seed("compare", seed), rows)
     left_out: dict[str, str] = {}
     asked = _defaults(task, left_out) if designs is None else _labelled(designs, size)
-    baseline, rows = baseline_of(task), {}
+    found = {}
     for label in progress(list(asked)) if progress is not None else asked:
         try:
-            rows[label] = row_of(label, _recipe(asked[label], size), task, baseline)
+            found[label] = task.row(label, asked[label])
         except DesignError as error:
             if designs is not None:
                 raise
-            left_out[label] = _reason(error)
-    dimension = None if given is None else given.updates.shape[1]
-    return Comparison(population, size, task.seed, dimension, rows, left_out)
+            owner, _, reason = str(error).partition(": ")
+            left_out[label] = reason if owner.isidentifier() else str(error)
+    dimension = None if rows is None else rows.shape[1]
+    return Comparison(population, size, task.seed, dimension, found, left_out)
 
 
-def _defaults(task: Task, left_out: dict[str, str]) -> dict[str, Asked]:
+def _defaults(task: Task, left_out: dict[str, str]) -> dict[str, Recipe]:
     names = [*EVERYONE, *(GROUPED if task.population.groups is not None else ())]
-    if task.given is not None:
+    if task.updates is not None:
         names += LEARNERS
-        numbers = task.cohort_size * task.given.updates.shape[1]
+        numbers = task.cohort_size * task.updates.shape[1]
         if task.cohort_size <= EASY_COHORT and numbers <= EASY_NUMBERS:
             names.append(BALANCED)
         else:
@@ -261,14 +256,14 @@ def _defaults(task: Task, left_out: dict[str, str]) -> dict[str, Asked]:
                 f"has no formula for V, and measuring it takes long with more than {EASY_COHORT} "
                 f"draws or {EASY_NUMBERS} numbers in a cohort's updates. Ask for it by name."
             )
-    return {name: name for name in names}
+    return {name: named_recipe(name, task.cohort_size) for name in names}
 
 
 def _labelled(
     designs: Asked | Iterable[Asked] | Mapping[str, Asked], cohort_size: int
-) -> dict[str, Asked]:
-    """Return the designs by label; raise if one is invalid or a label comes twice."""
-    labelled: dict[str, Asked] = {}
+) -> dict[str, Recipe]:
+    """Return the recipes by label; raise if one is invalid or a label comes twice."""
+    labelled: dict[str, Recipe] = {}
     for label, asked in _pairs(designs, cohort_size):
         if not isinstance(asked, (Recipe, str)):
             raise DesignError(
@@ -284,7 +279,7 @@ def _labelled(
                 f"compare: {brief(label)} comes twice in designs. Drop one, or give both labels: "
                 f"{{'first': ..., 'second': ...}}."
             )
-        labelled[label] = asked
+        labelled[label] = asked if isinstance(asked, Recipe) else named_recipe(asked, cohort_size)
     if not labelled:
         raise DesignError(
             "compare: designs must name at least one design; got none. Leave it out to compare "
@@ -294,28 +289,20 @@ def _labelled(
 
 
 def _pairs(designs: object, cohort_size: int) -> Iterator[tuple[object, object]]:
+    """Yield labels and designs; a recipe's label has its cohort size only if that differs."""
+    if isinstance(designs, Mapping):
+        yield from designs.items()
+        return
     if isinstance(designs, str):
         designs = designs.split(",")
     elif isinstance(designs, Recipe) or not np.iterable(designs):
         designs = [designs]
-    if isinstance(designs, Mapping):
-        yield from designs.items()
-        return
     for asked in designs:
         if isinstance(asked, Recipe):
-            yield _label(asked, cohort_size), asked
+            size = "" if asked.cohort_size == cohort_size else f" (m={asked.cohort_size})"
+            yield f"{text_of(asked)}{size}", asked
         else:
             yield asked.strip() if isinstance(asked, str) else asked, asked
-
-
-def _recipe(asked: Asked, cohort_size: int) -> Recipe:
-    return asked if isinstance(asked, Recipe) else named_recipe(asked, cohort_size)
-
-
-def _label(recipe: Recipe, cohort_size: int) -> str:
-    """Return the recipe's text, with its cohort size if that differs."""
-    is_same = recipe.cohort_size == cohort_size
-    return text_of(recipe) if is_same else f"{text_of(recipe)} (m={recipe.cohort_size})"
 
 
 def _population(sizes: Clients, groups: Groups | None) -> Population:
@@ -360,11 +347,6 @@ def _rows(updates: ArrayLike | Mapping[Any, Any], population: Population) -> NDA
     return checked_updates("compare", as_numpy(rows.flat), population.n_clients)
 
 
-def _moved(rows: NDArray[np.floating], places: NDArray[np.int64]) -> NDArray[np.floating]:
-    """Return the rows at these places; the same array if the order does not change."""
-    return rows if np.array_equal(places, np.arange(len(places))) else rows[places]
-
-
 def _check_known(name: str, given: Mapping[Any, Any], population: Population) -> None:
     known = set(population.ids)
     for each in given:
@@ -375,17 +357,7 @@ def _check_known(name: str, given: Mapping[Any, Any], population: Population) ->
             )
 
 
-def _reason(error: DesignError) -> str:
-    """Return an error's message without its owner: the output already names the design."""
-    owner, _, reason = str(error).partition(": ")
-    return reason if owner.isidentifier() else str(error)
-
-
 def _have(rows: list[Row]) -> str:
     """Write ``a has``, or ``a, b and c have``."""
     *before, last = [row.label for row in rows]
     return f"{', '.join(before)} and {last} have" if before else f"{last} has"
-
-
-def _number(value: object) -> object:
-    return np.nan if value is None else value

@@ -77,7 +77,7 @@ def test_the_schemes_bias_is_that_of_all_candidates() -> None:
 @pytest.mark.parametrize(
     ("signals", "message"),
     [
-        (None, r"PowerOfChoiceDesign: needs the signal 'loss'"),
+        (None, r"PowerOfChoice: needs the signal 'loss'"),
         ({"loss": np.array([1.0, -1.0])}, r"client 1 has -1.0"),
     ],
 )

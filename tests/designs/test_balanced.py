@@ -401,11 +401,11 @@ def test_covariances_have_no_formula_and_the_message_names_the_way_out() -> None
         diagnostics.aggregate_variance(design, np.eye(3))
 
     assert str(covariance.value) == (
-        "BalancedDesign: needs a formula for weight_covariance, and the walk has none. "
+        "BalancedDesign: has no formula for weight_covariance. "
         "Use weight_variance, or diagnostics.estimated_aggregate_variance."
     )
     assert str(variance.value) == (
-        "BalancedDesign: needs a formula for aggregate_variance, and the walk has none. "
+        "BalancedDesign: has no formula for aggregate_variance. "
         "Use diagnostics.estimated_aggregate_variance."
     )
 

@@ -121,9 +121,9 @@ def test_v_is_measured_with_the_functions_own_weights() -> None:
 def test_there_is_no_formula() -> None:
     design = by_size(2).build(Population([5, 3, 2]))
 
-    with pytest.raises(DesignError, match="by_size: needs a formula for weight_covariance"):
+    with pytest.raises(DesignError, match="by_size: has no formula for weight_covariance"):
         design.weight_covariance()
-    with pytest.raises(DesignError, match="by_size: needs a formula for aggregate_variance"):
+    with pytest.raises(DesignError, match="by_size: has no formula for aggregate_variance"):
         design.aggregate_variance([[1.0]] * 3)
 
 

@@ -20,7 +20,7 @@ from fedcohort import (
 )
 from fedcohort.designs import RECIPES
 from fedcohort.errors import DesignError
-from fedcohort.testing.draw_clauses import build_from_recipe
+from fedcohort.testing.contract import build_from_recipe
 
 #: What no setting of the catalogue is.
 NONSENSE: tuple[object, ...] = (None, object(), [1], "nonsense", float("nan"), -7)

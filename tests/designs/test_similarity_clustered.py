@@ -148,7 +148,7 @@ def test_the_unit_of_the_updates_does_not_matter(measure: MeasureName, scale: fl
     ("updates", "message"),
     [
         (np.zeros((2, 3)), r"shape \(3, dimension\), one row per client; got float64 of shape \(2"),
-        ([[1, 2], [3], [4, 5]], r"got object of shape \(0,\)"),
+        ([[1, 2], [3], [4, 5]], r"got object of shape \(0, 0\)"),
         (np.zeros(3), r"got float64 of shape \(3,\)"),
         (np.zeros((3, 0)), r"got float64 of shape \(3, 0\)"),
         (np.array([["a"], ["b"], ["c"]]), r"must be real numbers"),

@@ -1,13 +1,15 @@
-"""Designs whose cohort is fixed when they are built, and helpers that choose candidates."""
+"""What the designs share whose cohort is fixed when they are built."""
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design
+from fedcohort.designs.recipe import Recipe
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
-from fedcohort.streams import draw_subsets
 
 
 class ChosenDesign(Design):
@@ -102,36 +104,25 @@ def smallest(
 CANDIDATES_A_DRAW = 3
 
 
-def check_candidates(owner: str, candidates: int, cohort_size: int) -> None:
-    """Validate a number of candidates: at least the cohort's size, or 0."""
-    if candidates < 0 or 0 < candidates < cohort_size:
-        raise DesignError(
-            f"{owner}: candidates must be a whole number of at least cohort_size, "
-            f"{cohort_size}, or 0 for {CANDIDATES_A_DRAW} times that; got {candidates!r}. "
-            f"Raise it."
-        )
+@dataclass(frozen=True, repr=False)
+class CandidatesRecipe(Recipe):
+    """The base of recipes that ask some candidates for a signal, and choose among these.
 
+    ``candidates`` is the number of clients that are asked; 0 for three times the cohort's size.
+    """
 
-def n_candidates(candidates: int, cohort_size: int, population: Population) -> int:
-    """Return how many clients to ask: the wanted number, at most all clients with samples."""
-    wanted = candidates or CANDIDATES_A_DRAW * cohort_size
-    return min(wanted, int(np.count_nonzero(population.sizes)))
+    candidates: int = 0
 
+    def check(self) -> None:
+        """Validate the number of candidates: at least the cohort's size, or 0."""
+        if self.candidates < 0 or 0 < self.candidates < self.cohort_size:
+            raise DesignError(
+                f"{type(self).__name__}: candidates must be a whole number of at least "
+                f"cohort_size, {self.cohort_size}, or 0 for {CANDIDATES_A_DRAW} times that; got "
+                f"{self.candidates!r}. Raise it."
+            )
 
-def equal_candidates(
-    population: Population, number: int, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """Draw distinct clients with samples, all subsets equally likely; sorted."""
-    drawable = np.flatnonzero(population.sizes)
-    return np.sort(drawable[draw_subsets(rng, len(drawable), number, 1)[0]])
-
-
-def candidates_by_importance(
-    population: Population, number: int, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """Draw distinct clients one after the other, each by importance among those left; sorted."""
-    # The first of independent exponential clocks with rates p is a draw by p. The next one is a
-    # draw by p among the others.
-    drawable = np.flatnonzero(population.sizes)
-    rings = rng.exponential(size=len(drawable)) / population.importance[drawable]
-    return np.sort(drawable[np.argsort(rings)[:number]])
+    def n_candidates(self, population: Population) -> int:
+        """Return how many clients to ask: at most all clients with samples."""
+        wanted = self.candidates or CANDIDATES_A_DRAW * self.cohort_size
+        return min(wanted, int(np.count_nonzero(population.sizes)))

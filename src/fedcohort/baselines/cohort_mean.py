@@ -30,8 +30,6 @@ class CohortMeanDesign(ChosenDesign):
 
     Parameters
     ----------
-    population, cohort_size
-        Whom to draw from, and how many.
     rng
         Draws the cohort.
 

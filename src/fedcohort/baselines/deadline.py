@@ -9,18 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedcohort._arguments import Rng, brief, checked_rng
-from fedcohort.baselines.chosen import (
-    ChosenDesign,
-    check_candidates,
-    equal_candidates,
-    n_candidates,
-    smallest,
-)
+from fedcohort.baselines.chosen import CandidatesRecipe, ChosenDesign, smallest
 from fedcohort.designs.base import drawable_clients
-from fedcohort.designs.recipe import Knowledge, Recipe
+from fedcohort.designs.recipe import Knowledge
 from fedcohort.designs.signals import Request, SignalName, checked_signal
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
+from fedcohort.streams import draw_subsets
 
 
 @final
@@ -48,8 +43,6 @@ class DeadlineDesign(ChosenDesign):
         The seconds that each candidate takes, shape (n_clients,); NaN for all others.
     deadline
         In seconds, positive.
-    rng
-        Breaks ties.
 
     Examples
     --------
@@ -76,8 +69,7 @@ class DeadlineDesign(ChosenDesign):
         super().__init__(population, cohort_size)
         rng = checked_rng(self.name, rng)
         deadline = _checked_deadline(self.name, deadline)
-        given = {"duration": durations}
-        seconds = checked_signal(self.name, given, "duration", population.n_clients)
+        seconds = checked_signal(self.name, "duration", durations, population.n_clients)
         in_time = np.where(seconds <= deadline, seconds, np.nan)
         self._choose(smallest(in_time, drawable_clients(self), self.cohort_size, rng))
 
@@ -98,38 +90,31 @@ def _checked_deadline(owner: str, deadline: object) -> float:
 
 @final
 @dataclass(frozen=True, repr=False)
-class Deadline(Recipe):
-    """Recipe of :class:`DeadlineDesign`; asks random candidates for their duration.
+class Deadline(CandidatesRecipe):
+    """Recipe of :class:`DeadlineDesign`; asks candidates, all equally likely, for their duration.
 
-    Attributes
-    ----------
-    candidates
-        How many clients are asked, all equally likely; 0 for three times the cohort's size.
-    deadline
-        In seconds.
+    ``candidates`` is their number; 0 for three times the cohort's size.
     """
 
     name: ClassVar[str] = "deadline"
     signals: ClassVar[tuple[SignalName, ...]] = ("duration",)
 
-    candidates: int = 0
     deadline: float = math.inf
 
     def check(self) -> None:
         """Validate the deadline and the number of candidates."""
+        super().check()
         _checked_deadline(type(self).__name__, self.deadline)
-        check_candidates(type(self).__name__, self.candidates, self.cohort_size)
 
     def ask(self, population: Population, round_: int, rng: np.random.Generator) -> Request:
         """Ask candidates for their duration."""
-        number = n_candidates(self.candidates, self.cohort_size, population)
-        return Request("duration", equal_candidates(population, number, rng))
+        drawable, number = np.flatnonzero(population.sizes), self.n_candidates(population)
+        places = draw_subsets(rng, len(drawable), number, 1)[0]
+        return Request("duration", np.sort(drawable[places]))
 
     def design(self, population: Population, known: Knowledge) -> DeadlineDesign:
         """Make the design from what is known."""
-        durations = checked_signal(
-            DeadlineDesign.__name__, known.signals, "duration", population.n_clients
-        )
+        durations, deadline = known.signal("duration"), self.deadline
         return DeadlineDesign(
-            population, self.cohort_size, durations, deadline=self.deadline, rng=known.rng
+            population, self.cohort_size, durations, deadline=deadline, rng=known.rng
         )

@@ -9,14 +9,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import Rng, checked_rng
 from fedcohort.baselines.chosen import ChosenDesign
-from fedcohort.designs.base import drawable_clients
+from fedcohort.designs.base import LARGEST_MATRIX, drawable_clients
 from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
 from fedcohort.similarity.measures import checked_updates, l2
-
-#: All distances between more clients than this take more than 3 GB.
-LARGEST_MATRIX = 20_000
 
 
 @final
@@ -40,12 +37,8 @@ class DivFLDesign(ChosenDesign):
 
     Parameters
     ----------
-    population, cohort_size
-        Whom to choose from, and how many.
     updates
         The clients' last updates, zero before the first; shape (n_clients, dimension).
-    rng
-        Breaks ties.
 
     Examples
     --------

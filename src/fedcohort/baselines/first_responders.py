@@ -33,8 +33,6 @@ class FirstRespondersDesign(ChosenDesign):
         Whom to send the model to, and how many answers to wait for.
     durations
         The seconds after which each client answers, shape (n_clients,); NaN for no answer.
-    rng
-        Breaks ties.
 
     Examples
     --------
@@ -59,8 +57,7 @@ class FirstRespondersDesign(ChosenDesign):
     ) -> None:
         super().__init__(population, cohort_size)
         rng = checked_rng(self.name, rng)
-        given = {"duration": durations}
-        seconds = checked_signal(self.name, given, "duration", population.n_clients)
+        seconds = checked_signal(self.name, "duration", durations, population.n_clients)
         self._choose(smallest(seconds, drawable_clients(self), self.cohort_size, rng))
 
 
@@ -75,7 +72,5 @@ class FirstResponders(Recipe):
 
     def design(self, population: Population, known: Knowledge) -> FirstRespondersDesign:
         """Make the design from what is known."""
-        durations = checked_signal(
-            FirstRespondersDesign.__name__, known.signals, "duration", population.n_clients
-        )
+        durations = known.signal("duration")
         return FirstRespondersDesign(population, self.cohort_size, durations, rng=known.rng)

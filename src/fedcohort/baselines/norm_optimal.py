@@ -15,8 +15,6 @@ from fedcohort.population import Population
 
 #: The largest number of passes of the approximate iteration.
 APPROXIMATE_PASSES = 4
-
-
 #: Norms below this share of the largest norm count as 0.
 SMALLEST = 1e-290
 
@@ -62,13 +60,6 @@ class NormOptimalDesign(CoinDesign):
     approximate
         Whether to use the iteration instead of the sort.
 
-    Attributes
-    ----------
-    norms
-        As given: a copy.
-    approximate
-        As given.
-
     Notes
     -----
     The difference estimator is refused: a client of norm 0 would also lose its term -w h, and the
@@ -85,9 +76,6 @@ class NormOptimalDesign(CoinDesign):
     W. Chen, S. Horváth, P. Richtárik, "Optimal client sampling for federated learning", TMLR 2022.
     """
 
-    norms: NDArray[np.float64]
-    approximate: bool
-
     def __init__(
         self,
         population: Population,
@@ -98,8 +86,7 @@ class NormOptimalDesign(CoinDesign):
     ) -> None:
         super().__init__(population, cohort_size)
         drawable_clients(self)
-        given = {"update_norm": norms}
-        self.norms = checked_signal(self.name, given, "update_norm", population.n_clients).copy()
+        self.norms = checked_signal(self.name, "update_norm", norms, population.n_clients)
         self.norms.setflags(write=False)
         # Sizes can replace importances, since chances depend only on ratios. Scale by the largest
         # norm first, so that no product overflows or underflows.
@@ -176,7 +163,5 @@ class NormOptimal(Recipe):
 
     def design(self, population: Population, known: Knowledge) -> NormOptimalDesign:
         """Make the design from what is known."""
-        norms = checked_signal(
-            NormOptimalDesign.__name__, known.signals, "update_norm", population.n_clients
-        )
+        norms = known.signal("update_norm")
         return NormOptimalDesign(population, self.cohort_size, norms, approximate=self.approximate)

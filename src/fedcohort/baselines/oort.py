@@ -13,7 +13,7 @@ from fedcohort._arguments import Rng, brief, checked_number, checked_rng, checke
 from fedcohort.designs.base import Design, drawable_clients, spread
 from fedcohort.designs.poisson import capped_coins
 from fedcohort.designs.recipe import Knowledge, Recipe
-from fedcohort.designs.signals import PAST, SignalName, Signals, checked_signal
+from fedcohort.designs.signals import PAST, SignalName, Signals, checked_signal, collected
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
 
@@ -36,13 +36,6 @@ class SystematicDraw:
     draws
         The number of drawn clients, 0 or more.
 
-    Attributes
-    ----------
-    lengths
-        The length of each client on the line, in integers: its chance times the step.
-    step
-        The distance of the comb's teeth, and the number of places where the comb can start.
-
     Examples
     --------
     >>> comb = SystematicDraw(np.array([4, 7, 9]), np.array([1, 1, 2]), draws=2)
@@ -54,6 +47,8 @@ class SystematicDraw:
 
     def __init__(self, clients: NDArray[np.int64], masses: NDArray[np.int64], draws: int) -> None:
         self.clients, self.draws = clients, draws
+        #: Each client's chance times the step; and the distance of the comb's teeth, which is also
+        #: the number of places where the comb can start.
         if draws == 0:
             self.lengths, self.step = np.zeros(len(clients), dtype=np.int64), 1
         else:
@@ -186,8 +181,6 @@ class OortDesign(Design):
 
     Parameters
     ----------
-    population, cohort_size
-        Whom to draw from, and how many.
     signals
         The three arrays by name, each of shape (n_clients,), NaN for clients never drawn.
     round_
@@ -244,9 +237,9 @@ class OortDesign(Design):
                 f"{self.name}: options must be OortOptions; got {brief(options)}. Pass for example "
                 f"OortOptions(clip=0.9)."
             )
-        past = {
-            name: checked_signal(self.name, signals, name, population.n_clients) for name in PAST
-        }
+        n = population.n_clients
+        given = {name: collected(self.name, signals, name) for name in PAST}
+        past = {name: checked_signal(self.name, name, each, n) for name, each in given.items()}
         clients = rng.permutation(drawable_clients(self))
         is_known = ~np.isnan(past["past_loss"][clients])
         known, new = clients[is_known], clients[~is_known]
@@ -267,17 +260,17 @@ class OortDesign(Design):
 
     def expected_counts(self) -> NDArray[np.float64]:
         """Return the chance of each client, shape (n_clients,)."""
-        chances = np.zeros(self.population.n_clients)
-        for lottery in (self.exploit, self.explore):
-            chances[lottery.clients] = lottery.chances
-        return chances
+        return self._by_client("chances")
 
     def weight_variance(self) -> NDArray[np.float64]:
         """Return Var[w], shape (n_clients,)."""
-        variances = np.zeros(self.population.n_clients)
+        return self._by_client("variances") / self.cohort_size**2
+
+    def _by_client(self, what: str) -> NDArray[np.float64]:
+        values = np.zeros(self.population.n_clients)
         for lottery in (self.exploit, self.explore):
-            variances[lottery.clients] = lottery.variances
-        return variances / self.cohort_size**2
+            values[lottery.clients] = getattr(lottery, what)
+        return values
 
     def covariance(self) -> NDArray[np.float64]:
         """Return Cov[w], shape (n_clients, n_clients)."""

@@ -7,15 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedcohort._arguments import Rng, checked_rng
-from fedcohort.baselines.chosen import (
-    ChosenDesign,
-    candidates_by_importance,
-    check_candidates,
-    n_candidates,
-    smallest,
-)
+from fedcohort.baselines.chosen import CandidatesRecipe, ChosenDesign, smallest
 from fedcohort.designs.base import drawable_clients
-from fedcohort.designs.recipe import Knowledge, Recipe
+from fedcohort.designs.recipe import Knowledge
 from fedcohort.designs.signals import Request, SignalName, checked_signal
 from fedcohort.population import Population
 
@@ -36,12 +30,8 @@ class PowerOfChoiceDesign(ChosenDesign):
 
     Parameters
     ----------
-    population, cohort_size
-        Whom to choose from, and how many.
     losses
         The mean loss of every candidate, shape (n_clients,); NaN for all others.
-    rng
-        Breaks ties.
 
     Examples
     --------
@@ -66,39 +56,32 @@ class PowerOfChoiceDesign(ChosenDesign):
     ) -> None:
         super().__init__(population, cohort_size)
         rng = checked_rng(self.name, rng)
-        given = {"loss": losses}
-        known = checked_signal(self.name, given, "loss", population.n_clients)
+        known = checked_signal(self.name, "loss", losses, population.n_clients)
         self._choose(smallest(-known, drawable_clients(self), self.cohort_size, rng))
 
 
 @final
 @dataclass(frozen=True, repr=False)
-class PowerOfChoice(Recipe):
+class PowerOfChoice(CandidatesRecipe):
     """Recipe of :class:`PowerOfChoiceDesign`; asks candidates, drawn by importance, for their loss.
 
-    Attributes
-    ----------
-    candidates
-        How many clients are asked; 0 for three times the cohort's size.
+    ``candidates`` is their number; 0 for three times the cohort's size.
     """
 
     name: ClassVar[str] = "power-of-choice"
     signals: ClassVar[tuple[SignalName, ...]] = ("loss",)
 
-    candidates: int = 0
-
-    def check(self) -> None:
-        """Validate the number of candidates."""
-        check_candidates(type(self).__name__, self.candidates, self.cohort_size)
-
     def ask(self, population: Population, round_: int, rng: np.random.Generator) -> Request:
-        """Ask candidates for the loss of the current model."""
-        number = n_candidates(self.candidates, self.cohort_size, population)
-        return Request("loss", candidates_by_importance(population, number, rng))
+        """Ask candidates, each drawn by importance among those left, for their loss."""
+        # The first of independent exponential clocks with rates p is a draw by p. The next one is
+        # a draw by p among the others.
+        drawable = np.flatnonzero(population.sizes)
+        rings = rng.exponential(size=len(drawable)) / population.importance[drawable]
+        first = np.argsort(rings)[: self.n_candidates(population)]
+        return Request("loss", np.sort(drawable[first]))
 
     def design(self, population: Population, known: Knowledge) -> PowerOfChoiceDesign:
         """Make the design from what is known."""
-        losses = checked_signal(
-            PowerOfChoiceDesign.__name__, known.signals, "loss", population.n_clients
+        return PowerOfChoiceDesign(
+            population, self.cohort_size, known.signal("loss"), rng=known.rng
         )
-        return PowerOfChoiceDesign(population, self.cohort_size, losses, rng=known.rng)

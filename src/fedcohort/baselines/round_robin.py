@@ -29,8 +29,6 @@ class RoundRobinDesign(ChosenDesign):
 
     Parameters
     ----------
-    population, cohort_size
-        Who takes turns, and how many per round.
     round_
         The round, from 0.
     seed

@@ -32,8 +32,6 @@ class UniformDesign(Design):
 
     Parameters
     ----------
-    population, cohort_size
-        Whom to draw from, and how many.
     unbiased
         Whether to use the weights that make the aggregate unbiased, instead of FedAvg's.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from logging import getLogger
-from typing import ClassVar, final
+from typing import ClassVar, Unpack, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from fedcohort._arguments import Rng, checked_choice, checked_rng
+from fedcohort._arguments import Rng, checked_rng
 from fedcohort.designs.base import Design, RowDesign
 from fedcohort.designs.multinomial import MultinomialDesign
 from fedcohort.designs.recipe import Knowledge
@@ -19,21 +19,8 @@ from fedcohort.designs.similarity_clustered import SimilarityClusteredDesign, Tr
 from fedcohort.designs.size_clustered import SizeClusteredDesign
 from fedcohort.designs.tournament import TournamentDesign
 from fedcohort.population import Population
-from fedcohort.similarity.measures import (
-    MeasureName,
-    checked_updates,
-    inner_products,
-    largest_entries,
-)
-from fedcohort.similarity.trees import (
-    AUTO_EXACT,
-    TREE_KINDS,
-    GroupTree,
-    Linkage,
-    Products,
-    TreeKind,
-    client_tree,
-)
+from fedcohort.similarity.measures import checked_updates, inner_products, largest_entries
+from fedcohort.similarity.trees import AUTO_EXACT, GroupTree, Products, TreeOptions, client_tree
 
 log = getLogger("fedcohort")
 
@@ -52,14 +39,10 @@ class AutoDesign(Design):
 
     Parameters
     ----------
-    population, cohort_size
-        Whom to draw from, and how many draws.
     updates
         The clients' last updates, zero before the first; shape (n_clients, dimension).
     tree, measure, linkage, products
         As in :class:`SimilarityClusteredDesign`; both tree designs share one tree.
-    rng
-        Breaks ties.
 
     Attributes
     ----------
@@ -86,31 +69,18 @@ class AutoDesign(Design):
         cohort_size: int,
         updates: ArrayLike,
         *,
-        tree: TreeKind = "auto",
-        measure: MeasureName = "arccos",
-        linkage: Linkage = "ward",
-        products: Products | None = None,
         rng: Rng = None,
+        **options: Unpack[TreeOptions],
     ) -> None:
         super().__init__(population, cohort_size)
         rng = checked_rng(self.name, rng)
-        checked_choice(self.name, "tree", tree, TREE_KINDS)
         deltas = checked_updates(self.name, updates, population.n_clients)
         is_small = population.n_clients <= AUTO_EXACT
-        if is_small and products is None and _can_be_squared(deltas):
+        if is_small and options.get("products") is None and _can_be_squared(deltas):
             # The tree and the predictions both need them.
-            products = cache(lambda: inner_products(deltas))
-        leaves, found = client_tree(
-            self.name,
-            deltas,
-            self.cohort_size * population.sizes % population.total,
-            population.total,
-            tree=tree,
-            measure=measure,
-            linkage=linkage,
-            products=products,
-            rng=rng,
-        )
+            options["products"] = cache(lambda: inner_products(deltas))
+        units, total = self.cohort_size * population.sizes % population.total, population.total
+        leaves, found = client_tree(self.name, deltas, units, total, rng=rng, **options)
         groups = np.zeros(population.n_clients, dtype=np.int64)
         groups[leaves] = found.groups
         shared = GroupTree(groups, found.merges)
@@ -120,7 +90,8 @@ class AutoDesign(Design):
             "size": SizeClusteredDesign(population, cohort_size, rng=rng),
             "multinomial": MultinomialDesign(population, cohort_size),
         }
-        self.predicted = _predicted(candidates, deltas, products if is_small else None)
+        products = options.get("products") if is_small else None
+        self.predicted = _predicted(candidates, deltas, products)
         self.choice = min(self.predicted, key=self.predicted.__getitem__)
         self.design = candidates[self.choice]
         log.info("%s: draws from %s; V predicted: %s", self.name, self.choice, self.predicted)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NoReturn, final
+from typing import ClassVar, Unpack, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import Rng, checked_rng, checked_whole
-from fedcohort.designs.base import Design
+from fedcohort.designs.base import RoundedDesign
 from fedcohort.designs.recipe import Knowledge
 from fedcohort.designs.similarity_clustered import TreeRecipe
-from fedcohort.errors import DesignError
 from fedcohort.population import Population
-from fedcohort.similarity.measures import MeasureName, checked_updates, largest_entries
-from fedcohort.similarity.trees import GroupTree, Linkage, Products, TreeKind, client_tree
+from fedcohort.similarity.measures import checked_updates, largest_entries
+from fedcohort.similarity.trees import TreeOptions, client_tree
 
 Numbers = NDArray[np.float64]
 
@@ -177,7 +176,7 @@ RIDGE = 1e-4
 
 
 @final
-class BalancedDesign(Design):
+class BalancedDesign(RoundedDesign):
     r"""Draw a cohort whose updates balance each other: experimental.
 
     1. A client with :math:`m n_i \ge M` is always drawn :math:`\lfloor m n_i / M \rfloor` times.
@@ -189,12 +188,11 @@ class BalancedDesign(Design):
        of the drawn clients' updates close to its mean. The live clients furthest from the mean
        are rounded first, while the most others are left to balance them.
 
-    Unbiased, with exactly m draws. Every client's count is the floor or the ceiling of its
-    expectation: :math:`\operatorname{Var}[w_i] = f_i (1 - f_i) / m^2` with :math:`f_i = u_i / M`,
-    the smallest possible for integer counts. On generated federations of noisy updates V was 30 to
-    45 % below :class:`TournamentDesign`'s with 10 draws from 100 clients, and a quarter of it with
-    100 from 10,000. On clusters without any noise, 10 from 100 clients of unequal sizes, it was a
-    fifth *above* it.
+    Unbiased, with exactly m draws, and the weight variances of
+    :class:`~fedcohort.designs.base.RoundedDesign`. On generated federations of noisy updates V was
+    30 to 45 % below :class:`TournamentDesign`'s with 10 draws from 100 clients, and a quarter of it
+    with 100 from 10,000. On clusters without any noise, 10 from 100 clients of unequal sizes, it
+    was a fifth *above* it.
 
     There are no formulas for V and for the covariances (``exact_moments`` is False; estimate V
     with :func:`~fedcohort.diagnostics.estimated_aggregate_variance`). Unlike the tournament's, V
@@ -203,25 +201,19 @@ class BalancedDesign(Design):
 
     Parameters
     ----------
-    population, cohort_size
-        Whom to draw from, and how many draws.
     updates
         The clients' last updates, zero before the first; shape (n_clients, dimension).
     representatives
         The least number of live clients per draw; up to twice as many if no client is large.
     tree, measure, linkage, products
         As in :class:`TournamentDesign`.
-    rng
-        Breaks ties.
 
     Attributes
     ----------
     updates
         A copy of the updates that are balanced.
-    tree
-        The similarity tree and its cut.
-    leaves
-        The client of each of its leaves; clients that are groups of their own are not among them.
+    tree, leaves
+        As in :class:`SimilarityClusteredDesign`, without clients that are groups of their own.
 
     Examples
     --------
@@ -238,12 +230,7 @@ class BalancedDesign(Design):
     Gram-Schmidt walk design", JASA 2024 (the ridge; they do not fix the sum).
     """
 
-    unbiased = True
     exact_moments = False
-
-    updates: NDArray[np.floating]
-    tree: GroupTree
-    leaves: NDArray[np.int64]
 
     def __init__(
         self,
@@ -252,31 +239,19 @@ class BalancedDesign(Design):
         updates: ArrayLike,
         *,
         representatives: int = 4,
-        tree: TreeKind = "auto",
-        measure: MeasureName = "arccos",
-        linkage: Linkage = "ward",
-        products: Products | None = None,
         rng: Rng = None,
+        **options: Unpack[TreeOptions],
     ) -> None:
         super().__init__(population, cohort_size)
         rng = checked_rng(self.name, rng)
-        total = population.total
-        self._certain, self._units = np.divmod(self.cohort_size * population.sizes, total)
-        capacity = -(-total // _checked_representatives(self.name, representatives))
+        capacity = -(-population.total // _checked_representatives(self.name, representatives))
         # A copy: later changes by the caller must not change the law.
         self.updates = checked_updates(self.name, updates, population.n_clients).copy()
         self.updates.setflags(write=False)
         is_alone = self._units > capacity
+        shared = np.where(is_alone, 0, self._units)
         self.leaves, self.tree = client_tree(
-            self.name,
-            self.updates,
-            np.where(is_alone, 0, self._units),
-            capacity,
-            tree=tree,
-            measure=measure,
-            linkage=linkage,
-            products=products,
-            rng=rng,
+            self.name, self.updates, shared, capacity, rng=rng, **options
         )
         by_group = np.argsort(self.tree.groups, kind="stable")
         sizes = np.bincount(self.tree.groups)
@@ -286,36 +261,13 @@ class BalancedDesign(Design):
         #: The units of every group.
         self._held = np.diff(self._ends[last], prepend=0)
 
-    def weight_variance(self) -> NDArray[np.float64]:
-        """Return Var[w], shape (n_clients,): the smallest possible for integer counts."""
-        total = self.population.total
-        return self._units / total * ((total - self._units) / total) / self.cohort_size**2
-
-    def covariance(self) -> NoReturn:
-        """Raise :class:`DesignError`: there is no formula."""
-        raise self._no_formula(
-            "weight_covariance", "weight_variance, or diagnostics.estimated_aggregate_variance"
-        )
-
-    def inclusion_probability(self) -> NDArray[np.float64]:
-        """Return the chance of each client to be in the cohort, shape (n_clients,)."""
-        return np.where(self._certain > 0, 1.0, self._units / self.population.total)
-
-    def max_count(self) -> NDArray[np.int64]:
-        """Return the largest possible count of each client: its expectation, rounded up."""
-        return self._certain + (self._units > 0)
-
-    def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
-        """Draw the clients of ``rounds`` cohorts."""
-        certain = np.repeat(np.arange(self.population.n_clients), self._certain)
-        drawn = np.empty((rounds, self.cohort_size), dtype=np.int64)
-        drawn[:, : len(certain)] = certain
-        if len(self._held):
-            for line in drawn[:, len(certain) :]:
-                line[:] = self._selected(rng)
+    def _selected(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
+        drawn = np.empty((rounds, self.cohort_size - self._certain.sum()), dtype=np.int64)
+        for line in drawn if len(self._held) else ():
+            line[:] = self._walk(rng)
         return drawn
 
-    def _selected(self, rng: np.random.Generator) -> NDArray[np.int64]:
+    def _walk(self, rng: np.random.Generator) -> NDArray[np.int64]:
         """Draw the groups' live clients, and round their chances."""
         total, starts = self.population.total, np.cumsum(self._held) - self._held
         lottery = starts + rng.integers(self._held)
@@ -324,15 +276,6 @@ class BalancedDesign(Design):
         points = walk_points(self.updates, live, low)
         is_drawn = walked(low, high, points, RIDGE, lambda chance: rng.random() < chance)
         return np.asarray(live[is_drawn], dtype=np.int64)
-
-    def aggregate_spread(self, updates: NDArray[np.floating]) -> NoReturn:
-        """Raise :class:`DesignError`: there is no formula."""
-        raise self._no_formula("aggregate_variance", "diagnostics.estimated_aggregate_variance")
-
-    def _no_formula(self, what: str, instead: str) -> DesignError:
-        return DesignError(
-            f"{self.name}: needs a formula for {what}, and the walk has none. Use {instead}."
-        )
 
 
 def _checked_representatives(owner: str, representatives: object) -> int:

@@ -11,7 +11,6 @@ from scipy.sparse import csr_array, issparse
 from fedcohort._arguments import (
     UNIT_LIMIT,
     Rng,
-    brief,
     checked_cohort_size,
     checked_rng,
     checked_rounds,
@@ -35,19 +34,19 @@ def spread(weights: NDArray[np.float64], points: NDArray[np.floating]) -> float:
     mean = np.zeros(points.shape[1])
     for block in _blocks(points):
         mean += weights[block] @ points[block].astype(np.float64)
+    return second_moment(weights, points, about=mean)
+
+
+def second_moment(
+    weights: NDArray[np.float64],
+    points: NDArray[np.floating],
+    about: NDArray[np.float64] | float = 0.0,
+) -> float:
+    r"""Return :math:`\sum_i w_i \|x_i - c\|^2`, with c = ``about``."""
     total = 0.0
     for block in _blocks(points):
-        off = points[block] - mean
+        off = points[block].astype(np.float64) - about
         total += float(weights[block] @ np.einsum("ij,ij->i", off, off))
-    return total
-
-
-def second_moment(weights: NDArray[np.float64], points: NDArray[np.floating]) -> float:
-    r"""Return :math:`\sum_i w_i \|x_i\|^2`."""
-    total = 0.0
-    for block in _blocks(points):
-        rows = points[block].astype(np.float64)
-        total += float(weights[block] @ np.einsum("ij,ij->i", rows, rows))
     return total
 
 
@@ -76,6 +75,9 @@ class Design(ABC):
     To write your own design, define ``unbiased``, ``sample``, ``covariance``,
     ``inclusion_probability`` and ``max_count``. Everything else is computed from these. Override
     it where a shorter formula exists.
+
+    Every design takes the population to draw from and the number of draws. Most also take ``rng``
+    to break ties: an integer, a generator, or None for a random one.
     """
 
     #: Whether the design claims :math:`E[w_i] = p_i`. ``check_design`` tests the claim.
@@ -91,12 +93,7 @@ class Design(ABC):
     lasts: bool = True
 
     def __init__(self, population: Population, cohort_size: int) -> None:
-        if not isinstance(population, Population):
-            raise DesignError(
-                f"{self.name}: population must be a Population; got {type(population).__name__}. "
-                f"Pass Population(sizes)."
-            )
-        self.population = population
+        self.population = checked_population(self.name, population)
         self.cohort_size = checked_cohort_size(self.name, cohort_size)
         if self.cohort_size * population.total >= UNIT_LIMIT:
             raise DesignError(
@@ -149,6 +146,7 @@ class Design(ABC):
         ``updates`` has shape (n_clients, dimension).
         """
         deltas = checked_updates(self.name, updates, self.population.n_clients)
+        self._require_formula("aggregate_variance", "diagnostics.estimated_aggregate_variance")
         offset = self.bias() @ deltas
         return self.aggregate_spread(deltas) + float(offset @ offset)
 
@@ -159,13 +157,9 @@ class Design(ABC):
         return self.weight_per_draw() * self.expected_counts() - self.population.importance
 
     def weight_covariance(self) -> NDArray[np.float64]:
-        """Return Cov[w], shape (n_clients, n_clients).
-
-        Raises
-        ------
-        DesignError
-            If the matrix would not fit into memory.
-        """
+        """Return Cov[w], shape (n_clients, n_clients), if that fits into memory."""
+        instead = "weight_variance, or diagnostics.estimated_aggregate_variance"
+        self._require_formula("weight_covariance", instead)
         n = self.population.n_clients
         if n > LARGEST_MATRIX:
             raise DesignError(
@@ -197,9 +191,14 @@ class Design(ABC):
         sparse integers of shape (rounds, n_clients) with sorted indices.
         """
 
-    @abstractmethod
     def covariance(self) -> NDArray[np.float64]:
-        """Return Cov[w]. Called by ``weight_covariance``, which limits the number of clients."""
+        """Return Cov[w]. Called by ``weight_covariance``, which limits the number of clients.
+
+        Every design defines it, except those whose ``exact_moments`` is False.
+        """
+        raise DesignError(
+            f"{self.name}: has no covariance. Define it, or say exact_moments = False."
+        )
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
         """Return the expected squared distance of the aggregate from its own mean.
@@ -209,9 +208,23 @@ class Design(ABC):
         moves = self.weight_covariance() @ updates
         return float(np.einsum("ij,ij->", updates, moves, dtype=np.float64))
 
+    def _require_formula(self, what: str, instead: str) -> None:
+        if not self.exact_moments:
+            raise DesignError(f"{self.name}: has no formula for {what}. Use {instead}.")
+
     def weigh(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
         """Make the cohort of the drawn clients. By default each draw weighs 1/m."""
         return Cohort.of_shares(clients, counts, self.cohort_size)
+
+
+def checked_population(owner: str, population: Population) -> Population:
+    """Validate a population; sizes alone are not one."""
+    if isinstance(population, Population):
+        return population
+    raise DesignError(
+        f"{owner}: population must be a Population; got {type(population).__name__}. "
+        f"Pass Population(sizes)."
+    )
 
 
 def drawable_clients(design: Design) -> NDArray[np.int64]:
@@ -242,16 +255,6 @@ def count_matrix(clients: NDArray[np.integer], n_clients: int) -> csr_array:
     counts = np.diff(starts, append=rounds * draws)
     indptr = np.concatenate([[0], np.cumsum(first.sum(axis=1))])
     return csr_array((counts, line.ravel()[starts], indptr), shape=(rounds, n_clients))
-
-
-def checked_design(design: object) -> Design:
-    """Validate a built design; a recipe is not one."""
-    if isinstance(design, Design):
-        return design
-    raise DesignError(
-        f"diagnostics: design must be a Design; got {brief(design)}. Pass what "
-        f"recipe.build(population) gave."
-    )
 
 
 class RowDesign(Design):
@@ -318,3 +321,44 @@ class RowDesign(Design):
         """Sum the values of the plan's entries by client, shape (n_clients,)."""
         n = self.population.n_clients
         return np.asarray(np.bincount(self.plan.units.indices, values, n), dtype=np.float64)
+
+
+class RoundedDesign(Design):
+    r"""Draw every client as often as the floor or the ceiling of its expected count.
+
+    A client with :math:`m n_i \ge M` is always drawn :math:`\lfloor m n_i / M \rfloor` times. Its
+    remaining :math:`u_i = m n_i \bmod M` units are the chance, times M, of one more draw:
+    :math:`\operatorname{Var}[w_i] = f_i (1 - f_i) / m^2` with :math:`f_i = u_i / M`, the smallest
+    possible for integer counts. A subclass selects the clients that are drawn once more.
+    """
+
+    unbiased = True
+
+    def __init__(self, population: Population, cohort_size: int) -> None:
+        super().__init__(population, cohort_size)
+        self._certain, self._units = np.divmod(
+            self.cohort_size * population.sizes, population.total
+        )
+
+    def weight_variance(self) -> NDArray[np.float64]:
+        """Return Var[w], shape (n_clients,)."""
+        total = self.population.total
+        return self._units / total * ((total - self._units) / total) / self.cohort_size**2
+
+    def inclusion_probability(self) -> NDArray[np.float64]:
+        """Return the chance of each client to be in the cohort, shape (n_clients,)."""
+        return np.where(self._certain > 0, 1.0, self._units / self.population.total)
+
+    def max_count(self) -> NDArray[np.int64]:
+        """Return the largest possible count of each client: its expectation, rounded up."""
+        return self._certain + (self._units > 0)
+
+    def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
+        """Draw the clients of ``rounds`` cohorts."""
+        certain = np.repeat(np.arange(self.population.n_clients), self._certain)
+        always = np.broadcast_to(certain, (rounds, len(certain)))
+        return np.concatenate([always, self._selected(rng, rounds)], axis=1)
+
+    @abstractmethod
+    def _selected(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
+        """Select the clients that are drawn once more, shape (rounds, sum of the units / M)."""

@@ -69,21 +69,15 @@ def make_recipe(name: str, cohort_size: int, options: Mapping[str, object]) -> R
 
 def recipe_of(kind: type[Recipe], cohort_size: int, options: Mapping[str, object]) -> Recipe:
     """Make a recipe of this kind; raise if an option is not one of its hyper-parameters."""
-    defaults = {field.name: field.default for field in fields(kind)}
-    own = {key: default for key, default in defaults.items() if default is not MISSING}
+    settings = [field for field in fields(kind) if field.name != "cohort_size"]
+    own = [field.name for field in settings if field.default is not MISSING]
     for key in options:
         if key not in own:
             known = f"known are {', '.join(own)}" if own else "it has none of its own"
             raise DesignError(
                 f"design {kind.name!r}: unknown key {key!r}; {known}.{did_you_mean(key, own)}"
             )
-    bare = [
-        field.name
-        for field in fields(kind)
-        if field.default is MISSING
-        and field.default_factory is MISSING
-        and field.name != "cohort_size"
-    ]
+    bare = [each.name for each in settings if each.default is each.default_factory is MISSING]
     if bare:
         raise DesignError(
             f"design {kind.name!r}: hyper-parameters need defaults; {', '.join(bare)} has none. "

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import field, fields, make_dataclass
 from functools import cached_property
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, final, overload
+from typing import TYPE_CHECKING, Any, ClassVar, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedcohort._arguments import Rng, brief, checked_flag, checked_rng, checked_rounds
+from fedcohort._arguments import Rng, as_array, brief, checked_flag, checked_rng, checked_rounds
 from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design
 from fedcohort.designs.recipe import Knowledge, Recipe
@@ -23,16 +23,6 @@ from fedcohort.population import Population
 Choice = Callable[..., Any]
 #: The number of cohorts that moments are estimated from.
 ESTIMATE_ROUNDS = 1000
-
-
-class _Moments(NamedTuple):
-    """Estimates, shape (n_clients,) each."""
-
-    expected_counts: NDArray[np.float64]
-    mean_weights: NDArray[np.float64]
-    weight_variance: NDArray[np.float64]
-    inclusion: NDArray[np.float64]
-    max_count: NDArray[np.int64]
 
 
 @final
@@ -48,8 +38,6 @@ class FunctionDesign(Design):
         For messages.
     choose
         Returns the clients of one cohort, or clients and weights, given a generator.
-    population, cohort_size
-        Whom to draw from, and how many draws were asked for.
     unbiased
         Whether the function's author claims E[w] = p.
     """
@@ -90,63 +78,41 @@ class FunctionDesign(Design):
 
     def expected_counts(self) -> NDArray[np.float64]:
         """Return the estimated expected count of each client, shape (n_clients,)."""
-        return self._moments.expected_counts
+        return np.asarray(self._observed[0].mean(axis=0))
 
     def weight_per_draw(self) -> NDArray[np.float64]:
         """Return the estimated weight of one draw of each client, shape (n_clients,)."""
-        drawn = self._moments.expected_counts
-        weights = self._moments.mean_weights
+        drawn, weights = self.expected_counts(), np.asarray(self._observed[1].mean(axis=0))
         return np.divide(weights, drawn, out=np.zeros_like(weights), where=drawn > 0)
 
     def weight_variance(self) -> NDArray[np.float64]:
         """Return the estimate of Var[w], shape (n_clients,)."""
-        return self._moments.weight_variance
+        weights = self._observed[1]
+        square = np.asarray(weights.multiply(weights).mean(axis=0))
+        off = np.maximum(square - np.asarray(weights.mean(axis=0)) ** 2, 0.0)
+        return ESTIMATE_ROUNDS / (ESTIMATE_ROUNDS - 1) * off
 
     def inclusion_probability(self) -> NDArray[np.float64]:
         """Return the estimated chance of each client to be in the cohort, shape (n_clients,)."""
-        return self._moments.inclusion
+        counts = self._observed[0]
+        return np.bincount(counts.indices, minlength=counts.shape[1]) / ESTIMATE_ROUNDS
 
     def max_count(self) -> NDArray[np.int64]:
         """Return the largest observed count of each client, shape (n_clients,)."""
-        return self._moments.max_count
-
-    def covariance(self) -> NDArray[np.float64]:
-        """Raise :class:`DesignError`: there is no formula."""
-        raise self._no_formula("weight_covariance")
-
-    def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
-        """Raise :class:`DesignError`: there is no formula."""
-        raise self._no_formula("aggregate_variance")
-
-    def _no_formula(self, what: str) -> DesignError:
-        return DesignError(
-            f"{self.name}: needs a formula for {what}, and a function has none. Use "
-            f"diagnostics.estimated_aggregate_variance, or write a Design with exact moments."
-        )
+        return self._observed[0].max(axis=0).toarray().ravel().astype(np.int64)
 
     @cached_property
-    def _moments(self) -> _Moments:
+    def _observed(self) -> tuple[csr_array, csr_array]:
+        """The counts and weights of the cohorts that moments are estimated from."""
         rng = np.random.default_rng(0)
         cohorts = [self._chosen(rng) for _ in range(ESTIMATE_ROUNDS)]
-        counts, weights = self._rows(cohorts, "counts"), self._rows(cohorts, "weights")
-        mean = np.asarray(weights.mean(axis=0))
-        square = np.asarray(weights.multiply(weights).mean(axis=0))
-        scale = ESTIMATE_ROUNDS / (ESTIMATE_ROUNDS - 1)
-        return _Moments(
-            expected_counts=np.asarray(counts.mean(axis=0)),
-            mean_weights=mean,
-            weight_variance=scale * np.maximum(square - mean**2, 0.0),
-            inclusion=np.bincount(counts.indices, minlength=counts.shape[1]) / ESTIMATE_ROUNDS,
-            max_count=counts.max(axis=0).toarray().ravel().astype(np.int64),
-        )
+        return self._rows(cohorts, "counts"), self._rows(cohorts, "weights")
 
     def _rows(self, cohorts: list[Cohort], what: str) -> csr_array:
         """Collect one number per drawn client into a matrix with a row per cohort."""
         n, dtype = self.population.n_clients, np.int64 if what == "counts" else np.float64
-        if not cohorts:
-            return csr_array(np.zeros((0, n), dtype=dtype))
-        values = np.concatenate([getattr(cohort, what) for cohort in cohorts])
-        clients = np.concatenate([cohort.clients for cohort in cohorts])
+        values = np.concatenate([np.zeros(0), *(getattr(cohort, what) for cohort in cohorts)])
+        clients = np.concatenate([np.zeros(0, int), *(cohort.clients for cohort in cohorts)])
         ends = np.cumsum([0, *(len(cohort) for cohort in cohorts)])
         return csr_array((values.astype(dtype), clients, ends), shape=(len(cohorts), n))
 
@@ -164,11 +130,7 @@ class FunctionDesign(Design):
 
     def _positions(self, given: object) -> NDArray[np.int64]:
         """Validate positions of clients with samples."""
-        n = self.population.n_clients
-        try:
-            clients = np.asarray(given)
-        except ValueError:
-            clients = np.empty((0, 0))
+        n, clients = self.population.n_clients, as_array(given)
         is_whole = clients.ndim == 1 and (clients.dtype.kind in "iu" or clients.size == 0)
         if not is_whole or (clients.size and not 0 <= clients.min() <= clients.max() < n):
             raise DesignError(
@@ -190,8 +152,8 @@ class FunctionDesign(Design):
             weights = np.asarray(given, dtype=np.float64)
         except (TypeError, ValueError):
             weights = np.empty((0, 0))
-        distinct = len(np.unique(clients)) == len(clients)
-        if weights.shape != clients.shape or not np.isfinite(weights).all() or not distinct:
+        fits = weights.shape == clients.shape == np.unique(clients).shape
+        if not fits or not np.isfinite(weights).all():
             raise DesignError(
                 f"{self.name}: must return a finite weight for each of the chosen clients, each "
                 f"client once; got clients {brief(clients.tolist())} and weights {brief(given)}. "
@@ -278,11 +240,6 @@ def recipe(
     -------
     A recipe class: ``newest(10)`` is a recipe of ten draws.
 
-    Raises
-    ------
-    DesignError
-        If the function has another signature, or an argument is invalid.
-
     Examples
     --------
     >>> from fedcohort import Selector
@@ -293,10 +250,13 @@ def recipe(
     ['Lyon', 'Nice']
     """
     flags = {"unbiased": unbiased, "learns": learns, "grouped": grouped}
-    declared: dict[str, object] = {
-        **{key: checked_flag("recipe", key, value) for key, value in flags.items()},
-        "signals": _signals(signals),
-    }
+    for key, value in flags.items():
+        checked_flag("recipe", key, value)
+    if not isinstance(signals, (tuple, list)) or not all(isinstance(s, str) for s in signals):
+        raise DesignError(
+            f"recipe: signals must be a tuple of names; got {brief(signals)}. Pass for example "
+            f"('loss',)."
+        )
     if name is not None and not (isinstance(name, str) and name):
         raise DesignError(
             f"recipe: name must be a string, or None for the function's; got {brief(name)}."
@@ -314,7 +274,8 @@ def recipe(
                 "__qualname__": chosen.__qualname__,
                 "name": name or title.replace("_", "-"),
                 "function": staticmethod(chosen),
-                **declared,
+                "signals": tuple(signals),
+                **flags,
             },
             frozen=True,
             repr=False,
@@ -323,16 +284,6 @@ def recipe(
         return made
 
     return made if function is None else made(function)
-
-
-def _signals(signals: object) -> tuple[str, ...]:
-    """Validate a tuple of signal names; a single string is refused."""
-    if not isinstance(signals, (tuple, list)) or not all(isinstance(s, str) for s in signals):
-        raise DesignError(
-            f"recipe: signals must be a tuple of names; got {brief(signals)}. Pass for example "
-            f"('loss',)."
-        )
-    return tuple(signals)
 
 
 def _settings(title: str, function: Choice) -> list[Parameter]:

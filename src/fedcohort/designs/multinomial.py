@@ -26,11 +26,6 @@ class MultinomialDesign(Design):
     :class:`SizeClusteredDesign`, which is never worse. A plan would need m equal rows; this design
     keeps one cumulative sum instead, and draws in integers.
 
-    Parameters
-    ----------
-    population, cohort_size
-        Whom to draw from, and how many draws.
-
     Examples
     --------
     >>> design = MultinomialDesign(Population([5, 3, 2]), cohort_size=4)

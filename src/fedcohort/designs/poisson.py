@@ -18,15 +18,9 @@ BLOCK_COINS = 2**22
 
 
 class CoinDesign(Design):
-    r"""Toss a coin for every client: in the cohort with chance :math:`q_i`, weight p_i / q_i.
+    """The base of designs with independent coins, as in :class:`PoissonDesign`.
 
-    .. math::
-
-        \operatorname{Var}[w_i] = p_i^2 (1/q_i - 1), \qquad
-        V = \sum_i p_i^2 (1/q_i - 1) \|\Delta_i\|^2 .
-
-    The residual is random and may be negative. An empty cohort has residual 1. It is not redrawn,
-    since that would add a bias. A subclass defines the chances and the coins.
+    A subclass defines the chances and the coins.
     """
 
     @abstractmethod

@@ -19,8 +19,8 @@ from fedcohort._arguments import (
     checked_whole,
 )
 from fedcohort.cohort import Cohort
-from fedcohort.designs.base import Design
-from fedcohort.designs.signals import ASKED, Request, Signals
+from fedcohort.designs.base import Design, checked_population
+from fedcohort.designs.signals import ASKED, Request, SignalName, Signals, collected
 from fedcohort.errors import DesignError
 from fedcohort.memory import Difference, EstimatorName, estimator_of
 from fedcohort.population import Population
@@ -36,6 +36,13 @@ class HasUpdates(Protocol):
     @property
     def updates(self) -> NDArray[np.floating]:
         """The last update of every client, zero before the first; shape (n_clients, dimension)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GivenUpdates:
+    """A memory that holds these updates, shape (n_clients, dimension)."""
+
+    updates: NDArray[np.floating]
 
 
 @final
@@ -86,6 +93,10 @@ class Knowledge:
     def signals(self) -> Signals | None:
         """The other known facts about the clients, by name; None if there are none."""
         return self._signals
+
+    def signal(self, name: SignalName) -> NDArray[np.floating]:
+        """Return a signal; raise if nobody collected it."""
+        return collected(type(self._recipe).__name__, self._signals, name)
 
     @property
     def round_(self) -> int:
@@ -185,12 +196,10 @@ class Recipe(ABC):
         round_: int = 0,
         rng: Rng = None,
     ) -> Design:
-        """Build the design of a round over ``population``.
+        """Build the design of a round over ``population``; raise :class:`DesignError` if it cannot.
 
         Parameters
         ----------
-        population
-            Whom to draw from.
         memory
             The clients' last updates, for recipes that learn. None means that all are zero.
         signals
@@ -199,18 +208,9 @@ class Recipe(ABC):
             The round, from 0.
         rng
             Breaks ties: an integer, a generator, or None for a random one.
-
-        Raises
-        ------
-        DesignError
-            If the design cannot be built for these clients.
         """
         owner = type(self).__name__
-        if not isinstance(population, Population):
-            raise DesignError(
-                f"{owner}: population must be a Population; got {type(population).__name__}. "
-                f"Pass Population(sizes)."
-            )
+        checked_population(owner, population)
         checked_whole(owner, "round_", round_, way_out="Count rounds from 0.")
         generator = checked_rng(owner, rng)
         if memory is not None and not hasattr(memory, "updates"):
@@ -279,24 +279,20 @@ class Recipe(ABC):
 
 def _as_default(owner: str, name: str, value: object, default: object) -> object:
     """Validate that a setting has the type of its default; any number may replace a float."""
-    if type(default) is bool:
+    kind = type(default)
+    if kind is bool:
         return checked_flag(owner, name, value)
-    if type(default) is int:
+    if kind is int:
         return checked_whole(owner, name, value, least=None)
-    if type(default) is str:
-        if isinstance(value, str):
-            return str(value)
-        raise DesignError(
-            f"{owner}: {name} must be a string, such as {default!r}; got {brief(value)}."
-        )
-    if type(default) is not float:
+    if kind not in (str, float):
         return value
-    if not isinstance(value, Real) or isinstance(value, bool) or value != value:
+    word, needed = ("string", str) if kind is str else ("number", Real)
+    if not isinstance(value, needed) or isinstance(value, bool) or value != value:
         raise DesignError(
-            f"{owner}: {name} must be a number, such as {default!r}; got {brief(value)}."
+            f"{owner}: {name} must be a {word}, such as {default!r}; got {brief(value)}."
         )
     try:
-        return float(value)
+        return kind(value)
     except OverflowError:  # an integer of hundreds of digits
         return math.inf
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import brief
+from fedcohort._arguments import as_array
 from fedcohort.errors import DesignError
 
 #: Signals that the clients of a :class:`Request` are asked for before the draw: the norm of the
@@ -50,22 +50,27 @@ class Request:
             object.__setattr__(self, "ids", np.asarray(self.clients).tolist())
 
 
-def checked_signal(
-    owner: str, signals: Mapping[str, ArrayLike] | None, name: SignalName, n_clients: int
-) -> NDArray[np.float64]:
-    """Validate a signal: one number per client, each NaN or finite and at least 0."""
+def collected(owner: str, signals: Signals | None, name: SignalName) -> NDArray[np.floating]:
+    """Return a signal; raise if nobody collected it."""
     if signals is None or name not in signals:
         raise DesignError(
             f"{owner}: needs the signal {name!r}, which nobody collected. Let the simulator or "
             f"the Flower strategy build it, or pass signals={{{name!r}: one number per client}}."
         )
-    values = _numbers(signals[name])
-    if values is None or values.shape != (n_clients,):
+    return signals[name]
+
+
+def checked_signal(
+    owner: str, name: SignalName, given: ArrayLike, n_clients: int
+) -> NDArray[np.float64]:
+    """Validate a signal: one number per client, each NaN or finite and at least 0."""
+    values = as_array(given)
+    if values.dtype.kind not in "iuf" or values.shape != (n_clients,):
         raise DesignError(
             f"{owner}: the signal {name!r} must be one number per client, shape ({n_clients},); "
-            f"got {brief(signals[name]) if values is None else values.shape}. Use NaN for clients "
-            f"that were not asked."
+            f"got {values.dtype} of shape {values.shape}. Use NaN for clients that were not asked."
         )
+    values = values.astype(np.float64)
     bad = (values < 0) | np.isinf(values)
     if bad.any():
         client = int(np.argmax(bad))
@@ -74,12 +79,3 @@ def checked_signal(
             f"{values[client]}. Use NaN for a client without one."
         )
     return values
-
-
-def _numbers(values: ArrayLike) -> NDArray[np.float64] | None:
-    """Return an array of floats; None if the values are not numbers."""
-    try:
-        array = np.asarray(values)
-    except ValueError:  # rows of different lengths
-        return None
-    return array.astype(np.float64) if array.dtype.kind in "iuf" else None

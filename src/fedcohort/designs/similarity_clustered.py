@@ -1,10 +1,9 @@
 """Clustered sampling by similarity of the clients' updates: Algorithm 2 of the paper."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Unpack, final
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedcohort._arguments import Rng, checked_rng
 from fedcohort.designs.base import RowDesign
@@ -13,11 +12,9 @@ from fedcohort.plan import Plan, fill_groups, whole_rows
 from fedcohort.population import Population
 from fedcohort.similarity.measures import MeasureName, checked_updates
 from fedcohort.similarity.trees import (
-    GroupTree,
     Linkage,
-    Products,
-    Tree,
     TreeKind,
+    TreeOptions,
     check_tree,
     client_tree,
 )
@@ -40,8 +37,6 @@ class SimilarityClusteredDesign(RowDesign):
 
     Parameters
     ----------
-    population, cohort_size
-        Whom to draw from, and how many draws.
     updates
         The clients' last updates (client model minus the global model it started from), zero
         before the first; shape (n_clients, dimension). None if ``tree`` is a tree.
@@ -56,8 +51,6 @@ class SimilarityClusteredDesign(RowDesign):
     products
         A function that returns all inner products of the updates, shape (n_clients, n_clients),
         such as :meth:`fedcohort.UpdateMemory.products`.
-    rng
-        Breaks ties.
 
     Attributes
     ----------
@@ -80,20 +73,14 @@ class SimilarityClusteredDesign(RowDesign):
     (``u_i``, not ``b_i``) and the last paragraph of Section 5 for large clients.
     """
 
-    tree: GroupTree
-    leaves: NDArray[np.int64]
-
     def __init__(
         self,
         population: Population,
         cohort_size: int,
         updates: ArrayLike | None = None,
         *,
-        tree: Tree = "auto",
-        measure: MeasureName = "arccos",
-        linkage: Linkage = "ward",
-        products: Products | None = None,
         rng: Rng = None,
+        **options: Unpack[TreeOptions],
     ) -> None:
         super().__init__(population, cohort_size)
         rng, n, total = checked_rng(self.name, rng), population.n_clients, population.total
@@ -101,17 +88,7 @@ class SimilarityClusteredDesign(RowDesign):
         # Step 1: m n_i units per client; large clients fill distributions alone.
         alone, units = whole_rows(self.cohort_size * population.sizes, total)
         # Step 2: the tree of the clients that have units left, cut into groups of at most M.
-        self.leaves, self.tree = client_tree(
-            self.name,
-            deltas,
-            units,
-            total,
-            tree=tree,
-            measure=measure,
-            linkage=linkage,
-            products=products,
-            rng=rng,
-        )
+        self.leaves, self.tree = client_tree(self.name, deltas, units, total, rng=rng, **options)
         # Step 3: the largest groups open the other distributions, the other groups fill them.
         filled = fill_groups(
             self.leaves, units[self.leaves], self.tree.groups, capacity=total, rng=rng
@@ -123,17 +100,8 @@ class SimilarityClusteredDesign(RowDesign):
 class TreeRecipe(Recipe):
     """The base of recipes whose design uses the similarity tree of the clients' last updates.
 
-    Without a memory every update is zero.
-
-    Attributes
-    ----------
-    measure
-        How far two updates are apart: ``"arccos"`` (the angle), ``"l2"`` or ``"l1"``.
-    linkage
-        ``"ward"``, or another of :data:`fedcohort.similarity.LINKAGES`.
-    tree
-        ``"exact"`` from all pairs, ``"vector"`` in O(n d) memory (extra ``scale``),
-        ``"bisecting"`` for up to a million clients, ``"auto"`` by the number of clients.
+    Without a memory every update is zero. The settings are those of
+    :class:`SimilarityClusteredDesign`.
     """
 
     learns: ClassVar[bool] = True
@@ -144,7 +112,8 @@ class TreeRecipe(Recipe):
 
     def check(self) -> None:
         """Validate the choices."""
-        check_tree(type(self).__name__, self.tree, self.measure, self.linkage)
+        owner = type(self).__name__
+        check_tree(owner, tree=self.tree, measure=self.measure, linkage=self.linkage)
 
     def arguments(self, population: Population, known: Knowledge) -> dict[str, Any]:
         """Return the arguments that all tree designs share."""

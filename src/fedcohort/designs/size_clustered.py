@@ -27,14 +27,10 @@ class SizeClusteredDesign(RowDesign):
 
     Parameters
     ----------
-    population, cohort_size
-        Whom to draw from, and how many draws.
     whole_rows_first
         Use the scheme of Theorem 3's proof: every client first gets
         :math:`\lfloor m p_i \rfloor` distributions alone, and only the remainders form the line,
         largest first. This often lowers the variance, but not always.
-    rng
-        Breaks ties.
 
     Examples
     --------

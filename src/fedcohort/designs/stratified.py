@@ -1,6 +1,5 @@
 """Stratified sampling: a fixed number of draws in each of the given groups."""
 
-import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final, get_args
@@ -57,8 +56,6 @@ class StratifiedDesign(Design):
         ``"proportional"`` or ``"neyman"``.
     updates
         The clients' last updates, shape (n_clients, dimension), for ``"neyman"``.
-    rng
-        Breaks ties.
 
     Attributes
     ----------
@@ -206,8 +203,6 @@ def _allocated(
     A stratum with a claim to less than one draw gets one; the others share the rest. Python
     integers cannot overflow here. Equal remainders are ordered at random.
     """
-    from fractions import Fraction
-
     held = {h: int(claims[h]) for h in rng.permutation(np.flatnonzero(takes_part)).tolist()}
     given = np.zeros(len(claims), dtype=np.int64)
     while True:
@@ -218,13 +213,11 @@ def _allocated(
         for h in small:
             given[h] = 1
             del held[h]
-    left, total = draws - int(given.sum()), sum(held.values())
-    shares = {h: Fraction(claim * left, total) for h, claim in held.items()}
-    for h, share in shares.items():
-        given[h] = math.floor(share)
-    by_remainder = sorted(shares, key=lambda h: math.floor(shares[h]) - shares[h])
-    for h in by_remainder[: draws - int(given.sum())]:
-        given[h] += 1
+    remainder = {}
+    for h, claim in held.items():
+        given[h], remainder[h] = divmod(claim * left, total)
+    by_remainder = sorted(remainder, key=lambda h: -remainder[h])
+    given[by_remainder[: draws - int(given.sum())]] += 1
     return given
 
 

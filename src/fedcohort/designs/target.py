@@ -28,12 +28,8 @@ class TargetDesign(RowDesign):
 
     Parameters
     ----------
-    population, cohort_size
-        Whom to draw from, and how many draws.
     groups
         The group of every client: n_clients labels of any kind.
-    rng
-        Breaks ties.
 
     Examples
     --------

@@ -5,53 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Unpack, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import Rng, checked_rng, group_numbers
-from fedcohort.designs.base import Design
+from fedcohort.designs.base import RoundedDesign
 from fedcohort.designs.recipe import Knowledge
 from fedcohort.designs.similarity_clustered import TreeRecipe
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
 from fedcohort.similarity.grouping import labelled_groups
-from fedcohort.similarity.measures import MeasureName, checked_updates
-from fedcohort.similarity.trees import (
-    GroupTree,
-    Linkage,
-    Products,
-    Tree,
-    check_tree,
-    client_tree,
-)
+from fedcohort.similarity.measures import checked_updates
+from fedcohort.similarity.trees import GroupTree, TreeOptions, check_tree, client_tree
 
 #: Random numbers drawn in one block, 32 MB.
 BLOCK_ENTRIES = 2**22
 
 
-@dataclass(frozen=True, slots=True)
-class Duel:
-    """A merge where the live clients of two nodes meet.
-
-    Attributes
-    ----------
-    left, right
-        The slots of the two clients. Slots number the groups first, then the duels.
-    a, b
-        The units of the two clients, each more than 0 and less than M.
-    """
-
-    left: int
-    right: int
-    a: int
-    b: int
-
-
 @final
 class Duels:
     """A tournament of clients with less than M units each, in integers.
+
+    A duel is a merge where the live clients of two nodes meet, with a and b units. *Slots* number
+    the places of live clients: the groups first, then the duels.
 
     Parameters
     ----------
@@ -76,20 +54,19 @@ class Duels:
         n_groups = len(tree.merges) + 1
         self._sizes = np.bincount(groups, minlength=n_groups)
         self._ends = np.cumsum(self._units)
-        held = np.zeros(n_groups, dtype=np.int64)
-        np.add.at(held, groups, self._units)
-        self._held = held
+        self._held = np.zeros(n_groups, dtype=np.int64)
+        np.add.at(self._held, groups, self._units)
         #: Groups that are not empty. A tree passed by the user may have empty ones.
-        self._some = np.flatnonzero(held)
-        self._duels = _duels(held.tolist(), tree.merges.tolist(), capacity)
-        self._levels = _levels(self._duels, n_groups)
-        self._left, self._right = _column(self._duels, "left"), _column(self._duels, "right")
-        a, b = _column(self._duels, "a"), _column(self._duels, "b")
-        self._is_over = a + b > capacity
-        self._selects = a + b >= capacity
-        # Both sums are below 2^63 where they are used. 2 * capacity may be above.
-        self._highs = np.where(self._is_over, (capacity - a) + (capacity - b), a + b)
-        self._thresholds = np.where(self._is_over, capacity - b, a)
+        self._some = np.flatnonzero(self._held)
+        duels = _duels(self._held.tolist(), tree.merges.tolist(), capacity)
+        self._levels = _levels(duels, n_groups)
+        self._left, self._right, a, b = np.array(duels, dtype=np.int64).reshape(-1, 4).T
+        self._is_over, self._selects = a + b > capacity, a + b >= capacity
+        a, b = (np.where(self._is_over, capacity - units, units) for units in (a, b))
+        self._highs, self._thresholds = a + b, np.where(self._is_over, b, a)
+        #: Both slots of every duel, the chance that the left client stays live, and v.
+        columns = (self._left, self._right, a / (a + b), a / capacity * (b / capacity))
+        self._meetings = list(zip(*(column.tolist() for column in columns), strict=True))
 
     def draw(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
         """Draw the selected clients of ``rounds`` rounds, shape (rounds, total units / M)."""
@@ -106,7 +83,7 @@ class Duels:
         """Play rounds with these random numbers, shape (nonempty groups + duels, rounds)."""
         n_groups, rounds = len(self._held), numbers.shape[1]
         starts = (np.cumsum(self._held) - self._held)[self._some, None]
-        live = np.empty((n_groups + len(self._duels), rounds), dtype=np.int64)
+        live = np.empty((n_groups + len(self._left), rounds), dtype=np.int64)
         lottery = starts + numbers[: len(self._some)]
         live[self._some] = self.clients[np.searchsorted(self._ends, lottery, side="right")]
         wins = numbers[len(self._some) :] < self._thresholds[:, None]
@@ -124,25 +101,27 @@ class Duels:
 
         Two clients that meet at the merge of nodes a and b have covariance - v q_a(i) q_b(j).
         """
-        n_groups, unit = len(self._held), self.capacity
-        between = np.zeros((n_groups, n_groups))
-        np.fill_diagonal(between, -((self._held / unit) ** 2))
+        n_groups = len(self._held)
+        between = np.diag(-((self._held / self.capacity) ** 2))
         law = {int(group): {int(group): 1.0} for group in self._some}
-        for number, duel in enumerate(self._duels):
-            left, right = law.pop(duel.left), law.pop(duel.right)
+        for slot, (one, other, share, v) in enumerate(self._meetings, start=n_groups):
+            left, right = law.pop(one), law.pop(other)
             here, there = list(left), list(right)
-            product = np.outer(list(left.values()), list(right.values())) * -_v(duel, unit)
+            product = np.outer(list(left.values()), list(right.values())) * -v
             between[np.ix_(here, there)] = product
             between[np.ix_(there, here)] = product.T
-            share = _share_left(duel, unit)
-            law[n_groups + number] = {key: share * q for key, q in left.items()} | {
+            law[slot] = {key: share * q for key, q in left.items()} | {
                 key: (1 - share) * q for key, q in right.items()
             }
-        own = np.repeat(np.arange(n_groups), self._sizes)
-        chance = self._units / self._held[own]
+        own, chance = self._chances()
         covariance = between[np.ix_(own, own)] * np.outer(chance, chance)
         np.fill_diagonal(covariance, 0.0)
         return covariance
+
+    def _chances(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the group of every client, and its chance to be the group's live client."""
+        own = np.repeat(np.arange(len(self._held)), self._sizes)
+        return own, self._units / self._held[own]
 
     def spread(self, updates: NDArray[np.floating]) -> float:
         """Return the expected squared distance of the sum of selected updates from its mean."""
@@ -155,9 +134,7 @@ class Duels:
         """Return the contribution of some columns; clients are sorted by group."""
         if not len(deltas):
             return 0.0
-        n_groups, unit = len(self._held), self.capacity
-        own = np.repeat(np.arange(n_groups), self._sizes)
-        chance = self._units / self._held[own]
+        n_groups, (own, chance) = len(self._held), self._chances()
         starts = (np.cumsum(self._sizes) - self._sizes)[self._some]
         means = np.zeros((n_groups, deltas.shape[1]))
         means[self._some] = np.add.reduceat(chance[:, None] * deltas, starts)
@@ -166,19 +143,19 @@ class Duels:
         spreads = np.bincount(own, squares, n_groups)
         mean = dict(enumerate(means))
         spread = dict(enumerate(spreads.tolist()))
-        parts = ((self._held / unit) ** 2 * spreads).tolist()
-        for number, duel in enumerate(self._duels):
-            left, right = mean.pop(duel.left), mean.pop(duel.right)
-            apart = left - right
+        parts = ((self._held / self.capacity) ** 2 * spreads).tolist()
+        for slot, (one, other, share, v) in enumerate(self._meetings, start=n_groups):
+            right, apart = mean[other], mean.pop(one) - mean.pop(other)
             distance = float(apart @ apart)
-            wide, broad = spread.pop(duel.left), spread.pop(duel.right)
-            parts.append(_v(duel, unit) * (wide + broad + distance))
-            share = _share_left(duel, unit)
-            mean[n_groups + number] = right + share * apart
-            spread[n_groups + number] = (
-                share * wide + (1 - share) * broad + share * (1 - share) * distance
-            )
+            wide, broad = spread.pop(one), spread.pop(other)
+            parts.append(v * (wide + broad + distance))
+            mean[slot] = right + share * apart
+            spread[slot] = share * wide + (1 - share) * broad + share * (1 - share) * distance
         return math.fsum(parts)
+
+
+#: The slots of the two clients that meet, and their units, more than 0 and less than M.
+Duel = tuple[int, int, int, int]
 
 
 def _duels(held: list[int], merges: list[list[int]], capacity: int) -> list[Duel]:
@@ -190,7 +167,7 @@ def _duels(held: list[int], merges: list[list[int]], capacity: int) -> list[Duel
         a, b = phi[left], phi[right]
         if a and b:
             slot.append(len(held) + len(duels))
-            duels.append(Duel(slot[left], slot[right], a, b))
+            duels.append((slot[left], slot[right], a, b))
         else:
             slot.append(slot[left] if a else slot[right])
         phi.append((a + b) % capacity)
@@ -201,8 +178,8 @@ def _levels(duels: list[Duel], n_groups: int) -> list[NDArray[np.int64]]:
     """Sort the duels into levels. Duels of one level are independent of each other."""
     level = [0] * n_groups
     by_level: list[list[int]] = []
-    for number, duel in enumerate(duels):
-        own = max(level[duel.left], level[duel.right])
+    for number, (left, right, _, _) in enumerate(duels):
+        own = max(level[left], level[right])
         level.append(own + 1)
         if own == len(by_level):
             by_level.append([])
@@ -210,25 +187,8 @@ def _levels(duels: list[Duel], n_groups: int) -> list[NDArray[np.int64]]:
     return [np.array(numbers, dtype=np.int64) for numbers in by_level]
 
 
-def _v(duel: Duel, unit: int) -> float:
-    """Return the variance factor v of a duel."""
-    a, b = (duel.a, duel.b) if duel.a + duel.b <= unit else (unit - duel.a, unit - duel.b)
-    return a / unit * (b / unit)
-
-
-def _share_left(duel: Duel, unit: int) -> float:
-    """Return the chance that the left client stays live after the duel."""
-    if duel.a + duel.b <= unit:
-        return duel.a / (duel.a + duel.b)
-    return (unit - duel.a) / (2 * unit - duel.a - duel.b)
-
-
-def _column(duels: list[Duel], name: str) -> NDArray[np.int64]:
-    return np.array([getattr(duel, name) for duel in duels], dtype=np.int64)
-
-
 @final
-class TournamentDesign(Design):
+class TournamentDesign(RoundedDesign):
     r"""Let clients duel along the similarity tree until m are selected.
 
     1. A client with :math:`m n_i \ge M` is always drawn :math:`\lfloor m n_i / M \rfloor` times.
@@ -252,26 +212,13 @@ class TournamentDesign(Design):
 
     Parameters
     ----------
-    population, cohort_size
-        Whom to draw from, and how many draws.
     updates
         The clients' last updates, zero before the first; shape (n_clients, dimension). None with
         ``groups``, or if ``tree`` is a tree.
-    tree
-        As in :class:`SimilarityClusteredDesign`.
     groups
-        The group of every client, n_clients labels of any kind; replaces updates.
-    measure, linkage, products
-        As in :class:`SimilarityClusteredDesign`.
-    rng
-        Breaks ties.
-
-    Attributes
-    ----------
-    tree
-        The similarity tree and its cut.
-    leaves
-        The client of each of its leaves.
+        The group of every client, n_clients labels of any kind; replaces updates and tree.
+    tree, measure, linkage, products
+        As in :class:`SimilarityClusteredDesign`; also the attributes ``tree`` and ``leaves``.
 
     Examples
     --------
@@ -288,44 +235,27 @@ class TournamentDesign(Design):
     sampling", 2011 (along a hierarchy).
     """
 
-    unbiased = True
-
-    tree: GroupTree
-    leaves: NDArray[np.int64]
-
     def __init__(
         self,
         population: Population,
         cohort_size: int,
         updates: ArrayLike | None = None,
         *,
-        tree: Tree = "auto",
         groups: Sequence[Hashable] | None = None,
-        measure: MeasureName = "arccos",
-        linkage: Linkage = "ward",
-        products: Products | None = None,
         rng: Rng = None,
+        **options: Unpack[TreeOptions],
     ) -> None:
         super().__init__(population, cohort_size)
         rng, n, total = checked_rng(self.name, rng), population.n_clients, population.total
-        self._certain, self._units = np.divmod(self.cohort_size * population.sizes, total)
         units = self._units
         if groups is None:
             deltas = None if updates is None else checked_updates(self.name, updates, n)
             self.leaves, self.tree = client_tree(
-                self.name,
-                deltas,
-                units,
-                total,
-                tree=tree,
-                measure=measure,
-                linkage=linkage,
-                products=products,
-                rng=rng,
+                self.name, deltas, units, total, rng=rng, **options
             )
         else:
-            check_tree(self.name, tree, measure, linkage)
-            if updates is not None or not isinstance(tree, str):
+            check_tree(self.name, **options)
+            if updates is not None or not isinstance(options.get("tree", "auto"), str):
                 raise DesignError(
                     f"{self.name}: needs one of updates, tree and groups; got groups and another. "
                     f"Drop one."
@@ -336,11 +266,6 @@ class TournamentDesign(Design):
             self.tree = GroupTree(*labelled_groups(*own, total, rng))
         self._duels = Duels(self.leaves, units[self.leaves], self.tree, total)
 
-    def weight_variance(self) -> NDArray[np.float64]:
-        """Return Var[w], shape (n_clients,): the smallest possible for integer counts."""
-        total = self.population.total
-        return self._units / total * ((total - self._units) / total) / self.cohort_size**2
-
     def covariance(self) -> NDArray[np.float64]:
         """Return Cov[w], shape (n_clients, n_clients); never positive between two clients."""
         n = self.population.n_clients
@@ -350,19 +275,8 @@ class TournamentDesign(Design):
         np.fill_diagonal(covariance, self.weight_variance())
         return covariance
 
-    def inclusion_probability(self) -> NDArray[np.float64]:
-        """Return the chance of each client to be in the cohort, shape (n_clients,)."""
-        return np.where(self._certain > 0, 1.0, self._units / self.population.total)
-
-    def max_count(self) -> NDArray[np.int64]:
-        """Return the largest possible count of each client: its expectation, rounded up."""
-        return self._certain + (self._units > 0)
-
-    def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
-        """Draw the clients of ``rounds`` cohorts."""
-        certain = np.repeat(np.arange(self.population.n_clients), self._certain)
-        always = np.broadcast_to(certain, (rounds, len(certain)))
-        return np.concatenate([always, self._duels.draw(rng, rounds)], axis=1)
+    def _selected(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
+        return self._duels.draw(rng, rounds)
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
         """Return the expected squared distance of the aggregate from its own mean."""

@@ -45,15 +45,13 @@ def bisected_groups(
     cloud, units = points / np.float32(unit), masses.copy()
     groups = np.empty(len(points), dtype=np.int64)
     n_groups = 0
-    #: Segments of the ordered points, parents first, and the two parts of each split segment.
+    #: Segments of the ordered points, parents first: the group of each, or the two parts.
     segments = [(0, len(points))]
-    parts: list[tuple[int, int] | None] = []
-    own_group: list[int] = []
+    inside: list[int | tuple[int, int]] = []
     for start, end in segments:
         if int(units[start:end].sum()) <= capacity:
             groups[order[start:end]] = n_groups
-            own_group.append(n_groups)
-            parts.append(None)
+            inside.append(n_groups)
             n_groups += 1
             continue
         is_right = _sides(cloud[start:end], units[start:end], rng)
@@ -61,10 +59,9 @@ def bisected_groups(
         for line in (cloud, units, order):
             line[start:end] = line[start:end][inner]
         middle = end - int(is_right.sum())
-        parts.append((len(segments), len(segments) + 1))
-        own_group.append(-1)
+        inside.append((len(segments), len(segments) + 1))
         segments += [(start, middle), (middle, end)]
-    return groups, _merges(parts, own_group, n_groups)
+    return groups, _merges(inside, n_groups)
 
 
 # BLAS sometimes raises this flag although the products and results are finite.
@@ -117,15 +114,16 @@ def _random_halves(n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
     return is_right
 
 
-def _merges(parts: list[tuple[int, int] | None], own_group: list[int], n_groups: int) -> Integers:
+def _merges(inside: list[int | tuple[int, int]], n_groups: int) -> Integers:
     """Turn splits (parents first) into merges (children first)."""
-    node = list(own_group)
+    node = [0] * len(inside)
     merges: list[tuple[int, int]] = []
-    for segment in range(len(parts) - 1, -1, -1):
-        pair = parts[segment]
-        if pair is not None:
+    for segment, content in reversed(list(enumerate(inside))):
+        if isinstance(content, int):
+            node[segment] = content
+        else:
             node[segment] = n_groups + len(merges)
-            merges.append((node[pair[0]], node[pair[1]]))
+            merges.append((node[content[0]], node[content[1]]))
     return np.array(merges, dtype=np.int64).reshape(-1, 2)
 
 

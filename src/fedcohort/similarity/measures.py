@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedcohort._arguments import as_array
 from fedcohort._updates import is_tensor
 from fedcohort.errors import DesignError
 
@@ -24,10 +25,7 @@ def checked_updates(owner: str, updates: ArrayLike, n_clients: int) -> NDArray[n
             f"{owner}: updates must be known of every client; some entries are masked. Fill the "
             f"rows of clients that have sent none with zeros."
         )
-    try:
-        array = np.asarray(updates.detach().cpu() if is_tensor(updates) else updates)  # type: ignore[union-attr]
-    except ValueError:  # rows of different lengths
-        array = np.empty(0, dtype=object)
+    array = as_array(updates.detach().cpu() if is_tensor(updates) else updates)  # type: ignore[union-attr]
     shaped = array.ndim == 2 and len(array) == n_clients and array.shape[1] > 0
     if not shaped or array.dtype.kind not in "iuf":
         raise DesignError(

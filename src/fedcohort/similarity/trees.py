@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from logging import getLogger
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import brief, checked_choice
+from fedcohort._arguments import as_array, brief, checked_choice
 from fedcohort._display import short_repr
 from fedcohort._extras import import_extra
 from fedcohort.errors import DesignError
@@ -96,15 +96,24 @@ class GroupTree:
 Tree = TreeKind | MergeTree | GroupTree
 
 
+class TreeOptions(TypedDict, total=False):
+    """The keywords that all designs with a tree share: those of :func:`client_tree`."""
+
+    tree: Tree
+    measure: MeasureName
+    linkage: Linkage
+    products: Products | None
+
+
 def client_tree(
     owner: str,
     updates: NDArray[np.floating] | None,
     masses: Integers,
     capacity: int,
     *,
-    tree: Tree,
-    measure: MeasureName,
-    linkage: Linkage,
+    tree: Tree = "auto",
+    measure: MeasureName = "arccos",
+    linkage: Linkage = "ward",
     products: Products | None = None,
     rng: np.random.Generator,
 ) -> tuple[Integers, GroupTree]:
@@ -112,9 +121,7 @@ def client_tree(
 
     A design passes either validated ``updates`` and a kind of tree, or a tree and no updates.
     """
-    check_tree(owner, tree, measure, linkage)
-    if products is not None and not callable(products):
-        raise _products_error(owner, products, len(masses))
+    check_tree(owner, tree=tree, measure=measure, linkage=linkage, products=products)
     if (updates is None) == isinstance(tree, str):
         raise DesignError(
             f"{owner}: needs either updates or a tree over all clients; got "
@@ -175,7 +182,10 @@ def similarity_tree(
     kind = _chosen_kind(owner, kind, len(leaves), measure, linkage)
     if kind == "exact":
         if measure == "arccos" and products is not None:
-            known = _checked_products(owner, products(), len(updates))
+            known, n = products(), len(updates)
+            is_array = isinstance(known, np.ndarray) and known.dtype.kind == "f"
+            if not is_array or known.shape != (n, n):
+                raise _products_error(owner, known)
             distances = angles(known[np.ix_(leaves, leaves)])
         else:
             distances = MEASURES[measure](updates[leaves])
@@ -237,7 +247,14 @@ def bisected(
     return GroupTree(*bisected_groups(points, masses, capacity, rng))
 
 
-def check_tree(owner: str, tree: Tree, measure: MeasureName, linkage: Linkage) -> None:
+def check_tree(
+    owner: str,
+    *,
+    tree: Tree = "auto",
+    measure: MeasureName = "arccos",
+    linkage: Linkage = "ward",
+    products: Products | None = None,
+) -> None:
     """Validate the options of a tree; ``tree`` is a kind's name or a tree."""
     checked_choice(owner, "measure", measure, MEASURES)
     checked_choice(owner, "linkage", linkage, LINKAGES)
@@ -248,6 +265,8 @@ def check_tree(owner: str, tree: Tree, measure: MeasureName, linkage: Linkage) -
             f"{owner}: tree must be one of {', '.join(TREE_KINDS)}, or a MergeTree or GroupTree "
             f"over all clients; got {type(tree).__name__}. Leave it out for 'auto'."
         )
+    if products is not None and not callable(products):
+        raise _products_error(owner, products)
 
 
 def _chosen_kind(
@@ -275,17 +294,10 @@ def _chosen_kind(
     return kind
 
 
-def _checked_products(owner: str, found: object, n: int) -> NDArray[np.float64]:
-    """Validate the inner products of all n clients' updates."""
-    if not isinstance(found, np.ndarray) or found.shape != (n, n) or found.dtype.kind != "f":
-        raise _products_error(owner, found, n)
-    return found
-
-
-def _products_error(owner: str, found: object, n: int) -> DesignError:
+def _products_error(owner: str, found: object) -> DesignError:
     return DesignError(
         f"{owner}: products must be a function that returns the inner products of all updates, "
-        f"shape ({n}, {n}); got {brief(found)}. Leave it out, or pass memory.products."
+        f"shape (n_clients, n_clients); got {brief(found)}. Leave it out, or pass memory.products."
     )
 
 
@@ -308,7 +320,7 @@ def _cut_given(owner: str, tree: Tree, masses: Integers, capacity: int) -> Group
     # The merges determine the number of groups. Some groups may be empty.
     n_groups = len(tree.merges) + 1
     merges = _checked_merges(owner, tree.merges, n_groups)
-    groups = _array(tree.groups)
+    groups = as_array(tree.groups)
     fits = groups.shape == (n,) and _is_whole(groups)
     if not fits or not ((groups >= 0) & (groups < n_groups)).all():
         raise DesignError(
@@ -329,7 +341,7 @@ def _cut_given(owner: str, tree: Tree, masses: Integers, capacity: int) -> Group
 def _checked_merges(owner: str, merges: ArrayLike, n_leaves: int) -> Integers:
     """Validate merges: children first, and all leaves joined."""
     n_merges = max(n_leaves - 1, 0)
-    pairs = _array(merges)
+    pairs = as_array(merges)
     if pairs.shape == (n_merges, 2) and (
         _is_whole(pairs)
         and np.array_equal(np.sort(pairs, axis=None), np.arange(2 * n_merges))
@@ -341,13 +353,6 @@ def _checked_merges(owner: str, merges: ArrayLike, n_leaves: int) -> Integers:
         f"children first, each node joined once; got other ones, {pairs.dtype} of shape "
         f"{pairs.shape}. Use merge_tree."
     )
-
-
-def _array(values: ArrayLike) -> NDArray[Any]:
-    try:
-        return np.asarray(values)
-    except ValueError:  # rows of different lengths
-        return np.empty(0, dtype=object)
 
 
 def _is_whole(array: NDArray[Any]) -> bool:

@@ -1,54 +1,141 @@
-"""The contract of all designs: lists of its clauses, and a function that checks them all."""
+"""The contract of all designs: lists of its clauses, those on recipes, and a check of them all."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedcohort.designs import Recipe
+from fedcohort.designs import Design, Recipe, recipe_of
+from fedcohort.designs.recipe import GivenUpdates
+from fedcohort.designs.signals import ASKED, PAST
+from fedcohort.errors import DesignError
 from fedcohort.population import Population
-from fedcohort.testing import draw_clauses, law_clauses
+from fedcohort.selector import Selector
+from fedcohort.testing import clauses
 from fedcohort.testing.laws import Candidate, Law, law_of_rows
+
+rng = np.random.default_rng
 
 #: Clauses for a design on any small population and cohort size.
 EVERYWHERE: tuple[Callable[[Candidate, Population, int, int], None], ...] = (
-    law_clauses.the_mean_weight_is_the_importance_where_the_design_claims_it,
-    law_clauses.the_moments_are_those_of_the_enumerated_law,
-    law_clauses.the_aggregate_variance_is_that_of_the_enumerated_law,
-    draw_clauses.a_cohort_is_sorted_distinct_and_weighed_by_the_one_formula,
+    clauses.the_mean_weight_is_the_importance_where_the_design_claims_it,
+    clauses.the_moments_are_those_of_the_enumerated_law,
+    clauses.the_aggregate_variance_is_that_of_the_enumerated_law,
+    clauses.a_cohort_is_sorted_distinct_and_weighed_by_the_one_formula,
 )
 #: Clauses that are checked once per design.
 ONCE: tuple[Callable[[Candidate], None], ...] = (
-    law_clauses.sizes_may_differ_by_nine_orders_of_magnitude,
-    law_clauses.small_moments_keep_their_digits,
-    draw_clauses.the_weight_per_draw_is_zero_exactly_where_the_size_is,
-    draw_clauses.the_same_generator_gives_the_same_cohort_and_many_draws_are_draws,
-    draw_clauses.no_round_gives_an_empty_matrix,
-    draw_clauses.building_and_drawing_leave_global_state_and_arguments_alone,
-    draw_clauses.cohorts_may_be_one_client_all_clients_or_more_draws_than_clients,
-    draw_clauses.a_single_client_is_always_the_cohort,
-    draw_clauses.a_cohort_size_that_is_no_positive_whole_number_is_refused,
-    draw_clauses.a_line_of_units_that_leaves_63_bits_is_refused,
-    draw_clauses.updates_that_do_not_fit_the_population_are_refused,
-    draw_clauses.draws_need_a_generator_or_a_seed_and_a_number_of_rounds,
-    law_clauses.cohorts_follow_the_enumerated_law,
-    law_clauses.the_estimated_aggregate_variance_is_that_of_the_enumerated_law,
-    law_clauses.a_hundred_clients_are_drawn_as_often_as_expected,
+    clauses.sizes_may_differ_by_nine_orders_of_magnitude,
+    clauses.small_moments_keep_their_digits,
+    clauses.the_weight_per_draw_is_zero_exactly_where_the_size_is,
+    clauses.the_same_generator_gives_the_same_cohort_and_many_draws_are_draws,
+    clauses.no_round_gives_an_empty_matrix,
+    clauses.building_and_drawing_leave_global_state_and_arguments_alone,
+    clauses.cohorts_may_be_one_client_all_clients_or_more_draws_than_clients,
+    clauses.a_single_client_is_always_the_cohort,
+    clauses.a_cohort_size_that_is_no_positive_whole_number_is_refused,
+    clauses.a_line_of_units_that_leaves_63_bits_is_refused,
+    clauses.updates_that_do_not_fit_the_population_are_refused,
+    clauses.draws_need_a_generator_or_a_seed_and_a_number_of_rounds,
+    clauses.cohorts_follow_the_enumerated_law,
+    clauses.the_estimated_aggregate_variance_is_that_of_the_enumerated_law,
+    clauses.a_hundred_clients_are_drawn_as_often_as_expected,
 )
 #: Clauses for a design whose moments are estimated, such as one made from a function.
 ESTIMATED: tuple[Callable[[Candidate], None], ...] = (
-    draw_clauses.the_same_generator_gives_the_same_cohort_and_many_draws_are_draws,
-    draw_clauses.no_round_gives_an_empty_matrix,
-    draw_clauses.building_and_drawing_leave_global_state_and_arguments_alone,
-    draw_clauses.draws_need_a_generator_or_a_seed_and_a_number_of_rounds,
-    law_clauses.drawn_weights_average_to_the_importance_where_the_design_claims_it,
+    clauses.the_same_generator_gives_the_same_cohort_and_many_draws_are_draws,
+    clauses.no_round_gives_an_empty_matrix,
+    clauses.building_and_drawing_leave_global_state_and_arguments_alone,
+    clauses.draws_need_a_generator_or_a_seed_and_a_number_of_rounds,
+    clauses.drawn_weights_average_to_the_importance_where_the_design_claims_it,
 )
+
+
+def build_from_recipe(
+    recipe: Recipe, population: Population, cohort_size: int, generator: np.random.Generator
+) -> Design:
+    """Build a recipe's design with made-up knowledge: groups, updates and signals.
+
+    Updates are small integers: identical, proportional and zero updates all occur. Signals are
+    small positive numbers, NaN for clients that were not asked or never drawn.
+    """
+    n, own = population.n_clients, replace(recipe, cohort_size=cohort_size)
+    labels = generator.integers(cohort_size if cohort_size in (1, 2) else 3, size=n).tolist()
+    labelled = Population.of_checked(population.sizes, population.ids, tuple(labels))
+    memory = GivenUpdates(generator.integers(-1, 2, size=(n, 2)).astype(np.float32))
+    signals: dict[str, NDArray[np.float64]] = {
+        name: generator.integers(1, 5, size=n).astype(float) for name in own.signals
+    }
+    is_new = generator.random(n) < 0.5
+    for name in set(signals) - set(ASKED):
+        signals[name][is_new] = np.nan
+    request = own.ask(labelled, round_=5, rng=generator)
+    if request is not None:
+        silent = np.setdiff1d(np.arange(n), request.clients)
+        signals[request.signal][silent] = np.nan
+    return own.build(labelled, memory=memory, signals=signals, round_=5, rng=generator)
+
+
+def an_experiment_file_can_make_it(c: Candidate, recipe: Recipe) -> None:
+    """Require a name, and a default for every hyper-parameter except the cohort size."""
+    name = getattr(type(recipe), "name", None)
+    c.demand(bool(name) and isinstance(name, str), f"needs a name: ClassVar[str]; got {name!r}.")
+    try:
+        recipe_of(type(recipe), recipe.cohort_size, {})
+    except DesignError as error:
+        c.demand(False, str(error))
+
+
+def it_builds_before_anything_was_sent(c: Candidate, recipe: Recipe) -> None:
+    """Make a selector before any client has sent an update or a past signal."""
+    population = Population([5, 3, 2, 2, 7], groups=[0, 1, 2, 0, 1])
+    try:
+        Selector(replace(recipe, cohort_size=3), population, seed=0)
+    except Exception as error:
+        c.demand(
+            False,
+            f"must build before anything was sent; got {type(error).__name__} {error}. Take "
+            f"updates for zero then, and past signals for NaN.",
+        )
+
+
+def the_same_knowledge_gives_the_same_design(c: Candidate, recipe: Recipe) -> None:
+    """Require that two builds from equal generators draw the same cohorts."""
+    population = Population([5, 3, 2, 2, 7])
+    drawn = [
+        build_from_recipe(recipe, population, 3, rng(0)).draw_many(20, rng(1)).toarray().tolist()
+        for _ in range(2)
+    ]
+
+    c.demand(drawn[0] == drawn[1], "two builds must draw alike; they do not. Keep no state.")
+
+
+def it_declares_what_it_reads(c: Candidate, recipe: Recipe) -> None:
+    """Require known or self-filled signals, and that the recipe reads only what it declares.
+
+    The round needs no declaration: a recipe that reads it is rebuilt in every round.
+    """
+    known = (*ASKED, *PAST)
+    strange = [str(name) for name in recipe.signals if name not in known]
+    c.demand(
+        not strange or type(recipe).observe is not Recipe.observe,
+        f"signals must be among {', '.join(known)}, or filled by observe; got "
+        f"{', '.join(strange)}, which nobody sends.",
+    )
+    try:
+        build_from_recipe(recipe, Population([5, 3, 2, 2, 7]), 3, rng(0))
+    except Exception as error:
+        c.demand(False, f"must build from what it declares; got {type(error).__name__} {error}")
+
+
 #: Clauses that are checked once per recipe.
 OF_RECIPES: tuple[Callable[[Candidate, Recipe], None], ...] = (
-    draw_clauses.an_experiment_file_can_make_it,
-    draw_clauses.it_declares_what_it_reads,
-    draw_clauses.it_builds_before_anything_was_sent,
-    draw_clauses.the_same_knowledge_gives_the_same_design,
+    an_experiment_file_can_make_it,
+    it_declares_what_it_reads,
+    it_builds_before_anything_was_sent,
+    the_same_knowledge_gives_the_same_design,
 )
 #: The number of small populations that :func:`check_design` tries.
 POPULATIONS = 60
@@ -86,7 +173,7 @@ def check_design(
     name = type(recipe).__name__
     candidate = Candidate(
         name,
-        lambda population, m, rng: draw_clauses.build_from_recipe(recipe, population, m, rng),
+        lambda population, m, rng: build_from_recipe(recipe, population, m, rng),
         law,
         distinct,
         fixed_size,

@@ -200,6 +200,10 @@ class Candidate:
                 on = f" (sizes {design.population.sizes.tolist()}, {design.cohort_size} draws)"
             raise ContractError(f"{self.name}{on}: {sentence}")
 
+    def demand_equal(self, design: Design, what: str, found: object, right: object) -> None:
+        """Require exactly this value."""
+        self.demand(found == right, f"{what} must be {right}; got {found}.", design)
+
     def demand_close(
         self,
         design: Design,

@@ -1,14 +1,14 @@
-"""Estimates from drawn cohorts, with standard errors."""
+"""What a design does to the clients: pure functions of a design, exact but where they say so."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import Rng, checked_rng, checked_rounds
+from fedcohort._arguments import Rng, brief, checked_rng, checked_rounds
 from fedcohort._display import short_repr
-from fedcohort.designs.base import Design, checked_design
+from fedcohort.designs.base import Design, checked_population
 from fedcohort.designs.recipe import Recipe
 from fedcohort.designs.signals import Signals
 from fedcohort.errors import DesignError
@@ -17,21 +17,171 @@ from fedcohort.population import Population
 from fedcohort.selector import Selector
 from fedcohort.similarity.measures import checked_updates
 
+__all__ = [
+    "Estimate",
+    "Estimates",
+    "Summary",
+    "aggregate_variance",
+    "bias",
+    "estimated_aggregate_variance",
+    "estimated_bias",
+    "expected_distinct",
+    "inclusion_probability",
+    "max_count",
+    "summary",
+    "weight_covariance",
+    "weight_variance",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 #: Entries of aggregates that are worked on at a time, 32 MB.
 BLOCK_ENTRIES = 2**22
 
 
+def _checked(design: object) -> Design:
+    """Validate a built design; a recipe is not one."""
+    if isinstance(design, Design):
+        return design
+    raise DesignError(
+        f"diagnostics: design must be a Design; got {brief(design)}. Pass what "
+        f"recipe.build(population) gave."
+    )
+
+
+def bias(design: Design) -> NDArray[np.float64]:
+    """Return E[w] - p, shape (n_clients,); exactly 0 for a design that claims to be unbiased.
+
+    Examples
+    --------
+    >>> from fedcohort import Population, Uniform
+    >>> bias(Uniform(1).build(Population([6, 2]))).tolist()
+    [-0.375, -0.125]
+    """
+    return _checked(design).bias()
+
+
+def weight_variance(design: Design) -> NDArray[np.float64]:
+    """Return Var[w], shape (n_clients,).
+
+    Examples
+    --------
+    >>> from fedcohort import Multinomial, Population
+    >>> weight_variance(Multinomial(3).build(Population([6, 2]))).tolist()
+    [0.0625, 0.0625]
+    """
+    return _checked(design).weight_variance()
+
+
+def weight_covariance(design: Design) -> NDArray[np.float64]:
+    """Return Cov[w], shape (n_clients, n_clients); for small populations.
+
+    Examples
+    --------
+    >>> from fedcohort import Multinomial, Population
+    >>> weight_covariance(Multinomial(3).build(Population([6, 2]))).tolist()
+    [[0.0625, -0.0625], [-0.0625, 0.0625]]
+    """
+    return _checked(design).weight_covariance()
+
+
+def inclusion_probability(design: Design) -> NDArray[np.float64]:
+    """Return the chance of each client to be in the cohort, shape (n_clients,).
+
+    Examples
+    --------
+    >>> from fedcohort import Multinomial, Population
+    >>> inclusion_probability(Multinomial(2).build(Population([6, 2]))).round(6).tolist()
+    [0.9375, 0.4375]
+    """
+    return _checked(design).inclusion_probability()
+
+
+def max_count(design: Design) -> NDArray[np.int64]:
+    """Return how often each client can be drawn at most in one round, shape (n_clients,).
+
+    Examples
+    --------
+    >>> from fedcohort import Multinomial, Population
+    >>> max_count(Multinomial(2).build(Population([6, 0]))).tolist()
+    [2, 0]
+    """
+    return _checked(design).max_count()
+
+
+def expected_distinct(design: Design) -> float:
+    """Return how many different clients a cohort has on average.
+
+    Examples
+    --------
+    >>> from fedcohort import Multinomial, Population
+    >>> expected_distinct(Multinomial(2).build(Population([6, 2])))
+    1.375
+    """
+    return float(_checked(design).inclusion_probability().sum())
+
+
 @dataclass(frozen=True, slots=True)
-class Estimate:
-    """A number that was measured on draws.
+class Summary:
+    """What a design does to its clients; estimated where its ``exact_weights`` is False.
 
     Attributes
     ----------
-    value
-        The mean over the draws.
-    standard_error
-        How far it typically lies from what it estimates.
+    unbiased
+        What the design claims.
+    bias
+        The sum over the clients of ``|E[w] - p|``: the share of the weight that is misplaced.
+    weight_variance
+        The sum over the clients of Var[w].
+    smallest_inclusion
+        The smallest chance of a client of positive size to be in the cohort.
+    mean_inclusion
+        The importance-weighted mean chance to be in the cohort.
+    expected_distinct
+        How many different clients a cohort has on average.
+    max_count
+        How often one client can be drawn at most.
     """
+
+    unbiased: bool
+    bias: float
+    weight_variance: float
+    smallest_inclusion: float
+    mean_inclusion: float
+    expected_distinct: float
+    max_count: int
+
+    def __repr__(self) -> str:
+        return short_repr(self, **asdict(self))
+
+
+def summary(design: Design) -> Summary:
+    """Put a design's diagnostics together.
+
+    Examples
+    --------
+    >>> from fedcohort import Multinomial, Population
+    >>> summary(Multinomial(2).build(Population([6, 2]))).expected_distinct
+    1.375
+    """
+    inclusion = _checked(design).inclusion_probability()
+    return Summary(
+        unbiased=design.unbiased,
+        bias=float(np.abs(design.bias()).sum()),
+        weight_variance=float(design.weight_variance().sum()),
+        smallest_inclusion=float(inclusion[design.population.sizes > 0].min()),
+        mean_inclusion=float(design.population.importance @ inclusion),
+        expected_distinct=float(inclusion.sum()),
+        max_count=int(design.max_count().max()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The mean over draws, and how far it typically lies from what it estimates."""
 
     value: float
     standard_error: float
@@ -53,7 +203,7 @@ def aggregate_variance(design: Design, updates: ArrayLike) -> float:
     >>> aggregate_variance(Multinomial(3).build(Population([6, 2])), [[1.0], [5.0]])
     1.0
     """
-    return checked_design(design).aggregate_variance(updates)
+    return _checked(design).aggregate_variance(updates)
 
 
 def estimated_aggregate_variance(
@@ -73,7 +223,7 @@ def estimated_aggregate_variance(
     True
     """
     owner = "estimated_aggregate_variance"
-    n_clients = checked_design(design).population.n_clients
+    n_clients = _checked(design).population.n_clients
     deltas = checked_updates(owner, updates, n_clients).astype(np.float64)
     rng, rounds = checked_rng(owner, rng), _checked_rounds(owner, rounds)
     mean = design.population.importance @ deltas
@@ -91,15 +241,7 @@ def estimated_aggregate_variance(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Estimates:
-    """A number for every client that was measured on draws.
-
-    Attributes
-    ----------
-    values
-        The mean over the draws, shape (n_clients,).
-    standard_errors
-        How far each typically lies from what it estimates, shape (n_clients,).
-    """
+    """An :class:`Estimate` for every client: arrays of shape (n_clients,)."""
 
     values: NDArray[np.float64]
     standard_errors: NDArray[np.float64]
@@ -128,14 +270,10 @@ def estimated_bias(
 
     Parameters
     ----------
-    recipe, population
-        What is measured, and whom it draws from.
     signals
         What every client would answer, by name, shape (n_clients,) each; and the past signals.
     memory
         The clients' last updates, for recipes that learn.
-    rng
-        An integer, a generator, or None for a random one.
     rounds
         How many cohorts to draw, at least 2.
 
@@ -151,12 +289,7 @@ def estimated_bias(
     """
     owner = "estimated_bias"
     rng, rounds = checked_rng(owner, rng), _checked_rounds(owner, rounds)
-    if not isinstance(population, Population):
-        raise DesignError(
-            f"{owner}: population must be a Population; got {type(population).__name__}. Pass "
-            f"Population(sizes)."
-        )
-    n, importance = population.n_clients, population.importance
+    n, importance = checked_population(owner, population).n_clients, population.importance
     # By position: a selector orders clients by id, and signals have the population's order.
     numbered = Population.of_checked(population.sizes, range(n), population.groups)
     selector = Selector(recipe, numbered, seed=rng)
@@ -176,7 +309,7 @@ def estimated_bias(
 
 
 def _checked_rounds(owner: str, rounds: int) -> int:
-    """Validate a number of rounds that has a standard error."""
+    """Validate a number of rounds, at least 2."""
     number = checked_rounds(owner, rounds)
     if number < 2:
         raise DesignError(

@@ -1,5 +1,7 @@
-"""Clauses of the contract on the law: exact moments, and statistical tests with fixed seeds."""
+"""The clauses of the contract on designs: their law, their draws, and refused arguments."""
 
+import pickle
+import random
 from fractions import Fraction
 
 import numpy as np
@@ -52,13 +54,9 @@ def the_moments_are_those_of_the_enumerated_law(
     """Compare expected counts, inclusion, largest counts, and the covariances of weights."""
     design, law = _built(c, population, cohort_size, seed)
     exact, clients = moments(design, law), range(population.n_clients)
-    most = diagnostics.max_count(design)
 
-    c.demand(
-        most.tolist() == exact.max_count,
-        f"max_count must be {exact.max_count}; got {most.tolist()}.",
-        design,
-    )
+    most = diagnostics.max_count(design).tolist()
+    c.demand_equal(design, "max_count", most, exact.max_count)
     variance = [exact.weight_covariance[i][i] for i in clients]
     c.demand_close(design, "expected_counts", design.expected_counts(), exact.expected_counts)
     c.demand_close(design, "weight_variance", diagnostics.weight_variance(design), variance)
@@ -221,3 +219,157 @@ def drawn_weights_average_to_the_importance_where_the_design_claims_it(c: Candid
         f"unbiased out.",
         design,
     )
+
+
+def a_cohort_is_sorted_distinct_and_weighed_by_the_one_formula(
+    c: Candidate, population: Population, cohort_size: int, seed: int
+) -> None:
+    """Require counts of at least 1, and weights equal to count times weight per draw."""
+    design = c.build(population, cohort_size, rng(seed))
+
+    cohort = design.draw(rng(seed))
+
+    clients, counts = cohort.clients, cohort.counts
+    c.demand(bool((np.diff(clients) > 0).all()), "clients must be sorted, each once.", design)
+    c.demand(bool((counts >= 1).all()), "counts must be at least 1.", design)
+    c.demand(bool((population.sizes[clients] > 0).all()), "size 0 must not be drawn.", design)
+    c.demand(
+        not c.fixed_size or counts.sum() == cohort_size,
+        f"fixed_size is True, so {cohort_size} draws must be made; got {counts.sum()}.",
+        design,
+    )
+    weights = design.weight_per_draw()[clients] * counts
+    c.demand(
+        np.allclose(cohort.weights, weights, rtol=ROUNDING, atol=0),
+        f"weights must be counts * weight_per_draw, {weights.tolist()}; got "
+        f"{cohort.weights.tolist()}. Override weigh.",
+        design,
+    )
+    off = abs(cohort.residual - (1 - weights.sum()))
+    c.demand(
+        bool(off <= ROUNDING * population.n_clients),
+        f"the residual must be 1 - sum of weights; got {cohort.residual}.",
+        design,
+    )
+
+
+def the_weight_per_draw_is_zero_exactly_where_the_size_is(c: Candidate) -> None:
+    """Require a positive weight for every client with samples, and 0 for the others."""
+    design = c.build(Population([3, 0, 2, 0]), 2, rng(0))
+
+    found = (design.weight_per_draw() > 0).tolist()
+    c.demand(found == [True, False, True, False], "weight_per_draw must be 0 there only.", design)
+
+
+def the_same_generator_gives_the_same_cohort_and_many_draws_are_draws(c: Candidate) -> None:
+    """Require that ``draw_many`` equals repeated ``draw``, and that a design keeps no state."""
+    design = c.build(Population([5, 3, 2, 2, 7]), 3, rng(0))
+    generator = rng(5)
+
+    many = design.draw_many(6, 5)
+    cohorts = [design.draw(generator) for _ in range(6)]
+
+    c.demand_equal(design, "the shape of draw_many", many.shape, (6, 5))
+    c.demand(many.dtype.kind == "i", f"counts must be integers; got {many.dtype}.", design)
+    for round_, cohort in enumerate(cohorts):
+        counts = np.zeros(5, dtype=int)
+        counts[cohort.clients] = cohort.counts
+        c.demand(
+            many.toarray()[round_].tolist() == counts.tolist(),
+            f"draw and draw_many must agree; in round {round_} they do not. Take random numbers "
+            f"round by round, and keep nothing between draws.",
+            design,
+        )
+
+
+def no_round_gives_an_empty_matrix(c: Candidate) -> None:
+    """Require the shape (0, n_clients)."""
+    design = c.build(Population([5, 3, 2]), 2, rng(0))
+
+    c.demand_equal(design, "the shape of draw_many(0)", design.draw_many(0, rng(0)).shape, (0, 3))
+
+
+def building_and_drawing_leave_global_state_and_arguments_alone(c: Candidate) -> None:
+    """Require that no global generator is used, and that sizes are not changed."""
+    sizes = np.array([5, 3, 2, 2])
+    population = Population(sizes)
+    before = pickle.dumps((np.random.get_state(), random.getstate()))
+
+    c.build(population, 2, rng(0)).draw_many(10, rng(0))
+
+    after = pickle.dumps((np.random.get_state(), random.getstate()))
+    c.demand(before == after, "a global generator was used. Use the rng that is given.")
+    same = sizes.tolist() == population.sizes.tolist() == [5, 3, 2, 2]
+    c.demand(same, "the sizes were changed. Copy them first.")
+
+
+def cohorts_may_be_one_client_all_clients_or_more_draws_than_clients(c: Candidate) -> None:
+    """Require support for more draws than clients, or a refusal if clients are distinct."""
+    population = Population([5, 3, 0, 2])
+    for cohort_size in (1, 3, 4, 7):
+        if c.distinct and cohort_size > 3:
+            sentence = "at most the 3 clients of positive size; got"
+            refuses(c, sentence, lambda m=cohort_size: c.build(population, m, rng(0)))  # type: ignore[misc]
+            continue
+        design = c.build(population, cohort_size, rng(0))
+
+        draws = design.draw_many(50, rng(0)).sum(axis=1)
+
+        exact = not c.fixed_size or bool((draws == cohort_size).all())
+        c.demand(exact, f"must draw {cohort_size} times; got {draws.tolist()}.", design)
+        c.demand_unbiased(design, moments(design, c.law(design)).mean_weights)
+
+
+def a_single_client_is_always_the_cohort(c: Candidate) -> None:
+    """Require weight 1 and variance 0."""
+    design = c.build(Population([4]), 1, rng(0))
+
+    cohort = design.draw(rng(0))
+
+    c.demand_equal(design, "clients", cohort.clients.tolist(), [0])
+    c.demand_equal(design, "weights", cohort.weights.tolist(), [1.0])
+    variance = diagnostics.weight_variance(design).tolist()
+    c.demand_equal(design, "weight_variance", variance, [0.0])
+    updates = [[3.0, -2.0]]
+    nothing = diagnostics.estimated_aggregate_variance(design, updates, rng=rng(0), rounds=2)
+    c.demand(nothing == diagnostics.Estimate(0.0, 0.0), "V must be 0 where it is measured.", design)
+    exact = diagnostics.aggregate_variance(design, updates) if design.exact_moments else 0.0
+    c.demand_equal(design, "aggregate_variance", exact, 0.0)
+
+
+def a_cohort_size_that_is_no_positive_whole_number_is_refused(c: Candidate) -> None:
+    """Try zero, a negative number, a fraction, text, None and a boolean."""
+    population, sentence = Population([1, 2]), "cohort_size must be a whole number of at least 1"
+    for cohort_size in (0, -1, 1.5, "3", None, True):
+        refuses(c, sentence, lambda m=cohort_size: c.build(population, m, rng(0)))  # type: ignore[misc]
+
+
+def a_line_of_units_that_leaves_63_bits_is_refused(c: Candidate) -> None:
+    """Try more units than a 64-bit integer holds."""
+    population = Population([2**61, 2**60, 1, 1])
+    sentence = r"cohort_size \* total must be less than 2\^63; got 3"
+
+    refuses(c, sentence, lambda: c.build(population, 3, rng(0)))
+
+
+def updates_that_do_not_fit_the_population_are_refused(c: Candidate) -> None:
+    """Try one row too many, and NaN."""
+    design = c.build(Population([1, 2]), 1, rng(0))
+
+    for updates, sentence in (
+        ([[1.0], [2.0], [3.0]], r"shape \(2, dimension\).*got float64 of shape \(3, 1\)"),
+        ([[1.0], [np.nan]], r"client 1 sent 1 other values"),
+    ):
+        refuses(c, sentence, lambda rows=updates: diagnostics.aggregate_variance(design, rows))  # type: ignore[misc]
+
+
+def draws_need_a_generator_or_a_seed_and_a_number_of_rounds(c: Candidate) -> None:
+    """Try invalid generators, and rounds that are not integers of at least 0."""
+    design = c.build(Population([1, 2]), 1, rng(0))
+
+    sentence = "rng must be an integer of at least 0, a numpy.random.Generator or None; got"
+    for generator in (-1, 1.5, "3", True):
+        refuses(c, sentence, lambda given=generator: design.draw(given))  # type: ignore[misc]
+    sentence = "rounds must be a whole number of at least 0; got"
+    for rounds in (-1, 1.5, "3"):
+        refuses(c, sentence, lambda given=rounds: design.draw_many(given, rng(0)))  # type: ignore[misc]
