@@ -290,7 +290,7 @@ class ClientRecords:
                 memory = UpdateMemory(
                     self.n_clients, dimension, sketch=self._sketch, seed=self._seed
                 )
-            memory.record_shortened(clients, kept, round_=round_)
+            memory.record_kept(clients, kept, round_=round_)
         return memory
 
     @property

@@ -24,17 +24,27 @@ Array = Any
 LARGEST = 1e150
 
 
-def zero_rows(zeros: Array, n: int) -> Array:
-    """Return n rows of zeros."""
-    try:
-        if isinstance(zeros, np.ndarray):
-            return np.zeros((n, *zeros.shape), dtype=zeros.dtype)
-        return zeros.new_zeros((n, *zeros.shape))
-    except (MemoryError, ValueError, OverflowError, RuntimeError, TypeError) as error:
-        raise AggregationError(
-            f"Difference: {n} updates of shape {tuple(zeros.shape)} do not fit into memory. "
-            f"Remember the means of fewer clusters."
-        ) from error
+def zero_rows(array: Array, n: int) -> Array:
+    """Return n rows of zeros, each like a row of ``array``."""
+    if isinstance(array, np.ndarray):
+        return np.zeros((n, *array.shape[1:]), dtype=array.dtype)
+    return array.new_zeros((n, *array.shape[1:]))
+
+
+def moved(values: Array, order: NDArray[np.int64], *, fill: float = 0) -> Array:
+    """Return each client's row at its new position; ``fill`` for new clients.
+
+    ``order`` has each client's old position, -1 for a new client.
+
+    Examples
+    --------
+    >>> moved(np.array([5, 6, 7]), np.array([2, -1, 0])).tolist()
+    [7, 0, 5]
+    """
+    found = zero_rows(values, len(order))
+    found[...] = fill
+    found[np.flatnonzero(order >= 0)] = values[order[order >= 0]]
+    return found
 
 
 def like(values: Array, array: Array) -> Array:

@@ -447,9 +447,7 @@ def test_a_memory_of_another_size_is_refused(clusters: int | None) -> None:
             match=rf"for updates of shape \(1, {size}\), .*; got \(1, 2\)\. Make",
         ):
             aggregate([1.0, 2.0], [[1.0, 1.0]], ONE, memory=memory)
-        with pytest.raises(
-            MemoryOfUpdatesError, match=r"; got .*\(1, 2\)\. (Make a memory|Flatten)"
-        ):
+        with pytest.raises(MemoryOfUpdatesError, match=r"; got \(1, 2\)\. Make a memory"):
             memory.record(ONE.clients, np.ones((1, 2)))
     memory = Difference(clusters=clusters).memory(np.full(4, 0.25), np.zeros(2))
     with pytest.raises(MemoryOfUpdatesError, match=r"distinct numbers from 0 to 3; got .*4"):
