@@ -14,8 +14,7 @@ from fedcohort._arguments import Id, brief, checked_choice, checked_list, checke
 from fedcohort._client_records import Answers, ClientRecords
 from fedcohort._roster import Roster
 from fedcohort._updates import Array, Layout, Rows, Update, stretched
-from fedcohort.aggregation import aggregate
-from fedcohort.cohort import Cohort
+from fedcohort.cohort import Cohort, aggregate
 from fedcohort.designs import Design
 from fedcohort.errors import SelectorError
 from fedcohort.population import Population
