@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedcohort._arguments import Id
 from fedcohort._open_round import FailureRule
 from fedcohort._roster import Roster
+from fedcohort._updates import moved
 from fedcohort._whole_file import read_arrays
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Design, Recipe, RowDesign
@@ -182,9 +183,7 @@ class SelectionLog:
         self._roster, self._path = roster, path
         self.check(roster.ids)
         self._append("")
-        self.drawn = np.zeros(roster.n_clients, dtype=np.int64)
-        self.failed = np.zeros(roster.n_clients, dtype=np.int64)
-        self.expected = np.zeros(roster.n_clients)
+        self.restore({}, roster.n_clients)
 
     def check(self, ids: Iterable[object]) -> None:
         """Refuse ids that are the same as text: JSON keys are text."""
@@ -252,12 +251,8 @@ class SelectionLog:
 
     def rearrange(self, order: NDArray[np.int64]) -> None:
         """Move to other positions: ``order`` gives each client's old one, -1 for a new client."""
-        is_known = order >= 0
-        for name in ("drawn", "failed", "expected"):
-            before = getattr(self, name)
-            after = np.zeros(len(order), dtype=before.dtype)
-            after[is_known] = before[order[is_known]]
-            setattr(self, name, after)
+        self.drawn, self.failed = moved(self.drawn, order), moved(self.failed, order)
+        self.expected = moved(self.expected, order)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return everything that is saved."""
@@ -265,9 +260,10 @@ class SelectionLog:
 
     def restore(self, state: Mapping[str, NDArray[Any]], n_clients: int) -> None:
         """Take over what :meth:`state` gave; without it, start counting now."""
-        self.drawn = state.get("drawn", np.zeros(n_clients)).astype(np.int64)
-        self.failed = state.get("failed", np.zeros(n_clients)).astype(np.int64)
-        self.expected = state.get("expected", np.zeros(n_clients)).astype(np.float64)
+        none = np.zeros(n_clients)
+        self.drawn: NDArray[np.int64] = state.get("drawn", none).astype(np.int64)
+        self.failed: NDArray[np.int64] = state.get("failed", none).astype(np.int64)
+        self.expected: NDArray[np.float64] = state.get("expected", none).astype(np.float64)
         counts = (self.drawn, self.failed, self.expected)
         if len(state) not in (0, 3) or any(each.shape != (n_clients,) for each in counts):
             raise ValueError(f"its log must be of its {n_clients} clients")

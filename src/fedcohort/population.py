@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import UNIT_LIMIT, as_whole, brief
+from fedcohort._arguments import UNIT_LIMIT, as_array, as_name, brief, is_list
 from fedcohort._display import html_table
 from fedcohort.errors import PopulationError
 
@@ -76,7 +76,7 @@ class Population:
         self._sizes.setflags(write=False)
         self._total = int(self._sizes.sum())
         self._ids = _distinct_ids(ids, len(self._sizes))
-        self._groups = None if groups is None else _labels(groups, len(self._sizes))
+        self._groups = None if groups is None else checked_labels(groups, len(self._sizes))
 
     @classmethod
     def of_checked(
@@ -144,10 +144,7 @@ class Population:
         >>> tonight.sizes.tolist(), tonight.importance.tolist()
         ([0, 3, 2], [0.0, 0.6, 0.4])
         """
-        try:
-            mask = np.asarray(available)
-        except ValueError:  # rows of different lengths
-            mask = np.empty(0)
+        mask = as_array(available)
         if mask.shape != self._sizes.shape or mask.dtype != np.bool_:
             raise PopulationError(
                 f"Population: available must be one boolean per client, shape "
@@ -307,28 +304,20 @@ def _distinct_ids(ids: Sequence[Hashable] | None, n_clients: int) -> Sequence[Ha
     return names
 
 
-def _labels(groups: Sequence[Label | None], n_clients: int) -> tuple[Label, ...]:
+def checked_labels(groups: object, n_clients: int) -> tuple[Label, ...]:
     """Validate one label per client; None becomes ``UNLABELLED``."""
-    try:
-        labels = list(groups.tolist() if isinstance(groups, np.ndarray) else groups)
-    except TypeError:
-        labels = []
+    given = groups.tolist() if isinstance(groups, np.ndarray) else groups
+    labels = [UNLABELLED if label is None else label for label in given] if is_list(given) else []
     if len(labels) != n_clients:
         raise PopulationError(
             f"Population: groups must be one label per client, {n_clients}; got {len(labels)}. "
             f"Label every client with a string or an integer, or None for no label."
         )
-    return tuple(checked_label(label) for label in labels)
-
-
-def checked_label(label: object) -> Label:
-    """Validate the label of a group; None becomes ``UNLABELLED``."""
-    if label is None:
-        return UNLABELLED
-    found = str(label) if isinstance(label, str) else as_whole(label)
-    if found is None:
+    found = [as_name(label) for label in labels]
+    if None in found:
         raise PopulationError(
-            f"Population: groups must be strings or integers; got {brief(label)}. "
-            f"Write the label as a string, or None for no label."
+            f"Population: groups must be strings or integers; got "
+            f"{brief(labels[found.index(None)])}. Write the label as a string, or None for no "
+            f"label."
         )
-    return found
+    return tuple(label for label in found if label is not None)

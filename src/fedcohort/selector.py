@@ -130,7 +130,7 @@ class Selector:
         self._rule = FailureRule(on_failure, tries, extra, max_draws)
         ahead = checked_flag("Selector", "overlap", overlap)
         self._origin = Origin(recipe, difference, self._rule, self.seed, width, ahead)
-        self._roster = Roster(groups, importance)
+        self._roster = Roster(clients, groups, importance)
         self._records = ClientRecords(recipe, difference, sketch=width, seed=self.seed)
         self._planner = Planner(recipe, self._rule, self._records, seed=self.seed, overlap=ahead)
         self._open: OpenRound | None = None

@@ -368,9 +368,9 @@ def test_an_empty_cohort_moves_by_what_is_expected_of_all() -> None:
         ({"shrink": math.nan}, "shrink must be a number from 0 to 1; got nan"),
         ({"shrink": "1"}, "shrink must be a number from 0 to 1; got '1'"),
         ({"shrink": True}, "shrink must be a number from 0 to 1; got True"),
-        ({"clusters": 0}, "clusters must be a whole number from 1 to 10.9, or None; got 0"),
-        ({"clusters": 2.0}, "clusters must be a whole number from 1 to 10.9, or None; got 2.0"),
-        ({"clusters": True}, "clusters must be a whole number from 1 to 10.9, or None; got True"),
+        ({"clusters": 0}, "clusters must be a whole number of at least 1; got 0"),
+        ({"clusters": 2.0}, "clusters must be a whole number of at least 1; got 2.0"),
+        ({"clusters": True}, "clusters must be a whole number of at least 1; got True"),
     ],
 )
 def test_bad_settings_get_one_sentence(settings: dict[str, Any], message: str) -> None:

@@ -8,7 +8,7 @@ from typing import Literal, final, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import as_whole, brief, checked_number
+from fedcohort._arguments import brief, checked_number, checked_whole
 from fedcohort._updates import Array, as_numpy, double, like, moved, zero_rows
 from fedcohort.errors import AggregationError
 from fedcohort.memory.base import Memory
@@ -53,15 +53,17 @@ class Difference:
             "Difference", "shrink", self.shrink, least=0, most=1, error=AggregationError
         )
         object.__setattr__(self, "shrink", shrink)
-        if self.clusters is None:
-            return
-        clusters = as_whole(self.clusters)
-        if clusters is None or not 1 <= clusters <= MOST_CLUSTERS:
-            raise AggregationError(
-                f"Difference: clusters must be a whole number from 1 to 10^9, or None; got "
-                f"{brief(self.clusters)}. None remembers every client."
+        if self.clusters is not None:
+            clusters = checked_whole(
+                "Difference",
+                "clusters",
+                self.clusters,
+                least=1,
+                most=MOST_CLUSTERS,
+                way_out="None remembers every client.",
+                error=AggregationError,
             )
-        object.__setattr__(self, "clusters", clusters)
+            object.__setattr__(self, "clusters", clusters)
 
     def memory(self, importance: ArrayLike, zeros: Array) -> Memory:
         """Make an empty memory for the estimator.
