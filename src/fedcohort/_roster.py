@@ -153,9 +153,9 @@ class Roster:
             return isinstance(each, int) and 0 <= each < self.n_clients
         return each in self._index
 
-    def names(self, positions: NDArray[np.int64]) -> list[Id]:
+    def names(self, positions: Iterable[int]) -> list[Id]:
         """Return the ids at these positions."""
-        numbers: list[int] = positions.tolist()
+        numbers = positions.tolist() if isinstance(positions, np.ndarray) else positions
         return [*numbers] if isinstance(self.ids, range) else [self.ids[k] for k in numbers]
 
     def presence(self, available: object) -> NDArray[np.bool_]:

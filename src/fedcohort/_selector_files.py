@@ -111,22 +111,20 @@ def _no_state(why: str) -> SelectorError:
     )
 
 
-def read_state(path: Path) -> State:
-    """Return the state in a file; refuse any other or damaged file."""
+def read_state(path: Path, recipe: Recipe | None) -> tuple[State, dict[str, Any]]:
+    """Return the state in a file, and the arguments of the selector that wrote it.
+
+    ``recipe`` replaces the file's. Any other or damaged file is refused.
+    """
     try:
-        return read_arrays(path, FORMAT)
+        state = read_arrays(path, FORMAT)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise SelectorError(
             f"Selector: {path} cannot be read ({reason.lower()}). Start without it."
         ) from error
-
-
-def arguments_of(path: Path, state: State, recipe: Recipe | None) -> dict[str, Any]:
-    """Return the arguments of the selector that wrote a state; ``recipe`` replaces its recipe."""
-    head = head_of(state)
     with refusing_states():
-        return _arguments(path, head, recipe)
+        return state, _arguments(path, head_of(state), recipe)
 
 
 def _arguments(path: Path, head: dict[str, Any], recipe: Recipe | None) -> dict[str, Any]:
@@ -164,20 +162,13 @@ def _shown(value: object) -> object:
 class SelectionLog:
     """Count every client's draws, and write a JSON line for every round.
 
-    Parameters
-    ----------
-    roster
-        Names the clients.
-    path
-        Where to write; None only counts.
-
-    Attributes
-    ----------
-    drawn, failed
-        How often each client was drawn, and in how many rounds it failed; shape (n_clients,).
-    expected
-        How often each was expected to be drawn, shape (n_clients,).
+    Each of these has shape (n_clients,): how often a client was ``drawn``, how often it was
+    ``expected`` to be, and in how many rounds it ``failed``. Without a ``path`` it only counts.
     """
+
+    drawn: NDArray[np.int64]
+    failed: NDArray[np.int64]
+    expected: NDArray[np.float64]
 
     def __init__(self, roster: Roster, path: Path | None = None) -> None:
         self._roster, self._path = roster, path
@@ -261,9 +252,9 @@ class SelectionLog:
     def restore(self, state: Mapping[str, NDArray[Any]], n_clients: int) -> None:
         """Take over what :meth:`state` gave; without it, start counting now."""
         none = np.zeros(n_clients)
-        self.drawn: NDArray[np.int64] = state.get("drawn", none).astype(np.int64)
-        self.failed: NDArray[np.int64] = state.get("failed", none).astype(np.int64)
-        self.expected: NDArray[np.float64] = state.get("expected", none).astype(np.float64)
+        self.drawn = state.get("drawn", none).astype(np.int64)
+        self.failed = state.get("failed", none).astype(np.int64)
+        self.expected = state.get("expected", none).astype(np.float64)
         counts = (self.drawn, self.failed, self.expected)
         if len(state) not in (0, 3) or any(each.shape != (n_clients,) for each in counts):
             raise ValueError(f"its log must be of its {n_clients} clients")

@@ -1,8 +1,7 @@
 """Updates in any structure: flat arrays, lists of arrays, mappings of arrays; numpy or torch.
 
-A :class:`Layout` describes where the arrays of an update are in one flat vector of floats. Integer
-arrays beside float ones are *counters*, such as the number of batches in a normalisation layer.
-They are not part of the vector: they are aggregated separately and rounded.
+Integer arrays beside float ones are *counters*, such as the number of batches in a normalisation
+layer. They are no part of the flat vector: they are aggregated separately and rounded.
 """
 
 from __future__ import annotations
@@ -42,7 +41,8 @@ def moved(values: Array, order: NDArray[np.int64], *, fill: float = 0) -> Array:
     [7, 0, 5]
     """
     found = zero_rows(values, len(order))
-    found[...] = fill
+    if fill:  # else leave large arrays to the system, which hands out zeros when they are read
+        found[...] = fill
     found[np.flatnonzero(order >= 0)] = values[order[order >= 0]]
     return found
 
@@ -139,6 +139,8 @@ class Layout:
     owner: str
     form: Literal["list", "mapping"] | None
     parts: dict[Hashable, Part]
+    #: The length of the flat vector.
+    size: int
 
     @classmethod
     def of(cls, owner: str, update: Update) -> Layout:
@@ -147,33 +149,30 @@ class Layout:
         keys: Iterable[Hashable] = (None,)
         if isinstance(update, Mapping):
             form, keys = "mapping", list(update)
-        elif isinstance(update, (list, tuple)) and any(map(_is_array, update)):
+        elif isinstance(update, (list, tuple)) and any(
+            isinstance(part, (list, tuple)) or np.ndim(part) > 0 for part in update
+        ):
             form, keys = "list", range(len(update))
         # One array at a time: a mapping may compute its arrays on access.
         leaves = ((key, _leaf(owner, update, key)) for key in keys)
         read = [(key, tuple(leaf.shape), _kind(leaf)) for key, leaf in leaves]
         # If all arrays are integers, none is a counter.
         all_whole = all(_is_whole(kind) for _, _, kind in read)
-        made, end = cls(owner, form, {}), 0
+        parts: dict[Hashable, Part] = {}
+        end = 0
         for key, shape, kind in read:
             if _is_whole(kind) and not all_whole:
-                made.parts[key] = Part(shape, None, kind)
+                parts[key] = Part(shape, None, kind)
                 continue
             start, end = end, end + math.prod(shape)
-            made.parts[key] = Part(shape, slice(start, end), floats(kind) if all_whole else kind)
+            parts[key] = Part(shape, slice(start, end), floats(kind) if all_whole else kind)
         if not end:
-            came = "an empty mapping" if form == "mapping" and not read else "empty arrays"
             raise AggregationError(
-                f"{owner}: an update must have at least one number; got {came}. Send the "
-                f"client's model minus the model that it was sent."
+                f"{owner}: an update must have at least one number; got arrays of shapes "
+                f"{[shape for _, shape, _ in read]}. Send the client's model minus the model that "
+                f"it was sent."
             )
-        return made
-
-    @property
-    def size(self) -> int:
-        """The length of the flat vector."""
-        places = (part.place for part in self.parts.values())
-        return max((place.stop for place in places if place is not None), default=0)
+        return cls(owner, form, parts, end)
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -308,7 +307,7 @@ class Rows:
         size = math.prod(shape)
         flat = floats(whole).reshape(n, size)
         kind = _kind(flat if _is_whole(whole) else whole)
-        layout = Layout(owner, None, {None: Part(shape, slice(0, size), kind)})
+        layout = Layout(owner, None, {None: Part(shape, slice(0, size), kind)}, size)
         return cls(layout, flat, [[] for _ in range(n)])
 
     def __len__(self) -> int:
@@ -356,11 +355,6 @@ def _other_shapes(owner: str, n: int, came: str) -> AggregationError:
     )
 
 
-def _is_array(part: object) -> bool:
-    """Return whether a part of a list is an array or a nested list."""
-    return isinstance(part, (list, tuple)) or np.ndim(part) > 0  # type: ignore[arg-type]
-
-
 def _leaf(owner: str, update: Update, key: Hashable | None) -> Array:
     """Return one array of an update; raise unless it has real numbers."""
     value = update if key is None else update[key]
@@ -380,13 +374,11 @@ def _leaf(owner: str, update: Update, key: Hashable | None) -> Array:
 
 
 def _kind(leaf: Array) -> Array:
-    return np.empty(0, dtype=leaf.dtype) if isinstance(leaf, np.ndarray) else leaf.new_empty(0)
+    return zero_rows(leaf.reshape(-1), 0)
 
 
 def _is_whole(leaf: Array) -> bool:
-    if isinstance(leaf, np.ndarray):
-        return leaf.dtype.kind in "iub"
-    return not leaf.is_floating_point()
+    return "float" not in str(leaf.dtype)
 
 
 def floats(leaf: Array) -> Array:

@@ -224,7 +224,10 @@ def _as_units(importance: ArrayLike | None) -> NDArray[np.int64]:
 def _numbers(name: str, values: ArrayLike | None, kind: str) -> NDArray[Any]:
     """Validate a flat, non-empty array of real numbers; objects where 64 bits are too few."""
     if isinstance(values, np.ma.MaskedArray):
-        values = _unmasked(name, values)
+        if values.ndim == 1:
+            masked, way_out = np.ma.getmaskarray(values), "Drop the client or give 0."
+            _refuse(values, masked, f"{name} must not be masked", way_out)
+        values = values.data
     try:
         array: NDArray[Any] = np.asarray(values)
         if array.dtype.kind in "if" and isinstance(values, (list, tuple)):
@@ -243,18 +246,6 @@ def _numbers(name: str, values: ArrayLike | None, kind: str) -> NDArray[Any]:
         invalid = [not isinstance(v, Real) or isinstance(v, bool) for v in array]
         _refuse(array, np.array(invalid), f"{name} must be {kind}", "Give a number each.")
     return array
-
-
-def _unmasked(name: str, values: "np.ma.MaskedArray[Any, Any]") -> NDArray[Any]:
-    """Return the data of an array that masks nobody."""
-    masked = np.flatnonzero(np.ma.getmaskarray(values))
-    if len(masked):
-        more = f" (and {len(masked) - 1} more)" if len(masked) > 1 else ""
-        raise PopulationError(
-            f"Population: {name} must be known of every client; client {masked[0]} is masked{more}."
-            f" Drop the client, or fill its entry with 0."
-        )
-    return np.asarray(values.data)
 
 
 def _finite(values: NDArray[Any]) -> NDArray[np.bool_]:

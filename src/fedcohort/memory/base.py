@@ -45,7 +45,7 @@ class Memory(ABC):
                 f"a memory needs a flat model of floats, all 0; got {brief(zeros)}. Pass "
                 f"numpy.zeros(model.size)."
             )
-        self.n_clients, self._zeros = n_clients, zeros
+        self.n_clients, self.zeros = n_clients, zeros
         name, error = type(self).__name__, MemoryOfUpdatesError
         self._shrink = checked_number(name, "shrink", shrink, least=0, most=1, error=error)
         self._importance = None if importance is None else self._shares(importance)
@@ -95,7 +95,7 @@ class Memory(ABC):
         usable = usable_rows(kept)
         if not usable.all():
             raise self._error(
-                f"updates must be finite {str(self._zeros.dtype).removeprefix('torch.')} numbers "
+                f"updates must be finite {str(self.zeros.dtype).removeprefix('torch.')} numbers "
                 f"below {LARGEST:g}; client {clients[np.argmin(usable)]}'s is not. Leave the "
                 f"client out, and keep what it sent before."
             )
@@ -131,12 +131,7 @@ class Memory(ABC):
     @property
     def dimension(self) -> int:
         """The number of entries of an update."""
-        return int(self._zeros.shape[0])
-
-    @property
-    def zeros(self) -> Array:
-        """A flat model of zeros, with the array kind, type and device of the updates."""
-        return self._zeros
+        return int(self.zeros.shape[0])
 
     @property
     def nbytes(self) -> int:
@@ -156,11 +151,6 @@ class Memory(ABC):
 
         Clients that are not in ``order`` are forgotten; p is rescaled to the sum 1. New clients
         have p = 0 until ``reweigh``.
-
-        Raises
-        ------
-        MemoryOfUpdatesError
-            If ``order`` has a position twice, or one that no client has.
         """
         way_out = "Give each client's old position, or -1 for a new client."
         order = self._distinct(order, -1, "order", way_out)
@@ -236,9 +226,9 @@ class Memory(ABC):
 
     def _check_rows(self, rows: Array, n: int) -> None:
         """Raise if the updates have another array kind or shape than this memory."""
-        if isinstance(rows, np.ndarray) != isinstance(self._zeros, np.ndarray):
+        if isinstance(rows, np.ndarray) != isinstance(self.zeros, np.ndarray):
             raise self._error(
-                f"this memory is of {type(self._zeros).__name__}s; got updates as "
+                f"this memory is of {type(self.zeros).__name__}s; got updates as "
                 f"{type(rows).__name__}. Make the memory with zeros of the updates' kind."
             )
         if tuple(rows.shape) != (n, self.dimension):
@@ -288,7 +278,7 @@ class Memory(ABC):
 
     def _kept(self, rows: Array) -> Array:
         """Return what is kept of flat updates, one row each."""
-        return like(rows, self._zeros)
+        return like(rows, self.zeros)
 
     @abstractmethod
     def _record(self, clients: NDArray[np.int64], updates: Array, round_: int) -> None:

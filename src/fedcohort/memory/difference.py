@@ -8,7 +8,7 @@ from typing import Literal, final, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import brief, checked_number, checked_whole
+from fedcohort._arguments import as_array, brief, checked_number, checked_whole
 from fedcohort._updates import Array, as_numpy, double, like, moved, zero_rows
 from fedcohort.errors import AggregationError
 from fedcohort.memory.base import Memory
@@ -73,11 +73,9 @@ class Difference:
         """
         if self.clusters is not None:
             return ClusterMeans(importance, zeros, shrink=self.shrink, clusters=self.clusters)
-        n, dimension = _n_shares(importance), int(sum(getattr(zeros, "shape", ())))
+        n, dimension = _n_shares(importance), max(sum(getattr(zeros, "shape", ())), 1)
         own = np.empty(0, dtype=object) if zeros is None else zeros  # refuse None
-        return UpdateMemory(
-            n, max(dimension, 1), importance=importance, zeros=own, shrink=self.shrink
-        )
+        return UpdateMemory(n, dimension, importance=importance, zeros=own, shrink=self.shrink)
 
 
 def estimator_of(owner: str, estimator: EstimatorName | Difference) -> Difference | None:
@@ -175,12 +173,9 @@ class ClusterMeans(Memory):
 
     def _mean(self, importance: NDArray[np.float64]) -> Array:
         shares = np.bincount(self._arrays["cluster"], importance, self._most + 1)
-        return like(shares, self._zeros) @ self._arrays["means"]
+        return like(shares, self.zeros) @ self._arrays["means"]
 
 
 def _n_shares(importance: ArrayLike) -> int:
     """Return the number of clients, at least 1."""
-    try:
-        return max(len(np.atleast_1d(np.asarray(importance))), 1)
-    except ValueError:  # rows of different lengths
-        return 1
+    return max(as_array(importance).size, 1)

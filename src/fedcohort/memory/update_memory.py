@@ -245,7 +245,7 @@ class UpdateMemory(Memory):
         """Sum all updates by importance, in float64."""
         if self._importance is None or self._sketch is not None:
             return
-        total = double(self._zeros)
+        total = double(self.zeros)
         # In blocks: a float64 copy of all updates would need too much memory.
         at_once = max(1, NUMBERS_AT_ONCE // max(self.dimension, 1))
         there = np.flatnonzero(self._importance)
@@ -276,7 +276,7 @@ class UpdateMemory(Memory):
 
     def _mean(self, importance: NDArray[np.float64]) -> Array:
         self._check_whole()
-        return like(self._arrays["sum"], self._zeros)
+        return like(self._arrays["sum"], self.zeros)
 
     def _check_whole(self) -> None:
         if self._sketch is not None:
