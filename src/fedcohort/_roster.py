@@ -286,7 +286,7 @@ class Roster:
         ids, population = _by_id(clients)
         if population.groups is not None:
             self.labels = {**(self.labels or {}), **dict(zip(ids, population.groups, strict=True))}
-        order = self._grow(self._every(ids))
+        order = self._grow(ids)
         there = np.arange(len(ids)) if self.ids == ids else self.positions(ids)
         self.sizes = np.zeros(self.n_clients, np.int64)
         self.is_member = np.zeros(self.n_clients, bool)
@@ -305,22 +305,21 @@ class Roster:
             )
         return [self.units[each] for each in ids]
 
-    def _grow(self, every: Sequence[Id]) -> NDArray[np.int64] | None:
-        """Let these be the known clients; return their old positions, None where all keep them."""
-        if every == self.ids:
+    def _grow(self, ids: Sequence[Id]) -> NDArray[np.int64] | None:
+        """Know these clients too; return all old positions, None where all keep theirs."""
+        known = self.ids
+        if isinstance(ids, range) and isinstance(known, range):
+            every: Sequence[Id] = max(ids, known, key=len)
+        else:
+            every = [*dict.fromkeys([*known, *ids])]
+        if len(every) == len(known):
             return None
-        known, self.ids, self._position = self.ids, every, None
+        if isinstance(every, list):  # ids that are in order stay so, and sort fast
+            every = _counted(_ordered(every))
+        self.ids, self._position = every, None
         order = np.full(len(every), -1)
         order[self.positions(known)] = np.arange(len(known))
         return order
-
-    def _every(self, ids: Sequence[Id]) -> Sequence[Id]:
-        """Return the known clients and these, in order."""
-        known = self.ids
-        if isinstance(ids, range) and isinstance(known, range):
-            return ids if len(ids) >= len(known) else known
-        every = dict.fromkeys([*known, *ids])  # ids that are in order stay so, and sort fast
-        return known if len(every) == len(known) else _counted(_ordered(list(every)))
 
 
 def in_order_of_ids(population: Population) -> tuple[Population, NDArray[np.int64]]:

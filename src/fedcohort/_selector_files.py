@@ -17,7 +17,7 @@ from fedcohort._arguments import Id
 from fedcohort._open_round import FailureRule
 from fedcohort._roster import Roster
 from fedcohort._updates import moved
-from fedcohort._whole_file import read_arrays
+from fedcohort._whole_file import read_arrays, reason_of
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Design, Recipe, RowDesign
 from fedcohort.errors import SelectorError, WriteError
@@ -119,9 +119,9 @@ def read_state(path: Path, recipe: Recipe | None) -> tuple[State, dict[str, Any]
     try:
         state = read_arrays(path, FORMAT)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        reason = reason_of(error) if isinstance(error, OSError) else str(error).lower()
         raise SelectorError(
-            f"Selector: {path} cannot be read ({reason.lower()}). Start without it."
+            f"Selector: {path} cannot be read ({reason}). Start without it."
         ) from error
     with refusing_states():
         return state, _arguments(path, head_of(state), recipe)
@@ -222,8 +222,7 @@ class SelectionLog:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(text)
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise WriteError(f"{self._path}: cannot be written ({reason})") from error
+            raise WriteError(f"{self._path}: cannot be written ({reason_of(error)})") from error
 
     def summary(self) -> dict[Id, tuple[int, float]]:
         """Return how often each client was drawn, and how often it was expected to be."""

@@ -412,10 +412,7 @@ class Selector:
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take over what :meth:`state` gave; refuse a state of another recipe or settings.
 
-        Raises
-        ------
-        SelectorError
-            Where something is missing in the state or does not fit; nothing changes then.
+        If something is missing in the state or does not fit, nothing changes.
         """
         round_ = self._origin.round_of(state)
         with refusing_states():

@@ -173,12 +173,9 @@ class Memory(ABC):
         return kept if self._importance is None else {"importance": self._importance.copy(), **kept}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore a state that :meth:`state` returned; if it is invalid, change nothing.
+        """Restore a state that :meth:`state` returned; if it is invalid, raise and change nothing.
 
-        Raises
-        ------
-        MemoryOfUpdatesError
-            If an array is missing, has another shape, or is not finite.
+        Every array must be there, finite, and of the shape that it has in this memory.
         """
         state = state if isinstance(state, Mapping) else {}
         own = self._like_state(state)

@@ -205,13 +205,7 @@ class UpdateMemory(Memory):
 
     @classmethod
     def of_state(cls, state: Mapping[str, NDArray[Any]]) -> Self:
-        """Make a memory from the state that :meth:`state` returned; it uses numpy arrays.
-
-        Raises
-        ------
-        MemoryOfUpdatesError
-            If an array is missing, has another shape, or is not finite.
-        """
+        """Make a memory from the state that :meth:`state` returned; it uses numpy arrays."""
         try:
             head, kept = json.loads(str(state["head"])), state["updates"]
             if set(head) != SETTINGS or kept.ndim != 2 or kept.dtype.kind != "f":
