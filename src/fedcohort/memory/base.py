@@ -92,7 +92,7 @@ class Memory(ABC):
 
     def record_kept(self, clients: NDArray[np.int64], kept: Array, *, round_: int) -> None:
         """Remember what is kept of updates, one row per client."""
-        usable = usable_rows(kept)
+        clients, usable = self._positions(clients), usable_rows(kept)
         if not usable.all():
             raise self._error(
                 f"updates must be finite {str(self.zeros.dtype).removeprefix('torch.')} numbers "
