@@ -143,8 +143,8 @@ class Layout:
     size: int
 
     @classmethod
-    def of(cls, owner: str, update: Update) -> Layout:
-        """Return the layout of an update or a model."""
+    def of(cls, owner: str, update: Update, *, counters: bool = True) -> Layout:
+        """Return the layout of an update or a model; without ``counters`` all is in the vector."""
         form: Literal["list", "mapping"] | None = None
         keys: Iterable[Hashable] = (None,)
         if isinstance(update, Mapping):
@@ -157,15 +157,15 @@ class Layout:
         leaves = ((key, _leaf(owner, update, key)) for key in keys)
         read = [(key, tuple(leaf.shape), _kind(leaf)) for key, leaf in leaves]
         # If all arrays are integers, none is a counter.
-        all_whole = all(_is_whole(kind) for _, _, kind in read)
+        counters = counters and not all(_is_whole(kind) for _, _, kind in read)
         parts: dict[Hashable, Part] = {}
         end = 0
         for key, shape, kind in read:
-            if _is_whole(kind) and not all_whole:
+            if _is_whole(kind) and counters:
                 parts[key] = Part(shape, None, kind)
                 continue
             start, end = end, end + math.prod(shape)
-            parts[key] = Part(shape, slice(start, end), floats(kind) if all_whole else kind)
+            parts[key] = Part(shape, slice(start, end), floats(kind) if _is_whole(kind) else kind)
         if not end:
             raise AggregationError(
                 f"{owner}: an update must have at least one number; got arrays of shapes "
@@ -280,7 +280,7 @@ class Rows:
     counters: Sequence[Sequence[Array]]
 
     @classmethod
-    def of(cls, owner: str, updates: Any, n: int) -> Rows:
+    def of(cls, owner: str, updates: Any, n: int, *, counters: bool = True) -> Rows:
         """Make rows from n updates: one array, or a sequence of updates of one layout."""
         if isinstance(updates, Rows):
             return updates
@@ -291,9 +291,9 @@ class Rows:
         each = list(updates)
         if len(each) != n or not each:
             raise _other_shapes(owner, n, f"{len(each)} updates")
-        layout = Layout.of(owner, each[0])
+        layout = Layout.of(owner, each[0], counters=counters)
         for update in each[1:]:
-            if not layout.matches(other := Layout.of(owner, update)):
+            if not layout.matches(other := Layout.of(owner, update, counters=counters)):
                 raise _other_shapes(owner, n, f"shapes {layout.shapes} and {other.shapes}")
         flat = joined([layout.flat(update) for update in each], stacked=True)
         return cls(layout, flat, [layout.counters(update) for update in each])

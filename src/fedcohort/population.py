@@ -2,14 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from numbers import Real
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import UNIT_LIMIT, as_array, as_name, brief, is_list
+from fedcohort._arguments import UNIT_LIMIT, as_array, as_name, brief
 from fedcohort._display import html_table
 from fedcohort.errors import PopulationError
 
@@ -298,7 +298,8 @@ def _distinct_ids(ids: Sequence[Hashable] | None, n_clients: int) -> Sequence[Ha
 def checked_labels(groups: object, n_clients: int) -> tuple[Label, ...]:
     """Validate one label per client; None becomes ``UNLABELLED``."""
     given = groups.tolist() if isinstance(groups, np.ndarray) else groups
-    labels = [UNLABELLED if label is None else label for label in given] if is_list(given) else []
+    each = given if isinstance(given, Iterable) else ()
+    labels = [UNLABELLED if label is None else label for label in each]
     if len(labels) != n_clients:
         raise PopulationError(
             f"Population: groups must be one label per client, {n_clients}; got {len(labels)}. "

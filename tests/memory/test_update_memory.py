@@ -34,7 +34,9 @@ def test_layers_are_laid_end_to_end() -> None:
 
     memory.record([0], [[np.array([[1.0, 2], [3, 4]]), np.array([5.0])]], round_=0)
 
-    assert memory.updates[0].tolist() == [1, 2, 3, 4, 5]
+    memory.record([1], [[np.array([[1, 2], [3, 4]]), np.array([0.5])]], round_=0)
+
+    assert memory.updates.tolist() == [[1, 2, 3, 4, 5], [1, 2, 3, 4, 0.5]]
 
 
 def test_what_is_remembered_cannot_be_changed_from_outside() -> None:

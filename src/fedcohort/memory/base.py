@@ -82,7 +82,7 @@ class Memory(ABC):
         if not len(positions) and isinstance(updates, (list, tuple)) and not updates:
             return
         try:
-            rows = Rows.of(name, updates, len(positions)).flat
+            rows = Rows.of(name, updates, len(positions), counters=False).flat
         except AggregationError as wrong:
             raise MemoryOfUpdatesError(str(wrong)) from wrong
         self._check_rows(rows, len(positions))
