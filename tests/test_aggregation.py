@@ -60,7 +60,7 @@ def test_updates_that_do_not_fit_the_cohort_are_refused() -> None:
         aggregate([1.0, 2.0], [[1.0, 2.0], [3.0]], cohort)
     with pytest.raises(AggregationError, match=r"arrays of the model, 2 numbers of .*; got 3 of"):
         aggregate([1.0, 2.0], np.ones((2, 3)), cohort)
-    with pytest.raises(AggregationError, match=r"updates must be finite; client 2 sent other"):
+    with pytest.raises(AggregationError, match=r"updates must be finite; that of client 2 is not"):
         aggregate([1.0, 2.0], [[1.0, 2.0], [3.0, np.nan]], cohort)
 
 

@@ -78,12 +78,12 @@ def test_what_is_no_list_of_sizes_is_refused(sizes: object, message: str) -> Non
 
 
 def test_masked_sizes_are_refused_and_name_the_client() -> None:
-    with pytest.raises(PopulationError, match=r"sizes must be known .* client 1 is masked \(and 1"):
+    with pytest.raises(PopulationError, match=r"must not be masked; client 1 has None \(and 1"):
         Population(np.ma.masked_array([5, 3, 2, 4], mask=[False, True, True, False]))
 
 
 def test_masked_importances_are_refused_and_name_the_client() -> None:
-    with pytest.raises(PopulationError, match=r"importance must be known .* client 2 is masked\."):
+    with pytest.raises(PopulationError, match=r"must not be masked; client 2 has None\."):
         Population(importance=np.ma.masked_array([0.5, 0.5, 0.0], mask=[False, False, True]))
 
 

@@ -160,7 +160,7 @@ def test_a_failed_first_round_leaves_no_memory_behind() -> None:
         ({"importance": [0.5, 0.5]}, "one share for each of the 6 clients; got 2"),
         ({"importance": {"a": 1.0}}, "importance has no entry for client 'b'"),
         ({"groups": ["x"]}, "groups must be one label per client, 6; got 1"),
-        ({"clients": {}, "groups": ["x"]}, "need clients; got none. Pass both by id"),
+        ({"clients": {}, "groups": ["x"]}, "needs clients; got none. Pass it by id"),
     ],
     ids=str,
 )

@@ -14,8 +14,7 @@ from fedcohort._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fedcohort import diagnostics
-    from fedcohort.aggregation import aggregate
-    from fedcohort.cohort import Cohort
+    from fedcohort.cohort import Cohort, aggregate
     from fedcohort.comparison import Comparison, compare
     from fedcohort.designs import (
         Auto,
@@ -49,8 +48,7 @@ else:
     __getattr__, __dir__ = attach(
         __name__,
         {
-            "aggregation": "aggregate",
-            "cohort": "Cohort",
+            "cohort": "Cohort aggregate",
             "comparison": "Comparison compare",
             "designs": (
                 "Auto Balanced CohortMean Deadline Design DivFL FirstResponders "

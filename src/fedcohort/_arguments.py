@@ -18,7 +18,7 @@ UNIT_LIMIT = 2**63
 Rng = np.random.Generator | int | None
 #: A client's id.
 Id = str | int
-#: A cohort has an entry for every draw.
+#: A cohort has an entry for every draw: more fit no memory.
 LARGEST_COHORT = 10**7
 #: Cohorts that are drawn at once.
 LARGEST_ROUNDS = 10**9
@@ -27,13 +27,9 @@ LARGEST_ROUNDS = 10**9
 def checked_cohort_size(owner: str, cohort_size: object) -> int:
     """Validate a positive integer."""
     way_out = "Pass the number of draws in a round."
-    size = checked_whole(owner, "cohort_size", cohort_size, least=1, way_out=way_out)
-    if size > LARGEST_COHORT:
-        raise DesignError(
-            f"{owner}: cohort_size must be at most {LARGEST_COHORT}; got {brief(size)}. "
-            f"Lower it: more draws than that fit no memory."
-        )
-    return size
+    return checked_whole(
+        owner, "cohort_size", cohort_size, least=1, most=LARGEST_COHORT, way_out=way_out
+    )
 
 
 def as_whole(value: object) -> int | None:
@@ -44,24 +40,32 @@ def as_whole(value: object) -> int | None:
         return None
 
 
+def as_array(values: object) -> NDArray[Any]:
+    """Return an array of the values; an empty matrix where rows have different lengths."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        return np.empty((0, 0))
+
+
 def checked_whole(
     owner: str,
     name: str,
     value: object,
     *,
     least: int | None = 0,
+    most: int | None = None,
     way_out: str = "Pass an integer.",
     error: type[FedcohortError] = DesignError,
 ) -> int:
-    """Validate a 64-bit integer, of at least ``least`` where that is given."""
+    """Validate a 64-bit integer, from ``least`` to ``most`` where these are given."""
     whole = as_whole(value)
     if whole is None or (least is not None and whole < least):
         limit = "" if least is None else f" of at least {least}"
         raise error(f"{owner}: {name} must be a whole number{limit}; got {brief(value)}. {way_out}")
-    if abs(whole) >= UNIT_LIMIT:
-        raise error(
-            f"{owner}: {name} must be a 64-bit integer, below 2^63; got {brief(value)}. Lower it."
-        )
+    if abs(whole) >= UNIT_LIMIT or (most is not None and whole > most):
+        limit = "a 64-bit integer, below 2^63" if most is None else f"at most {most}"
+        raise error(f"{owner}: {name} must be {limit}; got {brief(value)}. Lower it.")
     return whole
 
 
@@ -136,13 +140,8 @@ def checked_rng(owner: str, rng: Rng) -> np.random.Generator:
 
 def checked_rounds(owner: str, rounds: object) -> int:
     """Validate a non-negative integer."""
-    number = checked_whole(owner, "rounds", rounds, way_out="Pass how many cohorts to draw.")
-    if number > LARGEST_ROUNDS:
-        raise DesignError(
-            f"{owner}: rounds must be at most {LARGEST_ROUNDS}; got {brief(rounds)}. Draw them in "
-            f"parts: more at once fit no memory."
-        )
-    return number
+    way_out = "Pass how many cohorts to draw."
+    return checked_whole(owner, "rounds", rounds, most=LARGEST_ROUNDS, way_out=way_out)
 
 
 def checked_choice(owner: str, keyword: str, value: object, choices: Iterable[str]) -> None:
@@ -161,9 +160,14 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     return f" Did you mean {nearest[0]!r}?" if nearest else ""
 
 
+def as_name(value: object) -> Id | None:
+    """Return a string or an integer of any type as Python's own; None for anything else."""
+    return str(value) if isinstance(value, str) else as_whole(value)
+
+
 def checked_id(value: object) -> Id:
     """Validate a client's id: a string or an integer."""
-    found = str(value) if isinstance(value, str) else as_whole(value)
+    found = as_name(value)
     if found is None:
         raise SelectorError(
             f"Selector: ids must be strings or integers; got {brief(value)}. Name clients by these."

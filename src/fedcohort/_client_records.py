@@ -20,6 +20,7 @@ from fedcohort._updates import (
     finite_rows,
     joined,
     like,
+    moved,
     row_norms,
     same_place,
     usable_rows,
@@ -44,23 +45,15 @@ Read = tuple[Rows | None, NDArray[np.float32] | None]
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """The updates of a round that can be used.
+    """The updates of a round that can be used."""
 
-    Attributes
-    ----------
-    given
-        Positions of all clients that sent an update, in order of arrival.
-    clients
-        Positions of the clients whose updates are finite, sorted.
-    rows
-        Their updates, one row each; None where nobody needs whole updates.
-    kept
-        What the memory keeps of each; None where it keeps nothing.
-    """
-
+    #: Positions of all clients that sent an update, in order of arrival.
     given: NDArray[np.int64]
+    #: Positions of the clients whose updates are finite, sorted.
     clients: NDArray[np.int64]
+    #: Their updates, one row each; None where nobody needs whole updates.
     rows: Rows | None = None
+    #: What the memory keeps of each; None where it keeps nothing.
     kept: NDArray[np.float32] | None = None
 
     @property
@@ -78,24 +71,8 @@ class Answers:
 class ClientRecords:
     """What is remembered of the clients, for a recipe and an estimator.
 
-    Parameters
-    ----------
-    recipe
-        Says what to remember: updates (``learns``), past signals, arrays of its own.
-    difference
-        Settings of the difference estimator; None for the plain one.
-    sketch, seed
-        Numbers that the memory keeps of an update, None for all; and the seed of the sketch.
-
-    Attributes
-    ----------
-    memory
-        The clients' last updates; None before the first, and where the recipe does not learn.
-    variates
-        The estimator's memory; None before the first update, and for the plain estimator.
-    pending
-        Updates that the memory does not show yet, by round. With overlap these are the last
-        round's: the next design must not know them.
+    The recipe says what to remember: updates (``learns``), past signals, arrays of its own.
+    ``sketch`` is how many numbers the memory keeps of an update; None for all.
     """
 
     def __init__(
@@ -104,10 +81,15 @@ class ClientRecords:
         self._recipe, self._difference = recipe, difference
         self._sketch, self._seed = sketch, seed
         self.n_clients = 0
+        #: The clients' last updates; None before the first, and where the recipe does not learn.
         self.memory: UpdateMemory | None = None
+        #: The estimator's memory; None before the first update, and for the plain estimator.
         self.variates: Memory | None = None
+        #: Updates that the memory does not show yet, by round. With overlap these are the last
+        #: round's: the next design must not know them.
         self.pending: list[Pending] = []
-        self._shortens: UpdateMemory | None = None
+        #: An empty memory, which shortens updates before there is another.
+        self._empty: UpdateMemory | None = None
         #: Past signals, and the recipe's own arrays; NaN before the first.
         self._signals = {name: np.zeros(0) for name in recipe.signals if name not in ASKED}
 
@@ -118,10 +100,13 @@ class ClientRecords:
     @property
     def nbytes(self) -> int:
         """Bytes in use."""
-        held = sum(values.nbytes for values in self._signals.values())
-        held += 0 if self.memory is None else self.memory.nbytes
-        held += 0 if self.variates is None else self.variates.nbytes
-        return held + sum(kept.nbytes for _, kept, _, _ in self.pending)
+        held: list[Any] = [*self._signals.values(), *self._memories]
+        return sum(each.nbytes for each in (*held, *(kept for _, kept, _, _ in self.pending)))
+
+    @property
+    def _memories(self) -> list[Memory]:
+        """The memories that there are."""
+        return [each for each in (self.memory, self.variates) if each is not None]
 
     # Reading updates
 
@@ -197,13 +182,17 @@ class ClientRecords:
 
     def _check_dimension(self, dimension: int) -> None:
         """Refuse updates of another model than the remembered ones."""
-        known = [each.dimension for each in (self.memory, self.variates) if each is not None]
-        known += [dimension for _, _, dimension, _ in self.pending]
-        if known and known[0] != dimension:
+        known = self._dimensions()
+        if known - {dimension}:
             raise SelectorError(
-                f"Selector: remembers updates of {known[0]} numbers; got {dimension}. Make a "
+                f"Selector: remembers updates of {known.pop()} numbers; got {dimension}. Make a "
                 f"selector for each model."
             )
+
+    def _dimensions(self) -> set[int]:
+        """Return how many numbers the remembered updates have."""
+        pending = {dimension for _, _, dimension, _ in self.pending}
+        return pending | {each.dimension for each in self._memories}
 
     def _finite(self, rows: Array) -> NDArray[np.bool_]:
         """Say which updates are finite, also in the type that the estimator remembers them in."""
@@ -217,14 +206,13 @@ class ClientRecords:
         """Return what the memory keeps of updates; None where it keeps nothing."""
         if not self._recipe.learns:
             return None
-        memory = self.memory
-        if memory is None:
-            if self._shortens is None or self._shortens.dimension != rows.shape[1]:
-                self._shortens = UpdateMemory(
-                    1, rows.shape[1], sketch=self._sketch, seed=self._seed
-                )
-            memory = self._shortens
+        dimension, memory = rows.shape[1], self.memory or self._empty
+        if memory is None or memory.dimension != dimension:
+            memory = self._empty = self._new_memory(1, dimension)
         return memory.shortened(as_numpy(rows))
+
+    def _new_memory(self, n_clients: int, dimension: int) -> UpdateMemory:
+        return UpdateMemory(n_clients, dimension, sketch=self._sketch, seed=self._seed)
 
     # Remembering
 
@@ -264,12 +252,8 @@ class ClientRecords:
             if self.variates is None:
                 zeros = self._zeros(rows)
                 self.variates = self._difference.memory(population.importance, zeros)
-            variates = self.estimator(rows)
-            assert variates is not None  # for mypy: it was made
-            variates.record(clients, rows, round_=round_)
-        if kept is not None:
-            shortens = self.memory if self.memory is not None else self._shortens
-            assert shortens is not None  # for mypy: it shortened them
+            (self.estimator(rows) or self.variates).record(clients, rows, round_=round_)
+        if kept is not None and (shortens := self.memory or self._empty) is not None:
             self.pending.append((clients, kept, shortens.dimension, round_))
 
     def settle(self, before: int, ahead: UpdateMemory | None = None) -> None:
@@ -286,11 +270,8 @@ class ClientRecords:
     def _with(self, updates: list[Pending], memory: UpdateMemory | None) -> UpdateMemory | None:
         """Record updates in a memory; make one if there is none."""
         for clients, kept, dimension, round_ in updates:
-            if memory is None:
-                memory = UpdateMemory(
-                    self.n_clients, dimension, sketch=self._sketch, seed=self._seed
-                )
-            memory.record_shortened(clients, kept, round_=round_)
+            memory = memory or self._new_memory(self.n_clients, dimension)
+            memory.record_kept(clients, kept, round_=round_)
         return memory
 
     @property
@@ -321,18 +302,15 @@ class ClientRecords:
 
     def rearrange(self, order: NDArray[np.int64]) -> None:
         """Move to other positions: ``order`` gives each client's old one, -1 for a new client."""
-        is_known, n_before, self.n_clients = order >= 0, self.n_clients, len(order)
+        new = np.full(self.n_clients, -1)
+        new[order[order >= 0]] = np.flatnonzero(order >= 0)
+        self.n_clients = len(order)
         for name, values in self._signals.items():
-            self._signals[name] = np.full(len(order), np.nan)
-            self._signals[name][is_known] = values[order[is_known]]
+            self._signals[name] = moved(values, order, fill=np.nan)
         if not len(order):
             self.memory, self.variates, self.pending = None, None, []
-        if self.memory is not None:
-            self.memory.rearrange(order)
-        if self.variates is not None:
-            self.variates.rearrange(order)
-        new = np.full(n_before, -1)
-        new[order[is_known]] = np.flatnonzero(is_known)
+        for memory in self._memories:
+            memory.rearrange(order)
         self.pending = [
             (new[clients][new[clients] >= 0], kept[new[clients] >= 0], dimension, round_)
             for clients, kept, dimension, round_ in self.pending
@@ -340,11 +318,11 @@ class ClientRecords:
 
     def state(self) -> State:
         """Return everything that is saved, as arrays."""
-        kept: State = {f"signal.{name}": values for name, values in self._signals.items()}
+        kept = above("signal.", self._signals)
         if self.memory is not None:
-            kept |= {f"memory.{name}": array for name, array in self.memory.state().items()}
+            kept |= above("memory.", self.memory.state())
         if self.variates is not None:
-            kept |= {f"variates.{name}": array for name, array in self.variates.state().items()}
+            kept |= above("variates.", self.variates.state())
         for clients, rows, dimension, round_ in self.pending:  # between rounds at most one
             kept |= {"pending.clients": clients, "pending.rows": rows}
             kept["pending.of"] = np.array([dimension, round_])
@@ -375,15 +353,18 @@ class ClientRecords:
         n = self.n_clients
         of_clients = [values.shape == (n,) for values in self._signals.values()]
         of_clients += [self.memory is None or self.memory.n_clients == n]
-        models = {each.dimension for each in (self.memory, self.variates) if each is not None}
-        for clients, kept, dimension, _ in self.pending:
-            models.add(dimension)
+        for clients, kept, _, _ in self.pending:
             of_clients += [clients.shape == kept.shape[:1], kept.ndim == 2]
             of_clients += [bool(((clients >= 0) & (clients < n)).all())]
             if not np.isfinite(kept).all():
                 raise ValueError("pending updates must be finite")
-        if not all(of_clients) or len(models) > 1:
+        if not all(of_clients) or len(self._dimensions()) > 1:
             raise ValueError(f"what it remembers must be of its {n} clients, and of one model")
+
+
+def above(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:
+    """Return the arrays under a prefix, with it."""
+    return {f"{prefix}{name}": array for name, array in state.items()}
 
 
 def below(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort._arguments import brief
-from fedcohort._extras import import_extra
+from fedcohort._lazy import import_extra
 from fedcohort._whole_file import replace_whole
 from fedcohort.designs import Design
 from fedcohort.errors import InputError

@@ -1,9 +1,13 @@
-"""Public names that are imported when they are first used (scientific Python's SPEC 1)."""
+"""Imports on demand: public names on first use (SPEC 1), and optional dependencies."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
+
+from fedcohort.errors import MissingExtraError
 
 
 def attach(
@@ -42,3 +46,22 @@ def attach(
         return sorted({*own, *home_of, *lazy_modules})
 
     return __getattr__, __dir__
+
+
+def import_extra(module: str, *, extra: str, owner: str) -> ModuleType:
+    """Import ``module``, or name the install command of the ``extra`` that brings it."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        raise MissingExtraError(
+            f"{owner}: needs {package}, which is not installed. "
+            f"Run: pip install 'fedcohort[{extra}]'"
+        ) from error
+
+
+def frame_of(columns: Mapping[str, Any]) -> Any:
+    """Return a pandas DataFrame of these columns; without pandas, a dict of them."""
+    if find_spec("pandas") is None:
+        return dict(columns)
+    return import_module("pandas").DataFrame(dict(columns))

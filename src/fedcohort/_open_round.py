@@ -14,8 +14,7 @@ from fedcohort._arguments import Id, brief, checked_choice, checked_list, checke
 from fedcohort._client_records import Answers, ClientRecords
 from fedcohort._roster import Roster
 from fedcohort._updates import Array, Layout, Rows, Update, stretched
-from fedcohort.aggregation import aggregate
-from fedcohort.cohort import Cohort
+from fedcohort.cohort import Cohort, aggregate
 from fedcohort.designs import Design
 from fedcohort.errors import SelectorError
 from fedcohort.population import Population
@@ -43,11 +42,11 @@ class FailureRule:
 
     def __post_init__(self) -> None:
         checked_choice("Selector", "on_failure", self.on_failure, ON_FAILURE)
-        for name, least in (("tries", 0), ("extra", 0), ("max_draws", 1)):
+        limits = {"tries": 0, "extra": 0} | ({} if self.max_draws is None else {"max_draws": 1})
+        for name, least in limits.items():
             value = getattr(self, name)
-            if name != "max_draws" or value is not None:
-                whole = checked_whole("Selector", name, value, least=least, error=SelectorError)
-                object.__setattr__(self, name, whole)
+            whole = checked_whole("Selector", name, value, least=least, error=SelectorError)
+            object.__setattr__(self, name, whole)
         if self.extra and self.on_failure == "redraw":
             raise SelectorError(
                 f"Selector: extra must be 0 with on_failure='redraw', which replaces lost draws; "
@@ -131,34 +130,22 @@ class Draws:
     the set R of clients that can be reached, a replacement is client i with chance
     :math:`p_i / p(R)`, and so is a draw that was not lost: :math:`E[w_i | R] = p_i / p(R)` for
     every design with :math:`E[c_i] = m p_i`.
-
-    Attributes
-    ----------
-    cohort
-        The cohort as drawn.
-    population
-        The available clients.
-    cohort_size
-        The design's number of draws.
-    rng
-        Draws the replacements.
-    tries
-        How often replacements can still be drawn.
-    counts
-        Draws by position, replacements included; None before a draw was lost.
-    lost
-        How many draws still need a replacement.
-    asked, failed
-        Who was asked so far, and who of them failed.
     """
 
+    #: As drawn.
     cohort: Cohort
+    #: The available clients.
     population: Population
+    #: The design's number of draws.
     cohort_size: int
+    #: Draws the replacements, as often as there are ``tries`` left.
     rng: np.random.Generator
     tries: int
+    #: Draws by position, replacements included; None before a draw was lost.
     counts: NDArray[np.int64] | None = None
+    #: How many draws still need a replacement.
     lost: int = 0
+    #: Who was asked so far, and who of them failed.
     asked: set[int] = field(init=False)
     failed: set[int] = field(default_factory=set)
 
@@ -213,10 +200,6 @@ class OpenRound:
         """The cohort as drawn."""
         return self.draws.cohort
 
-    def names(self, positions: Iterable[int]) -> list[Id]:
-        """Return the ids at these positions."""
-        return self.roster.names(np.fromiter(positions, dtype=np.int64))
-
     def positions(self, ids: Iterable[object]) -> NDArray[np.int64]:
         """Return the positions of clients; refuse clients that were not asked, and any twice."""
         positions = self.roster.positions(ids)
@@ -235,7 +218,7 @@ class OpenRound:
         positions = self.positions(lost)
         if self.rule.on_failure != "redraw":
             return []
-        return self.names(self.draws.replace(positions.tolist()))
+        return self.roster.names(self.draws.replace(positions.tolist()))
 
     def settled(self, answered: NDArray[np.int64]) -> Cohort:
         """Return the cohort of the clients that answered, with their final weights."""
@@ -260,7 +243,7 @@ class OpenRound:
             named = checked_list(ids)
         answers = self.records.read(updates, named, self.positions(named), whole=whole)
         if len(bad := answers.unusable):
-            log.warning(LOST, self.names(bad))
+            log.warning(LOST, self.roster.names(bad))
         return answers
 
     def reported(
@@ -289,8 +272,8 @@ class OpenRound:
 
     def failures(self, answers: Answers, reasons: Mapping[Id, str]) -> dict[Id, str]:
         """Return who failed and why, by id."""
-        missing = self.names(sorted(self.draws.asked - set(answers.clients.tolist())))
-        wrong = self.names(answers.unusable)
+        missing = self.roster.names(sorted(self.draws.asked - set(answers.clients.tolist())))
+        wrong = self.roster.names(answers.unusable)
         found = {**dict.fromkeys(missing, "no answer"), **dict.fromkeys(wrong, "not finite")}
         return {**found, **reasons}
 

@@ -30,13 +30,7 @@ MADE_UP = {"update_norm": 1.0, "loss": 1.0, "duration": 0.0}
 
 @final
 class Planner:
-    """Builds a recipe's designs over clients that come and go.
-
-    Attributes
-    ----------
-    last
-        The design that was used last; None before the first.
-    """
+    """Builds a recipe's designs over clients that come and go."""
 
     def __init__(
         self,
@@ -53,6 +47,7 @@ class Planner:
         self._rule, self._records, self._seed = rule, records, seed
         #: Whether a design is for one round only.
         self.changes = bool(recipe.learns or recipe.signals)
+        #: The design that was used last; None before the first.
         self.last: Design | None = None
         #: A design that was built ahead, and its round.
         self._ready: tuple[int, Design] | None = None

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import Id, brief, checked_id, checked_ids, checked_list, is_list
 from fedcohort.errors import SelectorError
-from fedcohort.population import UNLABELLED, Label, Population, checked_label
+from fedcohort.population import UNLABELLED, Label, Population, checked_labels
 
 #: Sizes as a list or an array (ids 0 ... n - 1), by id, or a population.
 Clients = ArrayLike | Mapping[Any, int] | Population
@@ -31,35 +31,39 @@ class Roster:
 
     Clients that have left keep their position, with size 0.
 
-    Attributes
+    Parameters
     ----------
-    ids
-        In order; a ``range`` where they are 0 ... n - 1.
-    sizes
-        Samples (or units of importance), 0 for those that have left; shape (n_clients,).
-    is_member
-        Who has not left, shape (n_clients,).
-    labels, units
-        Groups and units of importance by id, also of clients that have not come yet; None where
-        there are none.
+    clients
+        The first members, which are :meth:`set` later; ``groups`` and ``importance`` may have
+        their order.
+    groups, importance
+        Labels and shares, also of clients that have not come yet.
     """
 
-    def __init__(self, groups: Groups | None = None, importance: object = None) -> None:
+    def __init__(
+        self, clients: Clients = (), groups: Groups | None = None, importance: Any = None
+    ) -> None:
+        #: In order; a ``range`` where they are 0 ... n - 1.
         self.ids: Sequence[Id] = range(0)
+        #: Samples (or units of importance), 0 for those that have left; shape (n_clients,).
         self.sizes: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        #: Who has not left, shape (n_clients,).
         self.is_member: NDArray[np.bool_] = np.zeros(0, dtype=bool)
+        #: Groups and units of importance by id; None where there are none.
         self.labels: dict[Id, Label] | None = None
         self.units: dict[Id, int] | None = None
-        if isinstance(groups, Mapping):
-            self.labels = {checked_id(k): checked_label(v) for k, v in groups.items()}
-            groups = None
-        if isinstance(importance, Mapping):
-            units = Population(importance=list(importance.values())).sizes.tolist()
-            self.units = dict(zip(map(checked_id, importance), units, strict=True))
-            importance = None
-        #: In the order of the first clients, whose ids are not known yet.
-        self._first_groups: Any = groups
-        self._first_importance: Any = importance
+        if groups is not None:
+            labels, ids = _values_and_ids("groups", groups, clients)
+            self.labels = dict(zip(ids, checked_labels(labels, len(ids)), strict=True))
+        if importance is not None:
+            shares, ids = _values_and_ids("importance", importance, clients)
+            units = Population(importance=shares).sizes.tolist()
+            if len(units) != len(ids):
+                raise SelectorError(
+                    f"Selector: importance must be one share for each of the {len(ids)} clients; "
+                    f"got {len(units)}. Give one each, or shares by id."
+                )
+            self.units = dict(zip(ids, units, strict=True))
         self._position: dict[Id, int] | None = None
         self._population: Population | None = None
 
@@ -95,14 +99,14 @@ class Roster:
         -------
         Each known client's old position, -1 for a new client; None where all keep theirs.
         """
-        trial = copy(self)
-        order = None
         if isinstance(clients, Mapping) and not clients:
-            trial._clear()
-        else:
-            order = trial._set(clients)
-            if check is not None:
-                check(trial.population)
+            self.sizes, self.is_member = np.zeros_like(self.sizes), np.zeros_like(self.is_member)
+            self._population = None
+            return None
+        trial = copy(self)
+        order = trial._set(clients)
+        if check is not None:
+            check(trial.population)
         vars(self).update(vars(trial))
         return order
 
@@ -149,9 +153,9 @@ class Roster:
             return isinstance(each, int) and 0 <= each < self.n_clients
         return each in self._index
 
-    def names(self, positions: NDArray[np.int64]) -> list[Id]:
+    def names(self, positions: Iterable[int]) -> list[Id]:
         """Return the ids at these positions."""
-        numbers: list[int] = positions.tolist()
+        numbers = positions.tolist() if isinstance(positions, np.ndarray) else positions
         return [*numbers] if isinstance(self.ids, range) else [self.ids[k] for k in numbers]
 
     def presence(self, available: object) -> NDArray[np.bool_]:
@@ -250,16 +254,18 @@ class Roster:
         restored.ids = _read(state["ids"]) if "ids" in state else range(len(restored.sizes))
         restored._check(state)
         if "labels" in state:
-            names = [checked_label(label) for label in _read(state["labels"])]
-            labels = [names[k] for k in state["label_numbers"].tolist()]
-            restored.labels = _by_id_of(state, "labels", restored.ids, labels)
+            known = _read(state["labels"])
+            labels = [known[k] for k in state["label_numbers"].tolist()]
+            restored.labels = _by_id_of(
+                state, "labels", restored.ids, checked_labels(labels, len(labels))
+            )
         if "units" in state:
             units = state["units"].astype(np.int64).tolist()
             restored.units = self._coming(self.units)
             restored.units |= _by_id_of(state, "units", restored.ids, units)
         if more := self._coming(self.labels):
-            known = {k: v for k, v in (restored.labels or {}).items() if v != UNLABELLED}
-            restored.labels = {**more, **known}
+            kept = {k: v for k, v in (restored.labels or {}).items() if v != UNLABELLED}
+            restored.labels = {**more, **kept}
         vars(self).update(vars(restored))
 
     def _check(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -276,44 +282,22 @@ class Roster:
         if self.sizes.min(initial=0) < 0 or float(self.sizes.sum(dtype=float)) >= 2**63:
             raise ValueError("sizes must not be negative, and sum to less than 2^63")
 
-    def _clear(self) -> None:
-        if self._first_groups is not None or self._first_importance is not None:
-            raise SelectorError(
-                "Selector: groups and importance in the order of the clients need clients; got "
-                "none. Pass both by id."
-            )
-        self.sizes, self.is_member = np.zeros_like(self.sizes), np.zeros_like(self.is_member)
-        self._population = None
-
     def _set(self, clients: Clients) -> NDArray[np.int64] | None:
         ids, population = _by_id(clients)
-        groups, sizes = population.groups, population.sizes
-        if self._first_groups is not None:
-            one_each = np.ones(len(ids), dtype=np.int64)
-            groups = Population(one_each, groups=self._first_groups).groups
-            self._first_groups = None
-        if groups is not None:
-            self.labels = {**(self.labels or {}), **dict(zip(ids, groups, strict=True))}
-        order = self._grow(self._every(ids))
+        if population.groups is not None:
+            self.labels = {**(self.labels or {}), **dict(zip(ids, population.groups, strict=True))}
+        order = self._grow(ids)
         there = np.arange(len(ids)) if self.ids == ids else self.positions(ids)
         self.sizes = np.zeros(self.n_clients, np.int64)
         self.is_member = np.zeros(self.n_clients, bool)
-        self.sizes[there], self.is_member[there] = self._importances(ids, sizes), True
+        self.sizes[there], self.is_member[there] = self._sizes_of(ids, population), True
         self._population = None
         return order
 
-    def _importances(self, ids: Sequence[Id], sizes: NDArray[np.int64]) -> ArrayLike:
+    def _sizes_of(self, ids: Sequence[Id], population: Population) -> ArrayLike:
         """Return the clients' units of importance, their sizes where there are none."""
-        if self._first_importance is not None:
-            units = Population(importance=self._first_importance).sizes.tolist()
-            if len(units) != len(ids):
-                raise SelectorError(
-                    f"Selector: importance must be one share for each of the {len(ids)} clients; "
-                    f"got {len(units)}. Give one each, or shares by id."
-                )
-            self.units, self._first_importance = dict(zip(ids, units, strict=True)), None
         if self.units is None:
-            return sizes
+            return population.sizes
         if missing := [each for each in ids if each not in self.units]:
             raise SelectorError(
                 f"Selector: importance has no entry for client {brief(missing[0])}. Give sizes, "
@@ -321,22 +305,21 @@ class Roster:
             )
         return [self.units[each] for each in ids]
 
-    def _grow(self, every: Sequence[Id]) -> NDArray[np.int64] | None:
-        """Let these be the known clients; return their old positions, None where all keep them."""
-        if every == self.ids:
+    def _grow(self, ids: Sequence[Id]) -> NDArray[np.int64] | None:
+        """Know these clients too; return all old positions, None where all keep theirs."""
+        known = self.ids
+        if isinstance(ids, range) and isinstance(known, range):
+            every: Sequence[Id] = max(ids, known, key=len)
+        else:
+            every = [*dict.fromkeys([*known, *ids])]
+        if len(every) == len(known):
             return None
-        known, self.ids, self._position = self.ids, every, None
+        if isinstance(every, list):  # ids that are in order stay so, and sort fast
+            every = _counted(_ordered(every))
+        self.ids, self._position = every, None
         order = np.full(len(every), -1)
         order[self.positions(known)] = np.arange(len(known))
         return order
-
-    def _every(self, ids: Sequence[Id]) -> Sequence[Id]:
-        """Return the known clients and these, in order."""
-        known = self.ids
-        if isinstance(ids, range) and isinstance(known, range):
-            return ids if len(ids) >= len(known) else known
-        every = dict.fromkeys([*known, *ids])  # ids that are in order stay so, and sort fast
-        return known if len(every) == len(known) else _counted(_ordered(list(every)))
 
 
 def in_order_of_ids(population: Population) -> tuple[Population, NDArray[np.int64]]:
@@ -346,6 +329,17 @@ def in_order_of_ids(population: Population) -> tuple[Population, NDArray[np.int6
     roster = Roster()
     roster.set(population)
     return roster.population, np.argsort(roster.positions(population.ids))
+
+
+def _values_and_ids(name: str, given: Any, clients: Clients) -> tuple[Any, Sequence[Id]]:
+    """Return values, and the ids that they belong to: their keys, or those of the clients."""
+    if isinstance(given, Mapping):
+        return list(given.values()), [checked_id(each) for each in given]
+    if isinstance(clients, Mapping) and not clients:
+        raise SelectorError(
+            f"Selector: {name} in the order of the clients needs clients; got none. Pass it by id."
+        )
+    return given, _by_id(clients)[0]
 
 
 def _by_id(clients: Clients) -> tuple[Sequence[Id], Population]:
@@ -364,7 +358,7 @@ def _counted(ids: list[Id]) -> Sequence[Id]:
 
 
 def _by_id_of(
-    state: Mapping[str, NDArray[Any]], name: str, ids: Sequence[Id], values: list[Any]
+    state: Mapping[str, NDArray[Any]], name: str, ids: Sequence[Id], values: Sequence[Any]
 ) -> dict[Id, Any]:
     """Return values by id, with those of clients that have not come yet."""
     coming = _read(state[f"coming_{name}"]) if f"coming_{name}" in state else ((), ())

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from fedcohort._arguments import Id
 from fedcohort._open_round import FailureRule
 from fedcohort._roster import Roster
-from fedcohort._whole_file import read_arrays
+from fedcohort._updates import moved
+from fedcohort._whole_file import read_arrays, reason_of
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Design, Recipe, RowDesign
 from fedcohort.errors import SelectorError, WriteError
@@ -110,22 +111,20 @@ def _no_state(why: str) -> SelectorError:
     )
 
 
-def read_state(path: Path) -> State:
-    """Return the state in a file; refuse any other or damaged file."""
+def read_state(path: Path, recipe: Recipe | None) -> tuple[State, dict[str, Any]]:
+    """Return the state in a file, and the arguments of the selector that wrote it.
+
+    ``recipe`` replaces the file's. Any other or damaged file is refused.
+    """
     try:
-        return read_arrays(path, FORMAT)
+        state = read_arrays(path, FORMAT)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        reason = reason_of(error) if isinstance(error, OSError) else str(error).lower()
         raise SelectorError(
-            f"Selector: {path} cannot be read ({reason.lower()}). Start without it."
+            f"Selector: {path} cannot be read ({reason}). Start without it."
         ) from error
-
-
-def arguments_of(path: Path, state: State, recipe: Recipe | None) -> dict[str, Any]:
-    """Return the arguments of the selector that wrote a state; ``recipe`` replaces its recipe."""
-    head = head_of(state)
     with refusing_states():
-        return _arguments(path, head, recipe)
+        return state, _arguments(path, head_of(state), recipe)
 
 
 def _arguments(path: Path, head: dict[str, Any], recipe: Recipe | None) -> dict[str, Any]:
@@ -163,28 +162,19 @@ def _shown(value: object) -> object:
 class SelectionLog:
     """Count every client's draws, and write a JSON line for every round.
 
-    Parameters
-    ----------
-    roster
-        Names the clients.
-    path
-        Where to write; None only counts.
-
-    Attributes
-    ----------
-    drawn, failed
-        How often each client was drawn, and in how many rounds it failed; shape (n_clients,).
-    expected
-        How often each was expected to be drawn, shape (n_clients,).
+    Each of these has shape (n_clients,): how often a client was ``drawn``, how often it was
+    ``expected`` to be, and in how many rounds it ``failed``. Without a ``path`` it only counts.
     """
+
+    drawn: NDArray[np.int64]
+    failed: NDArray[np.int64]
+    expected: NDArray[np.float64]
 
     def __init__(self, roster: Roster, path: Path | None = None) -> None:
         self._roster, self._path = roster, path
         self.check(roster.ids)
         self._append("")
-        self.drawn = np.zeros(roster.n_clients, dtype=np.int64)
-        self.failed = np.zeros(roster.n_clients, dtype=np.int64)
-        self.expected = np.zeros(roster.n_clients)
+        self.restore({}, roster.n_clients)
 
     def check(self, ids: Iterable[object]) -> None:
         """Refuse ids that are the same as text: JSON keys are text."""
@@ -232,8 +222,7 @@ class SelectionLog:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(text)
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise WriteError(f"{self._path}: cannot be written ({reason})") from error
+            raise WriteError(f"{self._path}: cannot be written ({reason_of(error)})") from error
 
     def summary(self) -> dict[Id, tuple[int, float]]:
         """Return how often each client was drawn, and how often it was expected to be."""
@@ -252,12 +241,8 @@ class SelectionLog:
 
     def rearrange(self, order: NDArray[np.int64]) -> None:
         """Move to other positions: ``order`` gives each client's old one, -1 for a new client."""
-        is_known = order >= 0
-        for name in ("drawn", "failed", "expected"):
-            before = getattr(self, name)
-            after = np.zeros(len(order), dtype=before.dtype)
-            after[is_known] = before[order[is_known]]
-            setattr(self, name, after)
+        self.drawn, self.failed = moved(self.drawn, order), moved(self.failed, order)
+        self.expected = moved(self.expected, order)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return everything that is saved."""
@@ -265,9 +250,10 @@ class SelectionLog:
 
     def restore(self, state: Mapping[str, NDArray[Any]], n_clients: int) -> None:
         """Take over what :meth:`state` gave; without it, start counting now."""
-        self.drawn = state.get("drawn", np.zeros(n_clients)).astype(np.int64)
-        self.failed = state.get("failed", np.zeros(n_clients)).astype(np.int64)
-        self.expected = state.get("expected", np.zeros(n_clients)).astype(np.float64)
+        none = np.zeros(n_clients)
+        self.drawn = state.get("drawn", none).astype(np.int64)
+        self.failed = state.get("failed", none).astype(np.int64)
+        self.expected = state.get("expected", none).astype(np.float64)
         counts = (self.drawn, self.failed, self.expected)
         if len(state) not in (0, 3) or any(each.shape != (n_clients,) for each in counts):
             raise ValueError(f"its log must be of its {n_clients} clients")

@@ -1,8 +1,7 @@
 """Updates in any structure: flat arrays, lists of arrays, mappings of arrays; numpy or torch.
 
-A :class:`Layout` describes where the arrays of an update are in one flat vector of floats. Integer
-arrays beside float ones are *counters*, such as the number of batches in a normalisation layer.
-They are not part of the vector: they are aggregated separately and rounded.
+Integer arrays beside float ones are *counters*, such as the number of batches in a normalisation
+layer. They are no part of the flat vector: they are aggregated separately and rounded.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,17 +23,28 @@ Array = Any
 LARGEST = 1e150
 
 
-def zero_rows(zeros: Array, n: int) -> Array:
-    """Return n rows of zeros."""
-    try:
-        if isinstance(zeros, np.ndarray):
-            return np.zeros((n, *zeros.shape), dtype=zeros.dtype)
-        return zeros.new_zeros((n, *zeros.shape))
-    except (MemoryError, ValueError, OverflowError, RuntimeError, TypeError) as error:
-        raise AggregationError(
-            f"Difference: {n} updates of shape {tuple(zeros.shape)} do not fit into memory. "
-            f"Remember the means of fewer clusters."
-        ) from error
+def zero_rows(array: Array, n: int) -> Array:
+    """Return n rows of zeros, each like a row of ``array``."""
+    if isinstance(array, np.ndarray):
+        return np.zeros((n, *array.shape[1:]), dtype=array.dtype)
+    return array.new_zeros((n, *array.shape[1:]))
+
+
+def moved(values: Array, order: NDArray[np.int64], *, fill: float = 0) -> Array:
+    """Return each client's row at its new position; ``fill`` for new clients.
+
+    ``order`` has each client's old position, -1 for a new client.
+
+    Examples
+    --------
+    >>> moved(np.array([5, 6, 7]), np.array([2, -1, 0])).tolist()
+    [7, 0, 5]
+    """
+    found = zero_rows(values, len(order))
+    if fill:  # else leave large arrays to the system, which hands out zeros when they are read
+        found[...] = fill
+    found[np.flatnonzero(order >= 0)] = values[order[order >= 0]]
+    return found
 
 
 def like(values: Array, array: Array) -> Array:
@@ -107,74 +117,71 @@ def same_place(first: Array, second: Array) -> bool:
 Update = Any
 
 
+class Part(NamedTuple):
+    """One array of an update."""
+
+    shape: tuple[int, ...]
+    #: Its slice of the vector; None for a counter.
+    place: slice | None
+    #: An empty array of its kind, type and device.
+    kind: Array
+
+
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
     """The places of an update's arrays in one flat vector.
 
-    Attributes
-    ----------
-    owner
-        The caller's name, for errors.
-    keys
-        The keys of a mapping, or the positions in a list; None for a single array.
-    in_list
-        Whether the update is a list.
-    shapes
-        The shape of every array.
-    places
-        The slice of each array in the vector; None for a counter.
-    kinds
-        An empty array of the kind, type and device of each array.
+    The keys of ``parts`` are those of a mapping, positions in a list, or None for a single array.
+    ``owner`` is the caller's name, for errors.
     """
 
     owner: str
-    keys: tuple[Hashable, ...] | None
-    in_list: bool
-    shapes: tuple[tuple[int, ...], ...]
-    places: tuple[slice | None, ...]
-    kinds: tuple[Array, ...]
+    form: Literal["list", "mapping"] | None
+    parts: dict[Hashable, Part]
+    #: The length of the flat vector.
+    size: int
 
     @classmethod
-    def of(cls, owner: str, update: Update) -> Layout:
-        """Return the layout of an update or a model."""
-        is_map = isinstance(update, Mapping)
-        in_list = isinstance(update, (list, tuple)) and any(map(_is_array, update))
-        keys = tuple(update) if is_map else tuple(range(len(update))) if in_list else None
+    def of(cls, owner: str, update: Update, *, counters: bool = True) -> Layout:
+        """Return the layout of an update or a model; without ``counters`` all is in the vector."""
+        form: Literal["list", "mapping"] | None = None
+        keys: Iterable[Hashable] = (None,)
+        if isinstance(update, Mapping):
+            form, keys = "mapping", list(update)
+        elif isinstance(update, (list, tuple)) and any(
+            isinstance(part, (list, tuple)) or np.ndim(part) > 0 for part in update
+        ):
+            form, keys = "list", range(len(update))
         # One array at a time: a mapping may compute its arrays on access.
-        leaves = (_leaf(owner, update, key) for key in (keys if keys is not None else (None,)))
-        read = [(tuple(leaf.shape), _kind(leaf)) for leaf in leaves]
-        shapes, own = tuple(shape for shape, _ in read), [kind for _, kind in read]
-        whole = [_is_whole(kind) for kind in own]
+        leaves = ((key, _leaf(owner, update, key)) for key in keys)
+        read = [(key, tuple(leaf.shape), _kind(leaf)) for key, leaf in leaves]
         # If all arrays are integers, none is a counter.
-        counters = [each and not all(whole) for each in whole]
-        sizes = [math.prod(shape) for shape in shapes]
-        ends = np.cumsum([0 if c else size for c, size in zip(counters, sizes, strict=True)])
-        places = [
-            None if counter else slice(int(end) - size, int(end))
-            for counter, size, end in zip(counters, sizes, ends, strict=True)
-        ]
-        kinds = [
-            floats(kind) if each and not counter else kind
-            for kind, counter, each in zip(own, counters, whole, strict=True)
-        ]
-        made = cls(owner, keys, in_list, shapes, tuple(places), tuple(kinds))
-        if not made.size:
+        counters = counters and not all(_is_whole(kind) for _, _, kind in read)
+        parts: dict[Hashable, Part] = {}
+        end = 0
+        for key, shape, kind in read:
+            if _is_whole(kind) and counters:
+                parts[key] = Part(shape, None, kind)
+                continue
+            start, end = end, end + math.prod(shape)
+            parts[key] = Part(shape, slice(start, end), floats(kind) if _is_whole(kind) else kind)
+        if not end:
             raise AggregationError(
-                f"{owner}: an update must have at least one number; got {_told(update)}. Send the "
-                f"client's model minus the model that it was sent."
+                f"{owner}: an update must have at least one number; got arrays of shapes "
+                f"{[shape for _, shape, _ in read]}. Send the client's model minus the model that "
+                f"it was sent."
             )
-        return made
+        return cls(owner, form, parts, end)
 
     @property
-    def size(self) -> int:
-        """The length of the flat vector."""
-        return max((place.stop for place in self.places if place is not None), default=0)
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of every array."""
+        return tuple(part.shape for part in self.parts.values())
 
     def matches(self, other: Layout) -> bool:
         """Return whether updates of both layouts can be added; the order of names may differ."""
-        same_kind = (self.keys is None, self.in_list) == (other.keys is None, other.in_list)
-        return same_kind and self._named_shapes() == other._named_shapes()
+        return self.form == other.form and self._named_shapes() == other._named_shapes()
 
     def fits(self, model: Layout) -> bool:
         """Return whether updates of this layout can be added to a model of that layout.
@@ -182,31 +189,31 @@ class Layout:
         Arrays are matched by name or position if both have them, else by their order in the flat
         vector. Updates may leave out counters.
         """
-        if self.in_list != model.in_list or None in (self.keys, model.keys):
+        if not self.shares_keys(model):
             return self.size == model.size
         own, needed = self._named_shapes(), model._named_shapes()
         floats = {key for key, (_, is_counter) in needed.items() if not is_counter}
         return floats <= own.keys() and own.items() <= needed.items()
 
+    def shares_keys(self, other: Layout) -> bool:
+        """Return whether arrays of both layouts are matched by their keys."""
+        return self.form is not None and self.form == other.form
+
     def _named_shapes(self) -> dict[Hashable, tuple[tuple[int, ...], bool]]:
         """Return every array's shape, and whether it is a counter."""
-        keys = (None,) if self.keys is None else self.keys
-        each = zip(self.shapes, (place is None for place in self.places), strict=True)
-        return dict(zip(keys, each, strict=True))
+        return {key: (part.shape, part.place is None) for key, part in self.parts.items()}
 
     def leaves(self, update: Update) -> Iterator[tuple[Array, slice | None]]:
         """Yield the arrays of an update, each with its slice of the vector."""
-        keys = (None,) if self.keys is None else self.keys
-        for key, place in zip(keys, self.places, strict=True):
-            yield _leaf(self.owner, update, key), place
+        for key, part in self.parts.items():
+            yield _leaf(self.owner, update, key), part.place
 
     def flat(self, update: Update) -> Array:
         """Return the update as one vector of floats; half precision becomes float32."""
-        counted = [k for k, place in enumerate(self.places) if place is not None]
-        if len(counted) > 1 and isinstance(self.kinds[counted[0]], np.ndarray):
+        kinds = [part.kind for part in self.parts.values() if part.place is not None]
+        if len(kinds) > 1 and isinstance(kinds[0], np.ndarray):
             # Fill array by array: a concatenation would need memory for two updates.
-            types = {np.result_type(self.kinds[k].dtype, np.float32) for k in counted}
-            vector = np.empty(self.size, dtype=np.result_type(*types))
+            vector = np.empty(self.size, dtype=np.result_type(np.float32, *kinds))
             for leaf, place in self.leaves(update):
                 if place is not None:
                     vector[place] = leaf.reshape(-1)
@@ -217,51 +224,63 @@ class Layout:
         """Return the counters, in order."""
         return [leaf for leaf, place in self.leaves(update) if place is None]
 
-    def structured(self, make: Callable[[int, slice | None], Array]) -> Update:
-        """Make an update of this layout; ``make(number, place)`` returns each array."""
-        made = [
-            _typed(make(number, place), kind).reshape(shape)
-            for number, (place, kind, shape) in enumerate(
-                zip(self.places, self.kinds, self.shapes, strict=True)
-            )
-        ]
-        if self.keys is None:
-            return made[0]
-        return made if self.in_list else dict(zip(self.keys, made, strict=True))
+    def structured(self, make: Callable[[Hashable, Part], Array]) -> Update:
+        """Make an update of this layout; ``make(key, part)`` returns each array."""
+        made = {
+            key: _typed(make(key, part), part.kind).reshape(part.shape)
+            for key, part in self.parts.items()
+        }
+        return made if self.form == "mapping" else [*made.values()] if self.form else made[None]
 
     def unflat(self, vector: Array, counters: Sequence[Array] = ()) -> Update:
         """Return the update with this flat vector and these counters; missing counters are 0."""
         left = iter(counters)
 
-        def make(number: int, place: slice | None) -> Array:
-            if place is not None:
-                return vector[place]
-            return next(left, np.zeros(self.shapes[number]))
+        def make(key: Hashable, part: Part) -> Array:
+            if part.place is not None:
+                return vector[part.place]
+            return next(left, np.zeros(part.shape))
 
         return self.structured(make)
+
+    def moved(self, model: Update, vector: Array, counters: Sequence[Array]) -> Update:
+        """Return a model plus an update of this layout, in the model's own structure."""
+        own = Layout.of(self.owner, model)
+        if not self.fits(own):
+            raise AggregationError(
+                f"{self.owner}: updates must have the arrays of the model, {own.size} numbers of "
+                f"shapes {own.shapes}; got {self.size} of shapes {self.shapes}. Send the client's "
+                f"model minus the model that it was sent."
+            )
+        left, matched = iter(counters), self if self.shares_keys(own) else own
+        steps = {
+            key: next(left, None) if part.place is None else vector[part.place]
+            for key, part in matched.parts.items()
+        }
+
+        def make(key: Hashable, part: Part) -> Array:
+            leaf, step = _leaf(self.owner, model, key), steps.get(key)
+            if step is None:
+                return leaf
+            base = double(leaf).reshape(-1) if part.place is None else floats(leaf)
+            # Numpy's wider type counts; tensors meet in the model's.
+            same = isinstance(base, np.ndarray) and isinstance(step, np.ndarray)
+            return base + (step if same else like(step, base)).reshape(-1)
+
+        return own.structured(make)
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Updates of several clients, one flat row each.
-
-    Attributes
-    ----------
-    layout
-        The layout of every update.
-    flat
-        Shape (clients, layout.size).
-    counters
-        Each client's counters.
-    """
+    """Updates of several clients of one layout: one flat row each, and each client's counters."""
 
     layout: Layout
     flat: Array
     counters: Sequence[Sequence[Array]]
 
     @classmethod
-    def of(cls, owner: str, updates: Any, n: int) -> Rows:
+    def of(cls, owner: str, updates: Any, n: int, *, counters: bool = True) -> Rows:
         """Make rows from n updates: one array, or a sequence of updates of one layout."""
         if isinstance(updates, Rows):
             return updates
@@ -272,9 +291,9 @@ class Rows:
         each = list(updates)
         if len(each) != n or not each:
             raise _other_shapes(owner, n, f"{len(each)} updates")
-        layout = Layout.of(owner, each[0])
+        layout = Layout.of(owner, each[0], counters=counters)
         for update in each[1:]:
-            if not layout.matches(other := Layout.of(owner, update)):
+            if not layout.matches(other := Layout.of(owner, update, counters=counters)):
                 raise _other_shapes(owner, n, f"shapes {layout.shapes} and {other.shapes}")
         flat = joined([layout.flat(update) for update in each], stacked=True)
         return cls(layout, flat, [layout.counters(update) for update in each])
@@ -285,10 +304,10 @@ class Rows:
             raise _other_shapes(owner, n, f"shape {tuple(updates.shape)}")
         whole = _leaf(owner, updates, None)
         shape = tuple(whole.shape[1:])
-        size = int(np.prod(shape))
+        size = math.prod(shape)
         flat = floats(whole).reshape(n, size)
-        kind = _kind(whole if not _is_whole(whole) else flat)
-        layout = Layout(owner, None, False, (shape,), (slice(0, size),), (kind,))
+        kind = _kind(flat if _is_whole(whole) else whole)
+        layout = Layout(owner, None, {None: Part(shape, slice(0, size), kind)}, size)
         return cls(layout, flat, [[] for _ in range(n)])
 
     def __len__(self) -> int:
@@ -317,18 +336,16 @@ def stretched(
     owner: str, update: Update, total: float, around: tuple[Array, Array] | None
 ) -> Update:
     """Return total * (update - h) + H, with ``around`` = (h, H); counters are only scaled."""
-    layout = Layout.of(owner, update)
-    leaves = list(layout.leaves(update))
 
-    def make(number: int, place: slice | None) -> Array:
-        leaf = leaves[number][0].reshape(-1)
-        if around is None or place is None:
+    def make(key: Hashable, part: Part) -> Array:
+        leaf = _leaf(owner, update, key).reshape(-1)
+        if around is None or part.place is None:
             return total * leaf
         own = floats(leaf)
-        h, mean = (like(each[place], own) for each in around)
+        h, mean = (like(each[part.place], own) for each in around)
         return total * (own - h) + mean
 
-    return layout.structured(make)
+    return Layout.of(owner, update).structured(make)
 
 
 def _other_shapes(owner: str, n: int, came: str) -> AggregationError:
@@ -336,15 +353,6 @@ def _other_shapes(owner: str, n: int, came: str) -> AggregationError:
         f"{owner}: updates must be {n}, one per client and all of one shape; got {came}. A client "
         f"that was drawn twice sends one update."
     )
-
-
-def _told(update: Update) -> str:
-    return "an empty mapping" if isinstance(update, Mapping) and not update else "empty arrays"
-
-
-def _is_array(part: object) -> bool:
-    """Return whether a part of a list is an array or a nested list."""
-    return isinstance(part, (list, tuple)) or np.ndim(part) > 0  # type: ignore[arg-type]
 
 
 def _leaf(owner: str, update: Update, key: Hashable | None) -> Array:
@@ -366,13 +374,11 @@ def _leaf(owner: str, update: Update, key: Hashable | None) -> Array:
 
 
 def _kind(leaf: Array) -> Array:
-    return np.empty(0, dtype=leaf.dtype) if isinstance(leaf, np.ndarray) else leaf.new_empty(0)
+    return zero_rows(leaf.reshape(-1), 0)
 
 
 def _is_whole(leaf: Array) -> bool:
-    if isinstance(leaf, np.ndarray):
-        return leaf.dtype.kind in "iub"
-    return not leaf.is_floating_point()
+    return "float" not in str(leaf.dtype)
 
 
 def floats(leaf: Array) -> Array:

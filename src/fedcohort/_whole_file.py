@@ -35,8 +35,7 @@ def replace_whole(path: Path, write: Callable[[Path], None]) -> None:
         temporary.replace(target)
         _sync(target.parent)
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise WriteError(f"{path}: cannot be written ({reason.lower()})") from error
+        raise WriteError(f"{path}: cannot be written ({reason_of(error)})") from error
     finally:
         with suppress(OSError):
             temporary.unlink()
@@ -47,8 +46,12 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise WriteError(f"{folder}: cannot be made ({reason})") from error
+        raise WriteError(f"{folder}: cannot be made ({reason_of(error)})") from error
+
+
+def reason_of(error: OSError) -> str:
+    """Return why a file cannot be used, in the system's words."""
+    return (os.strerror(error.errno) if error.errno else str(error)).lower()
 
 
 def write_whole(path: Path, content: bytes) -> None:

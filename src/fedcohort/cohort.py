@@ -1,16 +1,17 @@
-"""Who was drawn for one round, how often, and with what weight."""
+"""Who was drawn for one round, and the one formula: how their updates move the model."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import brief, checked_cohort_size
+from fedcohort._arguments import as_array, brief, checked_cohort_size, checked_number
 from fedcohort._display import html_table, short_list
-from fedcohort.errors import DesignError
+from fedcohort._updates import Array, Layout, Rows, Update, finite_rows, like
+from fedcohort.errors import AggregationError, DesignError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,10 +105,7 @@ class Cohort:
 
 def _column(name: str, given: ArrayLike, kinds: str) -> NDArray[Any]:
     """Validate a flat array of numbers; integers have the kinds ``iu``, floats ``f``."""
-    try:
-        column = np.asarray(given)
-    except ValueError:  # rows of different lengths
-        column = np.empty((0, 0))
+    column = as_array(given)
     if column.ndim != 1 or (column.dtype.kind not in kinds and column.size):
         kind = "numbers" if "f" in kinds else "whole numbers"
         raise DesignError(
@@ -115,3 +113,93 @@ def _column(name: str, given: ArrayLike, kinds: str) -> NDArray[Any]:
             f"Pass an array."
         )
     return column.astype(np.float64 if "f" in kinds else np.int64, copy=False)
+
+
+class EstimatorMemory(Protocol):
+    """What the difference estimator remembers; see :class:`fedcohort.Difference`."""
+
+    def aggregate(
+        self, clients: NDArray[np.int64], weights: NDArray[np.float64], updates: Array
+    ) -> Array:
+        """Return the estimate, shape (dimension,); ``updates`` has one flat row per client."""
+
+
+def aggregate(
+    model: Update | None,
+    updates: Any,
+    cohort: Cohort,
+    *,
+    server_lr: float = 1.0,
+    memory: EstimatorMemory | None = None,
+) -> Update:
+    r"""Move the model by the cohort's weighted updates.
+
+    .. math:: \theta' = \theta + \eta_s \sum_i w_i \Delta_i
+
+    An empty cohort leaves the model as it is; so does the residual's share of it. With a
+    ``memory`` the sum is the difference estimator's (:class:`fedcohort.Difference`): an empty
+    cohort then moves the model by what is expected of all clients.
+
+    Parameters
+    ----------
+    model
+        The global model: an array of any shape, a list of arrays, or a mapping of arrays (a state
+        dict), numpy or torch. None returns the step alone, in the structure of the updates.
+    updates
+        Client model minus global model, one per client in the order of ``cohort.clients``: rows
+        of one array, or a list of updates, each in the model's structure.
+    cohort
+        Who was drawn, with what weight.
+    server_lr
+        The server's learning rate, at least 0.
+    memory
+        What is remembered of the clients; the caller records the round's updates afterwards.
+
+    Returns
+    -------
+    The moved model in the model's own structure and types, or the step.
+
+    Raises
+    ------
+    AggregationError
+        Where updates, cohort and model do not fit each other, or a number is not finite.
+
+    Examples
+    --------
+    >>> cohort = Cohort.of_shares(np.array([0, 2]), np.array([1, 3]), cohort_size=4)
+    >>> aggregate([1.0, 1.0], [[4.0, 0.0], [0.0, 4.0]], cohort).tolist()
+    [2.0, 4.0]
+    """
+    if not isinstance(cohort, Cohort):
+        raise AggregationError(
+            f"aggregate: cohort must be a Cohort; got {brief(cohort)}. Pass what draw() gave."
+        )
+    if memory is not None and not callable(getattr(memory, "aggregate", None)):
+        raise AggregationError(
+            f"aggregate: memory must be an UpdateMemory, another memory of a Difference, or None; "
+            f"got {brief(memory)}. Pass one with the clients' importance."
+        )
+    rate = checked_number("aggregate", "server_lr", server_lr, least=0, error=AggregationError)
+    if len(cohort) == 0 and model is not None:
+        layout = Layout.of("aggregate", model)
+        rows = Rows(layout, layout.flat(model)[None][:0], [])
+    else:
+        rows = Rows.of("aggregate", updates, len(cohort))
+    finite = finite_rows(rows.flat)
+    if not finite.all():
+        raise AggregationError(
+            f"aggregate: updates must be finite; that of client "
+            f"{cohort.ids[int(np.argmin(finite))]!r} is not. Drop the client from the cohort: its "
+            f"weight then stays on the model."
+        )
+    flat = rows.flat
+    if isinstance(flat, np.ndarray):
+        flat = np.ascontiguousarray(flat, dtype=np.float64)
+    if memory is None:
+        step = like(cohort.weights, flat) @ flat
+    else:
+        step = memory.aggregate(cohort.clients, cohort.weights, flat)
+    step, counters = rate * step, rows.counted(rate * cohort.weights)
+    if model is None:
+        return rows.layout.unflat(step, counters)
+    return rows.layout.moved(model, step, counters)

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from fedcohort._arguments import as_whole, brief, checked_cohort_size
 from fedcohort._comparison_table import Row, Task, cells_of, legend, note_on, text_table, wrapped
 from fedcohort._display import html_table
-from fedcohort._extras import frame_of
 from fedcohort._figures import SIZE, check_figure_path, draw_inclusion, new_figure, save_figure
+from fedcohort._lazy import frame_of
 from fedcohort._roster import Clients, Groups, in_order_of_ids
 from fedcohort._updates import Rows, as_numpy, finite_rows
 from fedcohort.designs import Recipe

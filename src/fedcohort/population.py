@@ -2,14 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from numbers import Real
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import UNIT_LIMIT, as_whole, brief
+from fedcohort._arguments import UNIT_LIMIT, as_array, as_name, brief
 from fedcohort._display import html_table
 from fedcohort.errors import PopulationError
 
@@ -76,7 +76,7 @@ class Population:
         self._sizes.setflags(write=False)
         self._total = int(self._sizes.sum())
         self._ids = _distinct_ids(ids, len(self._sizes))
-        self._groups = None if groups is None else _labels(groups, len(self._sizes))
+        self._groups = None if groups is None else checked_labels(groups, len(self._sizes))
 
     @classmethod
     def of_checked(
@@ -144,10 +144,7 @@ class Population:
         >>> tonight.sizes.tolist(), tonight.importance.tolist()
         ([0, 3, 2], [0.0, 0.6, 0.4])
         """
-        try:
-            mask = np.asarray(available)
-        except ValueError:  # rows of different lengths
-            mask = np.empty(0)
+        mask = as_array(available)
         if mask.shape != self._sizes.shape or mask.dtype != np.bool_:
             raise PopulationError(
                 f"Population: available must be one boolean per client, shape "
@@ -227,7 +224,10 @@ def _as_units(importance: ArrayLike | None) -> NDArray[np.int64]:
 def _numbers(name: str, values: ArrayLike | None, kind: str) -> NDArray[Any]:
     """Validate a flat, non-empty array of real numbers; objects where 64 bits are too few."""
     if isinstance(values, np.ma.MaskedArray):
-        values = _unmasked(name, values)
+        if values.ndim == 1:
+            masked, way_out = np.ma.getmaskarray(values), "Drop the client or give 0."
+            _refuse(values, masked, f"{name} must not be masked", way_out)
+        values = values.data
     try:
         array: NDArray[Any] = np.asarray(values)
         if array.dtype.kind in "if" and isinstance(values, (list, tuple)):
@@ -246,18 +246,6 @@ def _numbers(name: str, values: ArrayLike | None, kind: str) -> NDArray[Any]:
         invalid = [not isinstance(v, Real) or isinstance(v, bool) for v in array]
         _refuse(array, np.array(invalid), f"{name} must be {kind}", "Give a number each.")
     return array
-
-
-def _unmasked(name: str, values: "np.ma.MaskedArray[Any, Any]") -> NDArray[Any]:
-    """Return the data of an array that masks nobody."""
-    masked = np.flatnonzero(np.ma.getmaskarray(values))
-    if len(masked):
-        more = f" (and {len(masked) - 1} more)" if len(masked) > 1 else ""
-        raise PopulationError(
-            f"Population: {name} must be known of every client; client {masked[0]} is masked{more}."
-            f" Drop the client, or fill its entry with 0."
-        )
-    return np.asarray(values.data)
 
 
 def _finite(values: NDArray[Any]) -> NDArray[np.bool_]:
@@ -307,28 +295,21 @@ def _distinct_ids(ids: Sequence[Hashable] | None, n_clients: int) -> Sequence[Ha
     return names
 
 
-def _labels(groups: Sequence[Label | None], n_clients: int) -> tuple[Label, ...]:
+def checked_labels(groups: object, n_clients: int) -> tuple[Label, ...]:
     """Validate one label per client; None becomes ``UNLABELLED``."""
-    try:
-        labels = list(groups.tolist() if isinstance(groups, np.ndarray) else groups)
-    except TypeError:
-        labels = []
+    given = groups.tolist() if isinstance(groups, np.ndarray) else groups
+    each = given if isinstance(given, Iterable) else ()
+    labels = [UNLABELLED if label is None else label for label in each]
     if len(labels) != n_clients:
         raise PopulationError(
             f"Population: groups must be one label per client, {n_clients}; got {len(labels)}. "
             f"Label every client with a string or an integer, or None for no label."
         )
-    return tuple(checked_label(label) for label in labels)
-
-
-def checked_label(label: object) -> Label:
-    """Validate the label of a group; None becomes ``UNLABELLED``."""
-    if label is None:
-        return UNLABELLED
-    found = str(label) if isinstance(label, str) else as_whole(label)
-    if found is None:
+    found = [as_name(label) for label in labels]
+    if None in found:
         raise PopulationError(
-            f"Population: groups must be strings or integers; got {brief(label)}. "
-            f"Write the label as a string, or None for no label."
+            f"Population: groups must be strings or integers; got "
+            f"{brief(labels[found.index(None)])}. Write the label as a string, or None for no "
+            f"label."
         )
-    return found
+    return tuple(label for label in found if label is not None)

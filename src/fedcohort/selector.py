@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from copy import copy
+from dataclasses import replace
 from logging import getLogger
 from pathlib import Path
 from typing import Any, Literal, Self, final
@@ -13,19 +14,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import Id, brief, checked_flag, checked_whole
-from fedcohort._client_records import Answers, ClientRecords, below
+from fedcohort._client_records import Answers, ClientRecords, above, below
 from fedcohort._display import html_table, record_repr
 from fedcohort._open_round import Draws, FailureRule, Numbers, OnFailure, OpenRound, Updates
 from fedcohort._planner import Planner
 from fedcohort._roster import Clients, Groups, Roster
-from fedcohort._selector_files import (
-    FORMAT,
-    Origin,
-    SelectionLog,
-    arguments_of,
-    read_state,
-    refusing_states,
-)
+from fedcohort._selector_files import FORMAT, Origin, SelectionLog, read_state, refusing_states
 from fedcohort._updates import Array, Update
 from fedcohort._whole_file import write_arrays
 from fedcohort.cohort import Cohort
@@ -124,15 +118,14 @@ class Selector:
             )
         self.recipe, self.seed, self.round_ = recipe, checked_seed("Selector", seed), 0
         difference = estimator_for("Selector", recipe, estimator)
-        width = sketch
         if sketch is not None:
-            width = checked_whole("Selector", "sketch", sketch, least=1, error=SelectorError)
-        self._rule = FailureRule(on_failure, tries, extra, max_draws)
-        ahead = checked_flag("Selector", "overlap", overlap)
-        self._origin = Origin(recipe, difference, self._rule, self.seed, width, ahead)
-        self._roster = Roster(groups, importance)
-        self._records = ClientRecords(recipe, difference, sketch=width, seed=self.seed)
-        self._planner = Planner(recipe, self._rule, self._records, seed=self.seed, overlap=ahead)
+            sketch = checked_whole("Selector", "sketch", sketch, least=1, error=SelectorError)
+        rule = self._rule = FailureRule(on_failure, tries, extra, max_draws)
+        overlap = checked_flag("Selector", "overlap", overlap)
+        self._origin = Origin(recipe, difference, rule, self.seed, sketch, overlap)
+        self._roster = Roster(clients, groups, importance)
+        self._records = ClientRecords(recipe, difference, sketch=sketch, seed=self.seed)
+        self._planner = Planner(recipe, rule, self._records, seed=self.seed, overlap=overlap)
         self._open: OpenRound | None = None
         self._last_design: Design | None = None
         self._present: NDArray[np.bool_] | None = None
@@ -142,8 +135,7 @@ class Selector:
             self.selections = SelectionLog(self._roster, None if log is True else Path(log))
 
     def __repr__(self) -> str:
-        n = int(self._roster.is_member.sum())
-        recipe = record_repr(self.recipe)
+        recipe, n = record_repr(self.recipe), self._roster.is_member.sum()
         return f"Selector({recipe}, {n} clients, seed={self.seed}, round_={self.round_})"
 
     def _repr_html_(self) -> str:
@@ -202,9 +194,7 @@ class Selector:
         self._present = self._roster.presence(available)
         population = self._roster.available(self._present)
         request = None if population is None else self._planner.request(population, self.round_)
-        if request is None:
-            return None
-        return Request(request.signal, request.clients, self._roster.names(request.clients))
+        return request and replace(request, ids=self._roster.names(request.clients))
 
     def draw(self, available: object = None, signals: Mapping[str, Any] | None = None) -> Cohort:
         """Open a round and draw its cohort; it is empty if no client with samples is available.
@@ -221,27 +211,24 @@ class Selector:
         self._catch_up()
         present = self._present if available is None else self._roster.presence(available)
         population = self._roster.available(self._roster.is_member if present is None else present)
-        round_, design, cohort = self.round_, None, Cohort.empty()
+        roster, round_, design, cohort = self._roster, self.round_, None, Cohort.empty()
         if population is None:
             log.info("round %d: no client with samples is available", round_)
         else:
-            is_full = population is self._roster.population
-            given = self._roster.signals(signals)
+            is_full, given = population is roster.population, roster.signals(signals)
             design = self._planner.design(population, given, round_, is_full=is_full)
             cohort = design.draw(stream(self.seed, round_=round_, use=Stream.COHORT))
             self._records.reweigh(population)
         draws = Draws(
-            cohort.named(self._roster.names(cohort.clients), round_),
-            self._roster.population if population is None else population,
+            cohort.named(roster.names(cohort.clients), round_),
+            roster.population if population is None else population,
             0 if design is None else design.cohort_size,
             stream(self.seed, round_=round_, use=Stream.REDRAW),
             self._rule.tries,
         )
-        self._last_design = design
-        self._open = OpenRound(
-            self._roster, self._records, self._rule, design, draws, self.recipe.cohort_size
-        )
-        self._present = None
+        size = self.recipe.cohort_size
+        self._open = OpenRound(roster, self._records, self._rule, design, draws, size)
+        self._last_design, self._present = design, None
         return draws.cohort
 
     @property
@@ -253,7 +240,7 @@ class Selector:
     def asked(self) -> list[Id]:
         """Whom the open round has asked so far, replacements included; in the order of ids."""
         now = self._required("be asked about")
-        return now.names(sorted(now.draws.asked))
+        return self._roster.names(sorted(now.draws.asked))
 
     @property
     def design(self) -> Design | None:
@@ -425,10 +412,7 @@ class Selector:
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take over what :meth:`state` gave; refuse a state of another recipe or settings.
 
-        Raises
-        ------
-        SelectorError
-            Where something is missing in the state or does not fit; nothing changes then.
+        If something is missing in the state or does not fit, nothing changes.
         """
         round_ = self._origin.round_of(state)
         with refusing_states():
@@ -444,8 +428,7 @@ class Selector:
         self._planner.discard(last=True)
         vars(self._roster).update(vars(roster))
         vars(self._records).update(vars(records))
-        self.selections = selections
-        self._planner.changes = changes
+        self.selections, self._planner.changes = selections, changes
         self.round_, self._open, self._present, self._last_design = round_, None, None, None
 
     def save(self, path: str | Path) -> None:
@@ -464,21 +447,18 @@ class Selector:
 
         A recipe that is not one of the library's must be given. Nothing is unpickled or imported.
         """
-        state = read_state(Path(path))
-        selector = cls(clients={}, log=log, **arguments_of(Path(path), state, recipe))
+        state, arguments = read_state(Path(path), recipe)
+        selector = cls(clients={}, log=log, **arguments)
         selector.restore(state)
         return selector
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         self._catch_up()
-        kept: dict[str, NDArray[Any]] = {"head": self._origin.head(self.round_)}
-        kept["changes"] = np.array(self._planner.changes)
-        parts: dict[str, Any] = {"roster": self._roster, "records": self._records}
-        if self.selections is not None:
-            parts["log"] = self.selections
-        for prefix, part in parts.items():
-            kept |= {f"{prefix}.{name}": array for name, array in part.state().items()}
-        return kept
+        changes = np.array(self._planner.changes)
+        kept = {"head": self._origin.head(self.round_), "changes": changes}
+        kept |= above("roster.", self._roster.state()) | above("records.", self._records.state())
+        log = {} if self.selections is None else self.selections.state()
+        return kept | above("log.", log)
 
     # What the above is made of
 

@@ -246,7 +246,7 @@ def test_a_missing_tracker_names_the_install_command_and_makes_nothing(
     def missing(module: str) -> ModuleType:
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
-    monkeypatch.setattr("fedcohort._extras.import_module", missing)
+    monkeypatch.setattr("fedcohort._lazy.import_module", missing)
     file = write(tmp_path)
     with pytest.raises(MissingExtraError, match=f"Run: pip install {name}$"):
         make_tracker(name, tmp_path, "x")

@@ -368,9 +368,9 @@ def test_an_empty_cohort_moves_by_what_is_expected_of_all() -> None:
         ({"shrink": math.nan}, "shrink must be a number from 0 to 1; got nan"),
         ({"shrink": "1"}, "shrink must be a number from 0 to 1; got '1'"),
         ({"shrink": True}, "shrink must be a number from 0 to 1; got True"),
-        ({"clusters": 0}, "clusters must be a whole number from 1 to 10.9, or None; got 0"),
-        ({"clusters": 2.0}, "clusters must be a whole number from 1 to 10.9, or None; got 2.0"),
-        ({"clusters": True}, "clusters must be a whole number from 1 to 10.9, or None; got True"),
+        ({"clusters": 0}, "clusters must be a whole number of at least 1; got 0"),
+        ({"clusters": 2.0}, "clusters must be a whole number of at least 1; got 2.0"),
+        ({"clusters": True}, "clusters must be a whole number of at least 1; got True"),
     ],
 )
 def test_bad_settings_get_one_sentence(settings: dict[str, Any], message: str) -> None:
@@ -447,9 +447,7 @@ def test_a_memory_of_another_size_is_refused(clusters: int | None) -> None:
             match=rf"for updates of shape \(1, {size}\), .*; got \(1, 2\)\. Make",
         ):
             aggregate([1.0, 2.0], [[1.0, 1.0]], ONE, memory=memory)
-        with pytest.raises(
-            MemoryOfUpdatesError, match=r"; got .*\(1, 2\)\. (Make a memory|Flatten)"
-        ):
+        with pytest.raises(MemoryOfUpdatesError, match=r"; got \(1, 2\)\. Make a memory"):
             memory.record(ONE.clients, np.ones((1, 2)))
     memory = Difference(clusters=clusters).memory(np.full(4, 0.25), np.zeros(2))
     with pytest.raises(MemoryOfUpdatesError, match=r"distinct numbers from 0 to 3; got .*4"):

@@ -34,7 +34,9 @@ def test_layers_are_laid_end_to_end() -> None:
 
     memory.record([0], [[np.array([[1.0, 2], [3, 4]]), np.array([5.0])]], round_=0)
 
-    assert memory.updates[0].tolist() == [1, 2, 3, 4, 5]
+    memory.record([1], [[np.array([[1, 2], [3, 4]]), np.array([0.5])]], round_=0)
+
+    assert memory.updates.tolist() == [[1, 2, 3, 4, 5], [1, 2, 3, 4, 0.5]]
 
 
 def test_what_is_remembered_cannot_be_changed_from_outside() -> None:
@@ -51,14 +53,18 @@ def test_what_is_remembered_cannot_be_changed_from_outside() -> None:
             "updates must be finite float32 numbers below .*; client 0's is not",
         ),
         ([1], np.array([[1e39, 0.0]]), "client 1's is not"),
-        ([0], [[1.0]], r"needs 1 updates of 2 numbers, one per client; got 1 of shapes \[\(1,\)\]"),
-        ([0, 1], [[1.0, 2.0]], "needs 2 updates of 2 numbers"),
+        ([0], [[1.0]], r"for updates of shape \(1, 2\), one row per client; got \(1, 1\)"),
+        (
+            [0, 1],
+            [[1.0, 2.0]],
+            "updates must be 2, one per client and all of one shape; got 1 updates",
+        ),
         ([2], [[1.0, 2.0]], r"clients must be distinct numbers from 0 to 1; got \[2\]"),
         ([0, 0], [[1.0, 2.0], [3.0, 4.0]], "clients must be distinct numbers from 0 to 1"),
         ([0.5], [[1.0, 2.0]], "clients must be distinct numbers from 0 to 1"),
-        ([0], [["a", "b"]], "needs one update of numbers per client"),
-        ([0], [[1j, 2j]], "needs one update of numbers per client"),
-        ([0], None, "needs one update of numbers per client"),
+        ([0], [["a", "b"]], "an update must be real numbers"),
+        ([0], [[1j, 2j]], "an update must be real numbers"),
+        ([0], None, "updates must be 1, one per client"),
         ([-1], [[1.0, 2.0]], "clients must be distinct numbers from 0 to 1"),
     ],
 )
@@ -70,6 +76,14 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_recorded(
     with pytest.raises(MemoryOfUpdatesError, match=message):
         memory.record(clients, updates, round_=0)
     assert not memory.updates.any()
+    assert not memory.seen.any()
+
+
+def test_nobodys_updates_change_nothing() -> None:
+    memory = UpdateMemory(2, 2)
+
+    memory.record([], [], round_=3)
+
     assert not memory.seen.any()
 
 

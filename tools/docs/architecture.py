@@ -25,12 +25,11 @@ SECTION = re.compile(r"(<!-- map: ([\w-]+) -->\n\n).*?(\n\n<!-- map: end -->)", 
 #: The rooms, lowest first. A room imports from lower rooms and from itself. Names are without the
 #: leading underscore that marks a private module.
 LAYERS = [
-    ["version", "lazy", "errors"],
-    ["extras", "arguments", "display", "whole_file", "updates"],
+    ["version", "errors"],
+    ["lazy", "arguments", "display", "whole_file", "updates"],
     ["streams"],
     ["population", "cohort", "synthetic"],
     ["plan", "roster"],
-    ["aggregation"],
     ["similarity"],
     ["memory"],
     ["designs", "baselines"],

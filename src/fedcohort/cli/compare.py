@@ -15,8 +15,8 @@ from rich.progress import track
 from rich.table import Table
 
 from fedcohort._comparison_table import Row
-from fedcohort._extras import import_extra
 from fedcohort._figures import check_figure_path, save_figure
+from fedcohort._lazy import import_extra
 from fedcohort.cli.client_files import Federation, read_federation, read_updates
 from fedcohort.cli.options import AsJson, Plot, Seed, plain_console, plain_table, some_designs
 from fedcohort.comparison import Comparison

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedcohort._extras import import_extra
+from fedcohort._lazy import import_extra
 from fedcohort._whole_file import make_folder
 from fedcohort.cli.options import RUNS, a_run_folder, latest_run, one_of
 from fedcohort.errors import InputError

@@ -1,6 +1,6 @@
 """Experiment files become runs, runs become folders; needs the extra ``sim``."""
 
-from fedcohort._extras import import_extra
+from fedcohort._lazy import import_extra
 
 for _module in ("torch", "pydantic", "pyarrow"):
     import_extra(_module, extra="sim", owner="fedcohort.experiments")

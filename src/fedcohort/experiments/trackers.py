@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, final
 
 from fedcohort._arguments import did_you_mean
-from fedcohort._extras import import_extra
+from fedcohort._lazy import import_extra
 from fedcohort.errors import ExperimentError, MissingExtraError
 from fedcohort.experiments.tables import COST
 from fedcohort.experiments.units import PlannedRun

@@ -1,6 +1,6 @@
 """Every design in a Flower federation; needs the extra ``flower``."""
 
-from fedcohort._extras import import_extra
+from fedcohort._lazy import import_extra
 
 import_extra("flwr", extra="flower", owner="fedcohort.flower")
 

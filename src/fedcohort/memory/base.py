@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import brief, checked_number, checked_whole
+from fedcohort._arguments import as_array, brief, checked_number, checked_whole
 from fedcohort._display import short_repr
-from fedcohort._updates import LARGEST, Array, as_numpy, like, usable_rows
-from fedcohort.errors import MemoryOfUpdatesError
+from fedcohort._updates import LARGEST, Array, Rows, as_numpy, like, moved, usable_rows
+from fedcohort.errors import AggregationError, MemoryOfUpdatesError
 from fedcohort.population import IMPORTANCE_TOLERANCE
 
 
@@ -39,20 +39,20 @@ class Memory(ABC):
     def __init__(
         self, n_clients: int, zeros: Array, *, importance: ArrayLike | None, shrink: float
     ) -> None:
-        shape = tuple(getattr(zeros, "shape", ()))
-        if (
-            len(shape) != 1
-            or "float" not in str(getattr(zeros, "dtype", ""))
-            or bool((zeros != 0).any())
-        ):
+        is_flat = len(getattr(zeros, "shape", ())) == 1
+        if not is_flat or "float" not in str(zeros.dtype) or bool((zeros != 0).any()):
             raise self._error(
                 f"a memory needs a flat model of floats, all 0; got {brief(zeros)}. Pass "
                 f"numpy.zeros(model.size)."
             )
-        self.n_clients, self._zeros = n_clients, zeros
+        self.n_clients, self.zeros = n_clients, zeros
         name, error = type(self).__name__, MemoryOfUpdatesError
         self._shrink = checked_number(name, "shrink", shrink, least=0, most=1, error=error)
         self._importance = None if importance is None else self._shares(importance)
+        #: All that is remembered, by its name in the state.
+        self._arrays: dict[str, Array] = {}
+        #: The smallest and the largest number of the arrays of integers.
+        self._limits: dict[str, tuple[int, int]] = {}
 
     @property
     @abstractmethod
@@ -67,7 +67,7 @@ class Memory(ABC):
         clients
             Positions, each once.
         updates
-            One row of ``dimension`` numbers for each of them.
+            One update of ``dimension`` numbers for each of them.
         round_
             When they were sent, from 0.
 
@@ -79,9 +79,27 @@ class Memory(ABC):
         name, error = type(self).__name__, MemoryOfUpdatesError
         when = checked_whole(name, "round_", round_, way_out="Count rounds from 0.", error=error)
         positions = self._positions(clients)
-        rows = self._rows(updates, len(positions))
-        self._check_finite(positions, rows)
-        self._record(positions, rows, when)
+        if not len(positions) and isinstance(updates, (list, tuple)) and not updates:
+            return
+        try:
+            rows = Rows.of(name, updates, len(positions), counters=False).flat
+        except AggregationError as wrong:
+            raise MemoryOfUpdatesError(str(wrong)) from wrong
+        self._check_rows(rows, len(positions))
+        with np.errstate(over="ignore"):  # an overflow becomes infinite, and is refused
+            kept = self._kept(rows)
+        self.record_kept(positions, kept, round_=when)
+
+    def record_kept(self, clients: NDArray[np.int64], kept: Array, *, round_: int) -> None:
+        """Remember what is kept of updates, one row per client."""
+        clients, usable = self._positions(clients), usable_rows(kept)
+        if not usable.all():
+            raise self._error(
+                f"updates must be finite {str(self.zeros.dtype).removeprefix('torch.')} numbers "
+                f"below {LARGEST:g}; client {clients[np.argmin(usable)]}'s is not. Leave the "
+                f"client out, and keep what it sent before."
+            )
+        self._record(clients, kept, round_)
 
     def aggregate(
         self, clients: NDArray[np.int64], weights: NDArray[np.float64], updates: Array
@@ -103,23 +121,22 @@ class Memory(ABC):
 
     def expected(self) -> Array:
         """Return the sum of p h over all clients, shape (dimension,)."""
-        self._shared()
-        return self._shrink * self._mean()
+        if self._importance is None:
+            raise self._error(
+                "needs the clients' importance to aggregate; got none. Pass "
+                "importance=population.importance, or call reweigh."
+            )
+        return self._shrink * self._mean(self._importance)
 
     @property
     def dimension(self) -> int:
         """The number of entries of an update."""
-        return int(self._zeros.shape[0])
-
-    @property
-    def zeros(self) -> Array:
-        """A flat model of zeros, with the array kind, type and device of the updates."""
-        return self._zeros
+        return int(self.zeros.shape[0])
 
     @property
     def nbytes(self) -> int:
         """Bytes in use."""
-        return sum(int(array.nbytes) for array in self._arrays().values())
+        return sum(int(array.nbytes) for array in self._arrays.values())
 
     def reweigh(self, importance: ArrayLike) -> None:
         """Set another p. A client with p = 0 is away, but its update is kept."""
@@ -134,11 +151,6 @@ class Memory(ABC):
 
         Clients that are not in ``order`` are forgotten; p is rescaled to the sum 1. New clients
         have p = 0 until ``reweigh``.
-
-        Raises
-        ------
-        MemoryOfUpdatesError
-            If ``order`` has a position twice, or one that no client has.
         """
         way_out = "Give each client's old position, or -1 for a new client."
         order = self._distinct(order, -1, "order", way_out)
@@ -147,7 +159,7 @@ class Memory(ABC):
         self._rearrange(order)
         if self._importance is None:
             return
-        self._importance = moved(self._importance, order, fill=0.0)
+        self._importance = moved(self._importance, order)
         if forgets:
             # p must sum to 1, or ``restore`` would refuse the state.
             total = self._importance.sum()
@@ -157,19 +169,17 @@ class Memory(ABC):
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return the memory's state as numpy arrays."""
-        kept = {name: as_numpy(array).copy() for name, array in self._arrays().items()}
+        kept = {name: as_numpy(array).copy() for name, array in self._arrays.items()}
         return kept if self._importance is None else {"importance": self._importance.copy(), **kept}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore a state that :meth:`state` returned; if it is invalid, change nothing.
+        """Restore a state that :meth:`state` returned; if it is invalid, raise and change nothing.
 
-        Raises
-        ------
-        MemoryOfUpdatesError
-            If an array is missing, has another shape, or is not finite.
+        Every array must be there, finite, and of the shape that it has in this memory.
         """
-        needed = {name: tuple(array.shape) for name, array in self._arrays().items()}
         state = state if isinstance(state, Mapping) else {}
+        own = self._like_state(state)
+        needed = {name: tuple(array.shape) for name, array in own.items()}
         if self._importance is not None:
             needed["importance"] = self._importance.shape
         found = {
@@ -183,53 +193,45 @@ class Memory(ABC):
                 f"with the clients, the model and the settings of its own."
             )
         shares = None if self._importance is None else self._shares(state["importance"])
-        if invalid := [name for name in self._arrays() if not self._can_take(name, state[name])]:
-            raise self._error(
-                f"{invalid[0]} of the memory's state must be finite and in its range. Pass what "
-                f"state() gave."
-            )
+        for name, array in own.items():
+            if not self._is_valid(name, state[name], array):
+                raise self._error(
+                    f"{name} of the memory's state must be finite and in its range. Pass what "
+                    f"state() gave."
+                )
         self._importance = shares
-        self._take(state)
+        self._arrays = {name: like(state[name], array) for name, array in own.items()}
+
+    def _like_state(self, state: Mapping[str, NDArray[Any]]) -> dict[str, Array]:
+        """Return arrays of the shapes and types that a state must have."""
+        return self._arrays
+
+    def _is_valid(self, name: str, given: NDArray[Any], own: Array) -> bool:
+        """Return whether an array of a state has values that this memory can have."""
+        if name in self._limits:
+            least, most = self._limits[name]
+            is_whole = given.dtype.kind in ("b" if own.dtype == np.bool_ else "iu")
+            return is_whole and bool(((given >= least) & (given <= most)).all())
+        with np.errstate(over="ignore"):
+            kept = as_numpy(like(given, own))
+        return bool(usable_rows(kept.reshape(1, -1)).all())
 
     def __repr__(self) -> str:
         return short_repr(
             self, n_clients=self.n_clients, dimension=self.dimension, shrink=self._shrink
         )
 
-    def _can_take(self, name: str, array: NDArray[Any]) -> bool:
-        """Return whether an array of a state, of the right shape, has valid values."""
-        with np.errstate(over="ignore"):
-            kept = as_numpy(like(array, self._arrays()[name]))
-        return bool(usable_rows(kept.reshape(1, -1)).all())
-
-    def _rows(self, updates: Any, n: int) -> Array:
-        """Return updates as rows of the memory's type."""
-        self._check_rows(updates, n)
-        with np.errstate(over="ignore"):
-            return like(updates, self._zeros)
-
-    def _check_rows(self, updates: Any, n: int) -> None:
+    def _check_rows(self, rows: Array, n: int) -> None:
         """Raise if the updates have another array kind or shape than this memory."""
-        if isinstance(updates, np.ndarray) != isinstance(self._zeros, np.ndarray):
+        if isinstance(rows, np.ndarray) != isinstance(self.zeros, np.ndarray):
             raise self._error(
-                f"this memory is of {type(self._zeros).__name__}s; got updates as "
-                f"{type(updates).__name__}. Make the memory with zeros of the updates' kind."
+                f"this memory is of {type(self.zeros).__name__}s; got updates as "
+                f"{type(rows).__name__}. Make the memory with zeros of the updates' kind."
             )
-        shape = tuple(getattr(updates, "shape", ()))
-        if shape != (n, self.dimension):
+        if tuple(rows.shape) != (n, self.dimension):
             raise self._error(
                 f"this memory is for updates of shape ({n}, {self.dimension}), one row per client; "
-                f"got {shape}. Make a memory for each model."
-            )
-
-    def _check_finite(self, clients: NDArray[np.int64], rows: Array) -> None:
-        usable = usable_rows(rows)
-        if not usable.all():
-            client = clients[np.argmin(usable)]
-            raise self._error(
-                f"updates must be finite {str(self._zeros.dtype).removeprefix('torch.')} numbers "
-                f"below {LARGEST:g}; client {client}'s is not. Leave the client out, and keep what "
-                f"it sent before."
+                f"got {tuple(rows.shape)}. Make a memory for each model."
             )
 
     def _positions(self, clients: object) -> NDArray[np.int64]:
@@ -238,10 +240,7 @@ class Memory(ABC):
 
     def _distinct(self, given: object, least: int, what: str, way_out: str) -> NDArray[np.int64]:
         """Validate distinct positions of at least ``least``; negative ones may repeat."""
-        try:
-            places = np.asarray(given)
-        except ValueError:  # rows of different lengths
-            places = np.empty((0, 0))
+        places = as_array(given)
         whole = places.ndim == 1 and (places.dtype.kind in "iu" or places.size == 0)
         known = places[places >= 0] if whole else places
         if (
@@ -257,11 +256,8 @@ class Memory(ABC):
 
     def _shares(self, importance: ArrayLike) -> NDArray[np.float64]:
         """Validate and copy importances: one share per client, with the sum 1."""
-        try:
-            given = np.array(importance)
-            shares = given.astype(np.float64) if given.dtype.kind in "iuf" else np.empty(0)
-        except (ValueError, TypeError):
-            shares = np.empty(0)
+        given = as_array(importance)
+        shares = given.astype(np.float64) if given.dtype.kind in "iuf" else np.empty(0)
         total = float(shares.sum()) if shares.shape == (self.n_clients,) else math.nan
         # ``not (...)`` also catches NaN.
         if not (abs(total - 1) <= IMPORTANCE_TOLERANCE and shares.min(initial=0.0) >= 0):
@@ -273,25 +269,19 @@ class Memory(ABC):
             )
         return shares
 
-    def _shared(self) -> NDArray[np.float64]:
-        """Return p; raise if it is unknown."""
-        if self._importance is None:
-            raise self._error(
-                "needs the clients' importance to aggregate; got none. Pass "
-                "importance=population.importance, or call reweigh."
-            )
-        return self._importance
-
     @classmethod
     def _error(cls, sentence: str) -> MemoryOfUpdatesError:
         return MemoryOfUpdatesError(f"{cls.__name__}: {sentence}")
+
+    def _kept(self, rows: Array) -> Array:
+        """Return what is kept of flat updates, one row each."""
+        return like(rows, self.zeros)
 
     @abstractmethod
     def _record(self, clients: NDArray[np.int64], updates: Array, round_: int) -> None:
         """Remember validated updates, in the memory's type."""
 
-    @abstractmethod
-    def _reweigh(self) -> None:
+    def _reweigh(self) -> None:  # noqa: B027 - cluster means have nothing to do
         """Recompute what depends on the importance."""
 
     @abstractmethod
@@ -299,30 +289,9 @@ class Memory(ABC):
         """Reorder the clients."""
 
     @abstractmethod
-    def _arrays(self) -> dict[str, Array]:
-        """Return the arrays of the state, by name."""
-
-    @abstractmethod
-    def _take(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Copy validated arrays into the memory."""
-
-    @abstractmethod
     def _remembered(self, clients: NDArray[np.int64]) -> Array:
         """Return what is remembered of these clients, without ``shrink``."""
 
     @abstractmethod
-    def _mean(self) -> Array:
+    def _mean(self, importance: NDArray[np.float64]) -> Array:
         """Return the importance-weighted mean of what is remembered, without ``shrink``."""
-
-
-def moved(values: NDArray[Any], order: NDArray[np.int64], *, fill: float) -> NDArray[Any]:
-    """Return one value per client at its new position; ``fill`` for new clients.
-
-    Examples
-    --------
-    >>> moved(np.array([5, 6, 7]), np.array([2, -1, 0]), fill=0).tolist()
-    [7, 0, 5]
-    """
-    found = np.full(len(order), fill, dtype=values.dtype)
-    found[order >= 0] = values[order[order >= 0]]
-    return found

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, final, get_args
+from typing import Literal, final, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import as_whole, brief, checked_number
-from fedcohort._updates import Array, as_numpy, double, like, zero_rows
+from fedcohort._arguments import as_array, brief, checked_number, checked_whole
+from fedcohort._updates import Array, as_numpy, double, like, moved, zero_rows
 from fedcohort.errors import AggregationError
-from fedcohort.memory.base import Memory, moved
+from fedcohort.memory.base import Memory
 from fedcohort.memory.update_memory import UpdateMemory
 
 #: How updates are aggregated, by name.
@@ -54,15 +53,17 @@ class Difference:
             "Difference", "shrink", self.shrink, least=0, most=1, error=AggregationError
         )
         object.__setattr__(self, "shrink", shrink)
-        if self.clusters is None:
-            return
-        clusters = as_whole(self.clusters)
-        if clusters is None or not 1 <= clusters <= MOST_CLUSTERS:
-            raise AggregationError(
-                f"Difference: clusters must be a whole number from 1 to 10^9, or None; got "
-                f"{brief(self.clusters)}. None remembers every client."
+        if self.clusters is not None:
+            clusters = checked_whole(
+                "Difference",
+                "clusters",
+                self.clusters,
+                least=1,
+                most=MOST_CLUSTERS,
+                way_out="None remembers every client.",
+                error=AggregationError,
             )
-        object.__setattr__(self, "clusters", clusters)
+            object.__setattr__(self, "clusters", clusters)
 
     def memory(self, importance: ArrayLike, zeros: Array) -> Memory:
         """Make an empty memory for the estimator.
@@ -72,11 +73,9 @@ class Difference:
         """
         if self.clusters is not None:
             return ClusterMeans(importance, zeros, shrink=self.shrink, clusters=self.clusters)
-        n, dimension = _n_shares(importance), int(sum(getattr(zeros, "shape", ())))
+        n, dimension = _n_shares(importance), max(sum(getattr(zeros, "shape", ())), 1)
         own = np.empty(0, dtype=object) if zeros is None else zeros  # refuse None
-        return UpdateMemory(
-            n, max(dimension, 1), importance=importance, zeros=own, shrink=self.shrink
-        )
+        return UpdateMemory(n, dimension, importance=importance, zeros=own, shrink=self.shrink)
 
 
 def estimator_of(owner: str, estimator: EstimatorName | Difference) -> Difference | None:
@@ -113,32 +112,41 @@ class ClusterMeans(Memory):
     ) -> None:
         super().__init__(_n_shares(importance), zeros, importance=importance, shrink=shrink)
         # The last row stays zero: it belongs to the clients that were never seen.
-        self._means = zero_rows(zeros, clusters + 1)
-        self._cluster = np.full(self.n_clients, clusters)
-        self._n_open = 0
+        self._most = clusters
+        try:
+            means = zero_rows(zeros[None], clusters + 1)
+        except (MemoryError, ValueError, OverflowError, RuntimeError, TypeError) as error:
+            raise AggregationError(
+                f"Difference: {clusters} updates of {self.dimension} numbers do not fit into "
+                f"memory. Remember the means of fewer clusters."
+            ) from error
+        cluster, n_open = np.full(self.n_clients, clusters), np.zeros((), dtype=np.int64)
+        self._arrays = {"means": means, "cluster": cluster, "open": n_open}
+        self._limits = {"cluster": (0, clusters), "open": (0, clusters)}
 
     @property
     def updates(self) -> NDArray[np.floating]:
         """The mean of each client's cluster, shape (n_clients, dimension)."""
-        return as_numpy(self._means[self._cluster])
+        return as_numpy(self._remembered(np.arange(self.n_clients)))
 
     def _record(self, clients: NDArray[np.int64], updates: Array, round_: int) -> None:
-        most = len(self._means) - 1
+        means, cluster, n_open = self._arrays.values()
         for client, update in zip(clients.tolist(), updates, strict=True):
-            if self._cluster[client] == most and self._n_open < most:
-                self._means[self._n_open] = update
-                self._cluster[client] = self._n_open
-                self._n_open += 1
+            if cluster[client] == self._most and n_open < self._most:
+                means[int(n_open)] = update
+                cluster[client] = n_open
+                n_open += 1
             else:
-                self._cluster[client] = self._place_of(update)
-        chosen = self._cluster[clients]
-        for cluster in np.unique(chosen).tolist():
-            self._means[cluster] = updates[np.flatnonzero(chosen == cluster)].mean(0)
+                cluster[client] = self._place_of(update)
+        chosen = cluster[clients]
+        for each in np.unique(chosen).tolist():
+            means[each] = updates[np.flatnonzero(chosen == each)].mean(0)
 
     def _place_of(self, update: Array) -> int:
         """Return the cluster of an update; it may open a new one."""
+        own, cluster, n_open = self._arrays.values()
         # Centre in float64: the common part of the means can be much larger than their differences.
-        means = double(self._means[: self._n_open])
+        means = double(own[: int(n_open)])
         centre = means.mean(0)
         means = means - centre
         off = means - (double(update) - centre)
@@ -152,44 +160,22 @@ class ClusterMeans(Memory):
         if distances[nearest] <= apart[kept, freed]:
             return nearest
         # Two means are nearer to each other than the update is to any mean: merge them.
-        self._means[int(kept)] = (self._means[int(kept)] + self._means[int(freed)]) / 2
-        self._cluster[self._cluster == freed] = kept
-        self._means[int(freed)] = update
+        own[int(kept)] = (own[int(kept)] + own[int(freed)]) / 2
+        cluster[cluster == freed] = kept
+        own[int(freed)] = update
         return int(freed)
 
-    def _reweigh(self) -> None:
-        pass  # the means do not depend on importance
-
     def _rearrange(self, order: NDArray[np.int64]) -> None:
-        self._cluster = moved(self._cluster, order, fill=len(self._means) - 1)
-
-    def _arrays(self) -> dict[str, Array]:
-        return {"means": self._means, "cluster": self._cluster, "open": np.array(self._n_open)}
-
-    def _can_take(self, name: str, array: NDArray[Any]) -> bool:
-        if name == "means":
-            return super()._can_take(name, array)
-        # The number of a cluster; the last row is for clients that were never seen.
-        numbers = np.asarray(array)
-        whole = numbers.dtype.kind in "iu" and bool((numbers >= 0).all())
-        return whole and bool((numbers < len(self._means)).all())
-
-    def _take(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self._means = like(state["means"], self._means)
-        self._cluster = state["cluster"].astype(np.int64)
-        self._n_open = int(state["open"])
+        self._arrays["cluster"] = moved(self._arrays["cluster"], order, fill=self._most)
 
     def _remembered(self, clients: NDArray[np.int64]) -> Array:
-        return self._means[self._cluster[clients]]
+        return self._arrays["means"][self._arrays["cluster"][clients]]
 
-    def _mean(self) -> Array:
-        shares = np.bincount(self._cluster, self._shared(), len(self._means))
-        return like(shares, self._zeros) @ self._means
+    def _mean(self, importance: NDArray[np.float64]) -> Array:
+        shares = np.bincount(self._arrays["cluster"], importance, self._most + 1)
+        return like(shares, self.zeros) @ self._arrays["means"]
 
 
 def _n_shares(importance: ArrayLike) -> int:
     """Return the number of clients, at least 1."""
-    try:
-        return max(len(np.atleast_1d(np.asarray(importance))), 1)
-    except ValueError:  # rows of different lengths
-        return 1
+    return max(as_array(importance).size, 1)

@@ -13,15 +13,17 @@ from scipy.sparse import csr_array
 
 from fedcohort._arguments import checked_whole
 from fedcohort._display import short_repr
-from fedcohort._updates import Array, as_numpy, double, like, zero_rows
+from fedcohort._updates import Array, as_numpy, double, like, moved, zero_rows
 from fedcohort._whole_file import read_arrays, write_arrays
 from fedcohort.errors import MemoryOfUpdatesError
-from fedcohort.memory.base import Memory, moved
+from fedcohort.memory.base import Memory
 from fedcohort.similarity.measures import inner_products
 from fedcohort.streams import Stream, stream
 
 FORMAT = "fedcohort update memory 3"
 NEVER = -1
+#: The names of the settings in a state.
+SETTINGS = {"dimension", "sketch", "seed", "shrink"}
 #: Numbers converted to float64 at a time, 32 MB.
 NUMBERS_AT_ONCE = 2**22
 
@@ -40,10 +42,10 @@ class CountSketch:
     """
 
     def __init__(self, dimension: int, size: int, *, seed: int) -> None:
-        if size < 1:
-            raise MemoryOfUpdatesError(
-                f"CountSketch: size must be at least 1; got {size}. 64 to 128 numbers serve well."
-            )
+        way_out = "64 to 128 numbers serve well."
+        checked_whole(
+            "CountSketch", "size", size, least=1, way_out=way_out, error=MemoryOfUpdatesError
+        )
         rng = stream(seed, use=Stream.SKETCH)
         buckets = rng.integers(size, size=dimension)
         signs = rng.choice(np.array([-1.0, 1.0], dtype=np.float32), size=dimension)
@@ -111,14 +113,19 @@ class UpdateMemory(Memory):
         try:
             own = np.zeros(width, dtype=np.float32) if zeros is None else zeros
             super().__init__(number, own, importance=importance, shrink=shrink)
-            short = None if self.sketch is None else np.zeros(self.sketch, dtype=np.float32)
-            self._kept = zero_rows(own if short is None else short, number)
-            self._sketch = None if short is None else CountSketch(width, len(short), seed=self.seed)
-            self._last_seen = np.full(number, NEVER, dtype=np.int64)
-            self._changed = np.zeros(number, dtype=bool)
-        except (MemoryError, ValueError, OverflowError) as error:
-            if isinstance(error, MemoryOfUpdatesError):
-                raise
+            self._sketch = None
+            kept = own
+            if self.sketch is not None:
+                self._sketch = CountSketch(width, self.sketch, seed=self.seed)
+                kept = np.zeros(self.sketch, dtype=np.float32)
+            self._arrays = {
+                "updates": zero_rows(kept[None], number),
+                "last_seen": np.full(number, NEVER, dtype=np.int64),
+                "changed": np.zeros(number, dtype=bool),
+            }
+        except MemoryOfUpdatesError:
+            raise
+        except (MemoryError, ValueError, OverflowError, RuntimeError, TypeError) as error:
             raise self._error(
                 f"{number} clients with {self.sketch or width} numbers each (of {width}) do not "
                 f"fit into memory. Lower sketch, or forget clients."
@@ -128,40 +135,32 @@ class UpdateMemory(Memory):
                 f"zeros must have dimension numbers, {width}; got {self.dimension}. Pass "
                 f"numpy.zeros(dimension)."
             )
-        #: The importance-weighted sum of all rows in float64; unused with sketches.
-        self._sum = double(self._zeros)
-        self._products: NDArray[np.float64] | None = None
+        self._limits = {"last_seen": (NEVER, 2**63 - 1), "changed": (0, 1)}
+        self._reweigh()
 
     @property
     def updates(self) -> NDArray[np.floating]:
         """The last updates, shape (n_clients, dimension or sketch); zero before the first."""
-        view = as_numpy(self._kept).view()
-        view.setflags(write=False)
-        return view
+        return _read_only(as_numpy(self._arrays["updates"]))
 
     @property
     def last_seen(self) -> NDArray[np.int64]:
         """The round of each client's last update, shape (n_clients,); -1 before the first."""
-        return self._last_seen.copy()
+        return np.array(self._arrays["last_seen"])
 
     @property
     def seen(self) -> NDArray[np.bool_]:
         """Which clients have sent an update, shape (n_clients,)."""
-        return np.asarray(self._last_seen != NEVER)
+        return np.asarray(self.last_seen != NEVER)
 
     def shortened(self, updates: NDArray[np.floating]) -> NDArray[np.float32]:
-        """Return what is kept of flat updates, one row each: whole in float32, or the sketch."""
+        """Return flat updates, one row each, in float32: whole, or the sketch."""
         with np.errstate(over="ignore", invalid="ignore"):
             vectors = updates.astype(np.float32, copy=False)
             return vectors if self._sketch is None else self._sketch(vectors)
 
-    def record_shortened(
-        self, clients: NDArray[np.int64], kept: NDArray[np.float32], *, round_: int
-    ) -> None:
-        """Remember the result of :meth:`shortened`, one row per client."""
-        positions = self._positions(clients)
-        self._check_finite(positions, kept)
-        self._record(positions, kept, round_)
+    def _kept(self, rows: Array) -> Array:
+        return super()._kept(rows) if self._sketch is None else self.shortened(as_numpy(rows))
 
     def products(self) -> NDArray[np.float64]:
         """Return all inner products of what is remembered, shape (n_clients, n_clients).
@@ -169,17 +168,15 @@ class UpdateMemory(Memory):
         The products are cached. Only rows of clients with a new update are computed again: m of n
         in a round.
         """
-        changed, updates = np.flatnonzero(self._changed), as_numpy(self._kept)
-        if self._products is None or 2 * len(changed) > self.n_clients:
-            self._products = inner_products(updates)
+        updates, products = as_numpy(self._arrays["updates"]), self._arrays.get("products")
+        changed = np.flatnonzero(self._arrays["changed"])
+        if products is None or 2 * len(changed) > self.n_clients:
+            self._arrays["products"] = inner_products(updates)
         elif len(changed):
-            rows = inner_products(updates, changed)
-            self._products[changed] = rows
-            self._products[:, changed] = rows.T
-        self._changed[:] = False
-        view = self._products.view()
-        view.setflags(write=False)
-        return view
+            products[changed] = rows = inner_products(updates, changed)
+            products[:, changed] = rows.T
+        self._arrays["changed"][:] = False
+        return _read_only(self._arrays["products"])
 
     def save(self, path: Path) -> None:
         """Write the memory to a file, atomically."""
@@ -208,25 +205,19 @@ class UpdateMemory(Memory):
 
     @classmethod
     def of_state(cls, state: Mapping[str, NDArray[Any]]) -> Self:
-        """Make a memory from the state that :meth:`state` returned; it uses numpy arrays.
-
-        Raises
-        ------
-        MemoryOfUpdatesError
-            If an array is missing, has another shape, or is not finite.
-        """
+        """Make a memory from the state that :meth:`state` returned; it uses numpy arrays."""
         try:
             head, kept = json.loads(str(state["head"])), state["updates"]
-            if kept.dtype not in (np.float32, np.float64):
-                raise ValueError("updates must be floats")
-            zeros = None if head["sketch"] is not None else np.zeros(kept.shape[1], kept.dtype)
-            memory = cls(len(kept), **head, importance=state.get("importance"), zeros=zeros)
-        except MemoryOfUpdatesError:
-            raise
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            is_float = kept.dtype in (np.float32, np.float64)
+            if set(head) != SETTINGS or kept.ndim != 2 or not is_float:
+                raise ValueError("its settings or updates are of another kind")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise cls._error(
-                f"this is not the state of a memory ({error}). Pass what state() gave."
+                "this is not the state of a memory: its settings or its updates are missing or "
+                "damaged. Pass what state() gave."
             ) from error
+        zeros = None if head["sketch"] is not None else np.zeros(kept.shape[1], kept.dtype)
+        memory = cls(len(kept), **head, importance=state.get("importance"), zeros=zeros)
         memory.restore(state)
         return memory
 
@@ -235,115 +226,52 @@ class UpdateMemory(Memory):
         n, dimension, seen = self.n_clients, self.dimension, int(self.seen.sum())
         return short_repr(self, n_clients=n, dimension=dimension, **kept, seen=seen)
 
-    def _rows(self, updates: Any, n: int) -> Array:
-        """Return updates, flat or as lists of layers, as rows; sketched if this memory sketches."""
-        if not isinstance(self._zeros, np.ndarray):
-            return super()._rows(updates, n)
-        if not (isinstance(updates, np.ndarray) and updates.dtype.kind in "iuf"):
-            updates = self._flattened(updates, n)
-        if updates.shape != (n, self.dimension):
-            raise self._error(
-                f"needs {n} updates of {self.dimension} numbers, one per client; got shape "
-                f"{updates.shape}. Flatten each client's update."
-            )
-        with np.errstate(over="ignore"):  # an overflow becomes infinite, and is refused later
-            rows = updates.astype(self._zeros.dtype, copy=False)
-        return rows if self._sketch is None else self.shortened(rows)
-
-    def _flattened(self, updates: Any, n: int) -> NDArray[np.floating]:
-        try:
-            flat = [_flat(update) for update in updates]
-        except (TypeError, ValueError) as error:
-            raise self._error(
-                f"needs one update of numbers per client ({str(error)[:80]}). Flatten each "
-                f"client's update."
-            ) from error
-        shapes = {update.shape for update in flat}
-        if len(flat) != n or not shapes <= {(self.dimension,)}:
-            raise self._error(
-                f"needs {n} updates of {self.dimension} numbers, one per client; got {len(flat)} "
-                f"of shapes {sorted(shapes)}. Flatten each client's update."
-            )
-        return np.array(flat).reshape(n, self.dimension)
-
     def _record(self, clients: NDArray[np.int64], updates: Array, round_: int) -> None:
-        if self._importance is not None and self._sketch is None:
-            change = double(updates) - double(self._kept[clients])
-            self._sum = self._sum + like(self._importance[clients], change) @ change
-        self._kept[clients] = updates
-        self._changed[clients] = True
-        self._last_seen[clients] = round_
+        kept = self._arrays["updates"]
+        if self._importance is not None and "sum" in self._arrays:
+            change = double(updates) - double(kept[clients])
+            shares = like(self._importance[clients], change)
+            self._arrays["sum"] = self._arrays["sum"] + shares @ change
+        kept[clients] = updates
+        self._arrays["changed"][clients] = True
+        self._arrays["last_seen"][clients] = round_
 
     def _reweigh(self) -> None:
-        self._sum = double(self._zeros)
+        """Sum all updates by importance, in float64."""
         if self._importance is None or self._sketch is not None:
             return
+        total = double(self.zeros)
         # In blocks: a float64 copy of all updates would need too much memory.
         at_once = max(1, NUMBERS_AT_ONCE // max(self.dimension, 1))
         there = np.flatnonzero(self._importance)
         for start in range(0, len(there), at_once):
             clients = there[start : start + at_once]
-            kept = double(self._kept[clients])
-            self._sum = self._sum + like(self._importance[clients], kept) @ kept
+            kept = double(self._arrays["updates"][clients])
+            total = total + like(self._importance[clients], kept) @ kept
+        self._arrays["sum"] = total
 
     def _rearrange(self, order: NDArray[np.int64]) -> None:
-        old, new, n = order[order >= 0], np.flatnonzero(order >= 0), len(order)
-        kept, self._kept = self._kept, zero_rows(self._kept[0], n)
-        self._kept[new] = kept[old]
-        self._changed = moved(self._changed, order, fill=False)
-        self._last_seen = moved(self._last_seen, order, fill=NEVER)
-        if self._products is not None:  # products of a new client's zero update are zero
-            products, self._products = self._products, np.zeros((n, n))
-            self._products[np.ix_(new, new)] = products[np.ix_(old, old)]
+        for name, fill in (("updates", 0), ("changed", False), ("last_seen", NEVER)):
+            self._arrays[name] = moved(self._arrays[name], order, fill=fill)
+        if "products" in self._arrays:  # products of a new client's zero update are zero
+            rows = moved(self._arrays["products"], order)
+            self._arrays["products"] = moved(rows.T, order).T
 
-    def _arrays(self) -> dict[str, Array]:
-        arrays = {"updates": self._kept, "last_seen": self._last_seen, "changed": self._changed}
-        if self._importance is not None and self._sketch is None:
-            arrays["sum"] = self._sum
-        # Saved, not recomputed: BLAS rounding depends on the batch's composition.
-        return arrays if self._products is None else arrays | {"products": self._products}
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore a state that :meth:`state` returned; if it is invalid, change nothing.
-
-        Raises
-        ------
-        MemoryOfUpdatesError
-            If an array is missing, has another shape, or is not finite.
-        """
-        before = self._products
-        # The state determines whether inner products are cached.
-        has_products = isinstance(state, Mapping) and "products" in state
-        self._products = np.zeros((self.n_clients,) * 2) if has_products else None
-        try:
-            super().restore(state)
-        except MemoryOfUpdatesError:
-            self._products = before
-            raise
-
-    def _can_take(self, name: str, array: NDArray[Any]) -> bool:
-        if name == "last_seen":
-            return array.dtype.kind in "iu" and bool((array >= NEVER).all())
-        if name == "changed":
-            return array.dtype.kind == "b"
-        return super()._can_take(name, array)
-
-    def _take(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self._kept = like(state["updates"], self._kept)
-        self._last_seen = state["last_seen"].astype(np.int64)
-        self._changed = state["changed"].astype(bool)
-        if "sum" in self._arrays():
-            self._sum = like(state["sum"], self._sum)
-        if self._products is not None:
-            self._products = state["products"].astype(np.float64)
+    def _like_state(self, state: Mapping[str, NDArray[Any]]) -> dict[str, Array]:
+        # The state determines whether inner products are cached. They are saved, not recomputed:
+        # BLAS rounding depends on the batch's composition.
+        own = {name: array for name, array in self._arrays.items() if name != "products"}
+        if "products" in state:
+            own["products"] = np.broadcast_to(0.0, (self.n_clients, self.n_clients))
+        return own
 
     def _remembered(self, clients: NDArray[np.int64]) -> Array:
         self._check_whole()
-        return self._kept[clients]
+        return self._arrays["updates"][clients]
 
-    def _mean(self) -> Array:
+    def _mean(self, importance: NDArray[np.float64]) -> Array:
         self._check_whole()
-        return like(self._sum, self._zeros)
+        return like(self._arrays["sum"], self.zeros)
 
     def _check_whole(self) -> None:
         if self._sketch is not None:
@@ -357,11 +285,7 @@ def _whole(name: str, value: object, least: int = 1) -> int:
     return checked_whole("UpdateMemory", name, value, least=least, error=MemoryOfUpdatesError)
 
 
-def _flat(update: object) -> NDArray[np.floating]:
-    """Return an update as one vector; a list of arrays is concatenated."""
-    if isinstance(update, (list, tuple)) and any(np.ndim(part) > 0 for part in update):
-        update = np.concatenate([np.ravel(part) for part in update])
-    array = np.asarray(update)
-    if array.dtype.kind not in "iuf":
-        raise ValueError(f"got {array.dtype}")
-    return array
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    view = array.view()
+    view.setflags(write=False)
+    return view

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedcohort._extras import import_extra
+from fedcohort._lazy import import_extra
 from fedcohort._whole_file import write_whole
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.results import Results

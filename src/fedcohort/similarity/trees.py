@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import as_array, brief, checked_choice
 from fedcohort._display import short_repr
-from fedcohort._extras import import_extra
+from fedcohort._lazy import import_extra
 from fedcohort.errors import DesignError
 from fedcohort.similarity.grouping import bisected_groups
 from fedcohort.similarity.measures import (

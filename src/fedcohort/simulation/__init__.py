@@ -1,6 +1,6 @@
 """A whole federation in one batched program; needs PyTorch (the extra ``sim``)."""
 
-from fedcohort._extras import import_extra
+from fedcohort._lazy import import_extra
 
 import_extra("torch", extra="sim", owner="fedcohort.simulation")
 

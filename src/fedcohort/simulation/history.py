@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort._display import html_table, short_repr
-from fedcohort._extras import frame_of
 from fedcohort._figures import check_figure_path, new_figure, save_figure
+from fedcohort._lazy import frame_of
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.devices.cost import Cost
 from fedcohort.simulation.engine.evaluation import Quality

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import did_you_mean
 from fedcohort._display import short_repr
-from fedcohort._extras import import_extra
+from fedcohort._lazy import import_extra
 from fedcohort._whole_file import write_whole
 from fedcohort.errors import DataError
 
