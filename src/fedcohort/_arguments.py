@@ -40,14 +40,6 @@ def as_whole(value: object) -> int | None:
         return None
 
 
-def as_array(values: object) -> NDArray[Any]:
-    """Return an array of the values; an empty matrix where rows have different lengths."""
-    try:
-        return np.asarray(values)
-    except ValueError:
-        return np.empty((0, 0))
-
-
 def checked_whole(
     owner: str,
     name: str,
