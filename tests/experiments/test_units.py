@@ -44,7 +44,7 @@ def experiments(draw: st.DrawFn) -> Experiment:
     )
     found = draw(st.lists(values, min_size=1, max_size=4))
     panels = [{"label": f"panel {k}", **a_panel(value)} for k, value in enumerate(found)]
-    return Experiment.model_validate({"name": "x", "panels": panels})
+    return Experiment.of({"name": "x", "panels": panels})
 
 
 def of_runs(experiment: Experiment, device: str) -> list[Unit]:

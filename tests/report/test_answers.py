@@ -44,7 +44,7 @@ def design(
 
 def sentences(designs: list[DesignSummary], *, rounds: int = 100, window: int = 25) -> list[str]:
     n_seeds = len(designs[0].final_loss)
-    setting = Panel.model_validate(
+    setting = Panel.of(
         {
             "label": "p",
             "rounds": 100,

@@ -1,14 +1,28 @@
-"""Tables of an experiment file: data, devices, and the base of all tables."""
+"""Tables of an experiment file: how each is checked, and those of data and devices."""
 
 from __future__ import annotations
 
+import math
+import sys
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    Self,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-
-from fedcohort._arguments import brief
+from fedcohort._arguments import brief, did_you_mean
 from fedcohort.errors import DataError, ExperimentError
 from fedcohort.experiments.own_code import own_file
 from fedcohort.simulation import (
@@ -25,28 +39,173 @@ from fedcohort.simulation.data.partitions import PAPER_SIZES
 from fedcohort.simulation.devices.devices import LINE, SPEED
 from fedcohort.streams import Stream, stream
 
+
+@dataclass(frozen=True)
+class Need:
+    """What a value must be: in words, its type, and limits of its amount (texts, lists: length)."""
+
+    words: str
+    kind: type
+    low: float = -math.inf
+    high: float = math.inf
+
+    def checked(self, value: Any, key: str) -> Any:
+        """Return the value, or raise. A whole number is also a number."""
+        is_kind = type(value) is self.kind or (self.kind is float and type(value) is int)
+        amount = len(value) if isinstance(value, (str, list)) else value
+        if not is_kind or not self.low <= amount <= self.high:
+            raise ExperimentError(f"{key} must be {self.words}; got {brief(value)}.")
+        return self.kind(value)
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Kinds of a table: the key that selects one, the kinds, and the user's own if any."""
+
+    key: str
+    kinds: Mapping[str, type[Table]]
+    own: type[Table] | None = None
+
+    def selected(self, content: object, place: str) -> type[Table]:
+        """Return the kind that a table names. A colon marks the user's own code."""
+        if not isinstance(content, dict):
+            raise ExperimentError(f"{place} must be a table; got {brief(content)}.")
+        name = content.get(self.key)
+        if self.own is not None and isinstance(name, str) and ":" in name:
+            return self.own
+        own = "" if self.own is None else " or my_model.py:function"
+        return self.kinds[_chosen(name, list(self.kinds), f"{place}.{self.key}", own)]
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """One table of the file, a frozen dataclass. Making it checks it; types are not converted."""
+
+    #: The field that keeps unknown keys; without one they are refused.
+    rest: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+
+    def __post_init__(self) -> None:
+        for name, hint in _hints(type(self)).items():
+            object.__setattr__(self, name, checked(hint, getattr(self, name), name))
+
+    @classmethod
+    def known_keys(cls) -> list[str]:
+        """Return the keys that a table may have, without those that ``rest`` keeps."""
+        return [each.name for each in fields(cls) if each.name != cls.rest]
+
+    @classmethod
+    def of(cls, content: object, place: str = "") -> Self:
+        """Make the table from plain values. ``place`` is its key in messages."""
+        if not isinstance(content, dict):
+            raise ExperimentError(f"{place or cls.__name__} must be a table; got {brief(content)}.")
+        before = f"{place}." if place else ""
+        known = cls.known_keys()
+        rest = {key: value for key, value in content.items() if key not in known}
+        if not cls.rest:
+            check_keys(rest, known, before)
+        for each in fields(cls):
+            is_needed = each.default is MISSING and each.default_factory is MISSING
+            if is_needed and each.name not in content:
+                raise ExperimentError(f"key '{before}{each.name}' is missing. Add it.")
+        hints = _hints(cls)
+        values = {
+            key: checked(hints[key], content[key], before + key) for key in known if key in content
+        }
+        return cls(**values, **({cls.rest: rest} if cls.rest else {}))
+
+    def as_dict(self, *leave_out: str) -> dict[str, Any]:
+        """Return plain values. From all of them, :meth:`of` makes the same table."""
+        known = [key for key in self.known_keys() if key not in leave_out]
+        found = {key: _plain(getattr(self, key)) for key in known}
+        return found | getattr(self, self.rest, {})
+
+
+def _hints(table: Any) -> dict[str, Any]:
+    hints = get_type_hints(table, include_extras=True)
+    return {key: hints[key] for key in table.known_keys()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value.as_dict() if isinstance(value, Table) else value
+
+
+def checked(hint: Any, value: Any, key: str) -> Any:
+    """Return a value as its annotation needs it, or say what the key must be."""
+    if isinstance(value, Table):
+        return value
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin in (UnionType, Union):
+        if value is None and NoneType in inside:
+            return None
+        takes_list = isinstance(value, list) and inside[1] is not NoneType
+        return checked(inside[1 if takes_list else 0], value, key)
+    if origin is Literal:
+        return _chosen(value, list(inside), key)
+    if origin is Annotated and isinstance(inside[1], Kinds):
+        return inside[1].selected(value, key).of(value, key)
+    if isinstance(hint, type) and issubclass(hint, Table):
+        return hint.of(value, key)
+    base, need = inside if origin is Annotated else (hint, PLAIN[origin or hint])
+    found = need.checked(value, key)
+    if get_origin(base) is not list:
+        return found
+    (item,) = get_args(base)
+    return [checked(item, each, f"{key}.{place}") for place, each in enumerate(found)]
+
+
+def _chosen(value: object, known: list[str], key: str, own: str = "") -> str:
+    if isinstance(value, str) and value in known:
+        return value
+    raise ExperimentError(
+        f"{key} must be one of {', '.join(known)}{own}; got {brief(value)}."
+        f"{did_you_mean(value, known)}"
+    )
+
+
+def check_keys(content: Mapping[str, Any], known: list[str], before: str = "") -> None:
+    """Refuse unknown keys. ``before`` is the table's own key and a dot, for the message."""
+    for key in content:
+        if key not in known:
+            raise ExperimentError(
+                f"unknown key {before + key!r}; known are {', '.join(known)}."
+                f"{did_you_mean(key, known)}"
+            )
+
+
+PLAIN = {
+    bool: Need("true or false", bool),
+    str: Need("a text", str),
+    list: Need("a list", list),
+}
+LARGEST = sys.float_info.max
 #: Upper limit of counts: clients, steps, rounds, units of a layer.
 MOST = 10**9
-Count = Annotated[int, Field(ge=1, le=MOST)]
-Whole = Annotated[int, Field(ge=0, le=MOST)]
+Count = Annotated[int, Need("a whole number from 1 to 10^9", int, 1, MOST)]
+Whole = Annotated[int, Need("a whole number from 0 to 10^9", int, 0, MOST)]
 #: A seed is a 64-bit signed integer in tables.
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seed = Annotated[int, Need("a whole number from 0 to 2^63 - 1", int, 0, 2**63 - 1)]
+Number = Annotated[float, Need("a finite number", float, -LARGEST, LARGEST)]
+Positive = Annotated[float, Need("a number above 0", float, math.ulp(0.0), LARGEST)]
+Share = Annotated[float, Need("a number from 0 to 1", float, 0, 1)]
+Spread = Annotated[float, Need("a number from 0 to 10", float, 0, 10)]
 #: Samples or bytes a second. These limits keep a client's time finite for every spread.
-Rate = Annotated[float, Field(ge=1e-9, le=1e18)]
-Label = Annotated[str, Field(min_length=1, max_length=200)]
+Rate = Annotated[float, Need("a number from 1e-9 to 1e18", float, 1e-9, 1e18)]
+Label = Annotated[str, Need("a text of 1 to 200 characters", str, 1, 200)]
 #: A data set, a model, a recipe or a file, by name.
-Name = Annotated[str, Field(max_length=500)]
+Name = Annotated[str, Need("a text of 1 to 500 characters", str, 1, 500)]
+SOME = Need("a list of at least one value", list, 1)
+Pair = Annotated[list[Count], Need("a pair of whole numbers", list, 2, 2)]
+#: One number, or several to choose from.
+Grid = Number | Annotated[list[Number], SOME]
 
 
-class Table(BaseModel):
-    """One table of the file. Unknown keys are refused, and types are not converted."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class _Data(Table, ABC):
+class Data(Table, ABC):
     """A data set and its division among clients.
 
     Attributes
@@ -63,6 +222,9 @@ class _Data(Table, ABC):
     shuffle_clients: bool = True
     seed: Seed | None = None
 
+    #: The function that divides a data set; its arguments are the other keys of the table.
+    divide: ClassVar[Callable[..., FederatedData]]
+
     def federation(self, source: Dataset | FederatedData, seed: int) -> FederatedData:
         """Divide the data set for a run with this seed."""
         own = seed if self.seed is None else self.seed
@@ -71,18 +233,18 @@ class _Data(Table, ABC):
             return data
         return data.renumbered(stream(own, use=Stream.NUMBERING))
 
-    @abstractmethod
     def _divided(self, source: Dataset | FederatedData, seed: int) -> FederatedData:
-        """Divide the data set. The partition numbers the clients."""
+        """Divide the samples. The partition numbers the clients."""
+        samples = source.dataset if isinstance(source, FederatedData) else source
+        options = self.as_dict("dataset", "shuffle_clients", "seed", "partition")
+        return type(self).divide(samples, seed=seed, **options)
 
 
-class OneClass(_Data):
+class OneClass(Data):
     """``one-class``: every client has samples of one class only.
 
     Attributes
     ----------
-    partition
-        ``one-class``.
     clients_per_class
         How many clients have samples of one class.
     train_size
@@ -93,50 +255,27 @@ class OneClass(_Data):
         Test samples of every client.
     """
 
+    divide = staticmethod(one_class_shards)
     partition: Literal["one-class"]
     clients_per_class: Count = 10
-    train_size: int | list[int] = 500
+    train_size: Count | Annotated[list[Count], SOME] = 500
     deal_sizes: bool = False
     test_size: Whole = 80
 
-    @field_validator("train_size", mode="before")
-    @classmethod
-    def _is_one_or_a_list(cls, value: Any) -> Any:
-        sizes = value if isinstance(value, list) else [value]
-        if not sizes or any(type(size) is not int or not 1 <= size <= MOST for size in sizes):
-            raise ValueError(
-                f"data.train_size must be a whole number from 1 to 10^9, or a list of such; got "
-                f"{brief(value)}"
-            )
-        return value
-
-    @model_validator(mode="after")
-    def _has_a_size_for_each(self) -> OneClass:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if isinstance(self.train_size, list) and len(self.train_size) != self.clients_per_class:
-            raise ValueError(
+            raise ExperimentError(
                 f"data.train_size must be one number, or one for each of a class's "
-                f"{self.clients_per_class} clients (clients_per_class); got {len(self.train_size)}"
+                f"{self.clients_per_class} clients (clients_per_class); got {len(self.train_size)}."
             )
-        return self
-
-    def _divided(self, source: Dataset | FederatedData, seed: int) -> FederatedData:
-        return one_class_shards(
-            samples(source),
-            seed=seed,
-            clients_per_class=self.clients_per_class,
-            train_size=self.train_size,
-            deal_sizes=self.deal_sizes,
-            test_size=self.test_size,
-        )
 
 
-class Dirichlet(_Data):
+class Dirichlet(Data):
     """``dirichlet``: class shares from Dir(alpha), sizes as listed (clients, samples).
 
     Attributes
     ----------
-    partition
-        ``dirichlet``.
     alpha
         The smaller, the fewer classes a client has.
     sizes
@@ -145,69 +284,48 @@ class Dirichlet(_Data):
         Number of a client's test samples, as a share of its training samples.
     """
 
+    divide = staticmethod(dirichlet_unbalanced)
     partition: Literal["dirichlet"]
     alpha: Positive
-    sizes: Annotated[
-        list[Annotated[list[Count], Field(min_length=2, max_length=2)]], Field(min_length=1)
-    ] = Field(default=[list(pair) for pair in PAPER_SIZES])
-    test_share: Annotated[float, Field(ge=0, le=10)] = 0.2
-
-    def _divided(self, source: Dataset | FederatedData, seed: int) -> FederatedData:
-        sizes = [(pair[0], pair[1]) for pair in self.sizes]
-        return dirichlet_unbalanced(
-            samples(source), alpha=self.alpha, seed=seed, sizes=sizes, test_share=self.test_share
-        )
+    sizes: Annotated[list[Pair], SOME] = field(
+        default_factory=lambda: [list(pair) for pair in PAPER_SIZES]
+    )
+    test_share: Spread = 0.2
 
 
-class DirichletDisjoint(_Data):
+class DirichletDisjoint(Data):
     """``dirichlet-disjoint``: split each class by shares from Dir(alpha), use each sample once.
 
     Attributes
     ----------
-    partition
-        ``dirichlet-disjoint``.
     alpha
         The smaller, the fewer clients share a class.
     n_clients
         How many clients there are.
     """
 
+    divide = staticmethod(dirichlet_disjoint)
     partition: Literal["dirichlet-disjoint"]
     alpha: Positive
     n_clients: Count = 100
 
-    def _divided(self, source: Dataset | FederatedData, seed: int) -> FederatedData:
-        return dirichlet_disjoint(
-            samples(source), alpha=self.alpha, n_clients=self.n_clients, seed=seed
-        )
 
-
-class Iid(_Data):
+class Iid(Data):
     """``iid``: shuffle the samples and divide them evenly.
 
     Attributes
     ----------
-    partition
-        ``iid``.
     n_clients
         How many clients there are.
     """
 
+    divide = staticmethod(iid)
     partition: Literal["iid"]
     n_clients: Count = 100
 
-    def _divided(self, source: Dataset | FederatedData, seed: int) -> FederatedData:
-        return iid(samples(source), n_clients=self.n_clients, seed=seed)
 
-
-class Natural(_Data):
-    """``natural``: the data set (for example your own) says which client holds which samples.
-
-    Attributes
-    ----------
-    partition
-        ``natural``.
-    """
+class Natural(Data):
+    """``natural``: the data set (for example your own) says which client holds which samples."""
 
     partition: Literal["natural"]
     shuffle_clients: bool = False
@@ -222,32 +340,29 @@ class Natural(_Data):
         )
 
 
-def samples(source: Dataset | FederatedData) -> Dataset:
-    """Return the samples without their division among clients."""
-    return source.dataset if isinstance(source, FederatedData) else source
+class DeviceTable(Table, ABC):
+    """What clients train on.
+
+    Attributes
+    ----------
+    jitter
+        Each round multiplies a client's computing time by exp(jitter * z), z standard normal.
+    """
+
+    @abstractmethod
+    def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
+        """Return the simulator's devices. ``folder`` contains the user's own files."""
 
 
-Data = Annotated[
-    OneClass | Dirichlet | DirichletDisjoint | Iid | Natural, Field(discriminator="partition")
-]
-
-
-Spread = Annotated[float, Field(ge=0, le=10)]
-
-
-class EqualDevices(Table):
+class EqualDevices(DeviceTable):
     """``equal``: every client has the same device and is always available.
 
     Attributes
     ----------
-    kind
-        ``equal``.
     speed
         Samples that a client processes in a second of training.
     down, up
         Bytes a second to and from a client.
-    jitter
-        Each round multiplies a client's computing time by exp(jitter * z), z standard normal.
     """
 
     kind: Literal["equal"] = "equal"
@@ -260,23 +375,18 @@ class EqualDevices(Table):
         """Return the simulator's devices; None for its default."""
         if self == EqualDevices():
             return None
-        options = self.model_dump(exclude={"kind"})
-        return Devices.equal(n_clients, **options)
+        return Devices.equal(n_clients, **self.as_dict("kind"))
 
 
-class GeneratedDevices(Table):
+class GeneratedDevices(DeviceTable):
     """``generated``: log-normal speeds and lines; clients are available for a share of each day.
 
     See :meth:`fedcohort.simulation.Devices.generated`.
 
     Attributes
     ----------
-    kind
-        ``generated``.
     seed
         Fixes the devices. Without it, each seed of the experiment has its own.
-    jitter
-        Each round multiplies a client's computing time by exp(jitter * z), z standard normal.
     """
 
     kind: Literal["generated"]
@@ -285,34 +395,30 @@ class GeneratedDevices(Table):
     down: Rate = LINE
     up: Rate = LINE
     line_spread: Spread = 1.0
-    awake: Annotated[float, Field(ge=1e-9, le=1)] = 1.0
+    awake: Annotated[float, Need("a number from 1e-9 to 1", float, 1e-9, 1)] = 1.0
     day: Positive = 86_400.0
     jitter: Spread = 0.0
     seed: Seed | None = None
 
     def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
         """Return the simulator's devices."""
-        options = self.model_dump(exclude={"kind", "seed"})
-        return Devices.generated(n_clients, seed if self.seed is None else self.seed, **options)
+        own = seed if self.seed is None else self.seed
+        return Devices.generated(n_clients, own, **self.as_dict("kind", "seed"))
 
 
-class DeviceFile(Table):
+class DeviceFile(DeviceTable):
     """``file``: read devices from a CSV file in the experiment file's folder or below it.
 
     See :func:`fedcohort.simulation.read_devices`. The run folder keeps a copy.
 
     Attributes
     ----------
-    kind
-        ``file``.
     file
         Its path, relative to the experiment file's folder.
-    jitter
-        Each round multiplies a client's computing time by exp(jitter * z), z standard normal.
     """
 
     kind: Literal["file"]
-    file: Annotated[Name, Field(min_length=1)]
+    file: Name
     jitter: Spread = 0.0
 
     def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
@@ -323,6 +429,3 @@ class DeviceFile(Table):
         except DataError as error:
             # Name the original: the copy may be gone when the user reads this message.
             raise ExperimentError(str(error).replace(str(path), self.file)) from error
-
-
-DeviceTable = Annotated[EqualDevices | GeneratedDevices | DeviceFile, Field(discriminator="kind")]

@@ -43,8 +43,8 @@ def part_files(experiment: Experiment, folder: Path) -> list[tuple[Path, Path]]:
     for panel in experiment.panels:
         code = [("design", entry.recipe) for entry in panel.design]
         named |= {(what, name.rpartition(":")[0]) for what, name in [*code, *_functions(panel)]}
-        if panel.devices.kind == "file":
-            named.add(("device", panel.devices.file))
+        if file := getattr(panel.devices, "file", None):
+            named.add(("device", file))
     files = [(what, file) for what, file in named if what == "device" or file.endswith(".py")]
     return sorted({(own_file(what, folder, file), _kept(what) / file) for what, file in files})
 

@@ -22,14 +22,14 @@ import torch
 from fedcohort._display import short_repr
 from fedcohort._version import __version__
 from fedcohort._whole_file import write_whole
-from fedcohort.errors import ExperimentError, WriteError
+from fedcohort.errors import ExperimentError, FedcohortError, WriteError
 from fedcohort.experiments.data_settings import EqualDevices
 from fedcohort.experiments.own_code import part_files
 from fedcohort.experiments.settings import Experiment
 from fedcohort.experiments.tables import SCHEMAS, is_whole, was_written
 from fedcohort.experiments.units import PlannedRun, Unit, plan_units
 
-PACKAGES = ("numpy", "scipy", "torch", "pyarrow", "pydantic", "scikit-learn")
+PACKAGES = ("numpy", "scipy", "torch", "pyarrow", "scikit-learn")
 
 
 def versions() -> dict[str, str]:
@@ -151,11 +151,11 @@ class RunFolder:
     def __init__(self, path: Path, head: dict[str, Any]) -> None:
         self.path, self.head = path, head
         try:
-            self.experiment = Experiment.model_validate(head["experiment"])
+            self.experiment = Experiment.of(head["experiment"])
             self.units = [Unit.of_dict(unit) for unit in head["units"]]
             self.device = str(head["machine"]["device"])
             _check_units(self.units, self.experiment)
-        except (KeyError, IndexError, TypeError, ValueError) as error:
+        except (KeyError, IndexError, TypeError, ValueError, FedcohortError) as error:
             raise ExperimentError(
                 f"{path / HEAD}: does not hold a run ({type(error).__name__}). Put back the file "
                 f"that was written, or run experiment.toml anew into another folder."
@@ -176,7 +176,7 @@ class RunFolder:
             "file": str(source),
             "versions": versions(),
             "machine": machine(device),
-            "experiment": experiment.model_dump(),
+            "experiment": experiment.as_dict(),
             "units": [unit.as_dict() for unit in plan_units(experiment, device)],
         }
         try:

@@ -216,8 +216,7 @@ class _Execution:
         if unit.candidate is None:
             training = chosen_training(self._folder, panel.label)
         else:
-            lr, mu = unit.candidate
-            training = panel.training.model_copy(update={"lr": lr, "mu": mu})
+            training = panel.training.at(*unit.candidate)
         runs = list(self._runs(unit))
         source = panel.model.source(runs[0].data.dataset, self._code)
         options = panel.server.options(self._folder.device)

@@ -318,7 +318,7 @@ def chosen_training(folder: RunFolder, panel: str) -> Training:
         raise ExperimentError(
             f"{folder.path}: panel {panel!r}: every candidate of the grid diverges. Try smaller lr."
         )
-    return training.model_copy(update={"lr": best[0], "mu": best[1]})
+    return training.at(*best)
 
 
 def candidate_losses(folder: RunFolder, panel: str) -> dict[tuple[float, float], float]:

@@ -65,8 +65,7 @@ def plan_units(experiment: Experiment, device: str) -> list[Unit]:
     for panel in experiment.panels:
         if panel.design and panel.training.is_grid:
             run = PlannedRun(panel.label, baseline_of(panel), panel.seeds[0])
-            locals_ = [each.local() for each in panel.training.candidates()]
-            found.extend(((run,), (local.lr, local.mu)) for local in locals_)
+            found.extend(((run,), point) for point in panel.training.candidates())
     found.extend((runs, None) for runs in _together(experiment, MOST_CLIENTS[device]))
     return [Unit(number, runs, candidate) for number, (runs, candidate) in enumerate(found)]
 

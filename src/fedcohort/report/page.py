@@ -175,9 +175,9 @@ def _configuration(results: Results) -> str:
 
 def _trained(results: Results, panel: str) -> dict[str, Any]:
     try:
-        return chosen_training(results.folder, panel).model_dump()
+        return chosen_training(results.folder, panel).as_dict()
     except ExperimentError:  # the grid is still being tried
-        return results.folder.experiment.panel(panel).training.model_dump()
+        return results.folder.experiment.panel(panel).training.as_dict()
 
 
 def _details(title: str, text: str, *, is_open: bool) -> str:
