@@ -18,7 +18,7 @@ from fedcohort.experiments import (
     read_experiment,
     read_results,
 )
-from fedcohort.experiments.units import MOST_CLIENTS, PlannedRun, plan_units
+from fedcohort.experiments.tables import MOST_CLIENTS, PlannedRun, plan_units
 from small_runs import SMALL, go_on, make_folder, small_run, tables, write
 
 BOTH = f'{SMALL}[[design]]\nrecipe = "multinomial"\nestimator = "difference"\n'

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.experiments import Experiment, read_experiment
-from fedcohort.experiments.units import MOST_CLIENTS, PlannedRun, Unit, baseline_of, plan_units
+from fedcohort.experiments.tables import MOST_CLIENTS, PlannedRun, Unit, baseline_of, plan_units
 from small_runs import SMALL, write
 
 RECIPES = ["multinomial", "size", "similarity", "target", "uniform"]

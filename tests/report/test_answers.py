@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.experiments import Panel, Results
-from fedcohort.experiments.summary import DesignSummary, PanelSummary, interval
+from fedcohort.experiments.results import DesignSummary, PanelSummary, interval
 from fedcohort.report.answers import (
     panel_sentences,
     rounds_needed,

@@ -13,9 +13,8 @@ import pytest
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.experiments import Results, read_results
-from fedcohort.experiments.summary import Curve
-from fedcohort.experiments.tables import write_table
-from fedcohort.experiments.units import PlannedRun
+from fedcohort.experiments.results import Curve
+from fedcohort.experiments.tables import PlannedRun, write_table
 from fedcohort.report.client_plots import (
     _groups,
     cluster_map,

@@ -17,7 +17,7 @@ from matplotlib.colors import to_hex
 
 from fedcohort.errors import InputError
 from fedcohort.experiments import Results
-from fedcohort.experiments.units import PlannedRun
+from fedcohort.experiments.tables import PlannedRun
 from fedcohort.report.colours import (
     CLASSES,
     DESIGNS,

@@ -26,7 +26,7 @@ from fedcohort.designs.catalogue import named_recipe
 from fedcohort.errors import InputError
 
 if TYPE_CHECKING:
-    from fedcohort.experiments.summary import Price
+    from fedcohort.experiments.results import Price
 
 HEADINGS = ("final\nloss", "\nrounds", "mega-\nbytes", "client\nhours", "simulated\nhours")
 
@@ -124,7 +124,7 @@ def _compare_run(folder: Path, *, as_json: bool, plot: Path | None) -> None:
     """Print the costs at which each design of a run reached the baseline's final loss."""
     import_extra("pyarrow", extra="sim", owner="compare")
     from fedcohort.experiments import read_results
-    from fedcohort.experiments.summary import prices
+    from fedcohort.experiments.results import prices
 
     results = read_results(folder)
     found = [(panel.label, prices(results, panel)) for panel in results.folder.experiment.panels]

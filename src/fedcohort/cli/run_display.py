@@ -17,7 +17,7 @@ from rich.table import Table
 
 from fedcohort.cli.options import plain_console, plain_table
 from fedcohort.experiments import Observer, Results
-from fedcohort.experiments.summary import DesignSummary, Numbers, PanelSummary, summarise
+from fedcohort.experiments.results import DesignSummary, Numbers, PanelSummary, summarise
 
 #: Number of progress lines if standard error is not a terminal.
 LINES = 10

@@ -22,11 +22,12 @@ from fedcohort.errors import (
     WriteError,
 )
 from fedcohort.experiments.own_code import load_data, own_recipe, place_in
+from fedcohort.experiments.results import chosen_training
 from fedcohort.experiments.run_folder import RunFolder, locked
-from fedcohort.experiments.summary import chosen_training
 from fedcohort.experiments.tables import (
     DEVICES,
     FEDERATIONS,
+    Unit,
     device_table,
     federation_table,
     history_tables,
@@ -35,7 +36,6 @@ from fedcohort.experiments.tables import (
     law_tables,
 )
 from fedcohort.experiments.trackers import Tracker
-from fedcohort.experiments.units import Unit
 from fedcohort.simulation import (
     Devices,
     FederatedData,

@@ -6,9 +6,8 @@ import math
 
 import numpy as np
 
-from fedcohort.experiments.results import Results
+from fedcohort.experiments.results import DesignSummary, Interval, PanelSummary, Results, summarise
 from fedcohort.experiments.settings import Panel
-from fedcohort.experiments.summary import DesignSummary, Interval, PanelSummary, summarise
 
 
 def state_sentence(results: Results) -> str:

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort.experiments.results import Results
+from fedcohort.experiments.results import Results, common_rounds
 from fedcohort.experiments.settings import Panel
-from fedcohort.experiments.summary import common_rounds
-from fedcohort.experiments.units import PlannedRun
+from fedcohort.experiments.tables import PlannedRun
 
 Integers = NDArray[np.int64]
 

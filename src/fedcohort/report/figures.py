@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from fedcohort._whole_file import make_folder, replace_whole
 from fedcohort.errors import InputError
-from fedcohort.experiments.results import Results
+from fedcohort.experiments.results import COSTS, Results, common_rounds, curve, spent, window_of
 from fedcohort.experiments.settings import Panel
-from fedcohort.experiments.summary import COSTS, common_rounds, curve, spent, window_of
 from fedcohort.report import FIGURE_KINDS
 from fedcohort.report.client_plots import main_class_order
 from fedcohort.report.colours import class_colours, design_colours, design_dashes, design_labels

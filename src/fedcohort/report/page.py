@@ -16,15 +16,15 @@ import numpy as np
 from fedcohort._extras import import_extra
 from fedcohort._whole_file import write_whole
 from fedcohort.errors import ExperimentError
-from fedcohort.experiments.results import Results
-from fedcohort.experiments.settings import Panel
-from fedcohort.experiments.summary import (
+from fedcohort.experiments.results import (
     DesignSummary,
     PanelSummary,
+    Results,
+    candidate_losses,
     chosen_training,
-    final_loss,
     summarise,
 )
+from fedcohort.experiments.settings import Panel
 from fedcohort.report.answers import number, panel_sentences, rounds_needed, state_sentence
 from fedcohort.report.colours import class_colours, design_colours, design_dashes, design_labels
 from fedcohort.report.panel_data import panel_data
@@ -141,12 +141,7 @@ def _signed(value: float) -> str:
 
 def _grid_table(results: Results, panel: Panel) -> str:
     """Return the grid that was tried for the panel, with the lowest final loss marked."""
-    folder = results.folder
-    losses = {
-        unit.candidate: final_loss(folder, unit)
-        for unit in folder.units
-        if unit.candidate is not None and unit.runs[0].panel == panel.label and folder.is_done(unit)
-    }
+    losses = candidate_losses(results.folder, panel.label)
     if not losses:
         return ""
     best = min(losses.values())

@@ -8,10 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.experiments.results import Results
+from fedcohort.experiments.results import (
+    COSTS,
+    Curve,
+    Results,
+    common_rounds,
+    curve,
+    spent,
+    window_of,
+)
 from fedcohort.experiments.settings import Panel
-from fedcohort.experiments.summary import COSTS, Curve, common_rounds, curve, spent, window_of
-from fedcohort.experiments.units import PlannedRun
+from fedcohort.experiments.tables import PlannedRun
 from fedcohort.report.client_plots import (
     MOST_CLIENTS,
     cluster_map,
