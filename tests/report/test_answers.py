@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.experiments import Panel, Results
 from fedcohort.experiments.results import DesignSummary, PanelSummary, interval
-from fedcohort.report.answers import (
+from fedcohort.report.page import (
     panel_sentences,
     rounds_needed,
     state_sentence,

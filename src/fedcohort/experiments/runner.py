@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import torch
@@ -35,7 +36,6 @@ from fedcohort.experiments.tables import (
     keep_table,
     law_tables,
 )
-from fedcohort.experiments.trackers import Tracker
 from fedcohort.simulation import (
     Devices,
     FederatedData,
@@ -43,6 +43,9 @@ from fedcohort.simulation import (
     Run,
     Simulation,
 )
+
+if TYPE_CHECKING:
+    from fedcohort.experiments.trackers import Tracker
 
 
 class _QuietFile(logging.FileHandler):

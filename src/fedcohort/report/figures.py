@@ -16,13 +16,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fedcohort._whole_file import make_folder, replace_whole
+from fedcohort.colours import class_colours, design_colours, design_dashes
 from fedcohort.errors import InputError
 from fedcohort.experiments.results import COSTS, Results, common_rounds, curve, spent, window_of
 from fedcohort.experiments.settings import Panel
 from fedcohort.report import FIGURE_KINDS
-from fedcohort.report.client_plots import main_class_order
-from fedcohort.report.colours import class_colours, design_colours, design_dashes, design_labels
-from fedcohort.report.panel_data import band
+from fedcohort.report.panel_data import band, design_labels, main_class_order
 
 #: Axis label of each column.
 NAMES = {
