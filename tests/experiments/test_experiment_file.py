@@ -12,13 +12,13 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.errors import FedcohortError
 from fedcohort.experiments import Experiment, Panel, read_experiment
+from fedcohort.experiments.checked_table import Table
 from fedcohort.experiments.data_settings import (
     Dirichlet,
     DirichletDisjoint,
     EqualDevices,
     Iid,
     OneClass,
-    Table,
 )
 from fedcohort.experiments.experiment_file import parsed_seeds
 from fedcohort.experiments.settings import (

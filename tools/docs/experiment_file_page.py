@@ -9,7 +9,8 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from docstring_entries import as_markdown, entries
-from fedcohort.experiments.data_settings import PLAIN, GeneratedDevices, Need, Table
+from fedcohort.experiments.checked_table import PLAIN, Need, Table
+from fedcohort.experiments.data_settings import GeneratedDevices
 from fedcohort.experiments.settings import (
     KINDS,
     DesignEntry,
@@ -100,7 +101,7 @@ def meaning(model: type[Table], key: str) -> str:
 def words(hint: Any) -> str:
     """Say in words what a value can be.
 
-    >>> from fedcohort.experiments.data_settings import Count, Grid
+    >>> from fedcohort.experiments.checked_table import Count, Grid
     >>> words(Count | None)
     'whole number from 1 to 10^9'
     >>> words(Grid)

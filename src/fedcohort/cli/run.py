@@ -21,10 +21,12 @@ from rich.table import Table
 from fedcohort.cli.options import (
     RUNS,
     RunDir,
+    argument,
     designs_of_file,
     fresh_folder,
     keys_of_file,
     one_of,
+    option,
     plain_console,
     plain_table,
 )
@@ -40,73 +42,35 @@ TRACKER_NAMES = ("tensorboard", "mlflow", "wandb")
 #: A group of options in the help.
 CHANGED = "A part of the file, or other values"
 
+TRACKER_HELP = "Also send every round to tensorboard, mlflow (both into the folder) or wandb."
 TrackerName = Annotated[
-    str | None,
-    typer.Option(
-        "--tracker",
-        metavar="NAME",
-        show_default=False,
-        help="Also send every round to tensorboard, mlflow (both into the folder) or wandb.",
-        autocompletion=one_of(TRACKER_NAMES),
-    ),
+    str | None, option("--tracker", "NAME", TRACKER_HELP, complete=one_of(TRACKER_NAMES))
 ]
+SET_HELP = "Change a value of the file, as training.lr=0.1; may be given more than once."
+DESIGNS_HELP = "Only these of the file's designs, by label or recipe."
 
 
 def run(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE.toml", show_default=False, help="The experiment file."),
-    ],
+    file: Annotated[Path, argument("FILE.toml", "The experiment file.")],
     seeds: Annotated[
         str | None,
-        typer.Option(
-            metavar="SEEDS",
-            show_default=False,
-            help="Instead of the file's: as 0-4 or 0,3.",
-            rich_help_panel=CHANGED,
-        ),
+        option("", "SEEDS", "Instead of the file's: as 0-4 or 0,3.", group=CHANGED),
     ] = None,
     designs: Annotated[
         str | None,
-        typer.Option(
-            "--designs",
-            "-d",
-            metavar="DESIGN,...",
-            show_default=False,
-            help="Only these of the file's designs, by label or recipe.",
-            autocompletion=designs_of_file,
-            rich_help_panel=CHANGED,
-        ),
+        option("--designs -d", "DESIGN,...", DESIGNS_HELP, complete=designs_of_file, group=CHANGED),
     ] = None,
     panels: Annotated[
         str | None,
-        typer.Option(
-            metavar="PANEL,...",
-            show_default=False,
-            help="Only these of the file's panels, by label.",
-            rich_help_panel=CHANGED,
-        ),
+        option("", "PANEL,...", "Only these of the file's panels, by label.", group=CHANGED),
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            show_default=False,
-            help="Change a value of the file, as training.lr=0.1; may be given more than once.",
-            autocompletion=keys_of_file,
-            rich_help_panel=CHANGED,
-        ),
+        option("--set", "KEY=VALUE", SET_HELP, complete=keys_of_file, group=CHANGED),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="DIR",
-            show_default=False,
-            help=f"A new folder. Default: {RUNS}/NAME, NAME that of the file.",
-        ),
+        option("--out -o", "DIR", f"A new folder. Default: {RUNS}/NAME, NAME that of the file."),
     ] = None,
     device: Annotated[
         str,
@@ -282,7 +246,7 @@ def print_summary(results: Results) -> None:
         summary = summarise(results, panel)
         if summary is None:
             continue
-        title = panel.label if len(experiment.panels) > 1 else experiment.title or experiment.name
+        title = panel.label if len(experiment.panels) > 1 else experiment.heading
         console.print(f"\n{title}: {_counted(summary.rounds, 'round')}, {_seeds(summary.seeds)}\n")
         console.print(_table(summary))
         console.print(

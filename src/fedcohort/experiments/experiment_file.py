@@ -17,7 +17,7 @@ from typing import Any
 
 from fedcohort._arguments import brief, did_you_mean
 from fedcohort.errors import ExperimentError, FedcohortError
-from fedcohort.experiments.data_settings import check_keys
+from fedcohort.experiments.checked_table import check_keys
 from fedcohort.experiments.settings import Experiment, Panel
 
 #: Keys of the whole experiment. All other keys can differ between panels.

@@ -40,14 +40,11 @@ class Results:
 
     Attributes
     ----------
-    folder
-        The run folder.
     tables
         ``rounds``, ``cohorts``, ``rows``, ``laws``, ``trees``: see ``tables.SCHEMAS``.
-    federations
-        Who holds what: see ``tables.FEDERATIONS``.
-    devices
-        What clients train on: see ``tables.DEVICES``; empty where all are equal.
+    federations, devices
+        Who holds what (``tables.FEDERATIONS``), and what clients train on (``tables.DEVICES``;
+        empty where all are equal).
     """
 
     folder: RunFolder
@@ -118,14 +115,9 @@ def _by_run(table: pa.Table) -> dict[PlannedRun, pa.Table]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """A quantity that was measured in some rounds of every seed.
+    """A quantity that was measured in some ``rounds``, from 0, of every seed.
 
-    Attributes
-    ----------
-    rounds
-        The rounds of the measurements, from 0, shape (points,).
-    values
-        Shape (seeds, points).
+    ``rounds`` has shape (points,), ``values`` has shape (seeds, points).
     """
 
     rounds: NDArray[np.int64]
@@ -182,8 +174,6 @@ class DesignSummary:
 
     Attributes
     ----------
-    label
-        The design's label.
     final_loss, final_accuracy, classes, clients
         Means over the last ``window`` rounds: loss, accuracy, distinct classes and clients.
     rounds_needed
@@ -222,15 +212,11 @@ class PanelSummary:
 
     Attributes
     ----------
-    label, seeds, rounds, window
-        The panel's label, the seeds and number of rounds that all its designs have finished, and
-        the width of the rolling mean.
-    baseline
-        The label of the design that the others are compared with.
-    level
-        The loss to reach for ``rounds_needed``: the baseline's mean final loss.
-    designs
-        In the experiment's order.
+    seeds, rounds, window
+        Seeds and rounds that all its designs have finished, and the width of the rolling mean.
+    baseline, level
+        The label of the design that the others are compared with, and its mean final loss, the
+        level to reach for ``rounds_needed``.
     """
 
     label: str
@@ -346,18 +332,10 @@ def spent(results: Results, panel: Panel, design: str, cost: str) -> Numbers | N
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The costs of a design until its rolling loss reaches the level.
+    """The costs of a design until its rolling loss reaches the level, as ``n_reached`` seeds do.
 
-    Attributes
-    ----------
-    design
-        Its label.
-    final_loss
-        Mean over seeds.
-    n_seeds, n_reached
-        Number of seeds, and of seeds that reach the level.
-    rounds, costs
-        Means over the seeds that reach it; None if no seed does, or if it was not counted.
+    ``rounds`` and ``costs`` are means over these seeds; None if no seed reaches the level, or if
+    a cost was not counted. ``final_loss`` is the mean over all seeds.
     """
 
     design: str

@@ -13,9 +13,20 @@ from fedcohort._arguments import brief
 from fedcohort._display import short_repr
 from fedcohort._open_round import OnFailure
 from fedcohort.errors import ExperimentError
-from fedcohort.experiments.data_settings import (
+from fedcohort.experiments.checked_table import (
     SOME,
     Count,
+    Grid,
+    Kinds,
+    Label,
+    Name,
+    Number,
+    Seed,
+    Share,
+    Table,
+    Whole,
+)
+from fedcohort.experiments.data_settings import (
     Data,
     DeviceFile,
     DeviceTable,
@@ -23,18 +34,9 @@ from fedcohort.experiments.data_settings import (
     DirichletDisjoint,
     EqualDevices,
     GeneratedDevices,
-    Grid,
     Iid,
-    Kinds,
-    Label,
-    Name,
     Natural,
-    Number,
     OneClass,
-    Seed,
-    Share,
-    Table,
-    Whole,
 )
 from fedcohort.experiments.own_code import own_function
 from fedcohort.memory import Difference, EstimatorName
@@ -337,6 +339,11 @@ class Experiment(Table):
 
     def __repr__(self) -> str:
         return short_repr(self, name=self.name, panels=len(self.panels))
+
+    @property
+    def heading(self) -> str:
+        """Return the title, or the name if there is none."""
+        return self.title or self.name
 
     def panel(self, label: str) -> Panel:
         """Return the panel with this label."""

@@ -62,18 +62,14 @@ def summary_sentences(summary: PanelSummary, panel: Panel) -> list[str]:
     working = [each for each in measured if not each.divergence] or measured
     best = min(working, key=lambda each: float(np.mean(each.final_loss)))
     sentences = [_best_sentence(summary, panel, best), _against_baseline(summary, best)]
-    sentences += [_speed_sentence(summary), *_divergence_sentences(summary)]
-    return [each for each in sentences if each]
-
-
-def _divergence_sentences(summary: PanelSummary) -> list[str]:
-    """Name the designs whose training diverged."""
-    return [
+    sentences.append(_speed_sentence(summary))
+    sentences += [
         f"{each.label} {each.divergence}: updates that are not finite count as lost. Lower lr or "
         f"server_lr."
         for each in summary.designs
         if each.divergence
     ]
+    return [each for each in sentences if each]
 
 
 def number(value: float) -> str:
@@ -110,39 +106,31 @@ def _best_sentence(summary: PanelSummary, panel: Panel, best: DesignSummary) -> 
     loss = number(float(np.mean(best.final_loss)))
     spread = ""
     if len(summary.seeds) > 1:
-        spread = f"; standard deviation over seeds {number(_deviation(best.final_loss))}"
+        spread = f"; standard deviation over seeds {number(float(np.std(best.final_loss, ddof=1)))}"
     if len(summary.designs) == 1:
         what = f"{best.label}, the only design, has a final loss of {loss}"
     else:
         what = f"{best.label} has the lowest final loss of {len(summary.designs)} designs: {loss}"
-    window = "the last round" if summary.window == 1 else f"the last {summary.window} rounds"
-    return f"{_extent(summary, panel)}, {what} (mean over {window}{spread})."
-
-
-def _deviation(values: np.ndarray) -> float:
-    return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+    return f"{_extent(summary, panel)}, {what} (mean over the {_last(summary)}{spread})."
 
 
 def _against_baseline(summary: PanelSummary, best: DesignSummary) -> str:
     """Compare the best design with the baseline. If that is the best, compare it with the next."""
-    others = [each for each in summary.designs if each.difference and not _is_unknown(each)]
+    known = [each for each in summary.designs if not _is_unknown(each)]
+    others = [(each.label, each.difference) for each in known if each.difference is not None]
     if not others:
         return ""
     if best.difference is not None:
         return _judgement("That is", best.difference, f" than {summary.baseline}, the baseline")
-    nearest = min(others, key=lambda each: float(np.mean(each.final_loss)))
-    if nearest.difference is None:
-        return ""
-    return _judgement(
-        f"It is the baseline itself; the next, {nearest.label}, is", nearest.difference
-    )
+    label, difference = min(others, key=lambda other: other[1].mean)
+    return _judgement(f"It is the baseline itself; the next, {label}, is", difference)
 
 
 def _judgement(before: str, difference: Interval, after: str = "") -> str:
     """State a difference, and whether it is larger than the spread over seeds."""
     is_lower = difference.mean < 0
-    amount = f"{number(abs(difference.mean))} {'lower' if is_lower else 'higher'}"
-    said = f"{before} {amount}{after}"
+    direction = "lower" if is_lower else "higher"
+    said = f"{before} {number(abs(difference.mean))} {direction}{after}"
     if math.isinf(difference.low):
         return f"{said}; with one seed there is no interval, so this may be chance."
     # The sentence gives a positive amount, so flip the interval if the difference is negative.
@@ -172,6 +160,10 @@ def _speed_sentence(summary: PanelSummary) -> str:
 
 def _listed(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _last(summary: PanelSummary) -> str:
+    return "last round" if summary.window == 1 else f"last {summary.window} rounds"
 
 
 def _rounds(count: int) -> str:
@@ -251,12 +243,11 @@ def _designs_table(summary: PanelSummary, colours: dict[str, str]) -> str:
 
 
 def _legend(summary: PanelSummary) -> str:
-    window = "last round" if summary.window == 1 else f"last {summary.window} rounds"
     spread = "" if len(summary.seeds) < 2 else "; \N{PLUS-MINUS SIGN} standard deviation over seeds"
     level = "not measured" if math.isnan(summary.level) else number(summary.level)
     return (
-        f"Means over the {window}{spread}. Level: {summary.baseline}'s final loss, {level}. "
-        f"Jump: mean absolute change of the loss between measurements."
+        f"Means over the {_last(summary)}{spread}. Level: {summary.baseline}'s final loss, "
+        f"{level}. Jump: mean absolute change of the loss between measurements."
     )
 
 
@@ -353,8 +344,9 @@ def page_html(results: list[Results]) -> str:
     """Return the page as HTML."""
     plotly = import_extra("plotly.offline", extra="report", owner="report")
     labels = design_labels(results)
+    title = results[0].folder.experiment.heading if len(results) == 1 else f"{len(results)} runs"
     return Template(_own_file("page.html")).substitute(
-        title=escape(_title(results)),
+        title=escape(title),
         css=_own_file("page.css"),
         texts=_texts(results, design_colours(labels)),
         setups="\n".join(
@@ -374,9 +366,8 @@ def script_json(content: object) -> str:
 
 def most_points(results: list[Results]) -> int:
     """Return the most points of a curve that keep the page within its total."""
-    n_designs = sum(
-        len(panel.design) for each in results for panel in each.folder.experiment.panels
-    )
+    panels = [panel for each in results for panel in each.folder.experiment.panels]
+    n_designs = sum(len(panel.design) for panel in panels)
     return max(FEWEST_POINTS, min(MOST_POINTS, POINTS_OF_A_PAGE // max(n_designs, 1)))
 
 
@@ -387,7 +378,8 @@ def _data(results: list[Results], labels: list[str]) -> dict[str, Any]:
     for each in results:
         experiment = each.folder.experiment
         panels = [panel_data(each, panel, most_points=most) for panel in experiment.panels]
-        runs.append({"name": _run_name(each), "panels": panels})
+        name = f"{experiment.heading} ({each.folder.path.resolve().name})"
+        runs.append({"name": name, "panels": panels})
         n_classes = max(n_classes, int(each.federations["class"].to_numpy().max(initial=-1)) + 1)
     return {
         "runs": runs,
@@ -409,18 +401,6 @@ def _block(kind: str, run: int, panel: int, content: str) -> str:
     """Return a block of a run and panel. At first, only run 0 with panel 0 is visible."""
     hidden = "" if run == panel == 0 else " hidden"
     return f'<div data-block="{kind}" data-run="{run}" data-panel="{panel}"{hidden}>{content}</div>'
-
-
-def _title(results: list[Results]) -> str:
-    if len(results) == 1:
-        experiment = results[0].folder.experiment
-        return experiment.title or experiment.name
-    return f"{len(results)} runs"
-
-
-def _run_name(results: Results) -> str:
-    experiment = results.folder.experiment
-    return f"{experiment.title or experiment.name} ({results.folder.path.resolve().name})"
 
 
 def _own_file(name: str) -> str:

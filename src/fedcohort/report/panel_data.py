@@ -28,17 +28,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Band:
-    """Mean and range of a curve over seeds. Each array has shape (points,).
-
-    Attributes
-    ----------
-    rounds
-        Number of rounds done at each point, from 1.
-    mean, low, high
-        Mean, minimum and maximum over seeds.
-    n_seeds
-        Number of seeds. With one seed, mean, low and high are equal.
-    """
+    """Mean, minimum and maximum of a curve over seeds, after each number of rounds from 1."""
 
     rounds: Integers
     mean: Numbers
@@ -64,22 +54,15 @@ class Band:
 
 def band(curve: Curve) -> Band:
     """Reduce a curve over its seeds."""
-    values = curve.values
-    if not values.size:
-        nothing = np.empty(0)
-        return Band(np.empty(0, np.int64), nothing, nothing, nothing, len(values))
-    return Band(
-        curve.rounds + 1, values.mean(axis=0), values.min(axis=0), values.max(axis=0), len(values)
-    )
+    values = curve.values if curve.values.size else np.empty((1, 0))
+    ends = values.min(axis=0), values.max(axis=0)
+    return Band(curve.rounds + 1, values.mean(axis=0), *ends, len(curve.values))
 
 
 def design_labels(results: Iterable[Results]) -> list[str]:
     """Return the labels of all designs, in order of first appearance."""
-    found: dict[str, None] = {}
-    for each in results:
-        for panel in each.folder.experiment.panels:
-            found.update(dict.fromkeys(entry.label for entry in panel.design))
-    return list(found)
+    panels = [panel for each in results for panel in each.folder.experiment.panels]
+    return list(dict.fromkeys(entry.label for panel in panels for entry in panel.design))
 
 
 CURVES = ("loss", "accuracy", "distinct_classes", "distinct_clients")
@@ -122,18 +105,22 @@ def panel_data(results: Results, panel: Panel, *, most_points: int) -> dict[str,
 def _curves(
     results: Results, panel: Panel, design: str, window: int, most: int
 ) -> dict[str, dict[str, Any]]:
-    found = {}
-    for column in CURVES:
-        values = curve(results, panel, design, column)
-        found[column] = {
+    curves = {column: curve(results, panel, design, column) for column in CURVES}
+    return {
+        column: {
             "raw": _plain_band(band(values).thinned(most)),
             "rolling": _plain_band(band(values.rolling(window)).thinned(most)),
         }
-    return found
+        for column, values in curves.items()
+    }
 
 
-def _plain_band(over: Band) -> dict[str, Any]:
-    content: dict[str, Any] = {"x": plain(over.rounds), "mean": plain(over.mean)}
+def _plain_band(over: Band, x: ArrayLike | None = None) -> dict[str, Any]:
+    """Return a band for JSON, against ``x`` in the place of the rounds if given."""
+    content: dict[str, Any] = {
+        "x": plain(over.rounds if x is None else x),
+        "mean": plain(over.mean),
+    }
     if over.n_seeds > 1:
         content |= {"low": plain(over.low), "high": plain(over.high)}
     return content
@@ -154,16 +141,10 @@ def _levels(results: Results, panel: Panel, window: int) -> list[float]:
 def _needed(loss: Curve, window: int, levels: list[float]) -> dict[str, Any]:
     """Return the rounds until the rolling mean reaches each level. All seeds must reach it."""
     rolling = loss.rolling(window)
-    found = [(level, rolling.first_below(level)) for level in levels]
-    reached = [(level, needed) for level, needed in found if not np.isnan(needed).any()]
-    content: dict[str, Any] = {
-        "x": [short(level) for level, _ in reached],
-        "mean": [short(float(needed.mean())) for _, needed in reached],
-    }
-    if len(rolling.values) > 1:
-        content["low"] = [short(float(needed.min())) for _, needed in reached]
-        content["high"] = [short(float(needed.max())) for _, needed in reached]
-    return content
+    found = np.array([rolling.first_below(level) for level in levels])
+    found = found.reshape(len(levels), len(rolling.values))
+    reached = np.flatnonzero(~np.isnan(found).any(axis=1))
+    return _plain_band(band(Curve(reached, found[reached].T)), x=np.array(levels)[reached])
 
 
 def _error(results: Results, panel: Panel, design: str, most: int) -> dict[str, Any]:
@@ -195,7 +176,7 @@ def _costs(
     for cost in COSTS:
         total = spent(results, panel, design, cost)
         if total is not None:
-            found[cost] = {**_plain_band(over), "x": plain(total.mean(axis=0)[over.rounds - 1])}
+            found[cost] = _plain_band(over, x=total.mean(axis=0)[over.rounds - 1])
     return found
 
 
@@ -241,9 +222,6 @@ def main_class_order(counts: Integers) -> Integers:
     return np.lexsort((-shares.max(axis=1, initial=0.0), main))
 
 
-DIGITS = 5
-
-
 def plain(values: ArrayLike) -> list[int] | list[float | None]:
     """Convert to a list. Round floats to five digits; NaN and infinity become None."""
     array = np.asarray(values)
@@ -254,7 +232,7 @@ def plain(values: ArrayLike) -> list[int] | list[float | None]:
 
 def short(value: float) -> float | None:
     """Round to five digits. Return None for NaN and infinity."""
-    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
 def evenly(n: int, most: int) -> list[int]:
@@ -275,16 +253,15 @@ def law_points(results: Results, panel: Panel) -> dict[str, Any]:
     values cover all rounds. Both are means over the clients of a group and over seeds.
     """
     seeds, _ = common_rounds(results, panel)
-    n_clients = {seed: _n_clients(results, panel, seed) for seed in seeds}
-    sizes = [_sizes(results, panel.label, seed, n_clients[seed]) for seed in seeds]
+    sizes = {seed: _sizes(results, panel, seed) for seed in seeds}
     if not sizes:
         return {"sizes": [], "designs": {}}
-    groups, middle = _groups(np.concatenate(sizes))
+    groups, middle = _groups(np.concatenate(list(sizes.values())))
     designs = {}
     for entry in panel.design:
         parts = [
-            _law_and_record(results, PlannedRun(panel.label, entry.label, seed), n_clients[seed])
-            for seed in seeds
+            _law_and_record(results, PlannedRun(panel.label, entry.label, seed), len(own))
+            for seed, own in sizes.items()
         ]
         columns = np.concatenate(parts, axis=1)
         names = ("inclusion", "weight_variance", "observed_inclusion", "observed_weight_variance")
@@ -293,18 +270,12 @@ def law_points(results: Results, panel: Panel) -> dict[str, Any]:
     return {"sizes": plain(middle), "designs": designs}
 
 
-def _n_clients(results: Results, panel: Panel, seed: int) -> int:
-    """Return the number of clients. The table of class counts omits clients without samples."""
-    known = [len(results.class_counts(panel.label, seed))]
-    for entry in panel.design:
-        run = PlannedRun(panel.label, entry.label, seed)
-        known.append(int(results.column("laws", run, "client").max(initial=-1)) + 1)
-        known.append(int(results.column("cohorts", run, "client").max(initial=-1)) + 1)
-    return max(known)
-
-
-def _sizes(results: Results, panel: str, seed: int, n_clients: int) -> Integers:
-    held = results.class_counts(panel, seed).sum(axis=1)
+def _sizes(results: Results, panel: Panel, seed: int) -> Integers:
+    """Return every client's size. The table of class counts omits clients without samples."""
+    held = results.class_counts(panel.label, seed).sum(axis=1)
+    runs = [PlannedRun(panel.label, entry.label, seed) for entry in panel.design]
+    known = [results.column(name, run, "client") for name in ("laws", "cohorts") for run in runs]
+    n_clients = max(len(held), *(int(clients.max(initial=-1)) + 1 for clients in known))
     return np.concatenate([held, np.zeros(n_clients - len(held), dtype=np.int64)])
 
 
@@ -322,8 +293,8 @@ def _law_and_record(results: Results, run: PlannedRun, n_clients: int) -> Number
     """Return the four numbers of every client of a run, shape (4, n_clients)."""
     found = np.full((4, n_clients), np.nan)
     known = results.column("laws", run, "client").astype(int)
-    found[0, known] = results.column("laws", run, "inclusion")
-    found[1, known] = results.column("laws", run, "weight_variance")
+    for place, name in enumerate(("inclusion", "weight_variance")):
+        found[place, known] = results.column("laws", run, name)
     rounds = results.of("rounds", run).num_rows
     clients = results.column("cohorts", run, "client").astype(int)
     weights = results.column("cohorts", run, "weight")
@@ -385,7 +356,6 @@ def _majority(rows: Integers, main: Integers) -> Integers:
 
 #: In a larger tree only the last merges are drawn. Each subtree below them becomes a leaf.
 MOST_MERGES = 400
-MIXED = -1
 
 
 def dendrogram(results: Results, run: PlannedRun) -> dict[str, Any] | None:
@@ -396,8 +366,7 @@ def dendrogram(results: Results, run: PlannedRun) -> dict[str, Any] | None:
     """
     if not results.of("trees", run).num_rows:
         return None
-    names = ("left", "right", "height")
-    left, right, height = (results.column("trees", run, name) for name in names)
+    left, right, height = (results.column("trees", run, n) for n in ("left", "right", "height"))
     n_clients = results.of("laws", run).num_rows
     main = main_classes(results.class_counts(run.panel, run.seed), n_clients)
     pairs = np.column_stack([left, right]).astype(int)
@@ -424,7 +393,7 @@ def dendrogram(results: Results, run: PlannedRun) -> dict[str, Any] | None:
 
 def _below(pairs: Integers, main: Integers) -> tuple[Integers, Integers]:
     """Return every node's class (-1 if its clients differ) and its number of clients."""
-    classes = np.concatenate([main, np.full(len(pairs), MIXED)])
+    classes = np.concatenate([main, np.full(len(pairs), -1)])
     members = np.concatenate([np.ones_like(main), np.zeros(len(pairs), dtype=np.int64)])
     for node, (one, other) in enumerate(pairs, start=len(main)):
         if classes[one] == classes[other]:
