@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from hashlib import sha256
 from importlib import import_module
@@ -47,6 +48,17 @@ def part_files(experiment: Experiment, folder: Path) -> list[tuple[Path, Path]]:
             named.add(("device", file))
     files = [(what, file) for what, file in named if what == "device" or file.endswith(".py")]
     return sorted({(own_file(what, folder, file), _kept(what) / file) for what, file in files})
+
+
+@contextmanager
+def own_errors(owner: str, done: str, way_out: str = "Mend it.") -> Iterator[None]:
+    """Turn whatever the user's code raises into one sentence."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        raise ExperimentError(
+            f"{owner}: cannot be {done} ({type(error).__name__}: {error}). {way_out}"
+        ) from error
 
 
 def _functions(panel: Panel) -> Iterator[tuple[str, str]]:
@@ -154,13 +166,9 @@ def _shown(found: object) -> str:
 
 
 def _module(what: str, name: str) -> ModuleType:
-    try:
+    way_out = "Install it, or name its file as my_file.py:my_name."
+    with own_errors(f"{what} {name!r}", "imported", way_out):
         return import_module(name)
-    except (Exception, SystemExit) as error:
-        raise ExperimentError(
-            f"{what} {name!r}: cannot be imported ({type(error).__name__}: {error}). Install it, "
-            f"or name its file as my_file.py:my_name."
-        ) from error
 
 
 def _file(what: str, folder: Path, name: str) -> ModuleType:
@@ -175,12 +183,11 @@ def _file(what: str, folder: Path, name: str) -> ModuleType:
     module = module_from_spec(spec)
     sys.modules[module_name] = module  # dataclasses look their module up
     try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+        with own_errors(f"{what} file {path}", "imported"):
+            spec.loader.exec_module(module)
+    except ExperimentError:
         del sys.modules[module_name]
-        raise ExperimentError(
-            f"{what} file {path}: cannot be imported ({type(error).__name__}: {error}). Mend it."
-        ) from error
+        raise
     return module
 
 

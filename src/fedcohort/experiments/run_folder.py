@@ -156,6 +156,8 @@ class RunFolder:
 
     def __init__(self, path: Path, head: dict[str, Any]) -> None:
         self.path, self.head = path, head
+        #: The table of who holds what, and of what clients train on; none if all are equal.
+        self.federations, self.devices = path / "federations.parquet", path / "devices.parquet"
         try:
             self.experiment = Experiment.of(head["experiment"])
             self.units = [Unit.of_dict(unit) for unit in head["units"]]
@@ -249,16 +251,6 @@ class RunFolder:
     def resume_command(self) -> str:
         """The command that resumes the run."""
         return f"fedcohort resume {shlex.quote(str(self.path))}"
-
-    @property
-    def federations(self) -> Path:
-        """The table of who holds what."""
-        return self.path / "federations.parquet"
-
-    @property
-    def devices(self) -> Path:
-        """The table of what clients train on; missing if all are equal."""
-        return self.path / "devices.parquet"
 
     @property
     def has_devices(self) -> bool:

@@ -38,7 +38,7 @@ from fedcohort.experiments.data_settings import (
     Natural,
     OneClass,
 )
-from fedcohort.experiments.own_code import own_function
+from fedcohort.experiments.own_code import own_errors, own_function
 from fedcohort.memory import Difference, EstimatorName
 from fedcohort.simulation import Dataset, LocalTraining, Options, cnn, mlp
 from fedcohort.simulation.engine.models import ModelSource
@@ -65,13 +65,8 @@ class OwnModel(Table):
         make = own_function("model", self.name, folder)
 
         def made() -> Any:
-            try:
+            with own_errors(f"model {self.name!r}", "made"):
                 return make(dataset, **self.arguments)
-            except (Exception, SystemExit) as error:
-                raise ExperimentError(
-                    f"model {self.name!r}: cannot be made ({type(error).__name__}: {error}). "
-                    f"Mend it."
-                ) from error
 
         return made
 
