@@ -252,3 +252,17 @@ class DeviceFile(DeviceTable):
         except DataError as error:
             # Name the original: the copy may be gone when the user reads this message.
             raise ExperimentError(str(error).replace(str(path), self.file)) from error
+
+
+PARTITIONS: dict[str, type[Table]] = {
+    "one-class": OneClass,
+    "dirichlet": Dirichlet,
+    "dirichlet-disjoint": DirichletDisjoint,
+    "iid": Iid,
+    "natural": Natural,
+}
+DEVICE_KINDS: dict[str, type[Table]] = {
+    "equal": EqualDevices,
+    "generated": GeneratedDevices,
+    "file": DeviceFile,
+}

@@ -51,10 +51,17 @@ def part_files(experiment: Experiment, folder: Path) -> list[tuple[Path, Path]]:
 
 
 @contextmanager
-def own_errors(owner: str, done: str, way_out: str = "Mend it.") -> Iterator[None]:
-    """Turn whatever the user's code raises into one sentence."""
+def own_errors(
+    owner: str,
+    done: str,
+    way_out: str = "Mend it.",
+    passing: tuple[type[Exception], ...] = (),
+) -> Iterator[None]:
+    """Turn what the user's code raises into one sentence, except for ``passing``."""
     try:
         yield
+    except passing:
+        raise
     except (Exception, SystemExit) as error:
         raise ExperimentError(
             f"{owner}: cannot be {done} ({type(error).__name__}: {error}). {way_out}"
@@ -89,14 +96,8 @@ def _kept(what: str) -> Path:
 def own_recipe(entry: DesignEntry, cohort_size: int, folder: Path) -> Recipe:
     """Make the recipe of an entry; ``folder`` holds the user's own files."""
     kind = recipe_kind(entry, folder)
-    try:
+    with own_errors(f"design {entry.recipe!r}", "made", passing=(FedcohortError,)):
         return recipe_of(kind, cohort_size, entry.hyperparameters)
-    except FedcohortError:
-        raise
-    except Exception as error:
-        raise ExperimentError(
-            f"design {entry.recipe!r}: cannot be made ({type(error).__name__}: {error}). Mend it."
-        ) from error
 
 
 def recipe_kind(entry: DesignEntry, folder: Path) -> type[Recipe]:
@@ -128,13 +129,10 @@ def load_data(name: str, folder: Path) -> Dataset | FederatedData:
         return load_dataset(name)
     load = own_function("data set", name, folder)
     try:
-        found = load(data_folder())
+        with own_errors(f"data set {name!r}", "loaded", passing=(DataError,)):
+            found = load(data_folder())
     except DataError as error:
         raise ExperimentError(f"data set {name!r}: {error}") from error
-    except (Exception, SystemExit) as error:
-        raise ExperimentError(
-            f"data set {name!r}: cannot be loaded ({type(error).__name__}: {error}). Mend it."
-        ) from error
     if not isinstance(found, (Dataset, FederatedData)):
         raise ExperimentError(
             f"data set {name!r}: must be a fedcohort.simulation.Dataset or FederatedData; the "

@@ -30,6 +30,12 @@ from fedcohort.experiments.tables import (
 #: Rounds of the rolling mean, as in the paper. Runs below 200 rounds use a quarter of theirs.
 WINDOW = 50
 CONFIDENCE = 0.95
+#: Costs other than rounds: their columns, their name, and the factor to their unit.
+COSTS: dict[str, tuple[tuple[str, ...], str, float]] = {
+    "bytes": (("bytes_down", "bytes_up"), "megabytes down and up", 1e-6),
+    "client_seconds": (("client_seconds",), "client work (hours)", 1 / 3600),
+    "simulated_seconds": (("simulated_seconds",), "simulated time (hours)", 1 / 3600),
+}
 
 Numbers = NDArray[np.float64]
 
@@ -124,10 +130,7 @@ class Curve:
     values: Numbers
 
     def rolling(self, window: int) -> Curve:
-        """Average the measurements of the last ``window`` rounds, at every point.
-
-        The first points average fewer rounds.
-        """
+        """Average the last ``window`` rounds at every point; the first ones average fewer."""
         first = np.searchsorted(self.rounds, self.rounds - window, side="right")
         # Average each window separately: rounding in a running sum would change the last mean.
         means = [
@@ -230,16 +233,13 @@ class PanelSummary:
 
 def common_rounds(results: Results, panel: Panel) -> tuple[list[int], int]:
     """Return the seeds with the most rounds done by all designs, and this number of rounds."""
-    done: dict[int, int] = {}
+    done = {}
     for seed in panel.seeds:
         runs = [PlannedRun(panel.label, entry.label, seed) for entry in panel.design]
-        shortest = min((results.of("rounds", run).num_rows for run in runs), default=0)
-        if shortest:
-            done[seed] = shortest
+        done[seed] = min((results.of("rounds", run).num_rows for run in runs), default=0)
     # Drop seeds with fewer rounds: a seed that has just begun would shorten all others.
-    longest = max(done.values(), default=0)
-    seeds = [seed for seed, rounds in done.items() if rounds == longest]
-    return seeds, longest
+    longest = max(done.values())
+    return [seed for seed, rounds in done.items() if rounds == longest > 0], longest
 
 
 def curve(results: Results, panel: Panel, design: str, column: str) -> Curve:
@@ -249,9 +249,7 @@ def curve(results: Results, panel: Panel, design: str, column: str) -> Curve:
         results.column("rounds", PlannedRun(panel.label, design, seed), column)[:rounds]
         for seed in seeds
     ]
-    if not values:
-        return Curve(np.empty(0, dtype=np.int64), np.empty((0, 0)))
-    matrix = np.array(values)
+    matrix = np.array(values) if values else np.empty((0, 0))
     measured = np.flatnonzero(~np.isnan(matrix).any(axis=0))
     return Curve(measured, matrix[:, measured])
 
@@ -295,11 +293,9 @@ def summarise(results: Results, panel: Panel) -> PanelSummary | None:
 
 def _first_diverged(results: Results, panel: Panel, design: str, seeds: list[int]) -> Numbers:
     """Return each seed's first round with a value that was not finite; NaN if there was none."""
-    found = []
-    for seed in seeds:
-        marks = results.column("rounds", PlannedRun(panel.label, design, seed), "diverged") == 1
-        found.append(float(np.argmax(marks)) if marks.any() else math.nan)
-    return np.array(found)
+    runs = [PlannedRun(panel.label, design, seed) for seed in seeds]
+    marks = [results.column("rounds", run, "diverged") == 1 for run in runs]
+    return np.array([float(np.argmax(each)) if each.any() else math.nan for each in marks])
 
 
 def _late(values: Curve, rounds: int, window: int) -> Numbers:
@@ -310,14 +306,6 @@ def _late(values: Curve, rounds: int, window: int) -> Numbers:
 def _mean(values: Numbers) -> Numbers:
     """Average over measurements; NaN if there are none."""
     return values.mean(axis=1) if values.shape[1] else np.full(len(values), math.nan)
-
-
-#: Costs other than rounds: their columns, their name, and the factor to their unit.
-COSTS: dict[str, tuple[tuple[str, ...], str, float]] = {
-    "bytes": (("bytes_down", "bytes_up"), "megabytes down and up", 1e-6),
-    "client_seconds": (("client_seconds",), "client work (hours)", 1 / 3600),
-    "simulated_seconds": (("simulated_seconds",), "simulated time (hours)", 1 / 3600),
-}
 
 
 def spent(results: Results, panel: Panel, design: str, cost: str) -> Numbers | None:

@@ -27,16 +27,11 @@ from fedcohort.experiments.checked_table import (
     Whole,
 )
 from fedcohort.experiments.data_settings import (
+    DEVICE_KINDS,
+    PARTITIONS,
     Data,
-    DeviceFile,
     DeviceTable,
-    Dirichlet,
-    DirichletDisjoint,
     EqualDevices,
-    GeneratedDevices,
-    Iid,
-    Natural,
-    OneClass,
 )
 from fedcohort.experiments.own_code import own_errors, own_function
 from fedcohort.memory import Difference, EstimatorName
@@ -101,23 +96,11 @@ class Cnn(Table):
 
 Model = Mlp | Cnn | OwnModel
 
-DATA: dict[str, type[Table]] = {
-    "one-class": OneClass,
-    "dirichlet": Dirichlet,
-    "dirichlet-disjoint": DirichletDisjoint,
-    "iid": Iid,
-    "natural": Natural,
-}
-DEVICES: dict[str, type[Table]] = {
-    "equal": EqualDevices,
-    "generated": GeneratedDevices,
-    "file": DeviceFile,
-}
 #: Tables of several kinds.
 KINDS = {
-    "data": Kinds("partition", DATA),
+    "data": Kinds("partition", PARTITIONS),
     "model": Kinds("name", {"mlp": Mlp, "cnn": Cnn}, own=OwnModel),
-    "devices": Kinds("kind", DEVICES),
+    "devices": Kinds("kind", DEVICE_KINDS),
 }
 
 

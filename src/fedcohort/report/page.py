@@ -136,9 +136,8 @@ def _judgement(before: str, difference: Interval, after: str = "") -> str:
     # The sentence gives a positive amount, so flip the interval if the difference is negative.
     low, high = difference.low, difference.high
     ends = (-high, -low) if is_lower else (low, high)
-    verdict = "no more than the spread over seeds, so it may be chance"
-    if difference.excludes_zero:
-        verdict = "more than the spread over seeds"
+    chance = "no more than the spread over seeds, so it may be chance"
+    verdict = "more than the spread over seeds" if difference.excludes_zero else chance
     interval = f"95 % interval {number(ends[0])} to {number(ends[1])}"
     return f"{said} (paired by seed, {interval}): {verdict}."
 
@@ -154,8 +153,8 @@ def _speed_sentence(summary: PanelSummary) -> str:
     parts = [f"{each.label} after {rounds_needed(each)}" for each in reached]
     if not parts:
         return f"No design's rolling mean reached {goal}."
-    found = f"The rolling mean reached {goal}: {_listed(parts)}"
-    return f"{found}; {_listed(never)} never did." if never else f"{found}."
+    rest = f"; {_listed(never)} never did" if never else ""
+    return f"The rolling mean reached {goal}: {_listed(parts)}{rest}."
 
 
 def _listed(parts: list[str]) -> str:
@@ -185,10 +184,8 @@ MINUS = "\N{MINUS SIGN}"
 
 def panel_text(results: Results, panel: Panel, colours: dict[str, str]) -> str:
     """Return a panel's answer, table of designs and tuning grid."""
-    sentences = [
-        each for each in (state_sentence(results), *panel_sentences(results, panel)) if each
-    ]
-    parts = [f'<p class="answer">{escape(each)}</p>' for each in sentences]
+    sentences = (state_sentence(results), *panel_sentences(results, panel))
+    parts = [f'<p class="answer">{escape(each)}</p>' for each in sentences if each]
     summary = summarise(results, panel)
     if summary is not None:
         parts.append(_designs_table(summary, colours))
@@ -348,7 +345,11 @@ def page_html(results: list[Results]) -> str:
     return Template(_own_file("page.html")).substitute(
         title=escape(title),
         css=_own_file("page.css"),
-        texts=_texts(results, design_colours(labels)),
+        texts="\n".join(
+            _block("answer", run, place, panel_text(each, panel, design_colours(labels)))
+            for run, each in enumerate(results)
+            for place, panel in enumerate(each.folder.experiment.panels)
+        ),
         setups="\n".join(
             _block("setup", run, 0, setup_text(each)) for run, each in enumerate(results)
         ),
@@ -387,14 +388,6 @@ def _data(results: list[Results], labels: list[str]) -> dict[str, Any]:
         "dashes": design_dashes(labels),
         "classColours": class_colours(n_classes),
     }
-
-
-def _texts(results: list[Results], colours: dict[str, str]) -> str:
-    return "\n".join(
-        _block("answer", run, place, panel_text(each, panel, colours))
-        for run, each in enumerate(results)
-        for place, panel in enumerate(each.folder.experiment.panels)
-    )
 
 
 def _block(kind: str, run: int, panel: int, content: str) -> str:

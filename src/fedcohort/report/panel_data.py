@@ -25,6 +25,17 @@ from fedcohort.experiments.tables import PlannedRun
 Numbers = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
+CURVES = ("loss", "accuracy", "distinct_classes", "distinct_clients")
+PARTS = ("draw_seconds", "train_seconds", "measure_seconds")
+YARDSTICKS = ("squared_error", "design_variance", "multinomial_variance")
+LEVELS = 60
+#: In a larger tree only the last merges are drawn. Each subtree below them becomes a leaf.
+MOST_MERGES = 400
+MOST_ROUNDS = 60
+MOST_CLIENTS = 250
+#: With more distinct sizes, clients form at most this many groups of about equal count.
+MOST_SIZES = 40
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Band:
@@ -65,12 +76,6 @@ def design_labels(results: Iterable[Results]) -> list[str]:
     return list(dict.fromkeys(entry.label for panel in panels for entry in panel.design))
 
 
-CURVES = ("loss", "accuracy", "distinct_classes", "distinct_clients")
-PARTS = ("draw_seconds", "train_seconds", "measure_seconds")
-YARDSTICKS = ("squared_error", "design_variance", "multinomial_variance")
-LEVELS = 60
-
-
 def panel_data(results: Results, panel: Panel, *, most_points: int) -> dict[str, Any]:
     """Return the data of a panel's plots. Curves have at most ``most_points`` points."""
     seeds, rounds = common_rounds(results, panel)
@@ -86,17 +91,17 @@ def panel_data(results: Results, panel: Panel, *, most_points: int) -> dict[str,
     if not seeds:
         return content
     levels = _levels(results, panel, window)
-    for entry in panel.design:
-        content["designs"].append(
-            {
-                "label": entry.label,
-                "curves": _curves(results, panel, entry.label, window, most_points),
-                "needed": _needed(curve(results, panel, entry.label, "loss"), window, levels),
-                "error": _error(results, panel, entry.label, most_points),
-                "seconds": _seconds(results, panel, entry.label, seeds),
-                "costs": _costs(results, panel, entry.label, window, most_points),
-            }
-        )
+    content["designs"] = [
+        {
+            "label": entry.label,
+            "curves": _curves(results, panel, entry.label, window, most_points),
+            "needed": _needed(curve(results, panel, entry.label, "loss"), window, levels),
+            "error": _error(results, panel, entry.label, most_points),
+            "seconds": _seconds(results, panel, entry.label, seeds),
+            "costs": _costs(results, panel, entry.label, window, most_points),
+        }
+        for entry in panel.design
+    ]
     content["laws"] = law_points(results, panel)
     content["clusters"] = _clusters(results, panel, seeds[0])
     return content
@@ -117,10 +122,8 @@ def _curves(
 
 def _plain_band(over: Band, x: ArrayLike | None = None) -> dict[str, Any]:
     """Return a band for JSON, against ``x`` in the place of the rounds if given."""
-    content: dict[str, Any] = {
-        "x": plain(over.rounds if x is None else x),
-        "mean": plain(over.mean),
-    }
+    x = over.rounds if x is None else x
+    content: dict[str, Any] = {"x": plain(x), "mean": plain(over.mean)}
     if over.n_seeds > 1:
         content |= {"low": plain(over.low), "high": plain(over.high)}
     return content
@@ -128,11 +131,8 @@ def _plain_band(over: Band, x: ArrayLike | None = None) -> dict[str, Any]:
 
 def _levels(results: Results, panel: Panel, window: int) -> list[float]:
     """Choose loss levels between the highest and the lowest mean, in equal ratios."""
-    means = [
-        band(curve(results, panel, entry.label, "loss").rolling(window)).mean
-        for entry in panel.design
-    ]
-    values = np.concatenate(means)
+    losses = [curve(results, panel, entry.label, "loss") for entry in panel.design]
+    values = np.concatenate([band(loss.rolling(window)).mean for loss in losses])
     if not values.size or values.min() <= 0:
         return []
     return [float(v) for v in np.geomspace(values.max(), values.min(), LEVELS)]
@@ -174,8 +174,7 @@ def _costs(
     over = band(curve(results, panel, design, "loss").rolling(window)).thinned(most)
     found = {}
     for cost in COSTS:
-        total = spent(results, panel, design, cost)
-        if total is not None:
+        if (total := spent(results, panel, design, cost)) is not None:
             found[cost] = _plain_band(over, x=total.mean(axis=0)[over.rounds - 1])
     return found
 
@@ -186,10 +185,11 @@ def _clusters(results: Results, panel: Panel, seed: int) -> list[dict[str, Any]]
     for entry in panel.design:
         run = PlannedRun(panel.label, entry.label, seed)
         tree = dendrogram(results, run)
-        if tree is not None or entry.recipe == "similarity":
-            clusters = cluster_map(results, run)
+        has_map = tree is not None or entry.recipe == "similarity"
+        clusters = cluster_map(results, run) if has_map else None
+        if tree or clusters:
             found.append({"label": entry.label, "seed": seed, "map": clusters, "tree": tree})
-    return [each for each in found if each["map"] or each["tree"]]
+    return found
 
 
 def _federation(results: Results, panel: Panel) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def _federation(results: Results, panel: Panel) -> dict[str, Any]:
     seed = panel.seeds[0]
     counts = results.class_counts(panel.label, seed)
     order = main_class_order(counts)
-    clients = order[list(evenly(len(order), MOST_CLIENTS))]
+    clients = order[evenly(len(order), MOST_CLIENTS)]
     return {
         "seed": seed,
         "n_clients": len(counts),
@@ -237,13 +237,7 @@ def short(value: float) -> float | None:
 
 def evenly(n: int, most: int) -> list[int]:
     """Choose at most ``most`` evenly spaced values of 0 ... n - 1, including both ends."""
-    if n <= most:
-        return list(range(n))
-    return [int(place) for place in np.linspace(0, n - 1, most).round()]
-
-
-#: With more distinct sizes, clients form at most this many groups of about equal count.
-MOST_SIZES = 40
+    return [int(place) for place in np.linspace(0, n - 1, min(n, most)).round()]
 
 
 def law_points(results: Results, panel: Panel) -> dict[str, Any]:
@@ -313,10 +307,6 @@ def _group_means(values: Numbers, groups: Integers, n_groups: int) -> Numbers:
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
-MOST_ROUNDS = 60
-MOST_CLIENTS = 250
-
-
 def cluster_map(results: Results, run: PlannedRun) -> dict[str, Any] | None:
     """Return the cluster map of a run; None if its distributions were not recorded.
 
@@ -324,16 +314,15 @@ def cluster_map(results: Results, run: PlannedRun) -> dict[str, Any] | None:
     for each round, the clients whose main class is the majority class of their distribution.
     """
     counts = results.class_counts(run.panel, run.seed)
-    table = results.of("rows", run)
     rounds, noted = np.unique(results.column("rows", run, "round"), return_index=True)
-    if not len(rounds) or table.num_rows % len(rounds):
+    if not len(rounds) or results.of("rows", run).num_rows % len(rounds):
         return None
     rows = results.column("rows", run, "row").astype(int).reshape(len(noted), -1)
     main = main_classes(counts, rows.shape[1])
     majority = np.array([_majority(each, main) for each in rows])
     order = [i for i in main_class_order(counts) if main[i] >= 0]
     clients = [order[place] for place in evenly(len(order), MOST_CLIENTS)]
-    times = list(evenly(len(rounds), MOST_ROUNDS))
+    times = evenly(len(rounds), MOST_ROUNDS)
     return {
         "rounds": plain(rounds[times].astype(int) + 1),
         "clients": plain(clients),
@@ -352,10 +341,6 @@ def _majority(rows: Integers, main: Integers) -> Integers:
     known = (rows >= 0) & (main >= 0)
     np.add.at(shared, (rows[known], main[known]), 1)
     return np.where(known, shared.argmax(axis=1)[np.maximum(rows, 0)], -1)
-
-
-#: In a larger tree only the last merges are drawn. Each subtree below them becomes a leaf.
-MOST_MERGES = 400
 
 
 def dendrogram(results: Results, run: PlannedRun) -> dict[str, Any] | None:
@@ -393,8 +378,8 @@ def dendrogram(results: Results, run: PlannedRun) -> dict[str, Any] | None:
 
 def _below(pairs: Integers, main: Integers) -> tuple[Integers, Integers]:
     """Return every node's class (-1 if its clients differ) and its number of clients."""
-    classes = np.concatenate([main, np.full(len(pairs), -1)])
-    members = np.concatenate([np.ones_like(main), np.zeros(len(pairs), dtype=np.int64)])
+    classes = np.append(main, np.full(len(pairs), -1))
+    members = np.append(np.ones_like(main), np.zeros(len(pairs), dtype=np.int64))
     for node, (one, other) in enumerate(pairs, start=len(main)):
         if classes[one] == classes[other]:
             classes[node] = classes[one]
@@ -410,6 +395,5 @@ def _leaves(pairs: Integers, n_clients: int, first: int) -> list[int]:
         if node < first:
             found.append(node)
         else:
-            one, other = pairs[node - n_clients]
-            waiting += [int(other), int(one)]
+            waiting += pairs[node - n_clients, ::-1].tolist()
     return found
