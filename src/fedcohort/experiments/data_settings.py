@@ -173,8 +173,6 @@ class DeviceTable(Table, ABC):
         Each round multiplies a client's computing time by exp(jitter * z), z standard normal.
     """
 
-    jitter: Spread = 0.0
-
     @abstractmethod
     def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
         """Return the simulator's devices. ``folder`` contains the user's own files."""
@@ -195,6 +193,7 @@ class EqualDevices(DeviceTable):
     speed: Rate = SPEED
     down: Rate = LINE
     up: Rate = LINE
+    jitter: Spread = 0.0
 
     def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
         """Return the simulator's devices; None for its default."""
@@ -222,6 +221,7 @@ class GeneratedDevices(DeviceTable):
     line_spread: Spread = 1.0
     awake: Annotated[float, Need("a number from 1e-9 to 1", float, 1e-9, 1)] = 1.0
     day: Positive = 86_400.0
+    jitter: Spread = 0.0
     seed: Seed | None = None
 
     def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
@@ -243,6 +243,7 @@ class DeviceFile(DeviceTable):
 
     kind: Literal["file"]
     file: Name
+    jitter: Spread = 0.0
 
     def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
         """Return the simulator's devices. ``folder`` contains the file."""

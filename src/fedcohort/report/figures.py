@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import textwrap
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fedcohort._whole_file import make_folder, replace_whole
+from fedcohort._figures import save_figure
+from fedcohort._whole_file import make_folder
 from fedcohort.colours import class_colours, design_colours, design_dashes
 from fedcohort.errors import InputError
 from fedcohort.experiments.results import COSTS, Results, common_rounds, curve, spent, window_of
@@ -199,21 +199,11 @@ def save_figures(results: Results, folder: Path, kind: str) -> list[Path]:
             f"figures: must be {', '.join(FIGURE_KINDS)}; got {kind!r}. Choose one of them."
         )
     make_folder(folder)
-    paths = []
-    for name, figure in static_figures(results).items():
-        paths.append(folder / f"{name}.{kind}")
-        _save(figure, paths[-1], kind)
-    return paths
-
-
-def _save(figure: Figure, path: Path, kind: str) -> None:
-    with rc_context(STYLE), warnings.catch_warnings():
-        # If the font lacks a label's script, the label is drawn as boxes. This is harmless.
-        warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
-        replace_whole(
-            path,
-            lambda temporary: figure.savefig(temporary, format=kind, metadata=METADATA[kind]),
-        )
+    figures = {folder / f"{name}.{kind}": each for name, each in static_figures(results).items()}
+    with rc_context(STYLE):
+        for path, figure in figures.items():
+            save_figure(figure, path, METADATA[kind])
+    return list(figures)
 
 
 def _curves(pen: Pen, n_columns: int, lines: list[Line], *, rolling: bool = True) -> Figure:
