@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -104,9 +105,12 @@ class Table:
         return found | getattr(self, self.rest, {})
 
 
-def _hints(table: Any) -> dict[str, Any]:
+def _read_hints(table: Any) -> dict[str, Any]:
     hints = get_type_hints(table, include_extras=True)
     return {key: hints[key] for key in table.known_keys()}
+
+
+_hints: Callable[[Any], dict[str, Any]] = cache(_read_hints)
 
 
 def _as_table(content: object, place: str) -> dict[str, Any]:

@@ -274,17 +274,17 @@ def summarise(results: Results, panel: Panel) -> PanelSummary | None:
     designs = []
     for label in (entry.label for entry in panel.design):
         loss = curve(results, panel, label, "loss")
-        difference = final(label, "loss") - reference
+        late = _late(loss, rounds, window)
         designs.append(
             DesignSummary(
                 label,
-                final_loss=final(label, "loss"),
+                final_loss=_mean(late),
                 final_accuracy=final(label, "accuracy"),
                 classes=final(label, "distinct_classes"),
                 clients=final(label, "distinct_clients"),
                 rounds_needed=loss.rolling(window).first_below(level),
-                jump=_mean(np.abs(np.diff(_late(loss, rounds, window), axis=1))),
-                difference=None if label == baseline else interval(difference),
+                jump=_mean(np.abs(np.diff(late, axis=1))),
+                difference=None if label == baseline else interval(_mean(late) - reference),
                 diverged=_first_diverged(results, panel, label, seeds),
             )
         )

@@ -36,13 +36,7 @@ from fedcohort.experiments.tables import (
     keep_table,
     law_tables,
 )
-from fedcohort.simulation import (
-    Devices,
-    FederatedData,
-    History,
-    Run,
-    Simulation,
-)
+from fedcohort.simulation import Devices, FederatedData, History, Run, Simulation
 
 if TYPE_CHECKING:
     from fedcohort.experiments.trackers import Tracker
