@@ -17,7 +17,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from fedcohort.report.colours import DESIGNS
+from fedcohort.colours import DESIGNS
 
 DRAWINGS = Path(__file__).parent / "drawings"
 NAMES = [

@@ -444,8 +444,8 @@ def fuzz_experiment_file(trial: Trial) -> None:
     """Read an experiment file in which some values are others."""
     from fedcohort.experiments import Panel, read_experiment
 
-    tables = {k: each.default for k, each in Panel.model_fields.items()}
-    keys = [*Panel.model_fields, "checkpoint_every", "title", "nonsense", "panel"]
+    tables = {k: getattr(Panel, k, None) for k in Panel.known_keys()}
+    keys = [*Panel.known_keys(), "checkpoint_every", "title", "nonsense", "panel"]
     keys += [f"{k}.{key}" for k, each in tables.items() for key in getattr(each, "__dict__", ())]
     keys += [f"data.{key}" for key in ("train_size", "test_size", "clients_per_class", "seed")]
     changes = [f"{trial.one_of(*keys)}={trial.one_of(*WRITTEN)}" for _ in range(trial.one_of(1, 2))]

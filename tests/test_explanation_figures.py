@@ -10,7 +10,6 @@ from types import ModuleType
 import pytest
 
 pytest.importorskip("matplotlib")
-pytest.importorskip("pydantic")
 pytest.importorskip("pyarrow")
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -30,7 +30,6 @@ from fedcohort.memory import CountSketch
 from fedcohort.similarity import cut_tree, merge_tree
 
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
-pytest.importorskip("pydantic", reason="the extra 'sim' is not installed")
 
 from fedcohort.experiments import Observer, RunFolder, read_results
 from fedcohort.simulation import (

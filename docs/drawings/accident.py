@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedcohort import Population
+from fedcohort.colours import class_colours
 from fedcohort.designs import SizeClusteredDesign
-from fedcohort.report.colours import class_colours
 
 DIGITS = np.repeat(np.arange(10), 10)
 

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedcohort import Population
+from fedcohort.colours import class_colours
 from fedcohort.designs import SizeClusteredDesign
-from fedcohort.report.colours import class_colours
 
 SIZES, DRAWS = (11, 7, 5, 4, 3), 3
 LETTERS = "ABCDE"

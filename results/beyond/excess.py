@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedcohort.experiments.results import read_results
-from fedcohort.experiments.summary import WINDOW, Curve, interval
+from fedcohort.experiments.results import WINDOW, Curve, interval, read_results
 
 FULL, BASELINE = "full participation", "multinomial"
 

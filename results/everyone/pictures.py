@@ -9,8 +9,15 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedcohort.experiments.results import read_results
-from fedcohort.experiments.summary import COSTS, WINDOW, curve, interval, prices, spent
+from fedcohort.experiments.results import (
+    COSTS,
+    WINDOW,
+    curve,
+    interval,
+    prices,
+    read_results,
+    spent,
+)
 from fedcohort.report.panel_data import band
 
 HERE = Path(__file__).parent

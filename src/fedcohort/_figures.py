@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,13 +45,13 @@ def new_figure(owner: str, size: tuple[float, float], *, shown: bool) -> Figure:
     return figure
 
 
-def save_figure(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path, metadata: dict[str, Any] | None = None) -> None:
     """Write the figure in the format of the path's suffix."""
-    kind = path.suffix.lower()[1:]
+    options: dict[str, Any] = {"format": path.suffix.lower()[1:], "metadata": metadata}
     with warnings.catch_warnings():
         # Characters missing from the font are drawn as boxes; no warning is needed.
         warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
-        replace_whole(path, lambda temporary: figure.savefig(temporary, format=kind))
+        replace_whole(path, lambda temporary: figure.savefig(temporary, **options))
 
 
 def draw_inclusion(axes: Axes, designs: Mapping[str, Design]) -> None:

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from command_line import refused, run
-from fedcohort.cli.run_display import Watcher
+from fedcohort.cli.run import Watcher
 from small_runs import SMALL, TWO_UNITS, contents, make_folder, small_run, tables, write
 
 DIGITS = Path(__file__).parents[2] / "experiments" / "digits.toml"
@@ -152,7 +152,7 @@ def test_the_time_left_does_not_count_what_was_done_before(
 ) -> None:
     """Half was in a checkpoint; a tenth took ten seconds: four tenths are left."""
     clock = [0.0]
-    monkeypatch.setattr("fedcohort.cli.run_display.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("fedcohort.cli.run.time.perf_counter", lambda: clock[0])
     watcher = Watcher()
     watcher.started(100, 50)
     clock[0] = 10.0

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from pydantic import BaseModel
 
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.errors import FedcohortError
 from fedcohort.experiments import Experiment, Panel, read_experiment
+from fedcohort.experiments.checked_table import Table
 from fedcohort.experiments.data_settings import (
     Dirichlet,
     DirichletDisjoint,
@@ -30,8 +30,8 @@ from fedcohort.experiments.settings import (
 )
 from small_runs import SMALL, TWO_UNITS, write
 
-TOP = set(Panel.model_fields) | {"title", "checkpoint_every", "panel"}
-TABLES: dict[str, type[BaseModel]] = {
+TOP = set(Panel.known_keys()) | {"title", "checkpoint_every", "panel"}
+TABLES: dict[str, type[Table]] = {
     "data": OneClass,
     "training": Training,
     "server": Server,
@@ -135,12 +135,12 @@ def test_any_unknown_key_at_the_top_is_refused(
 def test_any_unknown_key_in_a_table_is_refused(
     word: str, table: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    assume(word not in TABLES[table].model_fields)
+    assume(word not in TABLES[table].known_keys())
     path = write(tmp_path_factory.getbasetemp(), SMALL + KINDS)
 
     text = complaint(path, changes=[f"{table}.{word}=3"])
 
-    first = next(iter(TABLES[table].model_fields))
+    first = next(iter(TABLES[table].known_keys()))
     assert f"unknown key '{table}.{word}'; known are {first}" in text
     assert is_a_sentence(text, path)
 
@@ -181,12 +181,12 @@ def test_any_unknown_key_in_a_panel_is_refused(
         (
             "[training]",
             '[devices]\nkind = "equal"\nspeed = -1.0\n[training]',
-            ("devices.speed: ", "greater than or equal to 0.000000001; got -1.0."),
+            ("devices.speed must be a number from 1e-9 to 1e18; got -1.0.",),
         ),
         (
             "[training]",
             '[devices]\nkind = "generated"\nawake = 0.0\n[training]',
-            ("devices.awake: ", "greater than or equal to 0.000000001; got 0.0."),
+            ("devices.awake must be a number from 1e-9 to 1; got 0.0.",),
         ),
         (
             "[training]",
@@ -201,13 +201,17 @@ def test_any_unknown_key_in_a_panel_is_refused(
         ("rounds = 6", "", ("key 'rounds' is missing. Add it.",)),
         ('dataset = "digits"', "", ("key 'data.dataset' is missing. Add it.",)),
         ('recipe = "similarity"', 'label = "x"', ("key 'design.1.recipe' is missing",)),
-        ("rounds = 6", "rounds = 6.0", ("rounds: input should be a valid integer; got 6.0.",)),
-        ("rounds = 6", "rounds = -1", ("rounds: ", "greater than or equal to 0; got -1.")),
-        ("cohort_size = 3", "cohort_size = true", ("valid integer; got True.",)),
+        ("rounds = 6", "rounds = 6.0", ("rounds must be a whole number from 0 to 10^9; got 6.0.",)),
+        ("rounds = 6", "rounds = -1", ("rounds must be a whole number from 0 to 10^9; got -1.",)),
+        (
+            "cohort_size = 3",
+            "cohort_size = true",
+            ("cohort_size must be a whole number from 1 to 10^9; got True.",),
+        ),
         ("cohort_size = 3", "cohort_size = 0", ("cohort_size", "got 0.")),
-        ("lr = 0.1", 'lr = "fast"', ("training.lr: input should be a valid number",)),
-        ("lr = 0.1", "lr = nan", ("training.lr: input should be a finite number; got nan.",)),
-        ("lr = 0.1", "lr = []", ("training.lr: ", "got [].")),
+        ("lr = 0.1", 'lr = "fast"', ("training.lr must be a finite number; got 'fast'.",)),
+        ("lr = 0.1", "lr = nan", ("training.lr must be a finite number; got nan.",)),
+        ("lr = 0.1", "lr = []", ("training.lr must be a list of at least one value; got [].",)),
         (
             "lr = 0.1",
             "lr = -0.1",
@@ -223,7 +227,11 @@ def test_any_unknown_key_in_a_panel_is_refused(
         ("seeds = [0, 1]", "seeds = [true]", ("seeds: must be ", "as 0-4", "True")),
         ("rounds = 6", "rounds = 0", ("rounds and [[design]] go together",)),
         ("rounds = 6", "panel = 3\nrounds = 6", ("panels must be written as [[panel]]",)),
-        ('recipe = "similarity"', "recipe = 3", ("design.1.recipe: ", "valid string; got 3.")),
+        (
+            'recipe = "similarity"',
+            "recipe = 3",
+            ("design.1.recipe must be a text of 1 to 500 characters; got 3.",),
+        ),
         ('recipe = "similarity"', 'recipe = "multinomial"', ("two designs are labelled",)),
         ("rounds = 6", "rounds = ", ("is no TOML file (", "line 2", "Mend that line.")),
     ],
@@ -433,10 +441,10 @@ def test_words_without_quotes_are_text(tmp_path: Path) -> None:
         ("panel.label=x", "no design or panel"),
         ("rounds.x=1", "rounds is no table"),
         ("training.lr.x=1", "lr is no table"),
-        ("training=3", "training: "),
-        ("data=3", "data: "),
+        ("training=3", "training must be a table; got 3."),
+        ("data=3", "data must be a table; got 3."),
         ("checkpoint_every.x=1", "checkpoint_every is no table"),
-        ("title.x=1", "title: "),
+        ("title.x=1", "title must be a text; got "),
         ("training.lr=0.1\nrounds=2", "got"),
     ],
 )
@@ -450,7 +458,7 @@ def test_a_bad_set_gets_one_sentence(change: str, part: str, tmp_path: Path) -> 
 def test_reading_and_writing_settings_is_a_round_trip(tmp_path: Path) -> None:
     experiment = read_experiment(write(tmp_path, TWO_UNITS))
 
-    assert Experiment.model_validate(experiment.model_dump()) == experiment
+    assert Experiment.of(experiment.as_dict()) == experiment
 
 
 @pytest.mark.parametrize(
@@ -518,34 +526,54 @@ def test_the_convolutions_are_a_model(tmp_path: Path) -> None:
     [
         ("training.lr", "1e308", "lr must be at least 0 and below 3.4e38, the largest float32"),
         ("training.lr", "[0.1, 1e39]", "lr must be at least 0 and below 3.4e38"),
-        ("training.lr", "nan", "training.lr: input should be a finite number"),
+        ("training.lr", "nan", "training.lr must be a finite number"),
         ("training.lr", "true", "training.lr"),
-        ("training.lr_decay", "inf", "training.lr_decay: input should be a finite number"),
+        ("training.lr_decay", "inf", "training.lr_decay must be a finite number"),
         ("training.weight_decay", "1e308", "weight_decay must be at least 0 and below 3.4e38"),
         ("training.mu", "1e308", "mu must be at least 0 and below 3.4e38"),
         ("training.mu", "-1", "mu must be at least 0"),
-        ("training.batch_size", "9223372036854775808", "training.batch_size: input should be less"),
-        ("training.steps", "10000000000", "training.steps: input should be less"),
+        (
+            "training.batch_size",
+            "9223372036854775808",
+            "training.batch_size must be a whole number from",
+        ),
+        ("training.steps", "10000000000", "training.steps must be a whole number from"),
         ("server.server_lr", "1e308", "server_lr must be at least 0 and at most 3.4e38"),
         ("server.server_lr", "-1", "server_lr must be at least 0"),
-        ("server.sketch", "9223372036854775808", "server.sketch: input should be less"),
-        ("model", '{name = "mlp", hidden = 100000000000}', "model.hidden: input should be less"),
-        ("rounds", "9223372036854775808", "rounds: input should be less"),
-        ("cohort_size", "9223372036854775808", "cohort_size: input should be less"),
-        ("checkpoint_every", "0", "checkpoint_every: input should be greater"),
+        ("server.sketch", "9223372036854775808", "server.sketch must be a whole number from"),
+        (
+            "model",
+            '{name = "mlp", hidden = 100000000000}',
+            "model.hidden must be a whole number from",
+        ),
+        ("rounds", "9223372036854775808", "rounds must be a whole number from"),
+        ("cohort_size", "9223372036854775808", "cohort_size must be a whole number from"),
+        ("checkpoint_every", "0", "checkpoint_every must be a whole number from 1"),
         (
             "data.clients_per_class",
             "9223372036854775808",
-            "clients_per_class: input should be less",
+            "clients_per_class must be a whole number from",
         ),
         ("data.train_size", "9223372036854775808", "data.train_size must be a whole number from 1"),
-        ("data.test_size", "-1", "data.test_size: input should be greater"),
-        ("data.seed", "9223372036854775808", "data.seed: input should be less"),
-        ("data.dataset", f'"{"x" * 5000}"', "data.dataset: string should have at most 500"),
-        ("label", f'"{"x" * 5000}"', "label: string should have at most 200"),
-        ("devices", '{kind = "equal", speed = 1e-308}', "devices.speed: input should be greater"),
-        ("devices", '{kind = "equal", up = 1e308}', "devices.up: input should be less"),
-        ("devices", '{kind = "generated", awake = 1e-308}', "devices.awake: input should be great"),
+        ("data.test_size", "-1", "data.test_size must be a whole number from 0"),
+        ("data.seed", "9223372036854775808", "data.seed must be a whole number from 0 to 2^63"),
+        ("data.dataset", f'"{"x" * 5000}"', "data.dataset must be a text of 1 to 500 characters"),
+        ("label", f'"{"x" * 5000}"', "label must be a text of 1 to 200 characters"),
+        (
+            "devices",
+            '{kind = "equal", speed = 1e-308}',
+            "devices.speed must be a number from 1e-9 to 1e18",
+        ),
+        (
+            "devices",
+            '{kind = "equal", up = 1e308}',
+            "devices.up must be a number from 1e-9 to 1e18",
+        ),
+        (
+            "devices",
+            '{kind = "generated", awake = 1e-308}',
+            "devices.awake must be a number from 1e-9",
+        ),
     ],
 )
 def test_a_number_that_no_machine_can_use_is_refused(
@@ -564,7 +592,7 @@ def test_a_number_that_no_machine_can_use_is_refused(
 def test_clusters_that_cannot_be_are_refused(clusters: str, tmp_path: Path) -> None:
     path = write(tmp_path, f'{SMALL}estimator = "difference"\nclusters = {clusters}\n')
 
-    assert "design.1.clusters: input should be" in complaint(path)
+    assert "design.1.clusters must be a whole number from 1 to 10^9" in complaint(path)
 
 
 @pytest.mark.parametrize("value", ["1" + "0" * 5000, "0x" + "f" * 9000, "[" * 5000 + "]" * 5000])
@@ -586,15 +614,15 @@ def test_a_value_of_thousands_of_letters_is_one_short_sentence(value: str, tmp_p
         ("training.lr = -1", "lr must be at least 0"),
         ('training.lr = "fast"', "training.lr"),
         ("training.lr = 1e308", "lr must be at least 0 and below 3.4e38"),
-        ("rounds = -1", "rounds: input should be greater"),
+        ("rounds = -1", "rounds must be a whole number from 0 to 10^9"),
         ("rounds = 3", None),
         ('seeds = "x"', "seeds: must be whole numbers"),
         ("seeds = [7]", None),
         ("server.server_lr = -2", "server_lr must be at least 0"),
         ('data.partition = "one-clas"', "data.partition must be one of"),
         ('data.partition = "iid"', None),  # what the panels add does not fit it, and need not
-        ("data.alpha = -1", "data.alpha: input should be greater than 0"),
-        ("data = 3", "data: input should be a valid dictionary"),
+        ("data.alpha = -1", "data.alpha must be a number above 0"),
+        ("data = 3", "data must be a table; got 3."),
     ],
 )
 def test_a_value_that_every_panel_replaces_is_checked(

@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 from fedcohort import Multinomial
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments import RunFolder, read_results
-from fedcohort.experiments.summary import candidate_losses, chosen_training, final_loss
+from fedcohort.experiments.results import candidate_losses, chosen_training, final_loss
 from fedcohort.experiments.tables import SCHEMAS, keep_table
 from fedcohort.simulation import LocalTraining, Options, Run, Simulation, load_dataset, mlp
 from small_runs import SMALL, go_on, make_folder, small_run, tables

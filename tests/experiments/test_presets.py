@@ -1,6 +1,6 @@
 """The experiment files that come with the project say what the paper's experiments are."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -130,15 +130,15 @@ def test_the_partitions_shown_are_those_of_figure_2() -> None:
 
     assert [panel.rounds for panel in panels("partition")] == [0, 0, 0, 0]
     for label, data in trained.items():
-        assert data.model_copy(update={"shuffle_clients": False}) == shown[label]
+        assert replace(data, shuffle_clients=False) == shown[label]
 
 
 def test_the_numbering_of_clients_is_all_that_differs() -> None:
     by_class, shuffled = panels("numbering")
 
     assert not by_class.data.shuffle_clients
-    data = by_class.data.model_copy(update={"shuffle_clients": True})
-    assert by_class.model_copy(update={"label": "shuffled", "data": data}) == shuffled
+    data = replace(by_class.data, shuffle_clients=True)
+    assert replace(by_class, label="shuffled", data=data) == shuffled
     assert shuffled.training.steps == 50
 
 

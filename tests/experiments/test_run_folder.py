@@ -16,7 +16,7 @@ from fedcohort import Multinomial, Poisson, SimilarityClustered, SizeClustered, 
 from fedcohort.designs import SimilarityClusteredDesign
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments import Results, RunFolder, execute, read_experiment, read_results
-from fedcohort.experiments.units import PlannedRun
+from fedcohort.experiments.tables import PlannedRun
 from fedcohort.simulation import (
     LocalTraining,
     Options,

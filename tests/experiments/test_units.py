@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.experiments import Experiment, read_experiment
-from fedcohort.experiments.units import MOST_CLIENTS, PlannedRun, Unit, baseline_of, plan_units
+from fedcohort.experiments.tables import MOST_CLIENTS, PlannedRun, Unit, baseline_of, plan_units
 from small_runs import SMALL, write
 
 RECIPES = ["multinomial", "size", "similarity", "target", "uniform"]
@@ -44,7 +44,7 @@ def experiments(draw: st.DrawFn) -> Experiment:
     )
     found = draw(st.lists(values, min_size=1, max_size=4))
     panels = [{"label": f"panel {k}", **a_panel(value)} for k, value in enumerate(found)]
-    return Experiment.model_validate({"name": "x", "panels": panels})
+    return Experiment.of({"name": "x", "panels": panels})
 
 
 def of_runs(experiment: Experiment, device: str) -> list[Unit]:

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.experiments import Panel, Results
-from fedcohort.experiments.summary import DesignSummary, PanelSummary, interval
-from fedcohort.report.answers import (
+from fedcohort.experiments.results import DesignSummary, PanelSummary, interval
+from fedcohort.report.page import (
     panel_sentences,
     rounds_needed,
     state_sentence,
@@ -44,7 +44,7 @@ def design(
 
 def sentences(designs: list[DesignSummary], *, rounds: int = 100, window: int = 25) -> list[str]:
     n_seeds = len(designs[0].final_loss)
-    setting = Panel.model_validate(
+    setting = Panel.of(
         {
             "label": "p",
             "rounds": 100,

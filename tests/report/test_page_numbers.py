@@ -13,20 +13,22 @@ import pytest
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.experiments import Results, read_results
-from fedcohort.experiments.summary import Curve
-from fedcohort.experiments.tables import write_table
-from fedcohort.experiments.units import PlannedRun
-from fedcohort.report.client_plots import (
+from fedcohort.experiments.results import Curve
+from fedcohort.experiments.tables import PlannedRun, write_table
+from fedcohort.report.panel_data import (
+    Band,
     _groups,
+    _needed,
+    band,
     cluster_map,
     dendrogram,
     evenly,
     law_points,
     main_class_order,
     main_classes,
+    panel_data,
     plain,
 )
-from fedcohort.report.panel_data import Band, _needed, band, panel_data
 
 SIMILARITY = PlannedRun("alpha = 0.01", "similarity", 0)
 
@@ -175,7 +177,7 @@ def test_the_tree_joins_all_clients_without_crossings(two_panels: Results) -> No
 def test_a_large_tree_is_cut_and_what_is_below_is_counted(
     two_panels: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedcohort.report.client_plots.MOST_MERGES", 3)
+    monkeypatch.setattr("fedcohort.report.panel_data.MOST_MERGES", 3)
 
     found = dendrogram(two_panels, SIMILARITY)
 

@@ -13,10 +13,11 @@ import pytest
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 pytest.importorskip("plotly", reason="the extra 'report' is not installed")
 
+from fedcohort.colours import design_colours
 from fedcohort.experiments import Results, read_results
-from fedcohort.experiments.summary import candidate_losses
-from fedcohort.report.colours import design_colours, design_labels
+from fedcohort.experiments.results import candidate_losses
 from fedcohort.report.page import most_points, page_html, panel_text, script_json, setup_text
+from fedcohort.report.panel_data import design_labels
 
 
 def cells(html: str) -> list[list[str]]:

@@ -15,18 +15,18 @@ import pyarrow as pa
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
-from fedcohort.errors import InputError
-from fedcohort.experiments import Results
-from fedcohort.experiments.units import PlannedRun
-from fedcohort.report.colours import (
+from fedcohort.colours import (
     CLASSES,
     DESIGNS,
     class_colours,
     design_colours,
     design_dashes,
-    design_labels,
 )
+from fedcohort.errors import InputError
+from fedcohort.experiments import Results
+from fedcohort.experiments.tables import PlannedRun
 from fedcohort.report.figures import save_figures, static_figures
+from fedcohort.report.panel_data import design_labels
 
 LABELS = ["multinomial", "size", "similarity", "similarity l2"]
 

@@ -25,7 +25,7 @@ SECTION = re.compile(r"(<!-- map: ([\w-]+) -->\n\n).*?(\n\n<!-- map: end -->)", 
 #: The rooms, lowest first. A room imports from lower rooms and from itself. Names are without the
 #: leading underscore that marks a private module.
 LAYERS = [
-    ["version", "errors"],
+    ["version", "errors", "colours"],
     ["lazy", "arguments", "display", "whole_file", "updates"],
     ["streams"],
     ["population", "cohort", "synthetic"],

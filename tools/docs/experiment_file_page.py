@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
-
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
+from dataclasses import MISSING, Field, fields
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from docstring_entries import as_markdown, entries
+from fedcohort.experiments.checked_table import PLAIN, Need, Table
 from fedcohort.experiments.data_settings import GeneratedDevices
 from fedcohort.experiments.settings import (
     KINDS,
@@ -24,16 +24,16 @@ from fedcohort.memory import Difference
 from fedcohort.simulation import Devices, LocalTraining, Options
 
 #: The tables of a file, and what each can be.
-TABLES: dict[str, tuple[type[BaseModel], ...]] = {
-    "[data]": tuple(KINDS["data"][1].values()),
-    "[model]": (*KINDS["model"][1].values(), OwnModel),
+TABLES: dict[str, tuple[type[Table], ...]] = {
+    "[data]": tuple(KINDS["data"].kinds.values()),
+    "[model]": (*KINDS["model"].kinds.values(), OwnModel),
     "[training]": (Training,),
     "[server]": (Server,),
-    "[devices]": tuple(KINDS["devices"][1].values()),
+    "[devices]": tuple(KINDS["devices"].kinds.values()),
     "[[design]]": (DesignEntry,),
 }
 #: Keys that are described where the simulator has them.
-ELSEWHERE: Mapping[type[BaseModel], object] = {
+ELSEWHERE: Mapping[type[Table], object] = {
     Training: LocalTraining,
     Server: Options,
     GeneratedDevices: Devices.generated,
@@ -57,32 +57,34 @@ def _head() -> list[str]:
     return ["{.settings}", "| key | value | default | meaning |", "| --- | --- | --- | --- |"]
 
 
-def _introduction(model: type[BaseModel]) -> str:
+def _introduction(model: type[Table]) -> str:
     """Return what a model's docstring says before its sections."""
     text = inspect.cleandoc(model.__doc__ or "").split("\nAttributes\n")[0]
     return as_markdown(text.strip())
 
 
-def _rows(model: type[BaseModel], leave_out: tuple[str, ...] = ()) -> list[str]:
-    schemas = model.model_json_schema()["properties"]
+def _rows(model: type[Table], leave_out: tuple[str, ...] = ()) -> list[str]:
+    hints = get_type_hints(model, include_extras=True)
     rows = []
-    for key, field in model.model_fields.items():
-        if key not in leave_out:
-            cells = (f"`{key}`", words(schemas[key]), _default(field), meaning(model, key))
+    for field in fields(model):
+        key = field.name
+        if key in model.known_keys() and key not in leave_out:
+            cells = (f"`{key}`", words(hints[key]), _default(field), meaning(model, key))
             rows.append(f"| {' | '.join(cells)} |")
     return rows
 
 
-def _default(field: FieldInfo) -> str:
-    if field.is_required():
+def _default(field: Field[Any]) -> str:
+    made = field.default if field.default_factory is MISSING else field.default_factory()
+    if made is MISSING:
         return "needed"
-    if field.default is None or isinstance(field.default, BaseModel):
+    if made is None or isinstance(made, Table):
         return ""
-    shown = repr(field.default).replace("'", '"')
+    shown = repr(made).replace("'", '"')
     return f"`{ {'True': 'true', 'False': 'false'}.get(shown, shown) }`"
 
 
-def meaning(model: type[BaseModel], key: str) -> str:
+def meaning(model: type[Table], key: str) -> str:
     """Return what a docstring says of a key.
 
     >>> meaning(Training, "mu")
@@ -91,32 +93,28 @@ def meaning(model: type[BaseModel], key: str) -> str:
     for owner in (*model.__mro__, ELSEWHERE.get(model)):
         if key in entries(owner):
             return entries(owner)[key]
+    if key in {kinds.key for kinds in KINDS.values()}:
+        return "Selects this kind of table."
     raise LookupError(f"no docstring says what {key} of {model.__name__} is")
 
 
-def words(schema: Mapping[str, Any]) -> str:
+def words(hint: Any) -> str:
     """Say in words what a value can be.
 
-    >>> words({"type": "integer", "minimum": 1})
-    'whole number, at least 1'
-    >>> words({"anyOf": [{"type": "number"}, {"type": "array", "items": {"type": "number"}}]})
-    'number; or list of number'
+    >>> from fedcohort.experiments.checked_table import Count, Grid
+    >>> words(Count | None)
+    'whole number from 1 to 10^9'
+    >>> words(Grid)
+    'finite number; or list of finite number'
     """
-    if "anyOf" in schema:
-        return "; or ".join(words(each) for each in schema["anyOf"] if each != {"type": "null"})
-    if "const" in schema:
-        return f'`"{schema["const"]}"`'
-    if "enum" in schema:
-        return " or ".join(f'`"{value}"`' for value in schema["enum"])
-    if "$ref" in schema or "oneOf" in schema or "discriminator" in schema:
-        return "a table"
-    if schema["type"] == "array":
-        return f"list of {words(schema['items'])}"
-    names = {"integer": "whole number", "boolean": "true or false", "string": "text"}
-    limits = {
-        "minimum": "at least",
-        "exclusiveMinimum": "above",
-        "maximum": "at most",
-    }
-    bounds = [f"{word} {schema[key]:g}" for key, word in limits.items() if key in schema]
-    return ", ".join([names.get(schema["type"], schema["type"]), *bounds])
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin in (UnionType, Union):
+        return "; or ".join(words(each) for each in inside if each is not NoneType)
+    if origin is Literal:
+        return " or ".join(f'`"{value}"`' for value in inside)
+    if origin is list:
+        return f"list of {words(inside[0])}"
+    if origin is Annotated and get_origin(inside[0]) is list and inside[1].high > 2:
+        return words(inside[0])
+    need = inside[1] if origin is Annotated else PLAIN.get(hint)
+    return need.words.removeprefix("a ") if isinstance(need, Need) else "a table"

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -18,7 +17,17 @@ from fedcohort._comparison_table import Row
 from fedcohort._figures import check_figure_path, save_figure
 from fedcohort._lazy import import_extra
 from fedcohort.cli.client_files import Federation, read_federation, read_updates
-from fedcohort.cli.options import AsJson, Plot, Seed, plain_console, plain_table, some_designs
+from fedcohort.cli.options import (
+    SIZES_HELP,
+    AsJson,
+    Plot,
+    Seed,
+    argument,
+    option,
+    plain_console,
+    plain_table,
+    some_designs,
+)
 from fedcohort.comparison import Comparison
 from fedcohort.comparison import compare as compare_designs
 from fedcohort.designs import AutoDesign
@@ -26,52 +35,28 @@ from fedcohort.designs.catalogue import named_recipe
 from fedcohort.errors import InputError
 
 if TYPE_CHECKING:
-    from fedcohort.experiments.summary import Price
+    from fedcohort.experiments.results import Price
 
+DESIGNS_HELP = (
+    "Which designs; they are listed below. Default: all that need only sizes, and with --updates "
+    "those that learn."
+)
+UPDATES_HELP = (
+    "The clients' last updates, a row per client in the order of the sizes. Adds V, the variance "
+    "of the aggregate."
+)
 HEADINGS = ("final\nloss", "\nrounds", "mega-\nbytes", "client\nhours", "simulated\nhours")
 
 
 def compare(
-    sizes: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            show_default=False,
-            help="CSV or JSON file of client sizes, optional ids and groups; - is standard input. "
-            "Or a run folder.",
-        ),
-    ],
+    sizes: Annotated[str, argument("FILE", f"{SIZES_HELP} Or a run folder.")],
     cohort_size: Annotated[
-        int | None,
-        typer.Option(
-            "--cohort-size",
-            "-m",
-            metavar="M",
-            show_default=False,
-            help="Draws in a round; needed for sizes.",
-        ),
+        int | None, option("--cohort-size -m", "M", "Draws in a round; needed for sizes.")
     ] = None,
     designs: Annotated[
-        str | None,
-        typer.Option(
-            "--designs",
-            "-d",
-            metavar="DESIGN,...",
-            show_default=False,
-            help="Which designs; they are listed below. Default: all that need only sizes, and "
-            "with --updates those that learn.",
-            autocompletion=some_designs,
-        ),
+        str | None, option("--designs -d", "DESIGN,...", DESIGNS_HELP, complete=some_designs)
     ] = None,
-    updates: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.npy",
-            show_default=False,
-            help="The clients' last updates, a row per client in the order of the sizes. Adds V, "
-            "the variance of the aggregate.",
-        ),
-    ] = None,
+    updates: Annotated[Path | None, option("", "FILE.npy", UPDATES_HELP)] = None,
     seed: Seed = 0,
     as_json: AsJson = False,
     plot: Plot = None,
@@ -124,7 +109,7 @@ def _compare_run(folder: Path, *, as_json: bool, plot: Path | None) -> None:
     """Print the costs at which each design of a run reached the baseline's final loss."""
     import_extra("pyarrow", extra="sim", owner="compare")
     from fedcohort.experiments import read_results
-    from fedcohort.experiments.summary import prices
+    from fedcohort.experiments.results import prices
 
     results = read_results(folder)
     found = [(panel.label, prices(results, panel)) for panel in results.folder.experiment.panels]

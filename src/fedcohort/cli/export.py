@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedcohort._whole_file import make_folder
-from fedcohort.cli.options import RunDir
+from fedcohort.cli.options import RunDir, option
 from fedcohort.errors import InputError
 
 
@@ -18,13 +18,7 @@ def export(
     as_parquet: Annotated[bool, typer.Option("--parquet", help="Write Parquet files.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="DIR",
-            show_default=False,
-            help="The folder to write to. Default: export/ in the run folder.",
-        ),
+        option("--out -o", "DIR", "The folder to write to. Default: export/ in the run folder."),
     ] = None,
 ) -> None:
     """Write the tables of a run as CSV or Parquet files.

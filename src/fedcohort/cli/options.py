@@ -153,34 +153,35 @@ def plain_table(*headings: str, left: tuple[str, ...] = (), min_width: int = 0) 
     return table
 
 
-Sizes = Annotated[
-    str,
-    typer.Argument(
-        metavar="FILE",
+def option(
+    names: str,
+    value: str,
+    text: str,
+    *,
+    complete: Callable[..., list[str]] | None = None,
+    group: str | None = None,
+) -> Any:
+    """Return an option with these names, separated by spaces, that needs no value by default."""
+    return typer.Option(
+        *names.split(),
+        metavar=value,
         show_default=False,
-        help="CSV or JSON file of client sizes, optional ids and groups; - is standard input.",
-    ),
-]
-CohortSize = Annotated[
-    int,
-    typer.Option("--cohort-size", "-m", metavar="M", show_default=False, help="Draws in a round."),
-]
-Seed = Annotated[
-    int,
-    typer.Option(min=0, metavar="N", help="Seed of the order of equal clients and of draws."),
-]
-Plot = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        show_default=False,
-        help="Also draw a figure: a .png, .svg or .pdf file.",
-    ),
-]
+        help=text,
+        autocompletion=complete,
+        rich_help_panel=group,
+    )
+
+
+def argument(value: str, text: str, complete: Callable[..., list[str]] | None = None) -> Any:
+    """Return an argument whose default, if any, is in its help."""
+    return typer.Argument(metavar=value, show_default=False, help=text, autocompletion=complete)
+
+
+SIZES_HELP = "CSV or JSON file of client sizes, optional ids and groups; - is standard input."
+Sizes = Annotated[str, argument("FILE", SIZES_HELP)]
+CohortSize = Annotated[int, option("--cohort-size -m", "M", "Draws in a round.")]
+SEED_HELP = "Seed of the order of equal clients and of draws."
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help=SEED_HELP)]
+Plot = Annotated[Path | None, option("", "FILE", "Also draw a figure: a .png, .svg or .pdf file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-RunDir = Annotated[
-    Path,
-    typer.Argument(
-        metavar="DIR", show_default=False, help="A run folder.", autocompletion=a_run_folder
-    ),
-]
+RunDir = Annotated[Path, argument("DIR", "A run folder.", a_run_folder)]

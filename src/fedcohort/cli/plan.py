@@ -20,6 +20,7 @@ from fedcohort.cli.options import (
     Seed,
     Sizes,
     a_design,
+    option,
     plain_console,
     plain_table,
 )
@@ -50,10 +51,7 @@ def plan(
         typer.Option(min=0, metavar="N", help="Longest table to print; 0 prints everything."),
     ] = 20,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", show_default=False, help="Also write all of it to this CSV file."
-        ),
+        Path | None, option("", "FILE", "Also write all of it to this CSV file.")
     ] = None,
     plot: Plot = None,
 ) -> None:

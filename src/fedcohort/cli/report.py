@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from fedcohort._lazy import import_extra
 from fedcohort._whole_file import make_folder
-from fedcohort.cli.options import RUNS, a_run_folder, latest_run, one_of
+from fedcohort.cli.options import RUNS, a_run_folder, argument, latest_run, one_of, option
 from fedcohort.errors import InputError
 from fedcohort.report import FIGURE_KINDS
 
@@ -17,34 +15,18 @@ if TYPE_CHECKING:
     from fedcohort.experiments import Results
 
 
+PAGE_HELP = "The page. Default: DIR/report.html, or report.html here for several."
+FIGURES_HELP = f"Also draw figures beside the page, in figures/: {', '.join(FIGURE_KINDS)}."
+
+
 def report(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="[DIR]...",
-            show_default=False,
-            help=f"Run folders. Default: the latest under ./{RUNS}.",
-            autocompletion=a_run_folder,
-        ),
+        argument("[DIR]...", f"Run folders. Default: the latest under ./{RUNS}.", a_run_folder),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="FILE",
-            show_default=False,
-            help="The page. Default: DIR/report.html, or report.html here for several.",
-        ),
-    ] = None,
+    out: Annotated[Path | None, option("--out -o", "FILE", PAGE_HELP)] = None,
     figures: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND",
-            show_default=False,
-            help=f"Also draw figures beside the page, in figures/: {', '.join(FIGURE_KINDS)}.",
-            autocompletion=one_of(FIGURE_KINDS),
-        ),
+        str | None, option("", "KIND", FIGURES_HELP, complete=one_of(FIGURE_KINDS))
     ] = None,
 ) -> None:
     """Write the results of runs to one HTML page, which opens offline."""
@@ -92,10 +74,10 @@ def _distinct(names: list[str]) -> list[str]:
 
 
 def _print_answers(results: Results) -> None:
-    from fedcohort.report.answers import panel_sentences, state_sentence
+    from fedcohort.report.page import panel_sentences, state_sentence
 
     experiment = results.folder.experiment
-    print(f"{results.folder.path}: {experiment.title or experiment.name}")
+    print(f"{results.folder.path}: {experiment.heading}")
     state = state_sentence(results)
     if state:
         print(f"  {state}")

@@ -1,18 +1,40 @@
-"""``fedcohort run`` and ``fedcohort resume``: run an experiment file into a run folder."""
+"""``fedcohort run`` and ``fedcohort resume``: run an experiment, show progress and a table."""
 
 from __future__ import annotations
 
+import math
+import signal
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, cast
 
+import numpy as np
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
-from fedcohort.cli.options import RUNS, RunDir, designs_of_file, fresh_folder, keys_of_file, one_of
+from fedcohort.cli.options import (
+    RUNS,
+    RunDir,
+    argument,
+    designs_of_file,
+    fresh_folder,
+    keys_of_file,
+    one_of,
+    option,
+    plain_console,
+    plain_table,
+)
 from fedcohort.errors import ExperimentError, FedcohortError, InputError, WriteError
 
 if TYPE_CHECKING:
-    from fedcohort.experiments import RunFolder
+    from fedcohort.experiments import Observer, Results, RunFolder
+    from fedcohort.experiments.results import DesignSummary, Numbers, PanelSummary
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -20,73 +42,35 @@ TRACKER_NAMES = ("tensorboard", "mlflow", "wandb")
 #: A group of options in the help.
 CHANGED = "A part of the file, or other values"
 
+TRACKER_HELP = "Also send every round to tensorboard, mlflow (both into the folder) or wandb."
 TrackerName = Annotated[
-    str | None,
-    typer.Option(
-        "--tracker",
-        metavar="NAME",
-        show_default=False,
-        help="Also send every round to tensorboard, mlflow (both into the folder) or wandb.",
-        autocompletion=one_of(TRACKER_NAMES),
-    ),
+    str | None, option("--tracker", "NAME", TRACKER_HELP, complete=one_of(TRACKER_NAMES))
 ]
+SET_HELP = "Change a value of the file, as training.lr=0.1; may be given more than once."
+DESIGNS_HELP = "Only these of the file's designs, by label or recipe."
 
 
 def run(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE.toml", show_default=False, help="The experiment file."),
-    ],
+    file: Annotated[Path, argument("FILE.toml", "The experiment file.")],
     seeds: Annotated[
         str | None,
-        typer.Option(
-            metavar="SEEDS",
-            show_default=False,
-            help="Instead of the file's: as 0-4 or 0,3.",
-            rich_help_panel=CHANGED,
-        ),
+        option("", "SEEDS", "Instead of the file's: as 0-4 or 0,3.", group=CHANGED),
     ] = None,
     designs: Annotated[
         str | None,
-        typer.Option(
-            "--designs",
-            "-d",
-            metavar="DESIGN,...",
-            show_default=False,
-            help="Only these of the file's designs, by label or recipe.",
-            autocompletion=designs_of_file,
-            rich_help_panel=CHANGED,
-        ),
+        option("--designs -d", "DESIGN,...", DESIGNS_HELP, complete=designs_of_file, group=CHANGED),
     ] = None,
     panels: Annotated[
         str | None,
-        typer.Option(
-            metavar="PANEL,...",
-            show_default=False,
-            help="Only these of the file's panels, by label.",
-            rich_help_panel=CHANGED,
-        ),
+        option("", "PANEL,...", "Only these of the file's panels, by label.", group=CHANGED),
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            show_default=False,
-            help="Change a value of the file, as training.lr=0.1; may be given more than once.",
-            autocompletion=keys_of_file,
-            rich_help_panel=CHANGED,
-        ),
+        option("--set", "KEY=VALUE", SET_HELP, complete=keys_of_file, group=CHANGED),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="DIR",
-            show_default=False,
-            help=f"A new folder. Default: {RUNS}/NAME, NAME that of the file.",
-        ),
+        option("--out -o", "DIR", f"A new folder. Default: {RUNS}/NAME, NAME that of the file."),
     ] = None,
     device: Annotated[
         str,
@@ -139,15 +123,16 @@ def resume(
 
 def _go(folder: RunFolder, tracker_name: str | None) -> None:
     """Execute the run. Show progress on standard error and a table at the end."""
-    from fedcohort.cli.run_display import print_summary, watched
     from fedcohort.experiments import execute, read_results
-    from fedcohort.experiments.trackers import make_tracker
 
-    name = folder.experiment.name
-    tracker = None if tracker_name is None else make_tracker(tracker_name, folder.path, name)
+    tracker = None
+    if tracker_name is not None:
+        from fedcohort.experiments.trackers import make_tracker
+
+        tracker = make_tracker(tracker_name, folder.path, folder.experiment.name)
     try:
         with watched() as observer:
-            execute(folder, observer=observer, tracker=tracker)
+            execute(folder, observer=cast("Observer", observer), tracker=tracker)
     except KeyboardInterrupt:
         print(f"stopped; go on with: {folder.resume_command}", file=sys.stderr)
         raise
@@ -155,3 +140,175 @@ def _go(folder: RunFolder, tracker_name: str | None) -> None:
         if tracker is not None:
             tracker.close()
     print_summary(read_results(folder.path))
+
+
+#: Number of progress lines if standard error is not a terminal.
+LINES = 10
+
+
+class Watcher:
+    """Show progress on standard error. Ctrl-C stops after the round; a second one stops now.
+
+    It has the methods of ``Observer``, whose module is too slow to import here.
+    """
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("", total=None)
+        self._total = self._done = self._said = 0
+        self._start = time.perf_counter()
+        self._before = 0
+        self._stop = False
+
+    def started(self, total: int, done: int) -> None:
+        """Record the total work, and the work that was done before."""
+        self._total, self._done, self._before = total, done, done
+        self._start = time.perf_counter()
+        self._bar.start()
+        self._bar.update(self._task, total=total, completed=done)
+
+    def advanced(self, work: int, text: str) -> None:
+        """Show that work was done."""
+        self._done += work
+        self._bar.update(self._task, completed=self._done, description=text)
+        tenth = LINES * self._done // max(self._total, 1)
+        if self._bar.disable and tenth > self._said:
+            self._said = tenth
+            print(f"{100 * self._done // self._total:3d} % {text}{self._left()}", file=sys.stderr)
+
+    def resumed(self, work: int, text: str) -> None:
+        """Show work that was done earlier. It does not count for the time left."""
+        self._before += work
+        self.advanced(work, text)
+
+    def should_stop(self) -> bool:
+        """Return whether Ctrl-C was pressed."""
+        return self._stop
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Handle Ctrl-C."""
+        if self._stop:
+            raise KeyboardInterrupt
+        self._stop = True
+        print("\nstopping after this round; once more to stop now", file=sys.stderr)
+
+    def close(self) -> None:
+        """Remove the bar."""
+        self._bar.stop()
+
+    def _left(self) -> str:
+        new = self._done - self._before
+        if not new or self._done >= self._total:
+            return ""
+        seconds = (time.perf_counter() - self._start) * (self._total - self._done) / new
+        return (
+            f"; about {seconds / 60:.0f} min left" if seconds >= 90 else f"; {seconds:.0f} s left"
+        )
+
+
+@contextmanager
+def watched() -> Iterator[Watcher]:
+    """Watch a run, and handle Ctrl-C until it ends."""
+    watcher = Watcher()
+    before = signal.signal(signal.SIGINT, watcher.interrupt)
+    try:
+        yield watcher
+    finally:
+        watcher.close()
+        signal.signal(signal.SIGINT, before)
+
+
+HEADINGS = (
+    "rounds\nneeded",
+    "final\nloss",
+    "\naccuracy",
+    "distinct\nclasses",
+    "difference\nin loss",
+)
+
+
+def print_summary(results: Results) -> None:
+    """Print a table per panel, and the path of the run folder."""
+    from fedcohort.experiments.results import summarise
+
+    console = plain_console()
+    experiment = results.folder.experiment
+    for panel in experiment.panels:
+        summary = summarise(results, panel)
+        if summary is None:
+            continue
+        title = panel.label if len(experiment.panels) > 1 else experiment.heading
+        console.print(f"\n{title}: {_counted(summary.rounds, 'round')}, {_seeds(summary.seeds)}\n")
+        console.print(_table(summary))
+        console.print(
+            f"rounds needed  until the rolling loss reaches {summary.level:.4g}, where "
+            f"{summary.baseline} ends\n"
+            f"final          mean of the last {_counted(summary.window, 'round')} ± standard "
+            f"deviation over seeds\n"
+            f"difference     to {summary.baseline}, seed by seed, ± 95 % confidence interval"
+        )
+        if any(design.divergence for design in summary.designs):
+            console.print(
+                "diverged       updates that are not finite count as lost; lower lr or server_lr"
+            )
+    console.print(f"\nrun folder: {results.folder.path}", soft_wrap=True)
+
+
+def _table(summary: PanelSummary) -> Table:
+    table = plain_table("\ndesign", *HEADINGS, min_width=12)
+    for design in summary.designs:
+        table.add_row(
+            f"{design.label} ({design.divergence})" if design.divergence else design.label,
+            _needed(design.rounds_needed),
+            _spread(design.final_loss, "{:.3f}"),
+            _spread(100 * design.final_accuracy, "{:.1f}", " %"),
+            f"{np.mean(design.classes):.2f}",
+            _difference(design),
+        )
+    return table
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _seeds(seeds: list[int]) -> str:
+    return f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
+
+
+def _needed(rounds: Numbers) -> str:
+    """Format the mean over the seeds that reached the level, and their number if not all did."""
+    reached = rounds[~np.isnan(rounds)]
+    if not len(reached):
+        return "never"
+    part = "" if len(reached) == len(rounds) else f" ({len(reached)}/{len(rounds)})"
+    return f"{reached.mean():.0f}{part}"
+
+
+def _spread(values: Numbers, form: str, unit: str = "") -> str:
+    if np.isnan(values).any():
+        return "-"
+    mean = form.format(np.mean(values))
+    if len(values) < 2:
+        return f"{mean}{unit}"
+    return f"{mean} ± {form.format(np.std(values, ddof=1))}{unit}"
+
+
+def _difference(design: DesignSummary) -> str:
+    found = design.difference
+    if found is None:
+        return "baseline"
+    if math.isnan(found.mean):
+        return "-"
+    if math.isinf(found.high):
+        return f"{found.mean:+.3f}"
+    return f"{found.mean:+.3f} ± {found.high - found.mean:.3f}"

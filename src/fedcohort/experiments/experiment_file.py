@@ -10,20 +10,19 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import Any
 
 from fedcohort._arguments import brief, did_you_mean
-from fedcohort.errors import ExperimentError, SimulationError
-from fedcohort.experiments.settings import KINDS, Experiment, Panel, Server, Training
+from fedcohort.errors import ExperimentError, FedcohortError
+from fedcohort.experiments.checked_table import check_keys
+from fedcohort.experiments.settings import Experiment, Panel
 
 #: Keys of the whole experiment. All other keys can differ between panels.
 OWN_KEYS = ("title", "checkpoint_every", "panel")
 LARGEST_SEED_LIST = 10_000
-
-Kind = TypeVar("Kind", bound=BaseModel)
 
 
 def read_experiment(
@@ -61,7 +60,10 @@ def read_experiment(
     found = []
     for where, merged in laid.items():
         given = (merged["seeds"], f"{where}: seeds") if seeds is None else (seeds, "--seeds")
-        found.append(_checked(Panel, {**merged, "seeds": parsed_seeds(*given)}, where))
+        own_seeds = parsed_seeds(*given)
+        with _naming(where):
+            check_keys(merged, [*Panel.known_keys(), *OWN_KEYS])
+            found.append(Panel.of({**merged, "seeds": own_seeds}))
     for keys, value in _leaves(content):
         if all(_holds(panel, keys) for panel in above):
             _check_replaced(keys, value, list(laid.values()), str(path))
@@ -74,8 +76,8 @@ def read_experiment(
     if designs is not None:
         found = [_only(panel, designs, path) for panel in found]
     name = re.sub(r"[^A-Za-z0-9._-]", "-", path.stem).lstrip("._-") or "experiment"
-    whole = {"name": name, **own, "panels": [panel.model_dump() for panel in found]}
-    return _checked(Experiment, whole, str(path))
+    with _naming(str(path)):
+        return Experiment.of({"name": name, **own, "panels": found})
 
 
 def _laid(
@@ -86,13 +88,8 @@ def _laid(
         raise ExperimentError(f"{path}: panels must be written as [[panel]] tables.")
     laid = {}
     for number, panel in enumerate(panels, start=1):
-        for key in panel:
-            if key not in Panel.model_fields:
-                known = list(Panel.model_fields)
-                raise ExperimentError(
-                    f"{path}: panel {number}: unknown key {key!r}; known are {', '.join(known)}."
-                    f"{did_you_mean(key, known)}"
-                )
+        with _naming(f"{path}: panel {number}"):
+            check_keys(panel, Panel.known_keys())
         merged = _merged({"label": path.stem, "seeds": [0], **base}, panel)
         for keys, value in changed:
             if keys[0] not in OWN_KEYS:
@@ -225,26 +222,14 @@ def _check_replaced(keys: list[str], value: Any, panels: list[dict[str, Any]], w
 
 
 def _complaint(keys: list[str], content: dict[str, Any]) -> str | None:
-    """Return what is wrong with one value of a panel. Ignore errors of other values."""
+    """Return what is wrong with one value of a panel. Ignore what it makes wrong elsewhere."""
     try:
-        Panel.model_validate(content)
-    except ValidationError as error:
-        found = error.errors(include_url=False)
-    else:
-        return None
-    own = (each for each in found if _is_about(each, keys))
-    return next((_sentence(each, content) for each in own), None)
-
-
-def _is_about(error: Any, keys: list[str]) -> bool:
-    """Return whether pydantic's error is about this value. Some errors name only its table."""
-    place = _place(error["loc"])
-    if place[: len(keys)] == keys:
-        return True
-    if place != keys[:-1]:
-        return False
-    is_kind = place[0] in KINDS and KINDS[place[0]][0] == keys[-1]
-    return is_kind or (place[0] in ("training", "server") and f" {keys[-1]} must " in error["msg"])
+        Panel.of(content)
+    except FedcohortError as error:
+        text, key = str(error), ".".join(keys)
+        names_it = text.startswith(key) or f"{key!r}" in text or f" {keys[-1]} must " in text
+        return text if names_it else None
+    return None
 
 
 def _only(panel: Panel, wanted: str, path: Path) -> Panel:
@@ -253,7 +238,7 @@ def _only(panel: Panel, wanted: str, path: Path) -> Panel:
     labels = {entry.label for entry in panel.design}
     recipes = set(kept) - labels  # by default, a plain recipe's label is its name
     design = [e for e in panel.design if e.label in kept or e.recipe in recipes]
-    return panel.model_copy(update={"design": design})
+    return replace(panel, design=design)
 
 
 def _chosen(wanted: str, names: list[str], owner: str) -> list[str]:
@@ -272,69 +257,10 @@ def _chosen(wanted: str, names: list[str], owner: str) -> list[str]:
     return chosen
 
 
-def _checked(kind: type[Kind], content: dict[str, Any], where: str) -> Kind:
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """Name the file and panel in errors."""
     try:
-        checked = kind.model_validate(content)
-    except ValidationError as error:
-        # A misspelt key can also cause a missing key. Report the misspelling first.
-        found = error.errors(include_url=False)
-        first = min(found, key=lambda each: each["type"] != "extra_forbidden")
-        raise ExperimentError(f"{where}: {_sentence(first, content)}") from None
-    except SimulationError as error:
+        yield
+    except FedcohortError as error:
         raise ExperimentError(f"{where}: {error}") from None
-    return checked
-
-
-def _sentence(first: Any, content: dict[str, Any]) -> str:
-    """Turn pydantic's error ``first`` into a sentence: the key, what is needed, what was given."""
-    place = _place(first["loc"])
-    key = ".".join(place) or "the file"
-    kind, value = first["type"], first.get("input")
-    if kind == "extra_forbidden":
-        known = _known_keys(place[:-1], content)
-        return f"unknown key {key!r}; known are {', '.join(known)}.{did_you_mean(place[-1], known)}"
-    if kind == "missing":
-        return f"key {key!r} is missing. Add it."
-    if kind in ("union_tag_not_found", "union_tag_invalid"):
-        name, kinds = KINDS[place[0]]
-        known = list(kinds)
-        got = value.get(name) if isinstance(value, dict) else value
-        return (
-            f"{key}.{name} must be one of {', '.join(known)}{OWN.get(key, '')}; got {brief(got)}."
-            f"{_hint(got, known)}"
-        )
-    if kind == "literal_error":
-        known = re.findall(r"'([^']*)'", first["ctx"]["expected"])
-        return f"{key} must be one of {', '.join(known)}; got {brief(value)}.{_hint(value, known)}"
-    if kind == "value_error":
-        return f"{first['msg'].removeprefix('Value error, ').rstrip('.')}."
-    need = first["msg"][0].lower() + first["msg"][1:]
-    return f"{key}: {need}; got {brief(value)}."
-
-
-def _hint(got: object, known: list[str]) -> str:
-    """Return `` Did you mean 'x'?`` for a text, and an empty string for other values."""
-    return did_you_mean(got, known) if isinstance(got, str) else ""
-
-
-#: Tables that also accept the user's own code, and how to name it.
-OWN = {"model": " or my_model.py:function"}
-
-
-def _place(parts: Iterable[object]) -> list[str]:
-    """Return the keys of an error's location, without the union members that pydantic adds."""
-    place = [str(part) for part in parts]
-    if len(place) > 2 and place[0] in KINDS:
-        return [place[0], *place[2:]]
-    return place[:2] if place[0:1] == ["training"] else place
-
-
-def _known_keys(place: list[str], content: Mapping[str, Any]) -> list[str]:
-    table = place[0] if place else ""
-    if table in KINDS:
-        name, known = KINDS[table]
-        return list(known[content[table][name]].model_fields)
-    kinds: dict[str, type[BaseModel]] = {"training": Training, "server": Server}
-    if table in kinds:
-        return list(kinds[table].model_fields)
-    return [*(key for key in Panel.model_fields if key != "label"), *OWN_KEYS]

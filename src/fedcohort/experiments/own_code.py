@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from hashlib import sha256
 from importlib import import_module
@@ -43,10 +44,28 @@ def part_files(experiment: Experiment, folder: Path) -> list[tuple[Path, Path]]:
     for panel in experiment.panels:
         code = [("design", entry.recipe) for entry in panel.design]
         named |= {(what, name.rpartition(":")[0]) for what, name in [*code, *_functions(panel)]}
-        if panel.devices.kind == "file":
-            named.add(("device", panel.devices.file))
+        if file := getattr(panel.devices, "file", None):
+            named.add(("device", file))
     files = [(what, file) for what, file in named if what == "device" or file.endswith(".py")]
     return sorted({(own_file(what, folder, file), _kept(what) / file) for what, file in files})
+
+
+@contextmanager
+def own_errors(
+    owner: str,
+    done: str,
+    way_out: str = "Mend it.",
+    passing: tuple[type[Exception], ...] = (),
+) -> Iterator[None]:
+    """Turn what the user's code raises into one sentence, except for ``passing``."""
+    try:
+        yield
+    except passing:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ExperimentError(
+            f"{owner}: cannot be {done} ({type(error).__name__}: {error}). {way_out}"
+        ) from error
 
 
 def _functions(panel: Panel) -> Iterator[tuple[str, str]]:
@@ -77,14 +96,8 @@ def _kept(what: str) -> Path:
 def own_recipe(entry: DesignEntry, cohort_size: int, folder: Path) -> Recipe:
     """Make the recipe of an entry; ``folder`` holds the user's own files."""
     kind = recipe_kind(entry, folder)
-    try:
+    with own_errors(f"design {entry.recipe!r}", "made", passing=(FedcohortError,)):
         return recipe_of(kind, cohort_size, entry.hyperparameters)
-    except FedcohortError:
-        raise
-    except Exception as error:
-        raise ExperimentError(
-            f"design {entry.recipe!r}: cannot be made ({type(error).__name__}: {error}). Mend it."
-        ) from error
 
 
 def recipe_kind(entry: DesignEntry, folder: Path) -> type[Recipe]:
@@ -116,13 +129,10 @@ def load_data(name: str, folder: Path) -> Dataset | FederatedData:
         return load_dataset(name)
     load = own_function("data set", name, folder)
     try:
-        found = load(data_folder())
+        with own_errors(f"data set {name!r}", "loaded", passing=(DataError,)):
+            found = load(data_folder())
     except DataError as error:
         raise ExperimentError(f"data set {name!r}: {error}") from error
-    except (Exception, SystemExit) as error:
-        raise ExperimentError(
-            f"data set {name!r}: cannot be loaded ({type(error).__name__}: {error}). Mend it."
-        ) from error
     if not isinstance(found, (Dataset, FederatedData)):
         raise ExperimentError(
             f"data set {name!r}: must be a fedcohort.simulation.Dataset or FederatedData; the "
@@ -154,13 +164,9 @@ def _shown(found: object) -> str:
 
 
 def _module(what: str, name: str) -> ModuleType:
-    try:
+    way_out = "Install it, or name its file as my_file.py:my_name."
+    with own_errors(f"{what} {name!r}", "imported", way_out):
         return import_module(name)
-    except (Exception, SystemExit) as error:
-        raise ExperimentError(
-            f"{what} {name!r}: cannot be imported ({type(error).__name__}: {error}). Install it, "
-            f"or name its file as my_file.py:my_name."
-        ) from error
 
 
 def _file(what: str, folder: Path, name: str) -> ModuleType:
@@ -175,12 +181,11 @@ def _file(what: str, folder: Path, name: str) -> ModuleType:
     module = module_from_spec(spec)
     sys.modules[module_name] = module  # dataclasses look their module up
     try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+        with own_errors(f"{what} file {path}", "imported"):
+            spec.loader.exec_module(module)
+    except ExperimentError:
         del sys.modules[module_name]
-        raise ExperimentError(
-            f"{what} file {path}: cannot be imported ({type(error).__name__}: {error}). Mend it."
-        ) from error
+        raise
     return module
 
 

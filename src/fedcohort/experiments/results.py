@@ -1,20 +1,43 @@
-"""What a run folder holds, read for reports, exports and a resume."""
+"""Results of a run folder: its tables, and what they say of designs, costs and tuning."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedcohort._display import short_repr
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.run_folder import RunFolder
-from fedcohort.experiments.tables import DEVICES, FEDERATIONS, SCHEMAS, read_table
-from fedcohort.experiments.units import PlannedRun
+from fedcohort.experiments.settings import Panel, Training
+from fedcohort.experiments.tables import (
+    DEVICES,
+    FEDERATIONS,
+    SCHEMAS,
+    PlannedRun,
+    Unit,
+    baseline_of,
+    read_table,
+)
+
+#: Rounds of the rolling mean, as in the paper. Runs below 200 rounds use a quarter of theirs.
+WINDOW = 50
+CONFIDENCE = 0.95
+#: Costs other than rounds: their columns, their name, and the factor to their unit.
+COSTS: dict[str, tuple[tuple[str, ...], str, float]] = {
+    "bytes": (("bytes_down", "bytes_up"), "megabytes down and up", 1e-6),
+    "client_seconds": (("client_seconds",), "client work (hours)", 1 / 3600),
+    "simulated_seconds": (("simulated_seconds",), "simulated time (hours)", 1 / 3600),
+}
+
+Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,14 +46,11 @@ class Results:
 
     Attributes
     ----------
-    folder
-        The run folder.
     tables
         ``rounds``, ``cohorts``, ``rows``, ``laws``, ``trees``: see ``tables.SCHEMAS``.
-    federations
-        Who holds what: see ``tables.FEDERATIONS``.
-    devices
-        What clients train on: see ``tables.DEVICES``; empty where all are equal.
+    federations, devices
+        Who holds what (``tables.FEDERATIONS``), and what clients train on (``tables.DEVICES``;
+        empty where all are equal).
     """
 
     folder: RunFolder
@@ -49,29 +69,23 @@ class Results:
     @property
     def runs(self) -> list[PlannedRun]:
         """All runs in the experiment's order, without those that try grids."""
-        units = [unit for unit in self.folder.units if unit.candidate is None]
-        return [run for unit in units for run in unit.runs]
+        return [run for unit in self.folder.units if unit.candidate is None for run in unit.runs]
 
     def of(self, name: str, run: PlannedRun) -> pa.Table:
         """Return a run's part of a table, in the order of rounds."""
         found = self._slices[name].get(run)
         return SCHEMAS[name].empty_table() if found is None else found
 
-    def column(self, name: str, run: PlannedRun, column: str) -> NDArray[np.float64]:
+    def column(self, name: str, run: PlannedRun, column: str) -> Numbers:
         """Return a column of a run's part as numbers; NaN where there is none."""
-        return np.asarray(
-            self.of(name, run)[column].to_numpy(zero_copy_only=False), dtype=np.float64
-        )
+        found = self.of(name, run)[column].to_numpy(zero_copy_only=False)
+        return np.asarray(found, dtype=np.float64)
 
     def class_counts(self, panel: str, seed: int) -> NDArray[np.int64]:
         """Return the samples of every client and class, shape (n_clients, n_classes)."""
         table = self.federations
-        here = (table["panel"].to_numpy(zero_copy_only=False) == panel) & (
-            table["seed"].to_numpy() == seed
-        )
-        clients, classes, samples = (
-            table[name].to_numpy()[here] for name in ("client", "class", "samples")
-        )
+        here = table.filter((pc.field("panel") == panel) & (pc.field("seed") == seed))
+        clients, classes, samples = (here[name].to_numpy() for name in table.column_names[2:])
         counts = np.zeros((clients.max(initial=-1) + 1, classes.max(initial=-1) + 1), np.int64)
         counts[clients, classes] = samples
         return counts
@@ -84,30 +98,302 @@ def read_results(path: Path) -> Results:
         raise ExperimentError(f"{path}: has no results yet. Run: {folder.resume_command}")
     read = partial(read_table, way_out=folder.resume_command)
     tables = {}
+    units = [each for each in folder.units if each.candidate is None]
     for name, schema in SCHEMAS.items():
-        units = [each for each in folder.units if each.candidate is None]
         files = [folder.table(each, name) for each in units if folder.has_table(each, name)]
         tables[name] = pa.concat_tables([schema.empty_table(), *(read(f, schema) for f in files)])
     federations = read(folder.federations, FEDERATIONS)
-    has_devices = folder.devices.exists()
-    devices = read(folder.devices, DEVICES) if has_devices else DEVICES.empty_table()
-    return Results(folder, tables, federations, devices)
+    if not folder.devices.exists():
+        return Results(folder, tables, federations)
+    return Results(folder, tables, federations, read(folder.devices, DEVICES))
 
 
 def _by_run(table: pa.Table) -> dict[PlannedRun, pa.Table]:
     """Cut a table into its runs; the lines of a run stand together."""
-    if not table.num_rows:
-        return {}
-    table = table.combine_chunks()
-    codes = [table[key].combine_chunks().dictionary_encode() for key in ("panel", "design")]
-    numbers = [np.asarray(code.indices) for code in codes] + [table["seed"].to_numpy()]
-    change = np.zeros(table.num_rows, dtype=bool)
-    for column in numbers:
-        change[1:] |= column[1:] != column[:-1]
-    starts = [0, *np.flatnonzero(change).tolist()]
-    found = {}
-    for start, end in zip(starts, [*starts[1:], table.num_rows], strict=True):
-        part = table.slice(start, end - start)
-        key = PlannedRun(*(part[name][0].as_py() for name in ("panel", "design", "seed")))
-        found[key] = part
-    return found
+    columns = [table[key].combine_chunks() for key in ("panel", "design", "seed")]
+    # A run ends where one of its three values changes.
+    ends = np.unique([end for each in columns for end in pc.run_end_encode(each).run_ends.tolist()])
+    return {
+        PlannedRun(*(each[start].as_py() for each in columns)): table.slice(start, end - start)
+        for start, end in pairwise([0, *ends.astype(int).tolist()])
+    }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """A quantity that was measured in some ``rounds``, from 0, of every seed.
+
+    ``rounds`` has shape (points,), ``values`` has shape (seeds, points).
+    """
+
+    rounds: NDArray[np.int64]
+    values: Numbers
+
+    def rolling(self, window: int) -> Curve:
+        """Average the last ``window`` rounds at every point; the first ones average fewer."""
+        first = np.searchsorted(self.rounds, self.rounds - window, side="right")
+        # Average each window separately: rounding in a running sum would change the last mean.
+        means = [
+            self.values[:, start : end + 1].mean(axis=1) for end, start in enumerate(first.tolist())
+        ]
+        return Curve(self.rounds, np.array(means).T.reshape(self.values.shape))
+
+    def first_below(self, level: float) -> Numbers:
+        """Return the rounds until each seed is at most ``level``; NaN if it never is."""
+        hit = self.values <= level
+        reached = hit.any(axis=1)
+        at = self.rounds[hit.argmax(axis=1)] + 1.0 if len(self.rounds) else np.zeros(len(hit))
+        return np.where(reached, at, math.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean with its confidence interval. With one value, the interval is infinite."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Return whether a difference is larger than the spread over seeds."""
+        return self.low > 0 or self.high < 0
+
+
+def interval(values: Numbers) -> Interval:
+    """Return the mean and its 95 % interval by Student's t."""
+    from scipy.stats import t
+
+    n, mean = len(values), float(np.mean(values)) if len(values) else math.nan
+    if n < 2:
+        return Interval(mean, -math.inf, math.inf)
+    half = float(t.ppf((1 + CONFIDENCE) / 2, n - 1) * np.std(values, ddof=1) / math.sqrt(n))
+    return Interval(mean, mean - half, mean + half)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DesignSummary:
+    """One design of a panel. Arrays have one value per seed, in the panel's order of seeds.
+
+    Attributes
+    ----------
+    final_loss, final_accuracy, classes, clients
+        Means over the last ``window`` rounds: loss, accuracy, distinct classes and clients.
+    rounds_needed
+        Rounds until the rolling mean of the loss reaches the panel's level; NaN if it never does.
+    jump
+        Mean absolute change of the loss between measurements over the last ``window`` rounds.
+    difference
+        Final loss minus the baseline's, paired by seed; None for the baseline itself.
+    diverged
+        The first round with a value that was not finite; NaN if there was none.
+    """
+
+    label: str
+    final_loss: Numbers
+    final_accuracy: Numbers
+    classes: Numbers
+    clients: Numbers
+    rounds_needed: Numbers
+    jump: Numbers
+    difference: Interval | None
+    diverged: Numbers
+
+    @property
+    def divergence(self) -> str:
+        """State in how many seeds it diverged, and the first such round; empty if it never did."""
+        first = self.diverged[~np.isnan(self.diverged)]
+        if not len(first):
+            return ""
+        some = "" if len(self.diverged) == 1 else f" in {len(first)} of {len(self.diverged)} seeds"
+        return f"diverged{some}, from round {int(first.min()) + 1} on"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PanelSummary:
+    """One panel: every design compared with multinomial sampling (or the first design).
+
+    Attributes
+    ----------
+    seeds, rounds, window
+        Seeds and rounds that all its designs have finished, and the width of the rolling mean.
+    baseline, level
+        The label of the design that the others are compared with, and its mean final loss, the
+        level to reach for ``rounds_needed``.
+    """
+
+    label: str
+    seeds: list[int]
+    rounds: int
+    window: int
+    baseline: str
+    level: float
+    designs: list[DesignSummary]
+
+
+def common_rounds(results: Results, panel: Panel) -> tuple[list[int], int]:
+    """Return the seeds with the most rounds done by all designs, and this number of rounds."""
+    done = {}
+    for seed in panel.seeds:
+        runs = [PlannedRun(panel.label, entry.label, seed) for entry in panel.design]
+        done[seed] = min((results.of("rounds", run).num_rows for run in runs), default=0)
+    # Drop seeds with fewer rounds: a seed that has just begun would shorten all others.
+    longest = max(done.values())
+    return [seed for seed, rounds in done.items() if rounds == longest > 0], longest
+
+
+def curve(results: Results, panel: Panel, design: str, column: str) -> Curve:
+    """Return a column of the table of rounds, for common seeds and the rounds that measured it."""
+    seeds, rounds = common_rounds(results, panel)
+    values = [
+        results.column("rounds", PlannedRun(panel.label, design, seed), column)[:rounds]
+        for seed in seeds
+    ]
+    matrix = np.array(values) if values else np.empty((0, 0))
+    measured = np.flatnonzero(~np.isnan(matrix).any(axis=0))
+    return Curve(measured, matrix[:, measured])
+
+
+def window_of(rounds: int) -> int:
+    """Return the number of rounds in the rolling mean, and in final values."""
+    return max(1, min(WINDOW, rounds // 4))
+
+
+def summarise(results: Results, panel: Panel) -> PanelSummary | None:
+    """Summarise a panel. Return None if no round is done."""
+    seeds, rounds = common_rounds(results, panel)
+    if not seeds:
+        return None
+    window, baseline = window_of(rounds), baseline_of(panel)
+
+    def final(design: str, column: str) -> Numbers:
+        return _mean(_late(curve(results, panel, design, column), rounds, window))
+
+    reference = final(baseline, "loss")
+    level = float(np.mean(reference))
+    designs = []
+    for label in (entry.label for entry in panel.design):
+        loss = curve(results, panel, label, "loss")
+        late = _late(loss, rounds, window)
+        designs.append(
+            DesignSummary(
+                label,
+                final_loss=_mean(late),
+                final_accuracy=final(label, "accuracy"),
+                classes=final(label, "distinct_classes"),
+                clients=final(label, "distinct_clients"),
+                rounds_needed=loss.rolling(window).first_below(level),
+                jump=_mean(np.abs(np.diff(late, axis=1))),
+                difference=None if label == baseline else interval(_mean(late) - reference),
+                diverged=_first_diverged(results, panel, label, seeds),
+            )
+        )
+    return PanelSummary(panel.label, seeds, rounds, window, baseline, level, designs)
+
+
+def _first_diverged(results: Results, panel: Panel, design: str, seeds: list[int]) -> Numbers:
+    """Return each seed's first round with a value that was not finite; NaN if there was none."""
+    runs = [PlannedRun(panel.label, design, seed) for seed in seeds]
+    marks = [results.column("rounds", run, "diverged") == 1 for run in runs]
+    return np.array([float(np.argmax(each)) if each.any() else math.nan for each in marks])
+
+
+def _late(values: Curve, rounds: int, window: int) -> Numbers:
+    """Return the measurements of the last ``window`` rounds, shape (seeds, measurements)."""
+    return values.values[:, values.rounds >= rounds - window]
+
+
+def _mean(values: Numbers) -> Numbers:
+    """Average over measurements; NaN if there are none."""
+    return values.mean(axis=1) if values.shape[1] else np.full(len(values), math.nan)
+
+
+def spent(results: Results, panel: Panel, design: str, cost: str) -> Numbers | None:
+    """Return the total cost after each round, shape (seeds, rounds); None if not counted."""
+    columns, _, unit = COSTS[cost]
+    found = [curve(results, panel, design, column) for column in columns]
+    if any(not each.values.size or len(each.rounds) != each.rounds[-1] + 1 for each in found):
+        return None
+    total: Numbers = np.sum([each.values for each in found], axis=0)
+    return np.cumsum(total, axis=1) * unit
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """The costs of a design until its rolling loss reaches the level, as ``n_reached`` seeds do.
+
+    ``rounds`` and ``costs`` are means over these seeds; None if no seed reaches the level, or if
+    a cost was not counted. ``final_loss`` is the mean over all seeds.
+    """
+
+    design: str
+    final_loss: float
+    n_seeds: int
+    n_reached: int
+    rounds: float | None
+    costs: dict[str, float | None]
+
+
+def prices(results: Results, panel: Panel) -> tuple[float, list[Price]] | None:
+    """Return the level (the baseline's final loss) and all prices; None if no round is done."""
+    summary = summarise(results, panel)
+    if summary is None:
+        return None
+    found = []
+    for design in summary.designs:
+        reached = np.flatnonzero(~np.isnan(design.rounds_needed))
+        rounds = design.rounds_needed[reached].astype(np.int64)
+        costs: dict[str, float | None] = {}
+        for cost in COSTS:
+            total = spent(results, panel, design.label, cost)
+            at = None if total is None or not len(reached) else total[reached, rounds - 1]
+            costs[cost] = None if at is None else float(at.mean())
+        found.append(
+            Price(
+                design.label,
+                float(design.final_loss.mean()),
+                len(design.rounds_needed),
+                len(reached),
+                float(rounds.mean()) if len(reached) else None,
+                costs,
+            )
+        )
+    return summary.level, found
+
+
+def chosen_training(folder: RunFolder, panel: str) -> Training:
+    """Return the panel's training. From a grid, choose the candidate with the lowest final loss."""
+    training = folder.experiment.panel(panel).training
+    if not training.is_grid:
+        return training
+    losses = candidate_losses(folder, panel)
+    if losses.keys() != set(training.candidates()):
+        raise ExperimentError(f"{folder.path}: the grid of panel {panel!r} is still being tried.")
+    best = min(losses, key=lambda point: losses[point])  # the first one in case of a tie
+    if not math.isfinite(losses[best]):
+        raise ExperimentError(
+            f"{folder.path}: panel {panel!r}: every candidate of the grid diverges. Try smaller lr."
+        )
+    return training.at(*best)
+
+
+def candidate_losses(folder: RunFolder, panel: str) -> dict[tuple[float, float], float]:
+    """Return the final loss of every (lr, mu) that has been tried for the panel."""
+    return {
+        unit.candidate: final_loss(folder, unit)
+        for unit in folder.units
+        if unit.candidate is not None and unit.runs[0].panel == panel and folder.is_done(unit)
+    }
+
+
+def final_loss(folder: RunFolder, unit: Unit) -> float:
+    """Return the mean loss over the last ``window_of`` rounds; infinite if the unit diverged."""
+    if folder.diverged(unit).exists():
+        return math.inf
+    path = folder.table(unit, "rounds")
+    table = read_table(path, SCHEMAS["rounds"], way_out=folder.resume_command)
+    rounds, loss = table["round"].to_numpy(), table["loss"].to_numpy(zero_copy_only=False)
+    total = folder.rounds_of(unit)
+    late = loss[rounds >= total - window_of(total)]
+    measured = late[~np.isnan(late)]
+    return float(measured.mean()) if len(measured) else math.inf

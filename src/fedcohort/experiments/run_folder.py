@@ -22,14 +22,20 @@ import torch
 from fedcohort._display import short_repr
 from fedcohort._version import __version__
 from fedcohort._whole_file import write_whole
-from fedcohort.errors import ExperimentError, WriteError
+from fedcohort.errors import ExperimentError, FedcohortError, WriteError
 from fedcohort.experiments.data_settings import EqualDevices
 from fedcohort.experiments.own_code import part_files
 from fedcohort.experiments.settings import Experiment
-from fedcohort.experiments.tables import SCHEMAS, is_whole, was_written
-from fedcohort.experiments.units import PlannedRun, Unit, plan_units
+from fedcohort.experiments.tables import (
+    SCHEMAS,
+    PlannedRun,
+    Unit,
+    is_whole,
+    plan_units,
+    was_written,
+)
 
-PACKAGES = ("numpy", "scipy", "torch", "pyarrow", "pydantic", "scikit-learn")
+PACKAGES = ("numpy", "scipy", "torch", "pyarrow", "scikit-learn")
 
 
 def versions() -> dict[str, str]:
@@ -150,12 +156,14 @@ class RunFolder:
 
     def __init__(self, path: Path, head: dict[str, Any]) -> None:
         self.path, self.head = path, head
+        #: The table of who holds what, and of what clients train on; none if all are equal.
+        self.federations, self.devices = path / "federations.parquet", path / "devices.parquet"
         try:
-            self.experiment = Experiment.model_validate(head["experiment"])
+            self.experiment = Experiment.of(head["experiment"])
             self.units = [Unit.of_dict(unit) for unit in head["units"]]
             self.device = str(head["machine"]["device"])
             _check_units(self.units, self.experiment)
-        except (KeyError, IndexError, TypeError, ValueError) as error:
+        except (KeyError, IndexError, TypeError, ValueError, FedcohortError) as error:
             raise ExperimentError(
                 f"{path / HEAD}: does not hold a run ({type(error).__name__}). Put back the file "
                 f"that was written, or run experiment.toml anew into another folder."
@@ -176,7 +184,7 @@ class RunFolder:
             "file": str(source),
             "versions": versions(),
             "machine": machine(device),
-            "experiment": experiment.model_dump(),
+            "experiment": experiment.as_dict(),
             "units": [unit.as_dict() for unit in plan_units(experiment, device)],
         }
         try:
@@ -243,16 +251,6 @@ class RunFolder:
     def resume_command(self) -> str:
         """The command that resumes the run."""
         return f"fedcohort resume {shlex.quote(str(self.path))}"
-
-    @property
-    def federations(self) -> Path:
-        """The table of who holds what."""
-        return self.path / "federations.parquet"
-
-    @property
-    def devices(self) -> Path:
-        """The table of what clients train on; missing if all are equal."""
-        return self.path / "devices.parquet"
 
     @property
     def has_devices(self) -> bool:

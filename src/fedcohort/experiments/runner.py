@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import torch
@@ -22,11 +23,12 @@ from fedcohort.errors import (
     WriteError,
 )
 from fedcohort.experiments.own_code import load_data, own_recipe, place_in
+from fedcohort.experiments.results import chosen_training
 from fedcohort.experiments.run_folder import RunFolder, locked
-from fedcohort.experiments.summary import chosen_training
 from fedcohort.experiments.tables import (
     DEVICES,
     FEDERATIONS,
+    Unit,
     device_table,
     federation_table,
     history_tables,
@@ -34,15 +36,10 @@ from fedcohort.experiments.tables import (
     keep_table,
     law_tables,
 )
-from fedcohort.experiments.trackers import Tracker
-from fedcohort.experiments.units import Unit
-from fedcohort.simulation import (
-    Devices,
-    FederatedData,
-    History,
-    Run,
-    Simulation,
-)
+from fedcohort.simulation import Devices, FederatedData, History, Run, Simulation
+
+if TYPE_CHECKING:
+    from fedcohort.experiments.trackers import Tracker
 
 
 class _QuietFile(logging.FileHandler):
@@ -216,8 +213,7 @@ class _Execution:
         if unit.candidate is None:
             training = chosen_training(self._folder, panel.label)
         else:
-            lr, mu = unit.candidate
-            training = panel.training.model_copy(update={"lr": lr, "mu": mu})
+            training = panel.training.at(*unit.candidate)
         runs = list(self._runs(unit))
         source = panel.model.source(runs[0].data.dataset, self._code)
         options = panel.server.options(self._folder.device)

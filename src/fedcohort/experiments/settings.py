@@ -1,36 +1,45 @@
-"""Settings of an experiment file: a frozen model that checks each table."""
+"""Settings of an experiment file: models, training, server, designs, panels."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import field, replace
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
-
+from fedcohort._arguments import brief
 from fedcohort._display import short_repr
 from fedcohort._open_round import OnFailure
 from fedcohort.errors import ExperimentError
-from fedcohort.experiments.data_settings import (
+from fedcohort.experiments.checked_table import (
+    SOME,
     Count,
-    Data,
-    DeviceTable,
-    EqualDevices,
+    Grid,
+    Kinds,
     Label,
     Name,
     Number,
     Seed,
+    Share,
     Table,
     Whole,
 )
-from fedcohort.experiments.own_code import own_function
+from fedcohort.experiments.data_settings import (
+    DEVICE_KINDS,
+    PARTITIONS,
+    Data,
+    DeviceTable,
+    EqualDevices,
+)
+from fedcohort.experiments.own_code import own_errors, own_function
 from fedcohort.memory import Difference, EstimatorName
 from fedcohort.simulation import Dataset, LocalTraining, Options, cnn, mlp
 from fedcohort.simulation.engine.models import ModelSource
 
 
-class OwnModel(BaseModel):
+class OwnModel(Table):
     """``file.py:function``: the function makes the model for a data set.
 
     All other keys are passed to the function as keyword arguments.
@@ -41,22 +50,18 @@ class OwnModel(BaseModel):
         A file and a function in it, for example ``my_model.py:make``.
     """
 
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    rest: ClassVar[str] = "arguments"
 
     name: Name
+    arguments: dict[str, Any] = field(default_factory=dict)
 
     def source(self, dataset: Dataset, folder: Path) -> ModelSource:
         """Return a function that makes the model. ``folder`` contains the file."""
         make = own_function("model", self.name, folder)
 
         def made() -> Any:
-            try:
-                return make(dataset, **(self.model_extra or {}))
-            except (Exception, SystemExit) as error:
-                raise ExperimentError(
-                    f"model {self.name!r}: cannot be made ({type(error).__name__}: {error}). "
-                    f"Mend it."
-                ) from error
+            with own_errors(f"model {self.name!r}", "made"):
+                return make(dataset, **self.arguments)
 
         return made
 
@@ -66,8 +71,6 @@ class Mlp(Table):
 
     Attributes
     ----------
-    name
-        ``mlp``.
     hidden
         Units of the hidden layer.
     """
@@ -82,13 +85,7 @@ class Mlp(Table):
 
 
 class Cnn(Table):
-    """``cnn``: the paper's three convolutions, for images of 3 x 32 x 32.
-
-    Attributes
-    ----------
-    name
-        ``cnn``.
-    """
+    """``cnn``: the paper's three convolutions, for images of 3 x 32 x 32."""
 
     name: Literal["cnn"]
 
@@ -97,31 +94,13 @@ class Cnn(Table):
         return partial(cnn, dataset.n_classes)
 
 
-def _kind_of_model(table: Any) -> Any:
-    """Return the kind of model that a table names. A colon marks the user's own model."""
-    name = table.get("name") if isinstance(table, dict) else getattr(table, "name", None)
-    return "own" if isinstance(name, str) and ":" in name else name
+Model = Mlp | Cnn | OwnModel
 
-
-Model = Annotated[
-    Annotated[Mlp, Tag("mlp")] | Annotated[Cnn, Tag("cnn")] | Annotated[OwnModel, Tag("own")],
-    Discriminator(_kind_of_model),
-]
-
-
-def kinds_of(table: Any, key: str) -> dict[str, type[BaseModel]]:
-    """Return the kinds of a table by the value of ``key``, without the user's own code."""
-    members = get_args(get_args(table)[0])
-    kinds = [get_args(each)[0] if get_args(each) else each for each in members]
-    named = [(get_args(kind.model_fields[key].annotation), kind) for kind in kinds]
-    return {names[0]: kind for names, kind in named if names}
-
-
-#: Tables of several kinds: the key that selects the kind, and the kinds.
+#: Tables of several kinds.
 KINDS = {
-    "data": ("partition", kinds_of(Data, "partition")),
-    "model": ("name", kinds_of(Model, "name")),
-    "devices": ("kind", kinds_of(DeviceTable, "kind")),
+    "data": Kinds("partition", PARTITIONS),
+    "model": Kinds("name", {"mlp": Mlp, "cnn": Cnn}, own=OwnModel),
+    "devices": Kinds("kind", DEVICE_KINDS),
 }
 
 
@@ -131,34 +110,35 @@ class Training(Table):
     steps: Count | None = None
     epochs: Count | None = None
     batch_size: Count = 50
-    lr: Number | Annotated[list[Number], Field(min_length=1)] = 0.01
+    lr: Grid = 0.01
     lr_decay: Number = 1.0
     momentum: Number = 0.0
     weight_decay: Number = 0.0
-    mu: Number | Annotated[list[Number], Field(min_length=1)] = 0.0
+    mu: Grid = 0.0
 
-    @model_validator(mode="after")
-    def _can_train(self) -> Training:
-        for candidate in self.candidates():
-            candidate.local()
-        return self
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for lr, mu in self.candidates():
+            LocalTraining(**{**self.as_dict(), "lr": lr, "mu": mu})
 
     @property
     def is_grid(self) -> bool:
         """Return whether ``lr`` or ``mu`` is a list to choose from."""
         return isinstance(self.lr, list) or isinstance(self.mu, list)
 
-    def candidates(self) -> list[Training]:
-        """Return every point of the grid. Without a grid, return the training itself."""
+    def candidates(self) -> list[tuple[float, float]]:
+        """Return ``lr`` and ``mu`` at every point of the grid; without a grid, there is one."""
         lrs = self.lr if isinstance(self.lr, list) else [self.lr]
         mus = self.mu if isinstance(self.mu, list) else [self.mu]
-        return [
-            self.model_copy(update={"lr": float(lr), "mu": float(mu)}) for lr in lrs for mu in mus
-        ]
+        return [(lr, mu) for lr in lrs for mu in mus]
+
+    def at(self, lr: float, mu: float) -> Training:
+        """Return the training at one point of the grid."""
+        return replace(self, lr=lr, mu=mu)
 
     def local(self) -> LocalTraining:
         """Return the simulator's record."""
-        return LocalTraining(**self.model_dump())
+        return LocalTraining(**self.as_dict())
 
 
 class Server(Table):
@@ -176,19 +156,18 @@ class Server(Table):
     rows_every: Count | None = 10
     sketch: Count | None = None
     overlap: bool = False
-    failures: Annotated[float, Field(ge=0, le=1)] = 0.0
+    failures: Share = 0.0
 
-    @model_validator(mode="after")
-    def _can_serve(self) -> Server:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.options("cpu")
-        return self
 
     def options(self, device: str) -> Options:
         """Return the simulator's record."""
-        return Options(**self.model_dump(exclude={"failures"}), device=device)
+        return Options(**self.as_dict("failures"), device=device)
 
 
-class DesignEntry(BaseModel):
+class DesignEntry(Table):
     """One ``[[design]]``: a recipe by its name or import path, and its hyper-parameters.
 
     All other keys are the recipe's hyper-parameters.
@@ -208,50 +187,51 @@ class DesignEntry(BaseModel):
         :class:`fedcohort.Selector`.
     """
 
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    rest: ClassVar[str] = "hyperparameters"
 
     recipe: Name
     label: Label = ""
     cohort_size: Count | None = None
     estimator: EstimatorName = "plain"
-    shrink: Annotated[float, Field(ge=0, le=1)] = 1.0
+    shrink: Share = 1.0
     clusters: Count | None = None
     on_failure: OnFailure = "keep"
     extra: Whole = 0
+    hyperparameters: dict[str, Any] = field(default_factory=dict)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _named(cls, values: Any) -> Any:
-        if isinstance(values, dict) and isinstance(values.get("recipe"), str):
-            given = {k: v for k, v in values.items() if k not in ("recipe", "label")}
-            after = {k: given.pop(k) for k in ("shrink", "clusters") if k in given}
-            if (estimator := given.pop("estimator", "plain")) != "plain":
-                after = {"+": "+", "estimator": estimator, **after}
-            own = values["recipe"].rpartition(":")[2]
-            words = (_worded(key, value) for key, value in [*given.items(), *after.items()])
-            return {"label": " ".join([own, *words]), **values}
-        return values
-
-    @model_validator(mode="after")
-    def _has_an_estimator(self) -> DesignEntry:
-        given = self.model_fields_set & {"estimator", "shrink", "clusters"}
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", self.label or self.recipe)
+        super().__post_init__()
         is_set = self.shrink != 1.0 or self.clusters is not None
-        if self.estimator == "plain" and (is_set or (given and "estimator" not in given)):
-            raise ValueError("shrink and clusters need estimator = 'difference'")
-        return self
+        if self.estimator == "plain" and is_set:
+            raise ExperimentError("shrink and clusters need estimator = 'difference'.")
+
+    @classmethod
+    def of(cls, content: object, place: str = "") -> Self:
+        """Make the entry from plain values. The label names what they change."""
+        if isinstance(content, dict) and isinstance(content.get("recipe"), str):
+            if "estimator" not in content and {"shrink", "clusters"} & content.keys():
+                raise ExperimentError("shrink and clusters need estimator = 'difference'.")
+            content = {"label": _label(content), **content}
+        return super().of(content, place)
 
     def aggregation(self) -> EstimatorName | Difference:
         """Return the simulator's record of how updates are aggregated."""
         return "plain" if self.estimator == "plain" else Difference(self.shrink, self.clusters)
 
-    @property
-    def hyperparameters(self) -> dict[str, Any]:
-        """Return the recipe's arguments after the cohort size."""
-        return dict(self.model_extra or {})
-
     def draws(self, panel: Panel) -> int:
         """Return the number of draws in a round."""
         return panel.cohort_size if self.cohort_size is None else self.cohort_size
+
+
+def _label(content: dict[str, Any]) -> str:
+    """Return the recipe's name and the values that an entry gives, the estimator's last."""
+    given = {k: v for k, v in content.items() if k not in ("recipe", "label")}
+    after: dict[str, Any] = {k: given.pop(k) for k in ("shrink", "clusters") if k in given}
+    if (estimator := given.pop("estimator", "plain")) != "plain":
+        after = {"+": "+", "estimator": estimator, **after}
+    words = (_worded(key, value) for key, value in [*given.items(), *after.items()])
+    return " ".join([content["recipe"].rpartition(":")[2], *words])
 
 
 def _worded(key: str, value: object) -> str:
@@ -278,25 +258,28 @@ class Panel(Table):
     """
 
     label: Label
-    seeds: Annotated[list[Seed], Field(min_length=1)] = Field(default=[0])
+    seeds: Annotated[list[Seed], SOME] = field(default_factory=lambda: [0])
     rounds: Whole
     cohort_size: Count = 10
-    data: Data
-    model: Model = Mlp()
+    data: Annotated[Data, KINDS["data"]]
+    model: Annotated[Model, KINDS["model"]] = Mlp()
     training: Training = Training(steps=50)
     server: Server = Server()
-    devices: DeviceTable = EqualDevices()
-    design: list[DesignEntry] = Field(default=[])
+    devices: Annotated[DeviceTable, KINDS["devices"]] = EqualDevices()
+    design: list[DesignEntry] = field(default_factory=list)
 
-    @model_validator(mode="after")
-    def _labels_differ(self) -> Panel:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         labels = [entry.label for entry in self.design]
         for label in labels:
             if labels.count(label) > 1:
-                raise ValueError(f"two designs are labelled {label!r}; give one another label")
+                raise ExperimentError(
+                    f"two designs are labelled {label!r}; give one another label."
+                )
         if bool(self.design) != bool(self.rounds):
-            raise ValueError("rounds and [[design]] go together; only a partition has neither")
-        return self
+            raise ExperimentError(
+                "rounds and [[design]] go together; only a partition has neither."
+            )
 
     def __repr__(self) -> str:
         counts = {"designs": len(self.design), "seeds": len(self.seeds)}
@@ -322,13 +305,23 @@ class Experiment(Table):
         In a file, each is a ``[[panel]]`` with a label and the keys above that it changes.
     """
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    name: Name
     title: str = ""
     checkpoint_every: Count = 10
-    panels: Annotated[list[Panel], Field(min_length=1)]
+    panels: Annotated[list[Panel], SOME]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name) is None:
+            raise ExperimentError(f"name must be a file name; got {brief(self.name)}.")
 
     def __repr__(self) -> str:
         return short_repr(self, name=self.name, panels=len(self.panels))
+
+    @property
+    def heading(self) -> str:
+        """Return the title, or the name if there is none."""
+        return self.title or self.name
 
     def panel(self, label: str) -> Panel:
         """Return the panel with this label."""

@@ -1,9 +1,10 @@
-"""The tables of a run folder: their columns, what fills them, and Parquet files with checksums."""
+"""Units of work, the tables that their runs fill, and Parquet files with checksums."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,117 @@ import pyarrow.parquet as pq
 from fedcohort._whole_file import replace_whole, write_whole
 from fedcohort.designs import Design
 from fedcohort.errors import ExperimentError
-from fedcohort.experiments.units import PlannedRun
+from fedcohort.experiments.settings import Experiment, Panel
 from fedcohort.similarity import GroupTree
 from fedcohort.simulation import Devices, FederatedData, History
 from fedcohort.simulation.history import COLUMNS, columns_of
 
+#: The most clients that train together. More are nearly free on a GPU, but not on a CPU.
+MOST_CLIENTS = {"cpu": 64, "cuda": 512}
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """One run: its panel, the label of its design, its seed."""
+
+    panel: str
+    design: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Runs that train together.
+
+    Attributes
+    ----------
+    number
+        From 0; the name of the unit's folder.
+    runs
+        The runs.
+    candidate
+        The learning rate and mu that the unit tries for a grid, or None.
+    """
+
+    number: int
+    runs: tuple[PlannedRun, ...]
+    candidate: tuple[float, float] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON; run folders call the runs ``trials``."""
+        runs = [asdict(run) for run in self.runs]
+        return {"number": self.number, "trials": runs, "candidate": self.candidate}
+
+    @classmethod
+    def of_dict(cls, values: dict[str, Any]) -> Unit:
+        """Read what :meth:`as_dict` returned."""
+        candidate = values["candidate"]
+        return cls(
+            values["number"],
+            tuple(PlannedRun(**run) for run in values["trials"]),
+            None if candidate is None else (candidate[0], candidate[1]),
+        )
+
+
+def plan_units(experiment: Experiment, device: str) -> list[Unit]:
+    """Divide an experiment into units: first those that try grids, then the runs themselves.
+
+    A grid is tried on the panel's baseline with the first seed. All designs of a panel with one
+    seed are in one unit, and further seeds and panels that train alike and fit the device.
+    """
+    found: list[tuple[tuple[PlannedRun, ...], tuple[float, float] | None]] = []
+    for panel in experiment.panels:
+        if panel.design and panel.training.is_grid:
+            run = PlannedRun(panel.label, baseline_of(panel), panel.seeds[0])
+            found.extend(((run,), point) for point in panel.training.candidates())
+    found.extend((runs, None) for runs in _together(experiment, MOST_CLIENTS[device]))
+    return [Unit(number, runs, candidate) for number, (runs, candidate) in enumerate(found)]
+
+
+def baseline_of(panel: Panel) -> str:
+    """Return the label of the design that others are compared with, and that grids are tried on.
+
+    The first multinomial design (the paper's choice), a plain one if there is one; without any,
+    the first design.
+    """
+    multinomial = [entry for entry in panel.design if entry.recipe == "multinomial"]
+    plain = [
+        entry
+        for entry in multinomial
+        if entry.estimator == "plain" and entry.draws(panel) == panel.cohort_size
+    ]
+    return (plain + multinomial + panel.design)[0].label
+
+
+def _together(experiment: Experiment, most: int) -> Iterator[tuple[PlannedRun, ...]]:
+    """Collect neighbours that can share a simulation until ``most`` clients train together."""
+    runs: list[PlannedRun] = []
+    n_clients, before = 0, None
+    for panel in experiment.panels:
+        alike = _shared(panel)
+        for seed in panel.seeds:
+            more = sum(entry.draws(panel) for entry in panel.design)
+            if runs and (alike != before or n_clients + more > most):
+                yield tuple(runs)
+                runs, n_clients = [], 0
+            runs += [PlannedRun(panel.label, entry.label, seed) for entry in panel.design]
+            n_clients, before = n_clients + more, alike
+    if runs:
+        yield tuple(runs)
+
+
+def _shared(panel: Panel) -> object:
+    """Return what runs must have in common to train together."""
+    tuned = panel.label if panel.training.is_grid else None
+    return (panel.data.dataset, panel.model, panel.training, panel.server, panel.rounds, tuned)
+
+
 #: The file beside tables that holds the SHA-256 of each.
 SUMS = "checksums.json"
-TYPES = {int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
-RUN = [("panel", pa.string()), ("design", pa.string()), ("seed", pa.int64())]
+TEXT, WHOLE, NUMBER = pa.string(), pa.int64(), pa.float64()
+TYPES = {int: WHOLE, float: NUMBER, bool: pa.bool_()}
+RUN = [("panel", TEXT), ("design", TEXT), ("seed", WHOLE)]
+CLIENT = ("client", WHOLE)
 
 #: Every table of a unit, with its columns; all begin with the run's.
 SCHEMAS: dict[str, pa.Schema] = {
@@ -32,62 +135,30 @@ SCHEMAS: dict[str, pa.Schema] = {
     # formula for its variance. Costs, failures and divergence are null in runs of older versions.
     "rounds": pa.schema([*RUN, *((name, TYPES[kind]) for name, (_, kind) in COLUMNS.items())]),
     # Who answered, how often, with what weight.
-    "cohorts": pa.schema(
-        [
-            *RUN,
-            ("round", pa.int64()),
-            ("client", pa.int64()),
-            ("count", pa.int64()),
-            ("weight", pa.float64()),
-        ]
-    ),
+    "cohorts": pa.schema([*RUN, ("round", WHOLE), CLIENT, ("count", WHOLE), ("weight", NUMBER)]),
     # The distribution that holds most of each client, in the rounds where it was noted.
-    "rows": pa.schema([*RUN, ("round", pa.int64()), ("client", pa.int64()), ("row", pa.int64())]),
+    "rows": pa.schema([*RUN, ("round", WHOLE), CLIENT, ("row", WHOLE)]),
     # The law of each run's next design after the last round.
-    "laws": pa.schema(
-        [
-            *RUN,
-            ("client", pa.int64()),
-            ("inclusion", pa.float64()),
-            ("weight_variance", pa.float64()),
-        ]
-    ),
+    "laws": pa.schema([*RUN, CLIENT, ("inclusion", NUMBER), ("weight_variance", NUMBER)]),
     # Its tree: merge t makes node n_clients + t; smaller nodes are clients.
     "trees": pa.schema(
-        [
-            *RUN,
-            ("merge", pa.int64()),
-            ("left", pa.int64()),
-            ("right", pa.int64()),
-            ("height", pa.float64()),
-        ]
+        [*RUN, ("merge", WHOLE), ("left", WHOLE), ("right", WHOLE), ("height", NUMBER)]
     ),
 }
 
 #: Who holds what: one line per panel, seed, client and class with samples.
 FEDERATIONS = pa.schema(
-    [
-        ("panel", pa.string()),
-        ("seed", pa.int64()),
-        ("client", pa.int64()),
-        ("class", pa.int64()),
-        ("samples", pa.int64()),
-    ]
+    [("panel", TEXT), ("seed", WHOLE), CLIENT, ("class", WHOLE), ("samples", WHOLE)]
 )
-
 #: What clients train on: one line per panel, seed, client and interval in which it is there.
 DEVICES = pa.schema(
     [
-        ("panel", pa.string()),
-        ("seed", pa.int64()),
-        ("client", pa.int64()),
-        ("speed", pa.float64()),
-        ("down", pa.float64()),
-        ("up", pa.float64()),
+        ("panel", TEXT),
+        ("seed", WHOLE),
+        CLIENT,
+        *((name, NUMBER) for name in ("speed", "down", "up")),
         # In simulated seconds, again after every day where there is one; null: always there.
-        ("start", pa.float64()),
-        ("end", pa.float64()),
-        ("day", pa.float64()),
+        *((name, NUMBER) for name in ("start", "end", "day")),
     ]
 )
 #: The columns that say what a round cost.
@@ -152,15 +223,8 @@ def federation_table(panel: str, seed: int, data: FederatedData) -> pa.Table:
     """Return who holds how many samples of which class."""
     counts = data.class_counts()
     clients, classes = np.nonzero(counts)
-    n = len(clients)
-    columns = {
-        "panel": [panel] * n,
-        "seed": np.full(n, seed),
-        "client": clients,
-        "class": classes,
-        "samples": counts[clients, classes],
-    }
-    return pa.table(columns, schema=FEDERATIONS)
+    columns = {"client": clients, "class": classes, "samples": counts[clients, classes]}
+    return _filled(FEDERATIONS, {"panel": panel, "seed": seed}, columns)
 
 
 def device_table(panel: str, seed: int, devices: Devices) -> pa.Table:
@@ -173,14 +237,9 @@ def device_table(panel: str, seed: int, devices: Devices) -> pa.Table:
         client = times.client[order]
         days = [times.day] * len(client)
         when = {"start": times.start[order], "end": times.end[order], "day": days}
-    columns = {
-        "panel": [panel] * len(client),
-        "seed": np.full(len(client), seed),
-        "client": client,
-        **{name: getattr(devices, name)[client] for name in ("speed", "down", "up")},
-        **when,
-    }
-    return pa.table(columns, schema=DEVICES)
+    rates = {name: getattr(devices, name)[client] for name in ("speed", "down", "up")}
+    columns = {"client": client, **rates, **when}
+    return _filled(DEVICES, {"panel": panel, "seed": seed}, columns)
 
 
 def write_table(path: Path, table: pa.Table) -> None:
@@ -264,13 +323,12 @@ def _sums(folder: Path) -> dict[str, list[str]]:
 
 
 def _table(name: str, run: PlannedRun, columns: Mapping[str, Any]) -> pa.Table:
-    schema = SCHEMAS[name]
-    n = len(next(iter(columns.values())))
-    whole = {
-        "panel": pa.array([run.panel] * n, pa.string()),
-        "design": pa.array([run.design] * n, pa.string()),
-        "seed": pa.array([run.seed] * n, pa.int64()),
-    }
-    for column in schema.names[len(RUN) :]:
-        whole[column] = pa.array(columns[column], schema.field(column).type, from_pandas=False)
-    return pa.table(whole, schema=schema)
+    return _filled(SCHEMAS[name], asdict(run), columns)
+
+
+def _filled(schema: pa.Schema, same: Mapping[str, Any], columns: Mapping[str, Any]) -> pa.Table:
+    """Return a table of these columns, and of values that are the same in every line."""
+    n = len(columns[schema.names[-1]])
+    whole = {**{name: [value] * n for name, value in same.items()}, **columns}
+    arrays = [pa.array(whole[each.name], each.type, from_pandas=False) for each in schema]
+    return pa.table(arrays, schema=schema)

@@ -15,8 +15,7 @@ from typing import Any, final
 from fedcohort._arguments import did_you_mean
 from fedcohort._lazy import import_extra
 from fedcohort.errors import ExperimentError, MissingExtraError
-from fedcohort.experiments.tables import COST
-from fedcohort.experiments.units import PlannedRun
+from fedcohort.experiments.tables import COST, PlannedRun
 from fedcohort.simulation import Round
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import textwrap
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fedcohort._whole_file import make_folder, replace_whole
+from fedcohort._figures import save_figure
+from fedcohort._whole_file import make_folder
+from fedcohort.colours import class_colours, design_colours, design_dashes
 from fedcohort.errors import InputError
-from fedcohort.experiments.results import Results
+from fedcohort.experiments.results import COSTS, Results, common_rounds, curve, spent, window_of
 from fedcohort.experiments.settings import Panel
-from fedcohort.experiments.summary import COSTS, common_rounds, curve, spent, window_of
 from fedcohort.report import FIGURE_KINDS
-from fedcohort.report.client_plots import main_class_order
-from fedcohort.report.colours import class_colours, design_colours, design_dashes, design_labels
-from fedcohort.report.panel_data import band
+from fedcohort.report.panel_data import band, design_labels, main_class_order
 
 #: Axis label of each column.
 NAMES = {
@@ -151,7 +149,9 @@ LETTERS_PER_INCH = 15
 #: Legend rows that fit without growing the figure, and height in inches of each further row.
 ROWS_WITH_ROOM, ROW_HEIGHT = 2, 0.17
 LONGEST_LABEL = 40
-Grid = list[list[Axes]]
+OVERVIEW = ("distinct_classes", "loss", "distinct_clients", "accuracy")
+#: What one axes shows: a panel, a column, and a cost; None: the rounds.
+Line = tuple[Panel, str, str | None]
 
 
 def static_figures(results: Results) -> dict[str, Figure]:
@@ -172,17 +172,24 @@ def static_figures(results: Results) -> dict[str, Figure]:
         figures = {}
         if begun:
             pen = Pen.of(results)
-            figures["loss"] = _loss(pen, begun)
-            figures["curves"] = _rows(pen, begun, ("loss", "accuracy"), rolling=False)
+            n_columns = 2 if len(begun) == 4 else min(len(begun), MOST_COLUMNS)
+            figures["loss"] = _curves(pen, n_columns, _lines(begun, "loss"))
+            both = _lines(begun, "loss", "accuracy")
+            figures["curves"] = _curves(pen, 2, both, rolling=False)
             if pen.counted(begun):
-                figures["costs"] = _costs(pen, begun)
+                costs = [(panel, "loss", cost) for panel in begun for cost in (None, *COSTS)]
+                figures["costs"] = _curves(pen, 2, costs)
             if len(panels) == 1:
-                figures["overview"] = _overview(pen, begun[0])
+                figures["overview"] = _curves(pen, 2, _lines(begun, *OVERVIEW))
             else:
-                columns = ("distinct_classes", "distinct_clients")
-                figures["cohorts"] = _rows(pen, begun, columns, rolling=True)
+                cohorts = _lines(begun, "distinct_classes", "distinct_clients")
+                figures["cohorts"] = _curves(pen, 2, cohorts)
         figures["partition"] = _partition(results, panels)
     return figures
+
+
+def _lines(panels: list[Panel], *columns: str) -> list[Line]:
+    return [(panel, column, None) for panel in panels for column in columns]
 
 
 def save_figures(results: Results, folder: Path, kind: str) -> list[Path]:
@@ -192,64 +199,27 @@ def save_figures(results: Results, folder: Path, kind: str) -> list[Path]:
             f"figures: must be {', '.join(FIGURE_KINDS)}; got {kind!r}. Choose one of them."
         )
     make_folder(folder)
-    paths = []
-    for name, figure in static_figures(results).items():
-        paths.append(folder / f"{name}.{kind}")
-        _save(figure, paths[-1], kind)
-    return paths
+    figures = {folder / f"{name}.{kind}": each for name, each in static_figures(results).items()}
+    with rc_context(STYLE):
+        for path, figure in figures.items():
+            save_figure(figure, path, METADATA[kind])
+    return list(figures)
 
 
-def _save(figure: Figure, path: Path, kind: str) -> None:
-    with rc_context(STYLE), warnings.catch_warnings():
-        # If the font lacks a label's script, the label is drawn as boxes. This is harmless.
-        warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
-        replace_whole(
-            path,
-            lambda temporary: figure.savefig(temporary, format=kind, metadata=METADATA[kind]),
-        )
-
-
-def _loss(pen: Pen, panels: list[Panel]) -> Figure:
-    n_columns = 2 if len(panels) == 4 else min(len(panels), MOST_COLUMNS)
-    figure, grid = _grid(math.ceil(len(panels) / n_columns), n_columns)
-    every_axes = [axes for row in grid for axes in row]
-    for axes, panel in zip(every_axes, panels, strict=False):
-        pen.draw(axes, panel, "loss", rolling=True)
-        _name(axes, panel, panels)
-    for axes in every_axes[len(panels) :]:
+def _curves(pen: Pen, n_columns: int, lines: list[Line], *, rolling: bool = True) -> Figure:
+    """Draw one axes for each line: a panel, its column, and the cost to draw it against."""
+    n_rows = math.ceil(len(lines) / n_columns)
+    size = (WIDTH * n_columns, HEIGHT * n_rows + 0.5)
+    figure = Figure(figsize=size, layout="constrained")
+    every_axes = figure.subplots(n_rows, n_columns, squeeze=False).ravel().tolist()
+    panels = list({panel.label: panel for panel, _, _ in lines}.values())
+    for axes, (panel, column, cost) in zip(every_axes, lines, strict=False):
+        pen.draw(axes, panel, column, rolling=rolling, against=cost)
+        if len(panels) > 1:  # with one panel, the figure's title is enough
+            axes.set_title(panel.label)
+    for axes in every_axes[len(lines) :]:
         axes.remove()
-    _explain(figure, pen, panels, rolling=True)
-    return figure
-
-
-def _rows(pen: Pen, panels: list[Panel], columns: tuple[str, ...], *, rolling: bool) -> Figure:
-    figure, grid = _grid(len(panels), len(columns))
-    for row, panel in zip(grid, panels, strict=True):
-        for axes, column in zip(row, columns, strict=True):
-            pen.draw(axes, panel, column, rolling=rolling)
-            _name(axes, panel, panels)
     _explain(figure, pen, panels, rolling=rolling)
-    return figure
-
-
-def _costs(pen: Pen, panels: list[Panel]) -> Figure:
-    figure, grid = _grid(2 * len(panels), 2)
-    for number, panel in enumerate(panels):
-        axes = [*grid[2 * number], *grid[2 * number + 1]]
-        for each, cost in zip(axes, (None, *COSTS), strict=True):
-            pen.draw(each, panel, "loss", rolling=True, against=cost)
-            _name(each, panel, panels)
-    _explain(figure, pen, panels, rolling=True)
-    return figure
-
-
-def _overview(pen: Pen, panel: Panel) -> Figure:
-    figure, grid = _grid(2, 2)
-    names = (("distinct_classes", "loss"), ("distinct_clients", "accuracy"))
-    for row, columns in zip(grid, names, strict=True):
-        for axes, column in zip(row, columns, strict=True):
-            pen.draw(axes, panel, column, rolling=True)
-    _explain(figure, pen, [panel], rolling=True)
     return figure
 
 
@@ -262,19 +232,6 @@ def _partition(results: Results, panels: list[Panel]) -> Figure:
         left.set(title=panel.label, xlabel="client, by main class")
         draw_class_samples(right, counts)
     return figure
-
-
-def _name(axes: Axes, panel: Panel, panels: list[Panel]) -> None:
-    """Write a panel's label above its axes. With one panel, the figure's title is enough."""
-    if len(panels) > 1:
-        axes.set_title(panel.label)
-
-
-def _grid(n_rows: int, n_columns: int) -> tuple[Figure, Grid]:
-    size = (WIDTH * n_columns, HEIGHT * n_rows + 0.5)
-    figure = Figure(figsize=size, layout="constrained")
-    grid = figure.subplots(n_rows, n_columns, squeeze=False)
-    return figure, np.asarray(grid).tolist()
 
 
 def _explain(figure: Figure, pen: Pen, panels: list[Panel], *, rolling: bool) -> None:

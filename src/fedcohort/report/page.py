@@ -15,19 +15,159 @@ import numpy as np
 
 from fedcohort._lazy import import_extra
 from fedcohort._whole_file import write_whole
+from fedcohort.colours import class_colours, design_colours, design_dashes
 from fedcohort.errors import ExperimentError
-from fedcohort.experiments.results import Results
-from fedcohort.experiments.settings import Panel
-from fedcohort.experiments.summary import (
+from fedcohort.experiments.results import (
     DesignSummary,
+    Interval,
     PanelSummary,
+    Results,
+    candidate_losses,
     chosen_training,
-    final_loss,
     summarise,
 )
-from fedcohort.report.answers import number, panel_sentences, rounds_needed, state_sentence
-from fedcohort.report.colours import class_colours, design_colours, design_dashes, design_labels
-from fedcohort.report.panel_data import panel_data
+from fedcohort.experiments.settings import Panel
+from fedcohort.report.panel_data import design_labels, panel_data
+
+
+def state_sentence(results: Results) -> str:
+    """Describe the progress of a run. Return an empty string if it is complete."""
+    progress = results.folder.progress()
+    if progress.state == "complete":
+        return ""
+    return (
+        f"The run is not finished ({progress.state}): {progress.done} of {progress.total} rounds, "
+        f"counted over all its designs and seeds, are done."
+    )
+
+
+def panel_sentences(results: Results, panel: Panel) -> list[str]:
+    """Describe the result of a panel."""
+    if not panel.design:
+        return ["No training was asked for: the data are divided among the clients, no more."]
+    summary = summarise(results, panel)
+    if summary is None:
+        return [f"No seed has a round of every design yet; {panel.rounds} rounds are planned."]
+    return summary_sentences(summary, panel)
+
+
+def summary_sentences(summary: PanelSummary, panel: Panel) -> list[str]:
+    """Name the best design, compare it with the baseline, and state each design's speed."""
+    measured = [each for each in summary.designs if not _is_unknown(each)]
+    if not measured:
+        return [
+            f"{_extent(summary, panel)}, but the loss was not measured in the last "
+            f"{_rounds(summary.window)}, so there is no final loss to compare."
+        ]
+    working = [each for each in measured if not each.divergence] or measured
+    best = min(working, key=lambda each: float(np.mean(each.final_loss)))
+    sentences = [_best_sentence(summary, panel, best), _against_baseline(summary, best)]
+    sentences.append(_speed_sentence(summary))
+    sentences += [
+        f"{each.label} {each.divergence}: updates that are not finite count as lost. Lower lr or "
+        f"server_lr."
+        for each in summary.designs
+        if each.divergence
+    ]
+    return [each for each in sentences if each]
+
+
+def number(value: float) -> str:
+    """Format a number with four significant digits."""
+    return f"{value:.4g}"
+
+
+def rounds_needed(design: DesignSummary) -> str:
+    """Format the rounds that a design needed to reach the level: ``93 rounds`` or ``never``."""
+    reached = design.rounds_needed[~np.isnan(design.rounds_needed)]
+    n_seeds = len(design.rounds_needed)
+    if not len(reached):
+        return "never"
+    text = _rounds(round(float(np.mean(reached))))
+    return text if len(reached) == n_seeds else f"{text} (in {len(reached)} of {n_seeds} seeds)"
+
+
+def _is_unknown(design: DesignSummary) -> bool:
+    return bool(np.isnan(np.mean(design.final_loss)))
+
+
+def _extent(summary: PanelSummary, panel: Panel) -> str:
+    """Return the start of a sentence: how many rounds and seeds the result is based on."""
+    planned, done = len(panel.seeds), len(summary.seeds)
+    part = f" of {panel.rounds}" if summary.rounds < panel.rounds else ""
+    rounds = f"{summary.rounds}{part} round{'s' if panel.rounds != 1 else ''}"
+    if planned == 1:
+        return f"After {rounds} with one seed"
+    some = f"{done} of {planned} seeds" if done < planned else f"{done} seeds"
+    return f"After {rounds} with {some}"
+
+
+def _best_sentence(summary: PanelSummary, panel: Panel, best: DesignSummary) -> str:
+    loss = number(float(np.mean(best.final_loss)))
+    spread = ""
+    if len(summary.seeds) > 1:
+        spread = f"; standard deviation over seeds {number(float(np.std(best.final_loss, ddof=1)))}"
+    if len(summary.designs) == 1:
+        what = f"{best.label}, the only design, has a final loss of {loss}"
+    else:
+        what = f"{best.label} has the lowest final loss of {len(summary.designs)} designs: {loss}"
+    return f"{_extent(summary, panel)}, {what} (mean over the {_last(summary)}{spread})."
+
+
+def _against_baseline(summary: PanelSummary, best: DesignSummary) -> str:
+    """Compare the best design with the baseline. If that is the best, compare it with the next."""
+    known = [each for each in summary.designs if not _is_unknown(each)]
+    others = [(each.label, each.difference) for each in known if each.difference is not None]
+    if not others:
+        return ""
+    if best.difference is not None:
+        return _judgement("That is", best.difference, f" than {summary.baseline}, the baseline")
+    label, difference = min(others, key=lambda other: other[1].mean)
+    return _judgement(f"It is the baseline itself; the next, {label}, is", difference)
+
+
+def _judgement(before: str, difference: Interval, after: str = "") -> str:
+    """State a difference, and whether it is larger than the spread over seeds."""
+    is_lower = difference.mean < 0
+    direction = "lower" if is_lower else "higher"
+    said = f"{before} {number(abs(difference.mean))} {direction}{after}"
+    if math.isinf(difference.low):
+        return f"{said}; with one seed there is no interval, so this may be chance."
+    # The sentence gives a positive amount, so flip the interval if the difference is negative.
+    low, high = difference.low, difference.high
+    ends = (-high, -low) if is_lower else (low, high)
+    chance = "no more than the spread over seeds, so it may be chance"
+    verdict = "more than the spread over seeds" if difference.excludes_zero else chance
+    interval = f"95 % interval {number(ends[0])} to {number(ends[1])}"
+    return f"{said} (paired by seed, {interval}): {verdict}."
+
+
+def _speed_sentence(summary: PanelSummary) -> str:
+    """List the rounds each design needed. Sort by seeds that reached the level, then by speed."""
+    if math.isnan(summary.level):
+        return ""
+    reached = [each for each in summary.designs if not np.isnan(each.rounds_needed).all()]
+    never = [each.label for each in summary.designs if np.isnan(each.rounds_needed).all()]
+    reached.sort(key=lambda e: (np.isnan(e.rounds_needed).sum(), np.nanmean(e.rounds_needed)))
+    goal = f"the loss of {number(summary.level)}, where {summary.baseline} ends"
+    parts = [f"{each.label} after {rounds_needed(each)}" for each in reached]
+    if not parts:
+        return f"No design's rolling mean reached {goal}."
+    rest = f"; {_listed(never)} never did" if never else ""
+    return f"The rolling mean reached {goal}: {_listed(parts)}{rest}."
+
+
+def _listed(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _last(summary: PanelSummary) -> str:
+    return "last round" if summary.window == 1 else f"last {summary.window} rounds"
+
+
+def _rounds(count: int) -> str:
+    return "1 round" if count == 1 else f"{count} rounds"
+
 
 HEADINGS = (
     "design",
@@ -44,10 +184,8 @@ MINUS = "\N{MINUS SIGN}"
 
 def panel_text(results: Results, panel: Panel, colours: dict[str, str]) -> str:
     """Return a panel's answer, table of designs and tuning grid."""
-    sentences = [
-        each for each in (state_sentence(results), *panel_sentences(results, panel)) if each
-    ]
-    parts = [f'<p class="answer">{escape(each)}</p>' for each in sentences]
+    sentences = (state_sentence(results), *panel_sentences(results, panel))
+    parts = [f'<p class="answer">{escape(each)}</p>' for each in sentences if each]
     summary = summarise(results, panel)
     if summary is not None:
         parts.append(_designs_table(summary, colours))
@@ -102,12 +240,11 @@ def _designs_table(summary: PanelSummary, colours: dict[str, str]) -> str:
 
 
 def _legend(summary: PanelSummary) -> str:
-    window = "last round" if summary.window == 1 else f"last {summary.window} rounds"
     spread = "" if len(summary.seeds) < 2 else "; \N{PLUS-MINUS SIGN} standard deviation over seeds"
     level = "not measured" if math.isnan(summary.level) else number(summary.level)
     return (
-        f"Means over the {window}{spread}. Level: {summary.baseline}'s final loss, {level}. "
-        f"Jump: mean absolute change of the loss between measurements."
+        f"Means over the {_last(summary)}{spread}. Level: {summary.baseline}'s final loss, "
+        f"{level}. Jump: mean absolute change of the loss between measurements."
     )
 
 
@@ -141,12 +278,7 @@ def _signed(value: float) -> str:
 
 def _grid_table(results: Results, panel: Panel) -> str:
     """Return the grid that was tried for the panel, with the lowest final loss marked."""
-    folder = results.folder
-    losses = {
-        unit.candidate: final_loss(folder, unit)
-        for unit in folder.units
-        if unit.candidate is not None and unit.runs[0].panel == panel.label and folder.is_done(unit)
-    }
+    losses = candidate_losses(results.folder, panel.label)
     if not losses:
         return ""
     best = min(losses.values())
@@ -175,9 +307,9 @@ def _configuration(results: Results) -> str:
 
 def _trained(results: Results, panel: str) -> dict[str, Any]:
     try:
-        return chosen_training(results.folder, panel).model_dump()
+        return chosen_training(results.folder, panel).as_dict()
     except ExperimentError:  # the grid is still being tried
-        return results.folder.experiment.panel(panel).training.model_dump()
+        return results.folder.experiment.panel(panel).training.as_dict()
 
 
 def _details(title: str, text: str, *, is_open: bool) -> str:
@@ -209,10 +341,15 @@ def page_html(results: list[Results]) -> str:
     """Return the page as HTML."""
     plotly = import_extra("plotly.offline", extra="report", owner="report")
     labels = design_labels(results)
+    title = results[0].folder.experiment.heading if len(results) == 1 else f"{len(results)} runs"
     return Template(_own_file("page.html")).substitute(
-        title=escape(_title(results)),
+        title=escape(title),
         css=_own_file("page.css"),
-        texts=_texts(results, design_colours(labels)),
+        texts="\n".join(
+            _block("answer", run, place, panel_text(each, panel, design_colours(labels)))
+            for run, each in enumerate(results)
+            for place, panel in enumerate(each.folder.experiment.panels)
+        ),
         setups="\n".join(
             _block("setup", run, 0, setup_text(each)) for run, each in enumerate(results)
         ),
@@ -230,9 +367,8 @@ def script_json(content: object) -> str:
 
 def most_points(results: list[Results]) -> int:
     """Return the most points of a curve that keep the page within its total."""
-    n_designs = sum(
-        len(panel.design) for each in results for panel in each.folder.experiment.panels
-    )
+    panels = [panel for each in results for panel in each.folder.experiment.panels]
+    n_designs = sum(len(panel.design) for panel in panels)
     return max(FEWEST_POINTS, min(MOST_POINTS, POINTS_OF_A_PAGE // max(n_designs, 1)))
 
 
@@ -243,7 +379,8 @@ def _data(results: list[Results], labels: list[str]) -> dict[str, Any]:
     for each in results:
         experiment = each.folder.experiment
         panels = [panel_data(each, panel, most_points=most) for panel in experiment.panels]
-        runs.append({"name": _run_name(each), "panels": panels})
+        name = f"{experiment.heading} ({each.folder.path.resolve().name})"
+        runs.append({"name": name, "panels": panels})
         n_classes = max(n_classes, int(each.federations["class"].to_numpy().max(initial=-1)) + 1)
     return {
         "runs": runs,
@@ -253,30 +390,10 @@ def _data(results: list[Results], labels: list[str]) -> dict[str, Any]:
     }
 
 
-def _texts(results: list[Results], colours: dict[str, str]) -> str:
-    return "\n".join(
-        _block("answer", run, number, panel_text(each, panel, colours))
-        for run, each in enumerate(results)
-        for number, panel in enumerate(each.folder.experiment.panels)
-    )
-
-
 def _block(kind: str, run: int, panel: int, content: str) -> str:
     """Return a block of a run and panel. At first, only run 0 with panel 0 is visible."""
     hidden = "" if run == panel == 0 else " hidden"
     return f'<div data-block="{kind}" data-run="{run}" data-panel="{panel}"{hidden}>{content}</div>'
-
-
-def _title(results: list[Results]) -> str:
-    if len(results) == 1:
-        experiment = results[0].folder.experiment
-        return experiment.title or experiment.name
-    return f"{len(results)} runs"
-
-
-def _run_name(results: Results) -> str:
-    experiment = results.folder.experiment
-    return f"{experiment.title or experiment.name} ({results.folder.path.resolve().name})"
 
 
 def _own_file(name: str) -> str:

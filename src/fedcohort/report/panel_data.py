@@ -2,45 +2,46 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from fedcohort.experiments.results import Results
-from fedcohort.experiments.settings import Panel
-from fedcohort.experiments.summary import COSTS, Curve, common_rounds, curve, spent, window_of
-from fedcohort.experiments.units import PlannedRun
-from fedcohort.report.client_plots import (
-    MOST_CLIENTS,
-    cluster_map,
-    dendrogram,
-    evenly,
-    law_points,
-    main_class_order,
-    plain,
-    short,
+from fedcohort.experiments.results import (
+    COSTS,
+    Curve,
+    Results,
+    common_rounds,
+    curve,
+    spent,
+    window_of,
 )
+from fedcohort.experiments.settings import Panel
+from fedcohort.experiments.tables import PlannedRun
 
 Numbers = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+CURVES = ("loss", "accuracy", "distinct_classes", "distinct_clients")
+PARTS = ("draw_seconds", "train_seconds", "measure_seconds")
+YARDSTICKS = ("squared_error", "design_variance", "multinomial_variance")
+LEVELS = 60
+#: In a larger tree only the last merges are drawn. Each subtree below them becomes a leaf.
+MOST_MERGES = 400
+MOST_ROUNDS = 60
+MOST_CLIENTS = 250
+#: With more distinct sizes, clients form at most this many groups of about equal count.
+MOST_SIZES = 40
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Band:
-    """Mean and range of a curve over seeds. Each array has shape (points,).
+    """Mean, minimum and maximum of a curve over seeds, after each number of rounds from 1."""
 
-    Attributes
-    ----------
-    rounds
-        Number of rounds done at each point, from 1.
-    mean, low, high
-        Mean, minimum and maximum over seeds.
-    n_seeds
-        Number of seeds. With one seed, mean, low and high are equal.
-    """
-
-    rounds: NDArray[np.int64]
+    rounds: Integers
     mean: Numbers
     low: Numbers
     high: Numbers
@@ -64,19 +65,15 @@ class Band:
 
 def band(curve: Curve) -> Band:
     """Reduce a curve over its seeds."""
-    values = curve.values
-    if not values.size:
-        nothing = np.empty(0)
-        return Band(np.empty(0, np.int64), nothing, nothing, nothing, len(values))
-    return Band(
-        curve.rounds + 1, values.mean(axis=0), values.min(axis=0), values.max(axis=0), len(values)
-    )
+    values = curve.values if curve.values.size else np.empty((1, 0))
+    ends = values.min(axis=0), values.max(axis=0)
+    return Band(curve.rounds + 1, values.mean(axis=0), *ends, len(curve.values))
 
 
-CURVES = ("loss", "accuracy", "distinct_classes", "distinct_clients")
-PARTS = ("draw_seconds", "train_seconds", "measure_seconds")
-YARDSTICKS = ("squared_error", "design_variance", "multinomial_variance")
-LEVELS = 60
+def design_labels(results: Iterable[Results]) -> list[str]:
+    """Return the labels of all designs, in order of first appearance."""
+    panels = [panel for each in results for panel in each.folder.experiment.panels]
+    return list(dict.fromkeys(entry.label for panel in panels for entry in panel.design))
 
 
 def panel_data(results: Results, panel: Panel, *, most_points: int) -> dict[str, Any]:
@@ -94,17 +91,17 @@ def panel_data(results: Results, panel: Panel, *, most_points: int) -> dict[str,
     if not seeds:
         return content
     levels = _levels(results, panel, window)
-    for entry in panel.design:
-        content["designs"].append(
-            {
-                "label": entry.label,
-                "curves": _curves(results, panel, entry.label, window, most_points),
-                "needed": _needed(curve(results, panel, entry.label, "loss"), window, levels),
-                "error": _error(results, panel, entry.label, most_points),
-                "seconds": _seconds(results, panel, entry.label, seeds),
-                "costs": _costs(results, panel, entry.label, window, most_points),
-            }
-        )
+    content["designs"] = [
+        {
+            "label": entry.label,
+            "curves": _curves(results, panel, entry.label, window, most_points),
+            "needed": _needed(curve(results, panel, entry.label, "loss"), window, levels),
+            "error": _error(results, panel, entry.label, most_points),
+            "seconds": _seconds(results, panel, entry.label, seeds),
+            "costs": _costs(results, panel, entry.label, window, most_points),
+        }
+        for entry in panel.design
+    ]
     content["laws"] = law_points(results, panel)
     content["clusters"] = _clusters(results, panel, seeds[0])
     return content
@@ -113,18 +110,20 @@ def panel_data(results: Results, panel: Panel, *, most_points: int) -> dict[str,
 def _curves(
     results: Results, panel: Panel, design: str, window: int, most: int
 ) -> dict[str, dict[str, Any]]:
-    found = {}
-    for column in CURVES:
-        values = curve(results, panel, design, column)
-        found[column] = {
+    curves = {column: curve(results, panel, design, column) for column in CURVES}
+    return {
+        column: {
             "raw": _plain_band(band(values).thinned(most)),
             "rolling": _plain_band(band(values.rolling(window)).thinned(most)),
         }
-    return found
+        for column, values in curves.items()
+    }
 
 
-def _plain_band(over: Band) -> dict[str, Any]:
-    content: dict[str, Any] = {"x": plain(over.rounds), "mean": plain(over.mean)}
+def _plain_band(over: Band, x: ArrayLike | None = None) -> dict[str, Any]:
+    """Return a band for JSON, against ``x`` in the place of the rounds if given."""
+    x = over.rounds if x is None else x
+    content: dict[str, Any] = {"x": plain(x), "mean": plain(over.mean)}
     if over.n_seeds > 1:
         content |= {"low": plain(over.low), "high": plain(over.high)}
     return content
@@ -132,11 +131,8 @@ def _plain_band(over: Band) -> dict[str, Any]:
 
 def _levels(results: Results, panel: Panel, window: int) -> list[float]:
     """Choose loss levels between the highest and the lowest mean, in equal ratios."""
-    means = [
-        band(curve(results, panel, entry.label, "loss").rolling(window)).mean
-        for entry in panel.design
-    ]
-    values = np.concatenate(means)
+    losses = [curve(results, panel, entry.label, "loss") for entry in panel.design]
+    values = np.concatenate([band(loss.rolling(window)).mean for loss in losses])
     if not values.size or values.min() <= 0:
         return []
     return [float(v) for v in np.geomspace(values.max(), values.min(), LEVELS)]
@@ -145,16 +141,10 @@ def _levels(results: Results, panel: Panel, window: int) -> list[float]:
 def _needed(loss: Curve, window: int, levels: list[float]) -> dict[str, Any]:
     """Return the rounds until the rolling mean reaches each level. All seeds must reach it."""
     rolling = loss.rolling(window)
-    found = [(level, rolling.first_below(level)) for level in levels]
-    reached = [(level, needed) for level, needed in found if not np.isnan(needed).any()]
-    content: dict[str, Any] = {
-        "x": [short(level) for level, _ in reached],
-        "mean": [short(float(needed.mean())) for _, needed in reached],
-    }
-    if len(rolling.values) > 1:
-        content["low"] = [short(float(needed.min())) for _, needed in reached]
-        content["high"] = [short(float(needed.max())) for _, needed in reached]
-    return content
+    found = np.array([rolling.first_below(level) for level in levels])
+    found = found.reshape(len(levels), len(rolling.values))
+    reached = np.flatnonzero(~np.isnan(found).any(axis=1))
+    return _plain_band(band(Curve(reached, found[reached].T)), x=np.array(levels)[reached])
 
 
 def _error(results: Results, panel: Panel, design: str, most: int) -> dict[str, Any]:
@@ -184,9 +174,8 @@ def _costs(
     over = band(curve(results, panel, design, "loss").rolling(window)).thinned(most)
     found = {}
     for cost in COSTS:
-        total = spent(results, panel, design, cost)
-        if total is not None:
-            found[cost] = {**_plain_band(over), "x": plain(total.mean(axis=0)[over.rounds - 1])}
+        if (total := spent(results, panel, design, cost)) is not None:
+            found[cost] = _plain_band(over, x=total.mean(axis=0)[over.rounds - 1])
     return found
 
 
@@ -196,10 +185,11 @@ def _clusters(results: Results, panel: Panel, seed: int) -> list[dict[str, Any]]
     for entry in panel.design:
         run = PlannedRun(panel.label, entry.label, seed)
         tree = dendrogram(results, run)
-        if tree is not None or entry.recipe == "similarity":
-            clusters = cluster_map(results, run)
+        has_map = tree is not None or entry.recipe == "similarity"
+        clusters = cluster_map(results, run) if has_map else None
+        if tree or clusters:
             found.append({"label": entry.label, "seed": seed, "map": clusters, "tree": tree})
-    return [each for each in found if each["map"] or each["tree"]]
+    return found
 
 
 def _federation(results: Results, panel: Panel) -> dict[str, Any]:
@@ -207,7 +197,7 @@ def _federation(results: Results, panel: Panel) -> dict[str, Any]:
     seed = panel.seeds[0]
     counts = results.class_counts(panel.label, seed)
     order = main_class_order(counts)
-    clients = order[list(evenly(len(order), MOST_CLIENTS))]
+    clients = order[evenly(len(order), MOST_CLIENTS)]
     return {
         "seed": seed,
         "n_clients": len(counts),
@@ -215,3 +205,195 @@ def _federation(results: Results, panel: Panel) -> dict[str, Any]:
         "samples": [plain(column) for column in counts[clients].T],
         "class_samples": plain(counts.sum(axis=0)),
     }
+
+
+def main_classes(counts: Integers, n_clients: int) -> Integers:
+    """Return each client's most frequent class; -1 for a client without samples."""
+    main = np.full(n_clients, -1)
+    held = counts.sum(axis=1) > 0
+    main[: len(counts)][held] = counts.argmax(axis=1)[held]
+    return main
+
+
+def main_class_order(counts: Integers) -> Integers:
+    """Sort clients by main class, and within a class by its share, largest first."""
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    main = counts.argmax(axis=1)
+    return np.lexsort((-shares.max(axis=1, initial=0.0), main))
+
+
+def plain(values: ArrayLike) -> list[int] | list[float | None]:
+    """Convert to a list. Round floats to five digits; NaN and infinity become None."""
+    array = np.asarray(values)
+    if array.dtype.kind in "iub":
+        return [int(value) for value in array]
+    return [short(float(value)) for value in array]
+
+
+def short(value: float) -> float | None:
+    """Round to five digits. Return None for NaN and infinity."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None
+
+
+def evenly(n: int, most: int) -> list[int]:
+    """Choose at most ``most`` evenly spaced values of 0 ... n - 1, including both ends."""
+    return [int(place) for place in np.linspace(0, n - 1, min(n, most)).round()]
+
+
+def law_points(results: Results, panel: Panel) -> dict[str, Any]:
+    """Return each design's inclusion and weight variance, for groups of clients of similar size.
+
+    The law is that of the design after the last round; an unfinished run has none. The observed
+    values cover all rounds. Both are means over the clients of a group and over seeds.
+    """
+    seeds, _ = common_rounds(results, panel)
+    sizes = {seed: _sizes(results, panel, seed) for seed in seeds}
+    if not sizes:
+        return {"sizes": [], "designs": {}}
+    groups, middle = _groups(np.concatenate(list(sizes.values())))
+    designs = {}
+    for entry in panel.design:
+        parts = [
+            _law_and_record(results, PlannedRun(panel.label, entry.label, seed), len(own))
+            for seed, own in sizes.items()
+        ]
+        columns = np.concatenate(parts, axis=1)
+        names = ("inclusion", "weight_variance", "observed_inclusion", "observed_weight_variance")
+        means = (_group_means(column, groups, len(middle)) for column in columns)
+        designs[entry.label] = dict(zip(names, map(plain, means), strict=True))
+    return {"sizes": plain(middle), "designs": designs}
+
+
+def _sizes(results: Results, panel: Panel, seed: int) -> Integers:
+    """Return every client's size. The table of class counts omits clients without samples."""
+    held = results.class_counts(panel.label, seed).sum(axis=1)
+    runs = [PlannedRun(panel.label, entry.label, seed) for entry in panel.design]
+    known = [results.column(name, run, "client") for name in ("laws", "cohorts") for run in runs]
+    n_clients = max(len(held), *(int(clients.max(initial=-1)) + 1 for clients in known))
+    return np.concatenate([held, np.zeros(n_clients - len(held), dtype=np.int64)])
+
+
+def _groups(sizes: Integers) -> tuple[Integers, Numbers]:
+    """Return every client's group and the groups' mean sizes, smallest first."""
+    distinct, groups = np.unique(sizes, return_inverse=True)
+    if len(distinct) <= MOST_SIZES:
+        return groups.astype(np.int64), distinct.astype(np.float64)
+    edges = np.unique(np.quantile(sizes, np.linspace(0, 1, MOST_SIZES + 1)[1:-1]))
+    _, groups = np.unique(np.searchsorted(edges, sizes), return_inverse=True)
+    return groups.astype(np.int64), np.bincount(groups, sizes) / np.bincount(groups)
+
+
+def _law_and_record(results: Results, run: PlannedRun, n_clients: int) -> Numbers:
+    """Return the four numbers of every client of a run, shape (4, n_clients)."""
+    found = np.full((4, n_clients), np.nan)
+    known = results.column("laws", run, "client").astype(int)
+    for place, name in enumerate(("inclusion", "weight_variance")):
+        found[place, known] = results.column("laws", run, name)
+    rounds = results.of("rounds", run).num_rows
+    clients = results.column("cohorts", run, "client").astype(int)
+    weights = results.column("cohorts", run, "weight")
+    if rounds:
+        found[2] = np.bincount(clients, minlength=n_clients) / rounds
+        # A client that is not drawn has weight 0.
+        mean = np.bincount(clients, weights, n_clients) / rounds
+        found[3] = np.bincount(clients, weights**2, n_clients) / rounds - mean**2
+    return found
+
+
+def _group_means(values: Numbers, groups: Integers, n_groups: int) -> Numbers:
+    known = ~np.isnan(values)
+    counts = np.bincount(groups[known], minlength=n_groups)
+    sums = np.bincount(groups[known], values[known], n_groups)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def cluster_map(results: Results, run: PlannedRun) -> dict[str, Any] | None:
+    """Return the cluster map of a run; None if its distributions were not recorded.
+
+    ``classes`` has shape (rounds, clients), with clients sorted by main class. ``agreeing`` counts,
+    for each round, the clients whose main class is the majority class of their distribution.
+    """
+    counts = results.class_counts(run.panel, run.seed)
+    rounds, noted = np.unique(results.column("rows", run, "round"), return_index=True)
+    if not len(rounds) or results.of("rows", run).num_rows % len(rounds):
+        return None
+    rows = results.column("rows", run, "row").astype(int).reshape(len(noted), -1)
+    main = main_classes(counts, rows.shape[1])
+    majority = np.array([_majority(each, main) for each in rows])
+    order = [i for i in main_class_order(counts) if main[i] >= 0]
+    clients = [order[place] for place in evenly(len(order), MOST_CLIENTS)]
+    times = evenly(len(rounds), MOST_ROUNDS)
+    return {
+        "rounds": plain(rounds[times].astype(int) + 1),
+        "clients": plain(clients),
+        "main": plain(main[clients]),
+        "classes": [plain(each) for each in majority[np.ix_(times, clients)]],
+        "rows": [plain(each) for each in rows[np.ix_(times, clients)]],
+        "agreeing": plain((majority[times] == main)[:, main >= 0].sum(axis=1)),
+        "n_clients": len(order),
+        "n_classes": int(counts.shape[1]),
+    }
+
+
+def _majority(rows: Integers, main: Integers) -> Integers:
+    """Return, for each client, the most common main class in its distribution."""
+    shared = np.zeros((rows.max(initial=0) + 1, main.max(initial=0) + 1), dtype=np.int64)
+    known = (rows >= 0) & (main >= 0)
+    np.add.at(shared, (rows[known], main[known]), 1)
+    return np.where(known, shared.argmax(axis=1)[np.maximum(rows, 0)], -1)
+
+
+def dendrogram(results: Results, run: PlannedRun) -> dict[str, Any] | None:
+    """Return leaves and links; None if the run has no tree (yet).
+
+    A link is ``[left x, left y, right x, right y, height, class]``. The class is -1 if the clients
+    below differ in main class. A leaf is a client, or a subtree that is not drawn.
+    """
+    if not results.of("trees", run).num_rows:
+        return None
+    left, right, height = (results.column("trees", run, n) for n in ("left", "right", "height"))
+    n_clients = results.of("laws", run).num_rows
+    main = main_classes(results.class_counts(run.panel, run.seed), n_clients)
+    pairs = np.column_stack([left, right]).astype(int)
+    classes, members = _below(pairs, main)
+    first = n_clients + max(0, len(pairs) - MOST_MERGES)
+    leaves = _leaves(pairs, n_clients, first)
+    x, y = np.zeros(n_clients + len(pairs)), np.zeros(n_clients + len(pairs))
+    x[leaves] = np.arange(len(leaves))
+    links = []
+    for node in range(first, n_clients + len(pairs)):
+        one, other = pairs[node - n_clients]
+        x[node], y[node] = (x[one] + x[other]) / 2, height[node - n_clients]
+        ends = [short(float(v)) for v in (x[one], y[one], x[other], y[other], y[node])]
+        links.append([*ends, int(classes[node])])
+    return {
+        "leaves": plain(leaves),
+        "classes": plain(classes[leaves]),
+        "members": plain(members[leaves]),
+        "links": links,
+        "n_clients": n_clients,
+        "n_classes": int(main.max(initial=0)) + 1,
+    }
+
+
+def _below(pairs: Integers, main: Integers) -> tuple[Integers, Integers]:
+    """Return every node's class (-1 if its clients differ) and its number of clients."""
+    classes = np.append(main, np.full(len(pairs), -1))
+    members = np.append(np.ones_like(main), np.zeros(len(pairs), dtype=np.int64))
+    for node, (one, other) in enumerate(pairs, start=len(main)):
+        if classes[one] == classes[other]:
+            classes[node] = classes[one]
+        members[node] = members[one] + members[other]
+    return classes, members
+
+
+def _leaves(pairs: Integers, n_clients: int, first: int) -> list[int]:
+    """Return the drawn leaves from left to right: nodes numbered below ``first``."""
+    waiting, found = [n_clients + len(pairs) - 1], []
+    while waiting:
+        node = waiting.pop()
+        if node < first:
+            found.append(node)
+        else:
+            waiting += pairs[node - n_clients, ::-1].tolist()
+    return found

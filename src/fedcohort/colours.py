@@ -1,8 +1,7 @@
 """Colours of designs and classes, shared by the page and the figures."""
 
+import colorsys
 from collections.abc import Iterable
-
-from fedcohort.experiments.results import Results
 
 #: Colour-blind readers can tell them apart. Contrast with white and near-black: at least 3 : 1.
 DESIGNS = (
@@ -33,15 +32,6 @@ CLASSES = (
 TURN = 137.508
 
 
-def design_labels(results: Iterable[Results]) -> list[str]:
-    """Return the labels of all designs, in order of first appearance."""
-    found: dict[str, None] = {}
-    for each in results:
-        for panel in each.folder.experiment.panels:
-            found.update(dict.fromkeys(entry.label for entry in panel.design))
-    return list(found)
-
-
 def design_colours(labels: Iterable[str]) -> dict[str, str]:
     """Return the colour of every design."""
     return {label: DESIGNS[place % len(DESIGNS)] for place, label in enumerate(labels)}
@@ -61,7 +51,5 @@ def class_colours(n_classes: int) -> list[str]:
 
 
 def _hue(degrees: float, shade: int) -> str:
-    import colorsys
-
     red, green, blue = colorsys.hls_to_rgb(degrees / 360, (0.42, 0.56, 0.7)[shade], 0.5)
     return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"

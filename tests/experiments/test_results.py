@@ -14,7 +14,7 @@ from scipy import stats
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.experiments import Results, read_results
-from fedcohort.experiments.summary import (
+from fedcohort.experiments.results import (
     Curve,
     Interval,
     common_rounds,
@@ -23,8 +23,7 @@ from fedcohort.experiments.summary import (
     summarise,
     window_of,
 )
-from fedcohort.experiments.tables import SCHEMAS
-from fedcohort.experiments.units import PlannedRun
+from fedcohort.experiments.tables import SCHEMAS, PlannedRun
 from small_runs import SMALL, make_folder, small_run
 
 ROUNDS = 12
