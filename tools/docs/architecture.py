@@ -51,7 +51,7 @@ WIDTH, ROW, GAP = 360, 30, 4
 
 def is_folder(room: str) -> bool:
     """Return whether a room is a folder, not a single file."""
-    return (SOURCE / room).is_dir()
+    return (SOURCE / room / "__init__.py").is_file()
 
 
 def picture() -> str:
