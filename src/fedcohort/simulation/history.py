@@ -16,8 +16,7 @@ from fedcohort._extras import frame_of
 from fedcohort._figures import check_figure_path, new_figure, save_figure
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.devices.cost import Cost
-from fedcohort.simulation.engine.evaluation import Quality
-from fedcohort.simulation.engine.full_participation import Yardstick
+from fedcohort.simulation.engine.evaluation import Quality, Yardstick
 
 
 @dataclass(frozen=True, slots=True)

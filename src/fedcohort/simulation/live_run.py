@@ -19,8 +19,7 @@ from fedcohort.designs import Design, RowDesign
 from fedcohort.designs.signals import Request
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.devices.cost import NOBODY, Clock, Cost, Times, round_cost
-from fedcohort.simulation.engine.evaluation import Evaluator, Quality
-from fedcohort.simulation.engine.full_participation import Yardstick
+from fedcohort.simulation.engine.evaluation import Evaluator, Quality, Yardstick
 from fedcohort.simulation.engine.local_training import LocalTraining
 from fedcohort.simulation.history import History, Round
 from fedcohort.simulation.runs import Options, Run

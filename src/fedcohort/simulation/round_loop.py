@@ -22,12 +22,11 @@ from fedcohort._display import short_repr
 from fedcohort._whole_file import write_arrays
 from fedcohort.designs import Design
 from fedcohort.errors import SimulationError
-from fedcohort.simulation.engine.evaluation import Evaluator
-from fedcohort.simulation.engine.full_participation import FullParticipation
+from fedcohort.simulation.engine.evaluation import Evaluator, FullParticipation
+from fedcohort.simulation.engine.gradients import ResidentData
 from fedcohort.simulation.engine.local_training import Lane, LocalTrainer, LocalTraining
 from fedcohort.simulation.engine.models import (
     ModelSource,
-    ResidentData,
     architecture,
     check_outputs,
     check_untrained_parts,
@@ -102,7 +101,8 @@ class Simulation:
         self._models = torch.stack([starts[run.seed] for run in runs]).to(device)
         shape = next(iter(modules.values())).to(device)
         data = ResidentData(runs[0].data.dataset, device)
-        check_outputs(shape, data, runs[0].data.dataset.n_classes)
+        sample = data.take(data.x, torch.zeros(1, dtype=torch.int64, device=device))
+        check_outputs(shape, sample, runs[0].data.dataset.n_classes)
         slots = sum(min(run.recipe.cohort_size + run.extra, run.data.n_clients) for run in runs)
         self._trainer = LocalTrainer(shape, training, data, slots=slots)
         size = self._models.shape[1]

@@ -13,16 +13,18 @@ from torch import nn
 
 from fedcohort.errors import SimulationError
 from fedcohort.simulation import Dataset, LocalTraining, Options, cnn, load_dataset, mlp
+from fedcohort.simulation.engine.convolutions import StackedConvolutionGradients
 from fedcohort.simulation.engine.gradients import (
     Gradients,
     LanewiseGradients,
+    Layout,
+    ResidentData,
     StackedLinearGradients,
     VmappedGradients,
     gradients_of,
 )
 from fedcohort.simulation.engine.local_training import Lane, LocalTrainer, make_schedule
-from fedcohort.simulation.engine.models import Layout, ResidentData, flat_parameters, make_model
-from fedcohort.simulation.engine.stacked_convolutions import StackedConvolutionGradients
+from fedcohort.simulation.engine.models import flat_parameters, make_model
 from populations import rng
 from simulation_twin import plain_update
 
@@ -442,7 +444,7 @@ def test_a_norm_with_running_means_is_refused() -> None:
 
     with pytest.raises(SimulationError, match=r"1 is a norm with running means"):
         make_model(model, seed=0)
-    with pytest.raises(SimulationError, match=r"needs an nn.Module or a function .* got NoneType"):
+    with pytest.raises(SimulationError, match=r"needs an nn.Module or a function .* got None"):
         make_model(lambda: None, seed=0)  # type: ignore[arg-type, return-value]
 
 
