@@ -5,8 +5,8 @@ from fedcohort._extras import import_extra
 import_extra("torch", extra="sim", owner="fedcohort.simulation")
 
 from fedcohort.simulation.data.datasets import DATASETS, Dataset, load_dataset  # noqa: E402
-from fedcohort.simulation.data.federated_data import FederatedData  # noqa: E402
 from fedcohort.simulation.data.partitions import (  # noqa: E402
+    FederatedData,
     dirichlet_disjoint,
     dirichlet_unbalanced,
     iid,

@@ -16,7 +16,7 @@ from fedcohort.designs.recipe import estimator_for
 from fedcohort.errors import SimulationError
 from fedcohort.memory import Difference, EstimatorName
 from fedcohort.selector import Selector
-from fedcohort.simulation.data.federated_data import FederatedData
+from fedcohort.simulation.data.partitions import FederatedData
 from fedcohort.simulation.devices.devices import Devices
 from fedcohort.simulation.engine.local_training import LARGEST
 from fedcohort.streams import Stream, stream

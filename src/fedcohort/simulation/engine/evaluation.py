@@ -19,7 +19,7 @@ from fedcohort._display import record_repr
 from fedcohort._updates import as_numpy
 from fedcohort.designs import Design, MultinomialDesign
 from fedcohort.memory import Memory
-from fedcohort.simulation.data.federated_data import FederatedData, Indices
+from fedcohort.simulation.data.partitions import FederatedData, Indices
 from fedcohort.simulation.engine.gradients import (
     Layout,
     ResidentData,
