@@ -14,8 +14,7 @@ from fedcohort.simulation.data.partitions import (  # noqa: E402
     one_class_shards,
 )
 from fedcohort.simulation.devices.cost import Cost  # noqa: E402
-from fedcohort.simulation.devices.device_file import read_devices  # noqa: E402
-from fedcohort.simulation.devices.devices import Availability, Devices  # noqa: E402
+from fedcohort.simulation.devices.devices import Availability, Devices, read_devices  # noqa: E402
 from fedcohort.simulation.engine.evaluation import Quality, Yardstick  # noqa: E402
 from fedcohort.simulation.engine.local_training import LocalTraining  # noqa: E402
 from fedcohort.simulation.engine.models import cnn, mlp  # noqa: E402

@@ -268,7 +268,8 @@ class _IdxFamily:
     addresses: tuple[str, ...]
 
     def __call__(self, folder: Path) -> Dataset:
-        arrays, needed = [], [f"{self.name}/{each}" for each in IDX_FILES]
+        arrays: list[NDArray[Any]] = []
+        needed = [f"{self.name}/{each}" for each in IDX_FILES]
         for name, path, md5 in zip(IDX_FILES, needed, self.md5, strict=True):
             file = RemoteFile(path, md5, tuple(a + name for a in self.addresses))
             found = fetch(file, folder, needed=needed, owner=f"data set {self.name}")
