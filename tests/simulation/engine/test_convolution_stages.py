@@ -30,6 +30,18 @@ ODD = nn.Sequential(
     nn.Dropout(0.3),
     nn.Linear(16, 10),
 )
+OTHER_ORDER = nn.Sequential(
+    nn.ReLU(),
+    nn.Conv2d(1, 5, 3),
+    nn.MaxPool2d(2),
+    nn.ReLU(),
+    nn.Dropout(0.5),
+    nn.Conv2d(5, 4, 2),
+    nn.Dropout(0.2),
+    nn.MaxPool2d(2, 1),
+    nn.Flatten(),
+    nn.Linear(64, 10),
+)
 
 
 @pytest.mark.parametrize(
@@ -38,8 +50,9 @@ ODD = nn.Sequential(
         (cnn(), (3, 32, 32), 4, 256),
         (cnn(), (3, 32, 32), 10, 4),
         (ODD, (1, 14, 14), 4, 256),
+        (OTHER_ORDER, (1, 14, 14), 4, 256),
     ],
-    ids=["the paper's", "in two groups", "windows that leave a rest, no bias, no ReLU"],
+    ids=["the paper's", "in two groups", "windows that leave a rest, no bias", "another order"],
 )
 def test_stages_give_autograds_gradients(
     model: nn.Sequential,

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedcohort._arguments import brief
+from fedcohort._arguments import checked_number, checked_whole
 from fedcohort._display import record_repr
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.engine.gradients import (
@@ -30,6 +30,17 @@ from fedcohort.streams import Stream, draw_subsets, stream
 LARGEST = float(torch.finfo(torch.float32).max)
 #: The largest number of steps, epochs or samples: no machine can do more.
 MOST = 10**9
+
+
+def keep_positive(record: object, *names: str) -> None:
+    """Validate positive integers of a record, and keep them as Python's own."""
+    owner = type(record).__name__
+    for name in names:
+        value = getattr(record, name)
+        whole = checked_whole(owner, name, value, least=1, error=SimulationError)
+        if whole > MOST:
+            raise SimulationError(f"{owner}: {name} must be at most 10^9; got {whole}. Lower it.")
+        object.__setattr__(record, name, whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,28 +80,15 @@ class LocalTraining:
                 f"LocalTraining: needs either steps or epochs; got steps={self.steps} and "
                 f"epochs={self.epochs}. The paper's figure 1 has steps=50."
             )
-        for name in ("steps", "epochs", "batch_size"):
+        keep_positive(self, "batch_size", "steps" if self.epochs is None else "epochs")
+        for name in ("lr", "lr_decay", "momentum", "weight_decay", "mu"):
+            most = 1.0 if name == "momentum" else LARGEST
             value = getattr(self, name)
-            if value is not None and (type(value) is not int or not 1 <= value <= MOST):
-                raise SimulationError(
-                    f"LocalTraining: {name} must be a whole number (int) of at least 1 and at most "
-                    f"10^9; got {brief(value)}."
-                )
-        for name, low, high in (
-            ("lr", 0.0, LARGEST),
-            ("lr_decay", 0.0, LARGEST),
-            ("momentum", 0.0, 1.0),
-            ("weight_decay", 0.0, LARGEST),
-            ("mu", 0.0, LARGEST),
-        ):
-            value = getattr(self, name)
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not is_number or not low <= value < high:
-                limit = "3.4e38, the largest float32" if high == LARGEST else f"{high:g}"
-                raise SimulationError(
-                    f"LocalTraining: {name} must be at least {low:g} and below {limit}; got "
-                    f"{brief(value)}."
-                )
+            checked_number("LocalTraining", name, value, least=0, most=most, error=SimulationError)
+        if self.momentum == 1:
+            raise SimulationError(
+                "LocalTraining: momentum must be below 1; got 1. With 1 no step is ever forgotten."
+            )
 
     @property
     def is_plain(self) -> bool:

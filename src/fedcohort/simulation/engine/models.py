@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import final
 
 import torch
@@ -76,6 +76,22 @@ def make_model(source: ModelSource, *, seed: int) -> nn.Module:
     return model
 
 
+def initial_models(source: ModelSource, seeds: Sequence[int]) -> tuple[nn.Module, Tensor]:
+    """Return a model, and the initial parameters for every seed, shape (seeds, size).
+
+    All seeds share the model's untrained parts; seeds that differ in them are refused.
+    """
+    models = {seed: make_model(source, seed=seed) for seed in seeds}
+    first, *others = map(_untrained, models.values())
+    if any(not torch.equal(part[name], first[name]) for part in others for name in part):
+        raise SimulationError(
+            "model: frozen parameters or buffers differ between seeds. Make them the same in "
+            "every model, train them, or make a simulation for each seed."
+        )
+    starts = {seed: flat_parameters(model) for seed, model in models.items()}
+    return models[seeds[0]], torch.stack([starts[seed] for seed in seeds])
+
+
 def _check_model(model: nn.Module) -> None:
     for name, module in model.named_modules():
         batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
@@ -111,16 +127,6 @@ def check_outputs(model: nn.Module, sample: Tensor, n_classes: int) -> None:
         raise SimulationError(
             f"model: must give (batch, {n_classes}) outputs, one per class; got shape {shape}. "
             f"Fit its last layer to the data."
-        )
-
-
-def check_untrained_parts(models: list[nn.Module]) -> None:
-    """Refuse seeds with different untrained parts: all runs share one copy."""
-    first, *others = map(_untrained, models)
-    if any(not torch.equal(part[name], first[name]) for part in others for name in part):
-        raise SimulationError(
-            "model: frozen parameters or buffers differ between seeds. Make them the same in "
-            "every model, train them, or make a simulation for each seed."
         )
 
 
