@@ -197,10 +197,7 @@ def read_checkpoint(
 
 
 def fingerprint(
-    runs: Sequence[Run],
-    training: LocalTraining,
-    options: Options,
-    architecture: list[object],
+    runs: Sequence[Run], training: LocalTraining, options: Options, architecture: list[object]
 ) -> dict[str, str]:
     """Hash a simulation's arguments, name by name, and the whole data set."""
     data = runs[0].data.dataset

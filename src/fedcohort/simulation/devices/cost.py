@@ -79,21 +79,12 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Times:
-    """How long everything takes in a round, one number per client each, in simulated seconds.
-
-    Attributes
-    ----------
-    get_model, train, send_update
-        The three parts of a client's duration.
-    look
-        One forward pass over its samples.
-    get_number, send_number
-        Messages of one number.
-    """
+    """How long everything takes in a round, one number per client each, in simulated seconds."""
 
     get_model: Seconds
     train: Seconds
     send_update: Seconds
+    #: One forward pass over the client's samples.
     look: Seconds
     get_number: Seconds
     send_number: Seconds

@@ -118,10 +118,9 @@ class Devices:
 
     Attributes
     ----------
-    speed
-        Samples that each client processes in a second of training, shape (n_clients,).
-    down, up
-        Bytes a second to and from each client, shape (n_clients,).
+    speed, down, up
+        Samples that each client processes in a second of training, and bytes a second to and from
+        it, shape (n_clients,).
     availability
         When clients are available; None: always.
     jitter
@@ -145,11 +144,9 @@ class Devices:
                 )
             good = (values > 0) & (values < np.inf)  # False for NaN
             if not good.all():
-                client = int(np.argmin(good))
-                raise SimulationError(
-                    f"Devices: {name} must be above 0 and finite; client {client} has "
-                    f"{values[client]}."
-                )
+                bad = int(np.argmin(good))
+                what = f"{name} must be above 0 and finite"
+                raise SimulationError(f"Devices: {what}; client {bad} has {values[bad]}.")
             values.setflags(write=False)
             object.__setattr__(self, name, values)
         _check_spread("jitter", self.jitter)

@@ -42,14 +42,9 @@ Train = Callable[[Sequence[NDArray[np.int64]], int], list[Tensor]]
 class Quality:
     """A global model, judged on the clients' own samples.
 
-    Attributes
-    ----------
-    loss
-        sum p_i L_i, L_i the mean loss of client i's training samples.
-    accuracy
-        The p-weighted mean of the clients' test accuracies (of those that have test samples).
-    accuracy_spread
-        The p-weighted standard deviation of the clients' test accuracies.
+    ``loss`` is sum p_i L_i, L_i the mean loss of client i's training samples; ``accuracy`` and
+    ``accuracy_spread`` are the p-weighted mean and standard deviation of the clients' test
+    accuracies (of those that have test samples).
     """
 
     loss: float
@@ -69,13 +64,13 @@ class Evaluator:
         self._chain = StackedLinearGradients(model) if fits else None  # type: ignore[arg-type]
         self._importance = federation.population.importance
         self._parts = federation.train
-        self._train, self._test = _Samples(federation.train), _Samples(federation.test)
+        self._train = _Samples(federation.train, data.x, data.y)
+        self._test = _Samples(federation.test, data.test_x, data.test_y)
 
     def quality(self, flat: Tensor) -> Quality:
         """Judge the model with these parameters, shape (size,)."""
         loss = float(self._importance @ self.client_losses(flat))
-        hits = self._over(flat, self._data.test_x, self._data.test_y, self._test, _hits)
-        accuracies = self._test.means(hits)
+        accuracies = self._test.means(self._over(flat, self._test, _hits))
         weight = self._importance * (self._test.sizes > 0)
         if weight.sum() == 0:
             return Quality(loss, float("nan"), float("nan"))
@@ -86,8 +81,7 @@ class Evaluator:
 
     def client_losses(self, flat: Tensor) -> NDArray[np.float64]:
         """Return every client's mean training loss, shape (n_clients,)."""
-        losses = self._over(flat, self._data.x, self._data.y, self._train, _losses)
-        return self._train.means(losses)
+        return self._train.means(self._over(flat, self._train, _losses))
 
     def losses_of(
         self, flat: Tensor, clients: NDArray[np.int64]
@@ -96,28 +90,24 @@ class Evaluator:
 
         Both have shape (len(clients),); a client without samples has 0.
         """
-        samples = _Samples(tuple(self._parts[client] for client in clients))
-        losses = self._over(flat, self._data.x, self._data.y, samples, _losses)
+        parts = tuple(self._parts[client] for client in clients)
+        samples = _Samples(parts, self._data.x, self._data.y)
+        losses = self._over(flat, samples, _losses)
         return samples.means(losses), np.sqrt(samples.means(losses**2))
 
     @torch.no_grad()
     def _over(
-        self,
-        flat: Tensor,
-        x: Tensor,
-        y: Tensor,
-        samples: _Samples,
-        judge: Callable[[Tensor, Tensor], Tensor],
+        self, flat: Tensor, samples: _Samples, judge: Callable[[Tensor, Tensor], Tensor]
     ) -> NDArray[np.float64]:
         """Judge every used sample once, in large batches."""
-        positions = samples.positions.to(x.device)
+        x, positions = samples.x, samples.positions
         if len(positions) == 0:
             return np.empty(0)
         outputs = self._outputs(flat)
         batches = positions.split(BATCH[x.device.type])
         buffer = torch.empty((len(batches[0]), *x.shape[1:]), device=x.device)
         scores = torch.cat([outputs(self._data.take(x, batch, buffer)) for batch in batches])
-        return np.asarray(judge(scores, y[positions]).cpu(), dtype=np.float64)
+        return np.asarray(judge(scores, samples.y[positions]).cpu(), dtype=np.float64)
 
     def _outputs(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the model with these parameters, dropout off, as a function."""
@@ -140,12 +130,13 @@ def _hits(outputs: Tensor, labels: Tensor) -> Tensor:
 class _Samples:
     """The samples that clients use, each once, and who uses which."""
 
-    def __init__(self, parts: Indices) -> None:
+    def __init__(self, parts: Indices, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
         self.sizes = np.array([len(part) for part in parts], dtype=np.int64)
         entries = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
         used, self._entry = np.unique(entries, return_inverse=True)
         self._client = np.repeat(np.arange(len(parts)), self.sizes)
-        self.positions = torch.from_numpy(used)
+        self.positions = torch.from_numpy(used).to(x.device)
 
     def means(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Average a value per used sample over every client; 0 for a client without samples."""

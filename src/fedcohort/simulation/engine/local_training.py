@@ -112,35 +112,29 @@ class LocalTraining:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lane:
-    """One client's training in the batch: its start, its randomness and its samples."""
+    """One client's training in the batch: its start, its randomness and its samples.
 
-    #: The row of the model that the client starts from.
+    ``model`` is the row of the model that the client starts from, ``samples`` are positions in the
+    data set.
+    """
+
     model: int
     seed: int
     client: int
-    #: Positions of the client's samples in the data set.
     samples: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """Every step of every lane.
+    """Every step of every lane."""
 
-    Attributes
-    ----------
-    positions
-        Within the lane's own samples, shape (steps, lanes, batch_size); 0 where there is none.
-    sample_weights
-        1 / batch for the samples of a step's batch, 0 elsewhere; same shape, float32.
-    active
-        1 where the lane takes the step, 0 where it has finished; shape (steps, lanes), float32.
-    keys
-        Random words for dropout masks, shape (steps, lanes, n_keys), int32.
-    """
-
+    #: Within the lane's own samples, shape (steps, lanes, batch_size); 0 where there is none.
     positions: NDArray[np.int64]
+    #: 1 / batch for the samples of a step's batch, 0 elsewhere; the same shape.
     sample_weights: NDArray[np.float32]
+    #: 1 where the lane takes the step, 0 where it has finished; shape (steps, lanes).
     active: NDArray[np.float32]
+    #: Random words for dropout masks, shape (steps, lanes, n_keys).
     keys: NDArray[np.int32]
 
 
@@ -199,16 +193,8 @@ LANE_BYTES = 2**28
 class LocalTrainer:
     """Trains many clients at once, each in a lane: one loop over the steps of all.
 
-    Parameters
-    ----------
-    model
-        Any ``nn.Module`` without batch norm; chains of linear layers and ReLUs are faster.
-    training
-        What every client does.
-    data
-        The samples, on the device that trains.
-    slots
-        Lanes of one CUDA graph; fewer lanes are padded. The CPU ignores it.
+    ``data`` lies on the device that trains. ``slots`` are the lanes of one CUDA graph; fewer lanes
+    are padded, and the CPU ignores it.
     """
 
     def __init__(
@@ -246,10 +232,8 @@ class LocalTrainer:
         models = self.layout.stacked(start)
         sgd = self.sgd(self.layout.views(start))
         x, y, positions = self._gathered(schedule, lanes)
-        weights, active, keys = (
-            torch.from_numpy(part)
-            for part in (schedule.sample_weights, schedule.active, schedule.keys)
-        )
+        arrays = (schedule.sample_weights, schedule.active, schedule.keys)
+        weights, active, keys = map(torch.from_numpy, arrays)
         plain = self._plain_step if schedule.active.all() else None
         for step in range(len(positions)):
             rows = positions[step]
