@@ -95,8 +95,8 @@ class Simulation:
         module, models = initial_models(model, [run.seed for run in runs])
         module, self._models = module.to(device), models.to(device)
         data = ResidentData(runs[0].data.dataset, device)
-        sample = data.take(data.x, torch.zeros(1, dtype=torch.int64, device=device))
-        check_outputs(module, sample, runs[0].data.dataset.n_classes)
+        first = torch.arange(min(1, len(data.x)), device=device)
+        check_outputs(module, data.take(data.x, first), runs[0].data.dataset.n_classes)
         slots = sum(min(run.recipe.cohort_size + run.extra, run.data.n_clients) for run in runs)
         self._trainer = LocalTrainer(module, training, data, slots=slots)
         size = models.shape[1]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import brief, checked_number, checked_whole
+from fedcohort._arguments import brief, checked_whole
 from fedcohort._display import record_repr
 from fedcohort._open_round import FailureRule, OnFailure
 from fedcohort._whole_file import read_arrays
@@ -25,7 +25,7 @@ from fedcohort.memory import Difference, EstimatorName
 from fedcohort.selector import Selector
 from fedcohort.simulation.data.partitions import FederatedData
 from fedcohort.simulation.devices.devices import Devices
-from fedcohort.simulation.engine.local_training import LARGEST, LocalTraining, keep_positive
+from fedcohort.simulation.engine.local_training import LocalTraining, keep_numbers, keep_positive
 from fedcohort.streams import Stream, stream
 
 #: The first line of a checkpoint.
@@ -68,8 +68,7 @@ class Options:
         optional = ("oracle_every", "sketch", "rows_every")
         given = [name for name in optional if getattr(self, name) is not None]
         keep_positive(self, "measure_every", *given)
-        rate = self.server_lr
-        checked_number("Options", "server_lr", rate, least=0, most=LARGEST, error=SimulationError)
+        keep_numbers(self, "server_lr")
         if self.device not in ("auto", "cpu", "cuda"):
             raise SimulationError(
                 f"Options: device must be auto, cpu or cuda; got {brief(self.device)}."

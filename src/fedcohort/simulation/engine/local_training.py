@@ -43,6 +43,16 @@ def keep_positive(record: object, *names: str) -> None:
         object.__setattr__(record, name, whole)
 
 
+def keep_numbers(record: object, *names: str) -> None:
+    """Validate numbers of a record that float32 can hold, and keep them as Python's own."""
+    owner = type(record).__name__
+    for name in names:
+        value = getattr(record, name)
+        found = checked_number(owner, name, value, least=0, most=LARGEST, error=SimulationError)
+        if not isinstance(value, (int, float)):
+            object.__setattr__(record, name, found)
+
+
 @dataclass(frozen=True, slots=True)
 class LocalTraining:
     """Stochastic gradient descent on the client's own samples.
@@ -81,13 +91,11 @@ class LocalTraining:
                 f"epochs={self.epochs}. The paper's figure 1 has steps=50."
             )
         keep_positive(self, "batch_size", "steps" if self.epochs is None else "epochs")
-        for name in ("lr", "lr_decay", "momentum", "weight_decay", "mu"):
-            most = 1.0 if name == "momentum" else LARGEST
-            value = getattr(self, name)
-            checked_number("LocalTraining", name, value, least=0, most=most, error=SimulationError)
-        if self.momentum == 1:
+        keep_numbers(self, "lr", "lr_decay", "momentum", "weight_decay", "mu")
+        if self.momentum >= 1:
             raise SimulationError(
-                "LocalTraining: momentum must be below 1; got 1. With 1 no step is ever forgotten."
+                f"LocalTraining: momentum must be below 1; got {self.momentum}. From 1 on, no step "
+                f"is ever forgotten."
             )
 
     @property
