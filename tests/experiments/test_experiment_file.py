@@ -526,7 +526,7 @@ def test_the_convolutions_are_a_model(tmp_path: Path) -> None:
         ("training.mu", "-1", "mu must be at least 0"),
         ("training.batch_size", "9223372036854775808", "training.batch_size: input should be less"),
         ("training.steps", "10000000000", "training.steps: input should be less"),
-        ("server.server_lr", "1e308", "server_lr must be at least 0 and at most 3.4e38"),
+        ("server.server_lr", "1e308", "server_lr must be at least 0 and below 3.4e38"),
         ("server.server_lr", "-1", "server_lr must be at least 0"),
         ("server.sketch", "9223372036854775808", "server.sketch: input should be less"),
         ("model", '{name = "mlp", hidden = 100000000000}', "model.hidden: input should be less"),

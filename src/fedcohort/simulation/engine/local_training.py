@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Real
 from typing import final
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedcohort._arguments import checked_number, checked_whole
+from fedcohort._arguments import brief, checked_whole
 from fedcohort._display import record_repr
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.engine.gradients import (
@@ -45,12 +46,16 @@ def keep_positive(record: object, *names: str) -> None:
 
 def keep_numbers(record: object, *names: str) -> None:
     """Validate numbers of a record that float32 can hold, and keep them as Python's own."""
-    owner = type(record).__name__
     for name in names:
         value = getattr(record, name)
-        found = checked_number(owner, name, value, least=0, most=LARGEST, error=SimulationError)
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        if not is_number or not 0 <= value < LARGEST:
+            raise SimulationError(
+                f"{type(record).__name__}: {name} must be at least 0 and below 3.4e38, the largest "
+                f"float32; got {brief(value)}."
+            )
         if not isinstance(value, (int, float)):
-            object.__setattr__(record, name, found)
+            object.__setattr__(record, name, float(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +99,8 @@ class LocalTraining:
         keep_numbers(self, "lr", "lr_decay", "momentum", "weight_decay", "mu")
         if self.momentum >= 1:
             raise SimulationError(
-                f"LocalTraining: momentum must be below 1; got {self.momentum}. From 1 on, no step "
-                f"is ever forgotten."
+                f"LocalTraining: momentum must be at least 0 and below 1; got {self.momentum}. From "
+                f"1 on, no step is ever forgotten."
             )
 
     @property
