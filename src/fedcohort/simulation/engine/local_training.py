@@ -99,8 +99,8 @@ class LocalTraining:
         keep_numbers(self, "lr", "lr_decay", "momentum", "weight_decay", "mu")
         if self.momentum >= 1:
             raise SimulationError(
-                f"LocalTraining: momentum must be at least 0 and below 1; got {self.momentum}. From "
-                f"1 on, no step is ever forgotten."
+                f"LocalTraining: momentum must be at least 0 and below 1; got {self.momentum}. "
+                f"From 1 on, no step is ever forgotten."
             )
 
     @property
