@@ -37,8 +37,9 @@ from fedcohort.simulation import (
 )
 from fedcohort.simulation.data.datasets import data_folder
 from fedcohort.simulation.engine.evaluation import Evaluator
+from fedcohort.simulation.engine.gradients import ResidentData
 from fedcohort.simulation.engine.local_training import Lane, LocalTrainer
-from fedcohort.simulation.engine.models import ResidentData, flat_parameters, make_model
+from fedcohort.simulation.engine.models import flat_parameters, make_model
 from measurement import cell_or, in_own_process, machine, peak_megabytes
 
 ROUNDS = 9

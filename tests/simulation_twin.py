@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from fedcohort.simulation.data.datasets import Dataset
 from fedcohort.simulation.engine.local_training import Lane, LocalTraining, make_schedule
-from fedcohort.simulation.engine.stacked_layers import KeyedDropout, with_keyed_dropout
+from fedcohort.simulation.engine.models import KeyedDropout, with_keyed_dropout
 
 
 def trained(model: nn.Module) -> list[nn.Parameter]:

@@ -538,7 +538,7 @@ def test_the_convolutions_are_a_model(tmp_path: Path) -> None:
             "training.batch_size must be a whole number from",
         ),
         ("training.steps", "10000000000", "training.steps must be a whole number from"),
-        ("server.server_lr", "1e308", "server_lr must be at least 0 and at most 3.4e38"),
+        ("server.server_lr", "1e308", "server_lr must be at least 0 and below 3.4e38"),
         ("server.server_lr", "-1", "server_lr must be at least 0"),
         ("server.sketch", "9223372036854775808", "server.sketch must be a whole number from"),
         (

@@ -5,8 +5,8 @@ from fedcohort._lazy import import_extra
 import_extra("torch", extra="sim", owner="fedcohort.simulation")
 
 from fedcohort.simulation.data.datasets import DATASETS, Dataset, load_dataset  # noqa: E402
-from fedcohort.simulation.data.federated_data import FederatedData  # noqa: E402
 from fedcohort.simulation.data.partitions import (  # noqa: E402
+    FederatedData,
     dirichlet_disjoint,
     dirichlet_unbalanced,
     iid,
@@ -14,10 +14,8 @@ from fedcohort.simulation.data.partitions import (  # noqa: E402
     one_class_shards,
 )
 from fedcohort.simulation.devices.cost import Cost  # noqa: E402
-from fedcohort.simulation.devices.device_file import read_devices  # noqa: E402
-from fedcohort.simulation.devices.devices import Availability, Devices  # noqa: E402
-from fedcohort.simulation.engine.evaluation import Quality  # noqa: E402
-from fedcohort.simulation.engine.full_participation import Yardstick  # noqa: E402
+from fedcohort.simulation.devices.devices import Availability, Devices, read_devices  # noqa: E402
+from fedcohort.simulation.engine.evaluation import Quality, Yardstick  # noqa: E402
 from fedcohort.simulation.engine.local_training import LocalTraining  # noqa: E402
 from fedcohort.simulation.engine.models import cnn, mlp  # noqa: E402
 from fedcohort.simulation.history import History, Round  # noqa: E402

@@ -16,8 +16,7 @@ from fedcohort._figures import check_figure_path, new_figure, save_figure
 from fedcohort._lazy import frame_of
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.devices.cost import Cost
-from fedcohort.simulation.engine.evaluation import Quality
-from fedcohort.simulation.engine.full_participation import Yardstick
+from fedcohort.simulation.engine.evaluation import Quality, Yardstick
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +113,7 @@ TIMES = ("draw_seconds", "train_seconds", "measure_seconds")
 
 @dataclass(slots=True)
 class History:
-    """All rounds of a run.
-
-    Attributes
-    ----------
-    rounds
-        One :class:`Round` for each, in order.
+    """All rounds of a run, one :class:`Round` for each, in order.
 
     Examples
     --------
@@ -140,10 +134,8 @@ class History:
         names = ("round", "loss", "accuracy", "distinct_clients", "failed_clients")
         ends = self.rounds if len(self.rounds) <= 6 else [*self.rounds[:3], *self.rounds[-3:]]
         cells = columns_of(ends)
-        rows = [
-            ["" if value is None else value for value in row]
-            for row in zip(*(cells[name] for name in names), strict=True)
-        ]
+        columns = [["" if v is None else v for v in cells[name]] for name in names]
+        rows = [list(row) for row in zip(*columns, strict=True)]
         if len(self.rounds) > len(ends):
             rows.insert(3, ["..."] * len(names))
         return html_table(repr(self), names, rows)
@@ -164,16 +156,12 @@ class History:
         return next((each.round_ for each in self.rounds if each.diverged), None)
 
     def to_frame(self) -> Any:
-        """Return one row per round, NaN where nothing was measured.
+        """Return a data frame with one row per round, NaN where nothing was measured.
 
-        Returns
-        -------
-        pandas.DataFrame or dict
-            Without pandas a dict of numpy arrays. The columns are ``round``; ``loss``,
-            ``accuracy`` and ``accuracy_spread`` of the model after the round; the cohort
-            (``distinct_clients``, ``distinct_classes``, ``residual``); the :class:`Yardstick`;
-            the seconds that the round took here; the :class:`Cost`; ``failed_clients`` and
-            ``diverged``.
+        Without pandas it is a dict of numpy arrays. The columns are ``round``; ``loss``,
+        ``accuracy`` and ``accuracy_spread`` of the model after the round; the cohort
+        (``distinct_clients``, ``distinct_classes``, ``residual``); the :class:`Yardstick`; the
+        seconds that the round took here; the :class:`Cost`; ``failed_clients`` and ``diverged``.
         """
         found = columns_of(self.rounds)
         return frame_of({name: _array(found[name], COLUMNS[name][1]) for name in COLUMNS})
@@ -197,15 +185,6 @@ class History:
         -------
         numpy.ndarray
             The axes of the loss and, where there is one, of the accuracy.
-
-        Raises
-        ------
-        SimulationError
-            If no round was measured.
-        InputError
-            If ``path`` has another ending.
-        MissingExtraError
-            If matplotlib is not installed.
         """
         owner = "History.plot"
         if path is not None:
@@ -234,10 +213,9 @@ class History:
 
     def as_dicts(self, *, times: bool = True) -> list[dict[str, Any]]:
         """Return every round as plain numbers; without ``times``, only what a seed determines."""
+        left_out = () if times else TIMES
         rows = [asdict(each) for each in self.rounds]
-        return [
-            {key: value for key, value in row.items() if times or key not in TIMES} for row in rows
-        ]
+        return [{key: row[key] for key in row if key not in left_out} for row in rows]
 
     @classmethod
     def of_dicts(cls, rows: list[dict[str, Any]]) -> History:
@@ -274,10 +252,6 @@ def _measures(quality: Quality | None) -> dict[str, float]:
 
 
 def _round(row: dict[str, Any]) -> Round:
-    quality, yardstick, cost = row.pop("quality"), row.pop("yardstick"), row.pop("cost", None)
-    return Round(
-        **row,
-        quality=None if quality is None else Quality(**quality),
-        yardstick=None if yardstick is None else Yardstick(**yardstick),
-        cost=None if cost is None else Cost(**cost),
-    )
+    kinds = {"quality": Quality, "yardstick": Yardstick, "cost": Cost}
+    parts = {name: kind(**row[name]) for name, kind in kinds.items() if row.get(name) is not None}
+    return Round(**{**row, **parts})

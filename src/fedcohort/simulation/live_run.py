@@ -19,8 +19,7 @@ from fedcohort.designs import Design, RowDesign
 from fedcohort.designs.signals import Request
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.devices.cost import NOBODY, Clock, Cost, Times, round_cost
-from fedcohort.simulation.engine.evaluation import Evaluator, Quality
-from fedcohort.simulation.engine.full_participation import Yardstick
+from fedcohort.simulation.engine.evaluation import Evaluator, Quality, Yardstick
 from fedcohort.simulation.engine.local_training import LocalTraining
 from fedcohort.simulation.history import History, Round
 from fedcohort.simulation.runs import Options, Run
@@ -34,30 +33,22 @@ class RoundState:
 
     Attributes
     ----------
-    round_
-        From 0.
     available
         Who can be drawn, shape (n_clients,); None: everyone.
     request
         Whom the recipe asks for what before the draw; None: nobody.
-    times
-        How long clients take in this round.
     signals
         The answers by the signal's name, one number per client, NaN where there is none.
     early_updates
         If clients had to train to answer: their updates, one row per client of the request.
     design
         What the cohort was drawn from; None: nobody was available.
-    trains
-        Clients that train and answer, replacements included, in order of arrival.
-    failed
-        Clients that were asked and send no update.
-    clients, updates
-        Clients with a finite update, in order of arrival, and their updates, one row each.
-    losses
-        What these clients report of the model that they were sent; None if nobody reads it.
-    quality, yardstick
-        Of the model after the round, where it was measured.
+    trains, failed
+        Clients that train and answer, replacements included, in order of arrival; and clients that
+        were asked and send no update.
+    clients, updates, losses
+        Clients with a finite update, in order of arrival; their updates, one row each; and, where
+        the recipe reads it, their loss of the model that they were sent.
     diverged
         Whether anything that was computed in the round is not finite.
     """
@@ -121,9 +112,8 @@ class LiveRun:
     ) -> None:
         self.run, self.history = run, History()
         self._evaluator, self._options = evaluator, options
-        self._clock = Clock(
-            run.devices, run.data.population, training, n_parameters=n_parameters, seed=run.seed
-        )
+        of_run = {"n_parameters": n_parameters, "seed": run.seed}
+        self._clock = Clock(run.devices, run.data.population, training, **of_run)
         self.selector = run.selector(sketch=options.sketch, overlap=options.overlap)
         self._has_class = run.data.class_counts() > 0
         self.now: RoundState

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import final
 
@@ -16,34 +19,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcohort._arguments import brief
+from fedcohort._arguments import brief, checked_whole
 from fedcohort._client_records import below
 from fedcohort._display import short_repr
 from fedcohort._whole_file import write_arrays
 from fedcohort.designs import Design
 from fedcohort.errors import SimulationError
-from fedcohort.simulation.engine.evaluation import Evaluator
-from fedcohort.simulation.engine.full_participation import FullParticipation
+from fedcohort.simulation.engine.evaluation import Evaluator, FullParticipation
+from fedcohort.simulation.engine.gradients import ResidentData
 from fedcohort.simulation.engine.local_training import Lane, LocalTrainer, LocalTraining
 from fedcohort.simulation.engine.models import (
     ModelSource,
-    ResidentData,
     architecture,
     check_outputs,
-    check_untrained_parts,
-    flat_parameters,
-    make_model,
+    initial_models,
 )
 from fedcohort.simulation.history import History
 from fedcohort.simulation.live_run import Clients, LiveRun, RoundState
-from fedcohort.simulation.progress import (
-    FORMAT,
-    OnRound,
-    fingerprint,
-    read_checkpoint,
-    shown,
-)
-from fedcohort.simulation.runs import Options, Run
+from fedcohort.simulation.runs import FORMAT, Options, Run, fingerprint, read_checkpoint
+
+#: Called after every round with the number of rounds done and the histories.
+OnRound = Callable[[int, list[History]], None]
 
 
 @final
@@ -96,29 +92,25 @@ class Simulation:
         self.runs, self.training = tuple(runs), training
         self.options = options or Options()
         device = self.options.torch_device()
-        modules = {seed: make_model(model, seed=seed) for seed in {run.seed for run in runs}}
-        check_untrained_parts(list(modules.values()))
-        starts = {seed: flat_parameters(module) for seed, module in modules.items()}
-        self._models = torch.stack([starts[run.seed] for run in runs]).to(device)
-        shape = next(iter(modules.values())).to(device)
+        module, models = initial_models(model, [run.seed for run in runs])
+        module, self._models = module.to(device), models.to(device)
         data = ResidentData(runs[0].data.dataset, device)
-        check_outputs(shape, data, runs[0].data.dataset.n_classes)
+        first = torch.arange(min(1, len(data.x)), device=device)
+        check_outputs(module, data.take(data.x, first), runs[0].data.dataset.n_classes)
         slots = sum(min(run.recipe.cohort_size + run.extra, run.data.n_clients) for run in runs)
-        self._trainer = LocalTrainer(shape, training, data, slots=slots)
-        size = self._models.shape[1]
-        self._live = [
-            LiveRun(
-                run, Evaluator(shape, data, run.data), self.options, training, n_parameters=size
-            )
-            for run in runs
-        ]
+        self._trainer = LocalTrainer(module, training, data, slots=slots)
+        size = models.shape[1]
+        self._live = []
+        for run in runs:
+            evaluator = Evaluator(module, data, run.data)
+            self._live.append(LiveRun(run, evaluator, self.options, training, n_parameters=size))
         # Runs are independent of each other; their matrix products leave the interpreter free.
         self._pool = ThreadPoolExecutor(min(len(runs), os.cpu_count() or 1))
         together = sum(run.recipe.learns for run in runs) > 1 and not self.options.overlap
         self._map = self._pool.map if together else map
         federations = [run.data for run in runs]
-        self._everyone = FullParticipation(federations, shape, data, self._trained, self._pool)
-        self._architecture = architecture(shape)
+        self._everyone = FullParticipation(federations, module, data, self._trained, self._pool)
+        self._architecture = architecture(module)
         self._rounds_done = 0
 
     def __repr__(self) -> str:
@@ -183,21 +175,16 @@ class Simulation:
         -------
         list of History
             One per run, with the rounds of earlier calls.
-
-        Raises
-        ------
-        SimulationError
-            If ``rounds`` is no whole number of at least 0, ``every`` none of at least 1, or the
-            folder of ``checkpoint`` is not there.
         """
-        total = self._rounds_done + _checked("rounds", rounds, 0, "Pass how many more to train.")
-        _checked("every", every, 1, "Pass the rounds between checkpoints.")
+        more = checked_whole("Simulation", "rounds", rounds, error=SimulationError)
+        checked_whole("Simulation", "every", every, least=1, error=SimulationError)
         if checkpoint is not None and not Path(checkpoint).parent.is_dir():
             raise SimulationError(
                 f"Simulation: the folder of checkpoint must be there; got "
                 f"{brief(str(checkpoint))}. Make it first."
             )
-        with shown(progress, done=self._rounds_done, total=total) as on_round:
+        total = self._rounds_done + more
+        with _shown(progress, done=self._rounds_done, total=total) as on_round:
             while self._rounds_done < total:
                 self._play(self._rounds_done, last=self._rounds_done == total - 1)
                 done = self._rounds_done
@@ -221,13 +208,8 @@ class Simulation:
     def resume(self, checkpoint: Path) -> int:
         """Go on where the checkpoint was written; return the number of rounds done.
 
-        The simulation must have been made with the same arguments. On the CPU it then ends bit for
-        bit where an uninterrupted one ends.
-
-        Raises
-        ------
-        SimulationError
-            If the file cannot be read, or another simulation has written it.
+        The simulation must have been made with the same arguments: the file of another one is
+        refused. On the CPU it then ends bit for bit where an uninterrupted one ends.
         """
         head, arrays = read_checkpoint(Path(checkpoint), expected=self._fingerprint)
         self._models.copy_(torch.from_numpy(arrays["models"]))
@@ -345,15 +327,50 @@ def _check_kinds(runs: object, training: object, options: object) -> None:
             )
 
 
-def _checked(name: str, value: int, least: int, way_out: str) -> int:
-    """Validate a whole number."""
-    is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not is_whole or value < least:
+@contextmanager
+def _shown(progress: bool | OnRound, *, done: int, total: int) -> Iterator[OnRound]:
+    """Yield the function to call after every round.
+
+    True shows a bar if standard error is a terminal and rich is installed.
+    """
+    if not isinstance(progress, bool) and not callable(progress):
         raise SimulationError(
-            f"Simulation: {name} must be a whole number of at least {least}; got {brief(value)}. "
-            f"{way_out}"
+            f"Simulation: progress must be True, False or a function; got {brief(progress)}. Pass "
+            f"False to show nothing."
         )
-    return int(value)
+    if callable(progress):
+        yield progress
+    elif not progress or not sys.stderr.isatty() or find_spec("rich") is None:
+        yield lambda done, histories: None
+    else:
+        with _bar(done, total) as advance:
+            yield advance
+
+
+@contextmanager
+def _bar(done: int, total: int) -> Iterator[OnRound]:
+    """Show rounds done, the time left and the last loss; remove the bar at the end."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as TimeLeft
+
+    columns = (TextColumn("round"), MofNCompleteColumn(), BarColumn(bar_width=24), TimeLeft())
+    loss = TextColumn("{task.description}", markup=False)
+    console = Console(stderr=True)
+    with Progress(*columns, loss, console=console, transient=True) as bar:
+        task = bar.add_task("", total=total, completed=done)
+        yield lambda now, histories: bar.update(
+            task, completed=now, description=_loss_text(histories)
+        )
+
+
+def _loss_text(histories: Sequence[History]) -> str:
+    """Return the last loss, or the mean over several runs; nothing before the first."""
+    last = [history.last_quality for history in histories]
+    losses = [quality.loss for quality in last if quality is not None]
+    if not losses:
+        return ""
+    return f"{'loss' if len(losses) == 1 else 'mean loss'} {np.mean(losses):.4g}"
 
 
 def stopwatch() -> Callable[[], float]:

@@ -1,8 +1,14 @@
-"""What to simulate: runs, and the server's options."""
+"""What to simulate: runs and the server's options; and how a checkpoint knows its simulation."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,15 +17,19 @@ from numpy.typing import ArrayLike, NDArray
 from fedcohort._arguments import brief, checked_whole
 from fedcohort._display import record_repr
 from fedcohort._open_round import FailureRule, OnFailure
+from fedcohort._whole_file import read_arrays
 from fedcohort.designs import Recipe
 from fedcohort.designs.recipe import estimator_for
 from fedcohort.errors import SimulationError
 from fedcohort.memory import Difference, EstimatorName
 from fedcohort.selector import Selector
-from fedcohort.simulation.data.federated_data import FederatedData
+from fedcohort.simulation.data.partitions import FederatedData
 from fedcohort.simulation.devices.devices import Devices
-from fedcohort.simulation.engine.local_training import LARGEST
+from fedcohort.simulation.engine.local_training import LocalTraining, keep_numbers, keep_positive
 from fedcohort.streams import Stream, stream
+
+#: The first line of a checkpoint.
+FORMAT = "fedcohort checkpoint 2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +65,10 @@ class Options:
     __repr__ = record_repr
 
     def __post_init__(self) -> None:
-        for name in ("measure_every", "oracle_every", "sketch", "rows_every"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise SimulationError(
-                    f"Options: {name} must be a whole number (int) of at least 1; got {value!r}."
-                )
-        is_number = isinstance(self.server_lr, (int, float)) and type(self.server_lr) is not bool
-        if not is_number or not 0 <= self.server_lr <= LARGEST:
-            raise SimulationError(
-                f"Options: server_lr must be at least 0 and at most 3.4e38, the largest float32; "
-                f"got {brief(self.server_lr)}. 1.0 takes the step as it is."
-            )
+        optional = ("oracle_every", "sketch", "rows_every")
+        given = [name for name in optional if getattr(self, name) is not None]
+        keep_positive(self, "measure_every", *given)
+        keep_numbers(self, "server_lr")
         if self.device not in ("auto", "cpu", "cuda"):
             raise SimulationError(
                 f"Options: device must be auto, cpu or cuda; got {brief(self.device)}."
@@ -171,3 +173,61 @@ class Run:
         rule = (self.on_failure, self.tries, self.extra)
         devices = [] if self.devices is None else self.devices.parts()
         return [(self.recipe, self.seed, self.estimator), rule, self.failures, *devices]
+
+
+def read_checkpoint(
+    path: Path, *, expected: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Read the head and the arrays of a simulation with this fingerprint; refuse other files."""
+    try:
+        arrays = read_arrays(path, FORMAT)
+    except (OSError, ValueError) as error:
+        raise SimulationError(
+            f"checkpoint {path}: cannot be read ({error}). Start anew, or use another file."
+        ) from error
+    head = json.loads(str(arrays.pop("head")))
+    differ = [name for name in expected if head["fingerprint"].get(name) != expected[name]]
+    if differ:
+        raise SimulationError(
+            f"checkpoint {path}: was written by another simulation; {', '.join(differ)} "
+            f"differ. Use the same arguments, or start anew."
+        )
+    return head, arrays
+
+
+def fingerprint(
+    runs: Sequence[Run], training: LocalTraining, options: Options, architecture: list[object]
+) -> dict[str, str]:
+    """Hash a simulation's arguments, name by name, and the whole data set."""
+    data = runs[0].data.dataset
+    positions = [part for run in runs for part in run.data.train + run.data.test]
+    values: dict[str, object] = {
+        "runs": [part for run in runs for part in run.parts()],
+        "training": training,
+        "options": replace(options, device="auto"),
+        "model": architecture,
+        "data": [data.x, data.y, data.test_x, data.test_y, (data.scale, data.shift), *positions],
+    }
+    return {name: _digest(value) for name, value in values.items()}
+
+
+def _digest(value: object) -> str:
+    digest = hashlib.sha256()
+    for part in value if isinstance(value, (list, tuple)) else [value]:
+        if isinstance(part, np.ndarray):
+            digest.update(f"{part.dtype} {part.shape} ".encode())
+            digest.update(np.ascontiguousarray(part).data)
+        else:
+            with np.printoptions(threshold=sys.maxsize):
+                digest.update(f"{_written(part)} ".encode())
+    return digest.hexdigest()[:16]
+
+
+def _written(part: object) -> str:
+    """Write all fields of dataclasses: their ``repr`` may leave some out."""
+    if isinstance(part, tuple):
+        return f"({' '.join(map(_written, part))})"
+    if not is_dataclass(part):
+        return repr(part)
+    named = [(each.name, getattr(part, each.name)) for each in fields(part) if each.repr]
+    return f"{type(part).__qualname__}({named!r})"

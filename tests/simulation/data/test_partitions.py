@@ -18,7 +18,7 @@ from fedcohort.simulation import (
     natural,
     one_class_shards,
 )
-from fedcohort.simulation.data.federated_data import Indices
+from fedcohort.simulation.data.partitions import Indices
 from populations import CIFAR_SIZES, rng
 
 

@@ -38,7 +38,7 @@ from fedcohort.simulation import (
     mlp,
     one_class_shards,
 )
-from fedcohort.simulation.devices.cost import idle_cost
+from fedcohort.simulation.devices.cost import Clock
 from fedcohort.streams import Stream, stream
 from scripted_recipes import Asking
 
@@ -263,5 +263,10 @@ def test_always_there_is_as_without_availability_but_for_the_object() -> None:
 
 def test_somebody_who_comes_for_half_a_second_is_met() -> None:
     """An idle round takes until somebody comes, not longer."""
-    assert idle_cost(0.5).simulated_seconds == 0.5
-    assert idle_cost(0.0).simulated_seconds > 0
+    waits = []
+    for devices in (devices_of((0, 0.5, 1.0)), SLOW):
+        clock = Clock(devices, DATA.population, TRAINING, n_parameters=1, seed=0)
+        waits.append(clock.idle().simulated_seconds)
+
+    assert waits[0] == 0.5
+    assert waits[1] > 0

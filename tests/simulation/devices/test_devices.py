@@ -142,8 +142,8 @@ def test_jitter_is_log_normal_and_from_the_seed_the_round_and_the_client() -> No
         (([1.0], [1.0], [math.inf]), r"up must be above 0 and finite; client 0 has inf"),
         (([1.0], [1.0, 2.0], [1.0]), r"down must be one number per client, as many as speed has"),
         (([1.0], [1.0], [1.0], Availability([1], [0.0], [1.0])), r"clients must be 0 to 0; got 1"),  # type: ignore[arg-type]
-        (([1.0], [1.0], [1.0], None, -0.1), r"jitter must be from 0 to 10; got -0\.1"),
-        (([1.0], [1.0], [1.0], None, math.nan), r"jitter must be from 0 to 10; got nan"),
+        (([1.0], [1.0], [1.0], None, -0.1), r"jitter must be a number from 0 to 10; got -0\.1"),
+        (([1.0], [1.0], [1.0], None, math.nan), r"jitter must be a number from 0 to 10; got nan"),
     ],
 )
 def test_what_is_no_device_is_refused(arguments: tuple[object, ...], message: str) -> None:

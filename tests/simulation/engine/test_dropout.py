@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 import torch
 from torch import nn
 
-from fedcohort.simulation.engine.stacked_layers import KeyedDropout, with_keyed_dropout
+from fedcohort.simulation.engine.models import KeyedDropout, with_keyed_dropout
 
 
 def kept(key: int, shape: tuple[int, ...] = (200, 500), p: float = 0.2) -> np.ndarray:

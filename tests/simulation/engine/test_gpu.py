@@ -24,8 +24,9 @@ from fedcohort.simulation import (
     iid,
     mlp,
 )
+from fedcohort.simulation.engine.gradients import ResidentData
 from fedcohort.simulation.engine.local_training import Lane, LocalTrainer
-from fedcohort.simulation.engine.models import ResidentData, flat_parameters, make_model
+from fedcohort.simulation.engine.models import flat_parameters, make_model
 
 
 def images(channels: int, side: int, n: int = 300) -> Dataset:

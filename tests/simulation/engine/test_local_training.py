@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,16 +14,18 @@ from torch import nn
 
 from fedcohort.errors import SimulationError
 from fedcohort.simulation import Dataset, LocalTraining, Options, cnn, load_dataset, mlp
+from fedcohort.simulation.engine.convolutions import StackedConvolutionGradients
 from fedcohort.simulation.engine.gradients import (
     Gradients,
     LanewiseGradients,
+    Layout,
+    ResidentData,
     StackedLinearGradients,
     VmappedGradients,
     gradients_of,
 )
 from fedcohort.simulation.engine.local_training import Lane, LocalTrainer, make_schedule
-from fedcohort.simulation.engine.models import Layout, ResidentData, flat_parameters, make_model
-from fedcohort.simulation.engine.stacked_convolutions import StackedConvolutionGradients
+from fedcohort.simulation.engine.models import flat_parameters, make_model
 from populations import rng
 from simulation_twin import plain_update
 
@@ -339,14 +342,12 @@ def test_rounds_and_seeds_and_clients_see_other_batches() -> None:
     [
         ({}, "needs either steps or epochs; got steps=None"),
         ({"steps": 1, "epochs": 1}, "needs either steps or epochs"),
-        ({"steps": 0}, r"steps must be a whole number .* at most 10\^9; got 0"),
+        ({"steps": 0}, r"steps must be a whole number of at least 1; got 0"),
+        ({"epochs": 10**10}, r"epochs must be at most 10\^9; got 10000000000"),
         ({"steps": 1, "batch_size": 1.5}, "batch_size must be a whole number"),
-        (
-            {"steps": 1, "lr": -1.0},
-            "lr must be at least 0 and below 3.4e38, the largest float32; got -1.0",
-        ),
+        ({"steps": 1, "lr": -1.0}, "lr must be at least 0 and below 3.4e38, the largest float32"),
         ({"steps": 1, "lr": float("nan")}, "lr must be"),
-        ({"steps": 1, "momentum": 1.0}, "momentum must be at least 0 and below 1; got 1.0"),
+        ({"steps": 1, "momentum": 1.0}, "momentum must be at least 0 and below 1; got 1"),
         ({"steps": 1, "mu": -0.1}, "mu must be"),
     ],
 )
@@ -442,14 +443,26 @@ def test_a_norm_with_running_means_is_refused() -> None:
 
     with pytest.raises(SimulationError, match=r"1 is a norm with running means"):
         make_model(model, seed=0)
-    with pytest.raises(SimulationError, match=r"needs an nn.Module or a function .* got NoneType"):
+    with pytest.raises(SimulationError, match=r"needs an nn.Module or a function .* got None"):
         make_model(lambda: None, seed=0)  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.parametrize("server_lr", [math.nan, math.inf, 1e39, -1.0, True, "1", None])
 def test_a_servers_learning_rate_that_float32_cannot_hold_is_refused(server_lr: object) -> None:
-    with pytest.raises(SimulationError, match=r"Options: server_lr must be at least 0 and at most"):
+    with pytest.raises(
+        SimulationError, match=r"Options: server_lr must be at least 0 and below 3.4e38"
+    ):
         Options(server_lr=server_lr)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("width", ["x", 0, 2.5, True, None])
+def test_layers_without_a_width_are_refused(width: Any) -> None:
+    for name, make in (
+        ("mlp: hidden", lambda: mlp(64, width)),
+        ("cnn: classes", lambda: cnn(width)),
+    ):
+        with pytest.raises(SimulationError, match=f"^{name} must be a whole number of at least 1"):
+            make()
 
 
 def test_a_learning_rate_that_grows_beyond_float32_is_infinite() -> None:

@@ -2,6 +2,7 @@
 
 import gzip
 import logging
+import math
 import os
 import struct
 import tarfile
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import did_you_mean
+from fedcohort._arguments import checked_whole, did_you_mean
 from fedcohort._display import short_repr
 from fedcohort._lazy import import_extra
 from fedcohort._whole_file import write_whole
@@ -80,11 +81,17 @@ def unpack(archive: Path, names: Iterable[str], folder: Path) -> None:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 write_whole(folder / name, b"" if member is None else member.read())
     except (tarfile.TarError, EOFError, KeyError, OSError, zlib.error) as error:
-        raise DataError(f"{archive}: is broken ({error}). Delete it and try again.") from error
+        raise _broken(archive, f"is broken ({error})") from error
+
+
+def _broken(path: Path, why: str) -> DataError:
+    return DataError(f"{path}: {why}. Delete it and try again.")
 
 
 class _Bar:
-    """Show a download's progress on a terminal, as pooch asks for it."""
+    """Show a download's progress on a terminal; pooch sets ``total`` and calls the methods."""
+
+    total = 0
 
     def __init__(self, name: str) -> None:
         from rich.console import Console
@@ -93,20 +100,10 @@ class _Bar:
         console = Console(stderr=True)
         self._progress = Progress(console=console, transient=True, disable=not console.is_terminal)
         self._task = self._progress.add_task(name, total=None)
-        self._total = 0
-
-    @property
-    def total(self) -> int:
-        return self._total
-
-    @total.setter
-    def total(self, total: int) -> None:
-        self._total = total
-        self._progress.start()
-        self._progress.update(self._task, total=total)
 
     def update(self, size: int) -> None:
-        self._progress.update(self._task, advance=size)
+        self._progress.start()
+        self._progress.update(self._task, total=self.total, advance=size)
 
     def reset(self) -> None:
         self._progress.reset(self._task)
@@ -124,19 +121,17 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     try:
         content = gzip.decompress(path.read_bytes())
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: is broken ({error}). Delete it and try again.") from error
+        raise _broken(path, f"is broken ({error})") from error
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
-        raise DataError(f"{path}: is no IDX file of bytes. Delete it and try again.")
+        raise _broken(path, "is no IDX file of bytes")
     n_axes = content[3]
     start = 4 + 4 * n_axes
     if len(content) < start:
-        raise DataError(f"{path}: ends in its header. Delete it and try again.")
+        raise _broken(path, "ends in its header")
     shape = struct.unpack(f">{n_axes}I", content[4:start])
-    if len(content) - start != np.prod(shape, dtype=np.int64):
-        raise DataError(
-            f"{path}: must hold {' x '.join(map(str, shape))} bytes; got {len(content) - start}. "
-            f"Delete it and try again."
-        )
+    size = len(content) - start
+    if size != math.prod(shape):
+        raise _broken(path, f"must hold {' x '.join(map(str, shape))} bytes; got {size}")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
 
@@ -145,15 +140,13 @@ def read_cifar(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     try:
         content = np.fromfile(path, dtype=np.uint8)
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error}). Delete it and try again.") from error
+        raise _broken(path, f"cannot be read ({error})") from error
     if content.size == 0 or content.size % CIFAR_RECORD:
-        raise DataError(
-            f"{path}: must hold records of {CIFAR_RECORD} bytes; got {content.size} bytes. "
-            f"Delete it and try again."
-        )
+        need = f"must hold records of {CIFAR_RECORD} bytes"
+        raise _broken(path, f"{need}; got {content.size} bytes")
     records = content.reshape(-1, CIFAR_RECORD)
     if records[:, 0].max() > 9:
-        raise DataError(f"{path}: has labels beyond 9. Delete it and try again.")
+        raise _broken(path, "has labels beyond 9")
     return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0].astype(np.int64)
 
 
@@ -187,8 +180,7 @@ class Dataset:
                 f"data: test inputs must be shaped as training inputs, {self.x.shape[1:]}; got "
                 f"{self.test_x.shape[1:]}."
             )
-        if isinstance(self.n_classes, bool) or not isinstance(self.n_classes, (int, np.integer)):
-            raise DataError(f"data: n_classes must be a whole number; got {self.n_classes!r}.")
+        checked_whole("data", "n_classes", self.n_classes, error=DataError)
         for name in ("scale", "shift"):
             number = getattr(self, name)
             if not isinstance(number, (int, float, np.number)) or not np.isfinite(number):
@@ -204,12 +196,8 @@ def checked_arrays(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.generic], NDA
     """Validate inputs, first axis samples, and one label of at least 0 for each sample."""
     inputs: NDArray[Any] = np.asarray(x)
     labels: NDArray[Any] = np.asarray(y)
-    if (
-        inputs.ndim == 0
-        or labels.ndim != 1
-        or len(inputs) != len(labels)
-        or labels.dtype.kind not in "iu"
-    ):
+    whole = labels.ndim == 1 and labels.dtype.kind in "iu"
+    if inputs.ndim == 0 or not whole or len(inputs) != len(labels):
         raise DataError(
             f"data: needs one whole-number label per sample; got inputs of shape "
             f"{inputs.shape} and labels {labels.dtype} of shape {labels.shape}."
@@ -280,12 +268,12 @@ class _IdxFamily:
     addresses: tuple[str, ...]
 
     def __call__(self, folder: Path) -> Dataset:
-        arrays = []
-        for name, md5 in zip(IDX_FILES, self.md5, strict=True):
-            file = RemoteFile(f"{self.name}/{name}", md5, tuple(a + name for a in self.addresses))
-            needed = [f"{self.name}/{each}" for each in IDX_FILES]
-            path = fetch(file, folder, needed=needed, owner=f"data set {self.name}")
-            arrays.append(read_idx(path))
+        arrays: list[NDArray[Any]] = []
+        needed = [f"{self.name}/{each}" for each in IDX_FILES]
+        for name, path, md5 in zip(IDX_FILES, needed, self.md5, strict=True):
+            file = RemoteFile(path, md5, tuple(a + name for a in self.addresses))
+            found = fetch(file, folder, needed=needed, owner=f"data set {self.name}")
+            arrays.append(read_idx(found))
         x, y, test_x, test_y = arrays
         for images, labels in ((x, y), (test_x, test_y)):
             labelled = images.ndim == 3 and labels.shape == (len(images),)
@@ -294,14 +282,7 @@ class _IdxFamily:
                     f"data set {self.name}: needs images and as many labels from 0 to 9; got "
                     f"{images.shape} and {labels.shape}. Delete the files and try again."
                 )
-        return Dataset(
-            x[:, None],
-            y.astype(np.int64),
-            test_x[:, None],
-            test_y.astype(np.int64),
-            n_classes=10,
-            scale=1 / 255,
-        )
+        return Dataset(x[:, None], y, test_x[:, None], test_y, n_classes=10, scale=1 / 255)
 
 
 CIFAR_FOLDER = "cifar-10-batches-bin"

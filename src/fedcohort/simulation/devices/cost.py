@@ -62,18 +62,10 @@ NOBODY = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a round cost.
+    """What a round cost: bytes, client seconds, clients contacted, and how long the round took.
 
-    Attributes
-    ----------
-    bytes_down, bytes_up
-        From the server to clients, and back.
-    client_seconds
-        Simulated seconds that clients computed, together.
-    contacted
-        Clients that were sent anything.
-    simulated_seconds
-        How long the round took.
+    ``bytes_down`` are from the server to clients, ``bytes_up`` back; seconds are simulated. See
+    :mod:`fedcohort.simulation.devices.cost` for what is counted.
     """
 
     bytes_down: int
@@ -87,21 +79,12 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Times:
-    """How long everything takes in a round, one number per client each, in simulated seconds.
-
-    Attributes
-    ----------
-    get_model, train, send_update
-        The three parts of a client's duration.
-    look
-        One forward pass over its samples.
-    get_number, send_number
-        Messages of one number.
-    """
+    """How long everything takes in a round, one number per client each, in simulated seconds."""
 
     get_model: Seconds
     train: Seconds
     send_update: Seconds
+    #: One forward pass over the client's samples.
     look: Seconds
     get_number: Seconds
     send_number: Seconds
@@ -145,11 +128,10 @@ def round_cost(
 
     ``idle`` are clients that trained for nothing, ``failed`` clients that only got the model.
     """
-    asked = np.empty(0, dtype=np.int64) if request is None else request.clients
-    ask = NOTHING
+    asked, ask = NOBODY, NOTHING
     if request is not None:
         late = recipe.overselects and request.signal == "duration"
-        ask = OVERSELECTING if late else ASKING[request.signal]
+        asked, ask = request.clients, OVERSELECTING if late else ASKING[request.signal]
     drawn = np.union1d(cohort.clients, idle)
     fresh = np.setdiff1d(drawn, asked, assume_unique=True)
     sent = fresh if ask.gets_model else drawn
@@ -161,9 +143,8 @@ def round_cost(
     riding = int("past_loss" in recipe.signals)
     up = (model_bytes + NUMBER_BYTES * riding) * len(cohort)
     up += NUMBER_BYTES * ask.answers * len(asked)
-    computed = [*times.train[trained]]
-    computed += [*times.train[asked]] if ask.trains else []
-    computed += [*times.look[asked]] if ask.looks else []
+    at_asked = times.train * ask.trains + times.look * ask.looks
+    computed = [*times.train[trained], *at_asked[asked]]
     return Cost(
         bytes_down=down,
         bytes_up=up,
@@ -172,13 +153,6 @@ def round_cost(
         simulated_seconds=_asking_seconds(ask, asked, times)
         + _waiting_seconds(recipe, ask, asked, cohort, times),
     )
-
-
-def idle_cost(until_somebody: float) -> Cost:
-    """Return the cost of a round in which nobody is available: time."""
-    never = until_somebody == math.inf
-    wait = WAIT_IN_VAIN if never else max(until_somebody, SHORTEST_WAIT)
-    return Cost(0, 0, 0.0, 0, wait)
 
 
 def _asking_seconds(ask: _Ask, asked: NDArray[np.int64], times: Times) -> float:
@@ -207,19 +181,7 @@ def _waiting_seconds(
 
 @final
 class Clock:
-    """One run's simulated time.
-
-    Parameters
-    ----------
-    devices
-        Of the run's clients; None: all equal, at the default speeds.
-    population
-        The clients.
-    training
-        What a client does in a round.
-    n_parameters, seed
-        Of the model, and the run's.
-    """
+    """One run's simulated time; without ``devices`` all are equal, at the default speeds."""
 
     def __init__(
         self,
@@ -272,6 +234,5 @@ class Clock:
     def idle(self) -> Cost:
         """Return the cost of a round in which nobody is available: time."""
         times, has_samples = self._devices.availability, self._population.sizes > 0
-        return idle_cost(
-            0.0 if times is None else times.seconds_until_somebody(self.now, has_samples)
-        )
+        wait = 0.0 if times is None else times.seconds_until_somebody(self.now, has_samples)
+        return Cost(0, 0, 0.0, 0, WAIT_IN_VAIN if wait == math.inf else max(wait, SHORTEST_WAIT))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
+from collections import defaultdict
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort._arguments import checked_whole
+from fedcohort._arguments import checked_number, checked_whole, did_you_mean
 from fedcohort._display import short_repr
-from fedcohort.errors import SimulationError
+from fedcohort.errors import DataError, SimulationError
 from fedcohort.streams import Seed, Stream, checked_seed, stream
 
 
@@ -98,6 +102,8 @@ class Availability:
 #: Defaults: samples per second of training, and bytes per second of a client's line.
 SPEED = 1_000.0
 LINE = 1_000_000.0
+#: The largest standard deviation of a logarithm.
+WIDEST = 10.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,10 +118,9 @@ class Devices:
 
     Attributes
     ----------
-    speed
-        Samples that each client processes in a second of training, shape (n_clients,).
-    down, up
-        Bytes a second to and from each client, shape (n_clients,).
+    speed, down, up
+        Samples that each client processes in a second of training, and bytes a second to and from
+        it, shape (n_clients,).
     availability
         When clients are available; None: always.
     jitter
@@ -139,22 +144,18 @@ class Devices:
                 )
             good = (values > 0) & (values < np.inf)  # False for NaN
             if not good.all():
-                client = int(np.argmin(good))
-                raise SimulationError(
-                    f"Devices: {name} must be above 0 and finite; client {client} has "
-                    f"{values[client]}."
-                )
+                bad = int(np.argmin(good))
+                what = f"{name} must be above 0 and finite"
+                raise SimulationError(f"Devices: {what}; client {bad} has {values[bad]}.")
             values.setflags(write=False)
             object.__setattr__(self, name, values)
-        if not isinstance(self.jitter, (int, float)) or not 0 <= self.jitter <= 10:
-            raise SimulationError(f"Devices: jitter must be from 0 to 10; got {self.jitter!r}.")
-        if self.availability is not None:
-            known = self.availability.client
-            if len(known) and not 0 <= known.min() <= known.max() < self.n_clients:
-                raise SimulationError(
-                    f"Devices: available clients must be 0 to {self.n_clients - 1}; got "
-                    f"{known.min()} to {known.max()}."
-                )
+        _check_spread("jitter", self.jitter)
+        known = np.empty(0) if self.availability is None else self.availability.client
+        if len(known) and not 0 <= known.min() <= known.max() < self.n_clients:
+            raise SimulationError(
+                f"Devices: available clients must be 0 to {self.n_clients - 1}; got "
+                f"{known.min()} to {known.max()}."
+            )
 
     def __repr__(self) -> str:
         parts = {"median_speed": float(np.median(self.speed)), "jitter": float(self.jitter)}
@@ -208,12 +209,10 @@ class Devices:
         jitter
             As in the class.
         """
-        checked_whole(
-            "Devices", "n_clients", n_clients, least=1, way_out="Pass how many there are."
-        )
-        for name, value in (("speed_spread", speed_spread), ("line_spread", line_spread)):
-            if not 0 <= value <= 10:
-                raise SimulationError(f"Devices: {name} must be from 0 to 10; got {value!r}.")
+        way_out = "Pass how many there are."
+        checked_whole("Devices", "n_clients", n_clients, least=1, way_out=way_out)
+        _check_spread("speed_spread", speed_spread)
+        _check_spread("line_spread", line_spread)
         if not 0 < awake <= 1 or not 0 < day < math.inf:
             raise SimulationError(
                 f"Devices: awake must be above 0 and at most 1, day above 0 and finite; got "
@@ -255,3 +254,125 @@ class Devices:
         kept: list[object] = [self.speed, self.down, self.up, self.jitter]
         times = self.availability
         return kept if times is None else [*kept, times.client, times.start, times.end, times.day]
+
+
+def _check_spread(name: str, value: object) -> None:
+    checked_number("Devices", name, value, least=0, most=WIDEST, error=SimulationError)
+
+
+NEEDED = ("client", "speed", "down", "up")
+INTERVAL = ("start", "end")
+EXAMPLE = "Begin the file with client,speed,down,up or client,speed,down,up,start,end."
+
+
+def read_devices(path: Path, n_clients: int, *, jitter: float = 0.0) -> Devices:
+    """Read devices from a CSV file.
+
+    The columns are ``client`` (from 0), ``speed`` (samples a second), ``down`` and ``up`` (bytes a
+    second). If clients are not always available, add ``start`` and ``end`` of an interval in
+    simulated seconds: a client has one line per interval, and every line repeats its speeds. An
+    empty start and end mean always. The file must have all ``n_clients`` clients; ``jitter`` is as
+    in :class:`Devices`.
+    """
+    numbers: dict[int, tuple[float, ...]] = {}
+    intervals: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    has_intervals, lines = _lines(path)
+    for place, cells in lines:
+        client = _client(place, cells["client"], n_clients)
+        device = tuple(_number(place, name, cells[name]) for name in NEEDED[1:])
+        if numbers.setdefault(client, device) != device:
+            raise DataError(
+                f"{place}: client {client} has another speed, down or up than before. Repeat the "
+                f"same numbers in all of its lines."
+            )
+        intervals[client].append(_interval(place, cells) if has_intervals else (0.0, math.inf))
+        if len(intervals[client]) > 1 and not has_intervals:
+            raise DataError(f"{place}: client {client} comes twice. Drop one of its lines.")
+    missing = [client for client in range(n_clients) if client not in numbers]
+    if missing:
+        raise DataError(
+            f"{path}: needs a line for each of the {n_clients} clients; {len(missing)} are "
+            f"missing, the first is client {missing[0]}. Add them."
+        )
+    speed, down, up = np.array([numbers[client] for client in range(n_clients)]).T
+    times = [(client, *each) for client in range(n_clients) for each in intervals[client]]
+    owner, start, end = (np.array(column) for column in zip(*times, strict=True))
+    always = all((0.0, math.inf) in each for each in intervals.values())
+    availability = None if always else Availability(owner, start, end)
+    return Devices(speed, down, up, availability, jitter)
+
+
+def _lines(path: Path) -> tuple[bool, list[tuple[str, dict[str, str]]]]:
+    """Return whether the file has intervals, and every line with its place."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+        rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise DataError(f"{path}: cannot be read ({reason}). Check the path.") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: is no CSV file ({error}). {EXAMPLE}") from error
+    if not rows:
+        raise DataError(f"{path}: is empty. {EXAMPLE}")
+    header = [cell.strip().lower() for cell in rows[0][1]]
+    _check_header(path, header)
+    found = []
+    for number, row in rows[1:]:
+        place, needed = f"{path}, line {number}", f"{len(header)} values ({', '.join(header)})"
+        if len(row) != len(header):
+            raise DataError(f"{place}: needs {needed}; got {len(row)}.")
+        found.append((place, dict(zip(header, map(str.strip, row), strict=True))))
+    return "start" in header, found
+
+
+def _check_header(path: Path, header: list[str]) -> None:
+    known = [*NEEDED, *INTERVAL]
+    for name in header:
+        if name not in known:
+            raise DataError(
+                f"{path}: unknown column {name!r}; known are {', '.join(known)}."
+                f"{did_you_mean(name, known) or ' ' + EXAMPLE}"
+            )
+    if len(set(header)) < len(header):
+        raise DataError(f"{path}: a column comes twice in {', '.join(header)}. Drop one.")
+    for name in known if set(INTERVAL) & set(header) else NEEDED:
+        if name not in header:
+            raise DataError(f"{path}: needs a column {name}; got {', '.join(header)}. {EXAMPLE}")
+
+
+def _client(place: str, text: str, n_clients: int) -> int:
+    if not text.isdecimal() or not text.isascii() or not len(text) < 20 or int(text) >= n_clients:
+        raise DataError(
+            f"{place}: client must be a whole number from 0 to {n_clients - 1}; got {text[:40]!r}."
+        )
+    return int(text)
+
+
+def _number(place: str, name: str, text: str) -> float:
+    value = _float(text)
+    if not 0 < value < math.inf:
+        raise DataError(
+            f"{place}: {name} must be a number above 0 and finite; got {text[:40]!r}. Correct it."
+        )
+    return value
+
+
+def _interval(place: str, cells: dict[str, str]) -> tuple[float, float]:
+    """Return start and end; both empty mean always."""
+    if not cells["start"] and not cells["end"]:
+        return 0.0, math.inf
+    start, end = _float(cells["start"]), _float(cells["end"])
+    if not 0 <= start < end:  # refuses NaN too
+        raise DataError(
+            f"{place}: start must be at least 0 and end after it, in seconds, or both empty; got "
+            f"{cells['start'][:40]!r} and {cells['end'][:40]!r}."
+        )
+    return start, end
+
+
+def _float(text: str) -> float:
+    try:
+        return math.nan if "_" in text else float(text)  # Python would read 1_000 as a number
+    except ValueError:
+        return math.nan

@@ -31,8 +31,8 @@ def lay_out_patches(
     WIDTH: tl.constexpr,
     KERNEL_HEIGHT: tl.constexpr,
     KERNEL_WIDTH: tl.constexpr,
-    OUT_HEIGHT: tl.constexpr,
-    OUT_WIDTH: tl.constexpr,
+    CONV_HEIGHT: tl.constexpr,
+    CONV_WIDTH: tl.constexpr,
     K: tl.constexpr,
     K_PADDED: tl.constexpr,
     N: tl.constexpr,
@@ -43,8 +43,8 @@ def lay_out_patches(
     """Copy every patch of every image into a column."""
     group = tl.program_id(1).to(tl.int64)
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    row, column = (n // OUT_WIDTH) % OUT_HEIGHT, n % OUT_WIDTH
-    image = n // (OUT_HEIGHT * OUT_WIDTH)
+    row, column = (n // CONV_WIDTH) % CONV_HEIGHT, n % CONV_WIDTH
+    image = n // (CONV_HEIGHT * CONV_WIDTH)
     corner = x + group * group_stride + image * image_stride + row * WIDTH + column
     line = patches + group * (K_PADDED * N_PADDED) + n
     for j in tl.static_range(ROWS):
@@ -67,8 +67,8 @@ def gather_patches(
     WIDTH: tl.constexpr,
     KERNEL_HEIGHT: tl.constexpr,
     KERNEL_WIDTH: tl.constexpr,
-    OUT_HEIGHT: tl.constexpr,
-    OUT_WIDTH: tl.constexpr,
+    CONV_HEIGHT: tl.constexpr,
+    CONV_WIDTH: tl.constexpr,
     K_PADDED: tl.constexpr,
     N_PADDED: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -83,9 +83,9 @@ def gather_patches(
     for a in tl.static_range(KERNEL_HEIGHT):
         for b in tl.static_range(KERNEL_WIDTH):
             y, x = row - a, column - b
-            inside = (y >= 0) & (y < OUT_HEIGHT) & (x >= 0) & (x < OUT_WIDTH) & (i < size)
+            inside = (y >= 0) & (y < CONV_HEIGHT) & (x >= 0) & (x < CONV_WIDTH) & (i < size)
             k = (channel * KERNEL_HEIGHT + a) * KERNEL_WIDTH + b
-            at = k * N_PADDED + (image * OUT_HEIGHT + y) * OUT_WIDTH + x
+            at = k * N_PADDED + (image * CONV_HEIGHT + y) * CONV_WIDTH + x
             total += tl.load(slopes + group * (K_PADDED * N_PADDED) + at, mask=inside, other=0.0)
     tl.store(of_x + group * size + i, total, mask=i < size)
 
@@ -98,11 +98,11 @@ def finish(
     codes,
     n_keys,
     key_number,
-    CHANNELS: tl.constexpr,
+    CONV_CHANNELS: tl.constexpr,
     IMAGES: tl.constexpr,
     GROUPS: tl.constexpr,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
+    CONV_HEIGHT: tl.constexpr,
+    CONV_WIDTH: tl.constexpr,
     OUT_HEIGHT: tl.constexpr,
     OUT_WIDTH: tl.constexpr,
     POOL: tl.constexpr,
@@ -116,18 +116,18 @@ def finish(
     """Take the largest entry of every window through ReLU and dropout, and note its place."""
     group = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    size = CHANNELS * IMAGES * OUT_HEIGHT * OUT_WIDTH
+    size = CONV_CHANNELS * IMAGES * OUT_HEIGHT * OUT_WIDTH
     column, row = i % OUT_WIDTH, (i // OUT_WIDTH) % OUT_HEIGHT
     image = (i // (OUT_HEIGHT * OUT_WIDTH)) % IMAGES
     channel = i // (OUT_HEIGHT * OUT_WIDTH * IMAGES)
-    none = POOL * POOL
+    here, none = product + group * (CONV_CHANNELS * N_PADDED), POOL * POOL
     best = tl.full((BLOCK,), float("-inf"), dtype=tl.float32)
     code = tl.full((BLOCK,), none, dtype=tl.int32)
     for a in tl.static_range(POOL):
         for b in tl.static_range(POOL):
-            at = (image * HEIGHT + row * POOL + a) * WIDTH + column * POOL + b
+            at = (image * CONV_HEIGHT + row * POOL + a) * CONV_WIDTH + column * POOL + b
             at += channel * N_PADDED
-            value = tl.load(product + group * (CHANNELS * N_PADDED) + at, mask=i < size, other=0.0)
+            value = tl.load(here + at, mask=i < size, other=0.0)
             better = (value > best) | (value != value)
             best = tl.where(better, value, best)
             code = tl.where(better, a * POOL + b, code)
@@ -136,9 +136,9 @@ def finish(
         best = tl.where(best <= 0, 0.0, best)
     if DROPS:
         in_lane = (group % GROUPS).to(tl.int32) * IMAGES + image
-        place = ((in_lane * CHANNELS + channel) * OUT_HEIGHT + row) * OUT_WIDTH + column
+        place = ((in_lane * CONV_CHANNELS + channel) * OUT_HEIGHT + row) * OUT_WIDTH + column
         key = tl.load(keys + (group // GROUPS) * n_keys + key_number)
-        # As stacked_layers.keyed_dropout: the same masks on every device.
+        # As models.keyed_dropout: the same masks on every device.
         word = place * -1640531535
         word = (word ^ ((word >> 16) & 0xFFFF)) * -2048144789
         word = (word ^ ((word >> 13) & 0x7FFFF)) * -1028477387
@@ -156,10 +156,10 @@ def unfinish(
     slopes,
     codes,
     of_product,
-    CHANNELS: tl.constexpr,
+    CONV_CHANNELS: tl.constexpr,
     IMAGES: tl.constexpr,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
+    CONV_HEIGHT: tl.constexpr,
+    CONV_WIDTH: tl.constexpr,
     OUT_HEIGHT: tl.constexpr,
     OUT_WIDTH: tl.constexpr,
     POOL: tl.constexpr,
@@ -172,17 +172,18 @@ def unfinish(
     """Give every slope back to the place that its entry came from, and 0 to all others."""
     group = tl.program_id(1).to(tl.int64)
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    column, row, image = n % WIDTH, (n // WIDTH) % HEIGHT, n // (HEIGHT * WIDTH)
+    column, row = n % CONV_WIDTH, (n // CONV_WIDTH) % CONV_HEIGHT
+    image = n // (CONV_HEIGHT * CONV_WIDTH)
     y, x = row // POOL, column // POOL
     inside = (n < N) & (y < OUT_HEIGHT) & (x < OUT_WIDTH)
     place = (row % POOL) * POOL + column % POOL
     per_channel = IMAGES * OUT_HEIGHT * OUT_WIDTH
-    at = group * (CHANNELS * per_channel) + (image * OUT_HEIGHT + y) * OUT_WIDTH + x
-    line = of_product + group * (CHANNELS * N_PADDED) + n
+    at = group * (CONV_CHANNELS * per_channel) + (image * OUT_HEIGHT + y) * OUT_WIDTH + x
+    line = of_product + group * (CONV_CHANNELS * N_PADDED) + n
     for j in tl.static_range(ROWS):
         channel = tl.program_id(2) * ROWS + j
-        here = inside & (channel < CHANNELS)
+        here = inside & (channel < CONV_CHANNELS)
         code = tl.load(codes + at + channel * per_channel, mask=here, other=255).to(tl.int32)
         slope = tl.load(slopes + at + channel * per_channel, mask=here, other=0.0) * SCALE
         value = tl.where((code == place) & here, slope, 0.0)
-        tl.store(line + channel * N_PADDED, value, mask=(n < N_PADDED) & (channel < CHANNELS))
+        tl.store(line + channel * N_PADDED, value, mask=(n < N_PADDED) & (channel < CONV_CHANNELS))

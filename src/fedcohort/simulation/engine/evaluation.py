@@ -1,10 +1,12 @@
-"""How good a model is on the clients' own samples."""
+"""How good a model is on the clients' own samples, and a step against full participation."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, fields
 from typing import final
 
 import numpy as np
@@ -14,26 +16,35 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedcohort._display import record_repr
-from fedcohort.simulation.data.federated_data import FederatedData, Indices
-from fedcohort.simulation.engine.gradients import StackedLinearGradients
-from fedcohort.simulation.engine.models import Layout, ResidentData, Stacked
+from fedcohort._updates import as_numpy
+from fedcohort.designs import Design, MultinomialDesign
+from fedcohort.memory import Memory
+from fedcohort.simulation.data.partitions import FederatedData, Indices
+from fedcohort.simulation.engine.gradients import (
+    Layout,
+    ResidentData,
+    StackedLinearGradients,
+    gradients_of,
+)
 
 #: Samples in a batch: on the CPU few enough for the cache.
 BATCH = {"cpu": 512, "cuda": 8192}
+#: Train as many clients together as have this many bytes of models.
+YARDSTICK_BYTES = 2**30
+#: Samples whose gradients are computed at a time.
+SAMPLES_AT_ONCE = 20_000
+
+#: Trains clients, listed run by run, in a round; returns each run's updates, one row per client.
+Train = Callable[[Sequence[NDArray[np.int64]], int], list[Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
     """A global model, judged on the clients' own samples.
 
-    Attributes
-    ----------
-    loss
-        sum p_i L_i, L_i the mean loss of client i's training samples.
-    accuracy
-        The p-weighted mean of the clients' test accuracies (of those that have test samples).
-    accuracy_spread
-        The p-weighted standard deviation of the clients' test accuracies.
+    ``loss`` is sum p_i L_i, L_i the mean loss of client i's training samples; ``accuracy`` and
+    ``accuracy_spread`` are the p-weighted mean and standard deviation of the clients' test
+    accuracies (of those that have test samples).
     """
 
     loss: float
@@ -53,13 +64,13 @@ class Evaluator:
         self._chain = StackedLinearGradients(model) if fits else None  # type: ignore[arg-type]
         self._importance = federation.population.importance
         self._parts = federation.train
-        self._train, self._test = _Samples(federation.train), _Samples(federation.test)
+        self._train = _Samples(federation.train, data.x, data.y)
+        self._test = _Samples(federation.test, data.test_x, data.test_y)
 
     def quality(self, flat: Tensor) -> Quality:
         """Judge the model with these parameters, shape (size,)."""
         loss = float(self._importance @ self.client_losses(flat))
-        hits = self._over(flat, self._data.test_x, self._data.test_y, self._test, _hits)
-        accuracies = self._test.means(hits)
+        accuracies = self._test.means(self._over(flat, self._test, _hits))
         weight = self._importance * (self._test.sizes > 0)
         if weight.sum() == 0:
             return Quality(loss, float("nan"), float("nan"))
@@ -70,8 +81,7 @@ class Evaluator:
 
     def client_losses(self, flat: Tensor) -> NDArray[np.float64]:
         """Return every client's mean training loss, shape (n_clients,)."""
-        losses = self._over(flat, self._data.x, self._data.y, self._train, _losses)
-        return self._train.means(losses)
+        return self._train.means(self._over(flat, self._train, _losses))
 
     def losses_of(
         self, flat: Tensor, clients: NDArray[np.int64]
@@ -80,33 +90,29 @@ class Evaluator:
 
         Both have shape (len(clients),); a client without samples has 0.
         """
-        samples = _Samples(tuple(self._parts[client] for client in clients))
-        losses = self._over(flat, self._data.x, self._data.y, samples, _losses)
+        parts = tuple(self._parts[client] for client in clients)
+        samples = _Samples(parts, self._data.x, self._data.y)
+        losses = self._over(flat, samples, _losses)
         return samples.means(losses), np.sqrt(samples.means(losses**2))
 
     @torch.no_grad()
     def _over(
-        self,
-        flat: Tensor,
-        x: Tensor,
-        y: Tensor,
-        samples: _Samples,
-        judge: Callable[[Tensor, Tensor], Tensor],
+        self, flat: Tensor, samples: _Samples, judge: Callable[[Tensor, Tensor], Tensor]
     ) -> NDArray[np.float64]:
         """Judge every used sample once, in large batches."""
-        positions = samples.positions.to(x.device)
+        x, positions = samples.x, samples.positions
         if len(positions) == 0:
             return np.empty(0)
-        outputs = self._outputs(self._layout.views(flat[None]))
+        outputs = self._outputs(flat)
         batches = positions.split(BATCH[x.device.type])
         buffer = torch.empty((len(batches[0]), *x.shape[1:]), device=x.device)
         scores = torch.cat([outputs(self._data.take(x, batch, buffer)) for batch in batches])
-        return np.asarray(judge(scores, y[positions]).cpu(), dtype=np.float64)
+        return np.asarray(judge(scores, samples.y[positions]).cpu(), dtype=np.float64)
 
-    def _outputs(self, parameters: Stacked) -> Callable[[Tensor], Tensor]:
-        """Return the model with these parameters (of one lane), dropout off, as a function."""
-        if self._chain is not None:
-            chain = self._chain
+    def _outputs(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the model with these parameters, dropout off, as a function."""
+        parameters, chain = self._layout.views(flat[None]), self._chain
+        if chain is not None:
             return lambda x: chain.outputs(parameters, x[None])[0]
         own = {name: view[0] for name, view in parameters.items()}
         return lambda x: functional_call(self._model, own, (x,))
@@ -124,14 +130,175 @@ def _hits(outputs: Tensor, labels: Tensor) -> Tensor:
 class _Samples:
     """The samples that clients use, each once, and who uses which."""
 
-    def __init__(self, parts: Indices) -> None:
+    def __init__(self, parts: Indices, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
         self.sizes = np.array([len(part) for part in parts], dtype=np.int64)
         entries = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
         used, self._entry = np.unique(entries, return_inverse=True)
         self._client = np.repeat(np.arange(len(parts)), self.sizes)
-        self.positions = torch.from_numpy(used)
+        self.positions = torch.from_numpy(used).to(x.device)
 
     def means(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Average a value per used sample over every client; 0 for a client without samples."""
         sums = np.bincount(self._client, values[self._entry], minlength=len(self.sizes))
         return np.asarray(sums / np.maximum(self.sizes, 1), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Yardstick:
+    r"""One round against full participation, where every client trains.
+
+    Attributes
+    ----------
+    squared_error
+        :math:`\|\sum w_i \Delta_i - \sum p_i \Delta_i\|^2` of the cohort that was drawn.
+    design_variance
+        Its expectation under the design, B (squared bias included); with the difference
+        estimator B of what is not remembered; NaN where the design has no formula for it.
+    multinomial_variance
+        Its expectation under multinomial sampling and plain aggregation, B_MD.
+    beta_squared
+        Of Assumption 3 with :math:`\kappa = 0`:
+        :math:`\sum p_i \|g_i\|^2 / \|\sum p_i g_i\|^2`, :math:`g_i` the clients' gradients.
+    kappa_squared
+        Of Assumption 3 with :math:`\beta = 1`:
+        :math:`\sum p_i \|g_i\|^2 - \|\sum p_i g_i\|^2`.
+    """
+
+    squared_error: float
+    design_variance: float
+    multinomial_variance: float
+    beta_squared: float
+    kappa_squared: float
+
+    __repr__ = record_repr
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether every client's training and gradient was finite."""
+        return not math.isnan(self.squared_error)
+
+
+def yardstick(
+    design: Design,
+    aggregate: NDArray[np.float32],
+    updates: NDArray[np.float32],
+    gradients: NDArray[np.float32],
+    remembered: NDArray[np.float32] | None = None,
+) -> Yardstick:
+    """Compare a cohort's aggregate with what all clients' updates and gradients say.
+
+    ``updates``, ``gradients`` and ``remembered`` (h of the difference estimator) have shape
+    (n_clients, size), ``aggregate`` (size,). Where a client's are not finite, every number is NaN.
+    """
+    importance = design.population.importance
+    if not all(np.isfinite(each).all() for each in (updates, gradients)):
+        return Yardstick(*[math.nan] * len(fields(Yardstick)))
+    error = aggregate.astype(np.float64) - importance @ updates
+    mean = importance @ gradients
+    squares = float(importance @ np.einsum("ij,ij->i", gradients, gradients, dtype=np.float64))
+    of_mean = float(mean @ mean)
+    left = updates if remembered is None else updates - remembered
+    multinomial = MultinomialDesign(design.population, design.cohort_size)
+    return Yardstick(
+        squared_error=float(error @ error),
+        design_variance=design.aggregate_variance(left) if design.exact_moments else math.nan,
+        multinomial_variance=multinomial.aggregate_variance(updates),
+        beta_squared=squares / of_mean if of_mean > 0 else float("inf"),
+        kappa_squared=max(squares - of_mean, 0.0),
+    )
+
+
+@final
+class FullParticipation:
+    """Compares rounds with rounds in which all available clients take part."""
+
+    def __init__(
+        self,
+        federations: Sequence[FederatedData],
+        model: nn.Module,
+        data: ResidentData,
+        train: Train,
+        pool: Executor,
+    ) -> None:
+        self._parts = [each.train for each in federations]
+        self._gradients = gradients_of(model, data.x.device, dropout=False)
+        self._layout, self._data = Layout(model), data
+        self._train, self._pool = train, pool
+
+    def yardsticks(
+        self,
+        models: Tensor,
+        designs: Sequence[Design | None],
+        steps: Sequence[Tensor],
+        variates: Sequence[Memory | None],
+        round_: int,
+    ) -> list[Yardstick | None]:
+        """Return every run's yardstick; None where nothing was drawn.
+
+        The arguments have one entry per run: its model, design and step, and what its difference
+        estimator remembers.
+        """
+        found: dict[int, Future[Yardstick]] = {}
+        for some in self._fitting(models, [k for k, own in enumerate(designs) if own is not None]):
+            for k, updates in self._everyones_updates(models, some, round_).items():
+                memory, everyone = variates[k], np.arange(len(updates))
+                remembered = None if memory is None else as_numpy(memory.of(everyone))
+                gradients = self._everyones_gradients(models[k], self._parts[k]).cpu().numpy()
+                facts = (designs[k], steps[k].cpu().numpy(), updates, gradients, remembered)
+                found[k] = self._pool.submit(yardstick, *facts)  # type: ignore[arg-type]
+        return [found[k].result() if k in found else None for k in range(len(designs))]
+
+    def _fitting(self, models: Tensor, which: list[int]) -> Iterator[list[int]]:
+        """Divide runs, in order, into groups whose clients' models fit ``YARDSTICK_BYTES``."""
+        some: list[int] = []
+        for k in which:
+            held = sum(len(self._parts[each]) for each in [*some, k])
+            if some and 4 * held * models.shape[1] > YARDSTICK_BYTES:
+                yield some
+                some = []
+            some.append(k)
+        if some:
+            yield some
+
+    def _everyones_updates(
+        self, models: Tensor, some: list[int], round_: int
+    ) -> dict[int, NDArray[np.float32]]:
+        """Train all clients of these runs; shape (n_clients, size) each, 0 without samples."""
+        clients = [
+            np.flatnonzero([k in some and len(part) for part in parts])
+            for k, parts in enumerate(self._parts)
+        ]
+        trained = self._train(clients, round_)
+        found = {}
+        for k in some:
+            found[k] = np.zeros((len(self._parts[k]), models.shape[1]), dtype=np.float32)
+            found[k][clients[k]] = trained[k].cpu().numpy()
+        return found
+
+    def _everyones_gradients(self, flat: Tensor, parts: Indices) -> Tensor:
+        """Return the gradients at the parameters ``flat``, shape (n_clients, size)."""
+        longest = max(map(len, parts))
+        at_once = max(1, SAMPLES_AT_ONCE // longest)
+        found = []
+        for start in range(0, len(parts), at_once):
+            some = parts[start : start + at_once]
+            positions = np.zeros((len(some), longest), dtype=np.int64)
+            weights = np.zeros((len(some), longest), dtype=np.float32)
+            for k, part in enumerate(some):
+                positions[k, : len(part)] = part
+                weights[k, : len(part)] = 1 / max(len(part), 1)
+            found.append(self._gradients_at(flat, positions, weights))
+        return torch.cat(found)
+
+    def _gradients_at(
+        self, flat: Tensor, positions: NDArray[np.int64], weights: NDArray[np.float32]
+    ) -> Tensor:
+        """Return the gradients of one batch per client, both of shape (clients, samples)."""
+        device, n_keys = flat.device, self._gradients.n_keys
+        where, shares = (torch.from_numpy(part).to(device) for part in (positions, weights))
+        x, y = self._data.take(self._data.x, where), self._data.y[where]
+        models = self._layout.views(flat.expand(len(positions), -1).contiguous())
+        # No dropout, so that the keys are never read.
+        keys = torch.zeros((len(positions), n_keys), dtype=torch.int32, device=device)
+        return self._layout.flat(self._gradients(models, x, y, shares, keys))

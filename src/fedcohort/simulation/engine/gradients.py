@@ -1,13 +1,8 @@
-"""A step of many clients at once: the ways to compute gradients, and SGD.
+"""A step of many clients at once: data and parameters, the ways to compute gradients, and SGD."""
 
-Every way maps stacked parameters, inputs (lanes, batch, ...), labels (lanes, batch) and sample
-weights (lanes, batch) to the stacked gradients of
+from __future__ import annotations
 
-    sum_b weight_b * cross_entropy(model(x_b), y_b),
-
-lane by lane.
-"""
-
+import math
 from collections.abc import Callable
 from typing import Protocol, final
 
@@ -17,12 +12,75 @@ from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy
 
 from fedcohort.errors import SimulationError
-from fedcohort.simulation.engine.models import Stacked
-from fedcohort.simulation.engine.stacked_convolutions import StackedConvolutionGradients
-from fedcohort.simulation.engine.stacked_layers import KeyedModel, is_plain_chain, layers_of
+from fedcohort.simulation.data.datasets import Dataset
+from fedcohort.simulation.engine.convolutions import StackedConvolutionGradients
+from fedcohort.simulation.engine.models import KeyedModel, Stacked, plain_layers
 
 
-def gradients_of(model: nn.Module, device: torch.device, *, dropout: bool = True) -> "Gradients":
+@final
+class ResidentData:
+    """Inputs and labels as tensors; inputs become float32 when they are taken."""
+
+    def __init__(self, dataset: Dataset, device: torch.device) -> None:
+        self.x = torch.from_numpy(dataset.x.copy()).to(device)
+        self.y = torch.from_numpy(dataset.y.copy()).to(device)
+        self.test_x = torch.from_numpy(dataset.test_x.copy()).to(device)
+        self.test_y = torch.from_numpy(dataset.test_y.copy()).to(device)
+        self._scale, self._shift = dataset.scale, dataset.shift
+
+    def take(self, x: Tensor, positions: Tensor, into: Tensor | None = None) -> Tensor:
+        """Return the samples at ``positions`` (any shape), ready for a model.
+
+        ``into`` is a float32 buffer with enough rows; reusing it is faster than new memory.
+        """
+        found = x.index_select(0, positions.reshape(-1))
+        rows = found.float() if into is None else into[: len(found)].copy_(found)
+        if self._scale != 1.0:
+            rows *= self._scale
+        if self._shift != 0.0:
+            rows += self._shift
+        return rows.view(*positions.shape, *x.shape[1:])
+
+
+def rows_at(x: Tensor, positions: Tensor) -> Tensor:
+    """Return the rows of ``x`` at ``positions``, which may have any shape."""
+    return x.index_select(0, positions.reshape(-1)).view(*positions.shape, *x.shape[1:])
+
+
+@final
+class Layout:
+    """Where each trained parameter of a model lies in a flat row."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.shapes = {
+            name: tuple(parameter.shape)
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
+        }
+        self.size = sum(math.prod(shape) for shape in self.shapes.values())
+
+    def views(self, flat: Tensor) -> Stacked:
+        """Return views by name into flat rows, shape (lanes, size)."""
+        parts = flat.split([math.prod(shape) for shape in self.shapes.values()], dim=1)
+        return {
+            name: part.view(len(flat), *shape)
+            for part, (name, shape) in zip(parts, self.shapes.items(), strict=True)
+        }
+
+    def stacked(self, flat: Tensor) -> Stacked:
+        """Copy flat rows into one contiguous tensor per parameter.
+
+        Batched products need contiguous tensors; into views of a row they go lane by lane.
+        """
+        return {name: view.contiguous().clone() for name, view in self.views(flat).items()}
+
+    def flat(self, parameters: Stacked) -> Tensor:
+        """Put stacked parameters end to end, shape (lanes, size)."""
+        rows = [parameters[name].reshape(len(parameters[name]), -1) for name in self.shapes]
+        return torch.cat(rows, dim=1)
+
+
+def gradients_of(model: nn.Module, device: torch.device, *, dropout: bool = True) -> Gradients:
     """Return the fastest way for this model on this device.
 
     On a CPU, small operations cost little and convolutions of several clients at once take twice
@@ -38,7 +96,13 @@ def gradients_of(model: nn.Module, device: torch.device, *, dropout: bool = True
 
 
 class Gradients(Protocol):
-    """A way to compute all lanes' gradients."""
+    """A way to compute all lanes' gradients.
+
+    It maps stacked parameters, inputs (lanes, batch, ...), labels (lanes, batch), sample weights
+    (lanes, batch) and random words (lanes, n_keys) to the gradients, stacked as the parameters, of
+
+        sum_b weight_b * cross_entropy(model(x_b), y_b).
+    """
 
     #: Random words that a lane needs in a step.
     n_keys: int
@@ -126,11 +190,9 @@ class StackedLinearGradients:
     n_keys = 0
 
     def __init__(self, model: nn.Sequential) -> None:
-        layers = layers_of(model)
-        if isinstance(layers[0][1], nn.Flatten):
-            layers = layers[1:]
-        self._layers = [name for name, _ in layers]
-        self._linear = {name for name, module in layers if isinstance(module, nn.Linear)}
+        layers = plain_layers(model)
+        self._layers = [name for name, module in layers if type(module) is not nn.Flatten]
+        self._linear = {name for name, module in layers if type(module) is nn.Linear}
 
     @staticmethod
     def fits(model: nn.Module) -> bool:
@@ -138,17 +200,14 @@ class StackedLinearGradients:
 
         A chain that does not flatten needs flat samples; ``check_outputs`` sees to that.
         """
-        if not is_plain_chain(model):
-            return False
-        first, *rest = (module for _, module in layers_of(model))  # type: ignore[arg-type]
-        if isinstance(first, nn.Flatten) and (first.start_dim, first.end_dim) != (1, -1):
-            return False
-        modules = rest if isinstance(first, nn.Flatten) else [first, *rest]
-        return (
-            bool(modules)
-            and all(type(module) in (nn.Linear, nn.ReLU) for module in modules)
-            and type(modules[-1]) is nn.Linear
-        )
+        modules = [module for _, module in plain_layers(model)]
+        first = modules[0] if modules else None
+        if isinstance(first, nn.Flatten):
+            if (first.start_dim, first.end_dim) != (1, -1):
+                return False
+            modules = modules[1:]
+        kinds = [type(module) for module in modules]
+        return kinds[-1:] == [nn.Linear] and set(kinds) <= {nn.Linear, nn.ReLU}
 
     def __call__(
         self, parameters: Stacked, x: Tensor, y: Tensor, weights: Tensor, keys: Tensor
@@ -184,10 +243,8 @@ class StackedLinearGradients:
         """Return the inputs of every layer, and the last one's outputs."""
         hidden = [x.flatten(2)]
         for name in self._layers:
-            below = hidden[-1]
-            hidden.append(
-                _linear(parameters, name, below) if name in self._linear else below.relu()
-            )
+            below, is_linear = hidden[-1], name in self._linear
+            hidden.append(_linear(parameters, name, below) if is_linear else below.relu())
         return hidden
 
     def _walk(
@@ -216,12 +273,9 @@ def _linear(parameters: Stacked, name: str, x: Tensor) -> Tensor:
     # As (W x^T)^T: on a CPU a sixth faster than x W^T for one model and hundreds of samples.
     kernel, bias = parameters[f"{name}.weight"], parameters.get(f"{name}.bias")
     columns = x.transpose(1, 2)
-    product = (
-        torch.bmm(kernel, columns)
-        if bias is None
-        else torch.baddbmm(bias.unsqueeze(2), kernel, columns)
-    )
-    return product.transpose(1, 2)
+    if bias is None:
+        return torch.bmm(kernel, columns).transpose(1, 2)
+    return torch.baddbmm(bias.unsqueeze(2), kernel, columns).transpose(1, 2)
 
 
 def _cross_entropy_slope(outputs: Tensor, y: Tensor, weights: Tensor) -> Tensor:

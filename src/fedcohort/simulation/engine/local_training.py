@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Real
 from typing import final
 
 import numpy as np
@@ -11,18 +13,49 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedcohort._arguments import brief
+from fedcohort._arguments import brief, checked_whole
 from fedcohort._display import record_repr
 from fedcohort.errors import SimulationError
-from fedcohort.simulation.engine.gradients import Sgd, StackedLinearGradients, gradients_of
-from fedcohort.simulation.engine.graphed_steps import GraphedSteps
-from fedcohort.simulation.engine.models import Layout, ResidentData, Stacked
+from fedcohort.simulation.engine.gradients import (
+    Layout,
+    ResidentData,
+    Sgd,
+    StackedLinearGradients,
+    gradients_of,
+    rows_at,
+)
+from fedcohort.simulation.engine.models import Stacked
 from fedcohort.streams import Stream, draw_subsets, stream
 
 #: Models are float32: a larger factor would be infinite.
 LARGEST = float(torch.finfo(torch.float32).max)
 #: The largest number of steps, epochs or samples: no machine can do more.
 MOST = 10**9
+
+
+def keep_positive(record: object, *names: str) -> None:
+    """Validate positive integers of a record, and keep them as Python's own."""
+    owner = type(record).__name__
+    for name in names:
+        value = getattr(record, name)
+        whole = checked_whole(owner, name, value, least=1, error=SimulationError)
+        if whole > MOST:
+            raise SimulationError(f"{owner}: {name} must be at most 10^9; got {whole}. Lower it.")
+        object.__setattr__(record, name, whole)
+
+
+def keep_numbers(record: object, *names: str) -> None:
+    """Validate numbers of a record that float32 can hold, and keep them as Python's own."""
+    for name in names:
+        value = getattr(record, name)
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        if not is_number or not 0 <= value < LARGEST:
+            raise SimulationError(
+                f"{type(record).__name__}: {name} must be at least 0 and below 3.4e38, the largest "
+                f"float32; got {brief(value)}."
+            )
+        if not isinstance(value, (int, float)):
+            object.__setattr__(record, name, float(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +95,13 @@ class LocalTraining:
                 f"LocalTraining: needs either steps or epochs; got steps={self.steps} and "
                 f"epochs={self.epochs}. The paper's figure 1 has steps=50."
             )
-        for name in ("steps", "epochs", "batch_size"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or not 1 <= value <= MOST):
-                raise SimulationError(
-                    f"LocalTraining: {name} must be a whole number (int) of at least 1 and at most "
-                    f"10^9; got {brief(value)}."
-                )
-        for name, low, high in (
-            ("lr", 0.0, LARGEST),
-            ("lr_decay", 0.0, LARGEST),
-            ("momentum", 0.0, 1.0),
-            ("weight_decay", 0.0, LARGEST),
-            ("mu", 0.0, LARGEST),
-        ):
-            value = getattr(self, name)
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not is_number or not low <= value < high:
-                limit = "3.4e38, the largest float32" if high == LARGEST else f"{high:g}"
-                raise SimulationError(
-                    f"LocalTraining: {name} must be at least {low:g} and below {limit}; got "
-                    f"{brief(value)}."
-                )
+        keep_positive(self, "batch_size", "steps" if self.epochs is None else "epochs")
+        keep_numbers(self, "lr", "lr_decay", "momentum", "weight_decay", "mu")
+        if self.momentum >= 1:
+            raise SimulationError(
+                f"LocalTraining: momentum must be at least 0 and below 1; got {self.momentum}. "
+                f"From 1 on, no step is ever forgotten."
+            )
 
     @property
     def is_plain(self) -> bool:
@@ -105,41 +123,31 @@ class LocalTraining:
         return rate if rate <= LARGEST else float("inf")  # torch refuses what float32 cannot hold
 
 
-#: The positions of every batch, padded with 0, and the batches' lengths.
-Batches = tuple[NDArray[np.int64], NDArray[np.int64]]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Lane:
-    """One client's training in the batch: its start, its randomness and its samples."""
+    """One client's training in the batch: its start, its randomness and its samples.
 
-    #: The row of the model that the client starts from.
+    ``model`` is the row of the model that the client starts from, ``samples`` are positions in the
+    data set.
+    """
+
     model: int
     seed: int
     client: int
-    #: Positions of the client's samples in the data set.
     samples: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """Every step of every lane.
+    """Every step of every lane."""
 
-    Attributes
-    ----------
-    positions
-        Within the lane's own samples, shape (steps, lanes, batch_size); 0 where there is none.
-    sample_weights
-        1 / batch for the samples of a step's batch, 0 elsewhere; same shape, float32.
-    active
-        1 where the lane takes the step, 0 where it has finished; shape (steps, lanes), float32.
-    keys
-        Random words for dropout masks, shape (steps, lanes, n_keys), int32.
-    """
-
+    #: Within the lane's own samples, shape (steps, lanes, batch_size); 0 where there is none.
     positions: NDArray[np.int64]
+    #: 1 / batch for the samples of a step's batch, 0 elsewhere; the same shape.
     sample_weights: NDArray[np.float32]
+    #: 1 where the lane takes the step, 0 where it has finished; shape (steps, lanes).
     active: NDArray[np.float32]
+    #: Random words for dropout masks, shape (steps, lanes, n_keys).
     keys: NDArray[np.int32]
 
 
@@ -148,13 +156,10 @@ def make_schedule(
 ) -> Schedule:
     """Lay out the round: as many steps as the longest lane takes."""
     # Runs with one seed share every client's randomness: lay out each client once.
-    known: dict[tuple[int, int, int], Batches] = {}
-    batches = []
-    for lane in lanes:
-        whose = (lane.seed, lane.client, len(lane.samples))
-        if whose not in known:
-            known[whose] = _lane_batches(lane, training, round_)
-        batches.append(known[whose])
+    owners = [(lane.seed, lane.client, len(lane.samples)) for lane in lanes]
+    distinct = dict(zip(owners, lanes, strict=True))
+    known = {owner: _lane_batches(lane, training, round_) for owner, lane in distinct.items()}
+    batches = [known[owner] for owner in owners]
     steps = max(len(lengths) for _, lengths in batches)
     shape = (steps, len(lanes), training.batch_size)
     positions = np.zeros(shape, dtype=np.int64)
@@ -175,14 +180,15 @@ def make_schedule(
     return Schedule(positions, weights, active, keys)
 
 
-def _lane_batches(lane: Lane, training: LocalTraining, round_: int) -> Batches:
+def _lane_batches(
+    lane: Lane, training: LocalTraining, round_: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the positions of every batch, padded with 0, and the batches' lengths."""
     rng = stream(lane.seed, round_=round_, use=Stream.BATCHES, client=lane.client)
     n, most = len(lane.samples), training.batch_size
     if training.steps is not None:
         batch = min(most, n)
-        rows = draw_subsets(rng, n, batch, training.steps)
-        return rows, np.full(training.steps, batch)
+        return draw_subsets(rng, n, batch, training.steps), np.full(training.steps, batch)
     assert training.epochs is not None  # for mypy: LocalTraining has one of the two
     per_epoch = -(-n // most)
     padded = np.zeros((training.epochs, per_epoch * most), dtype=np.int64)
@@ -200,28 +206,20 @@ LANE_BYTES = 2**28
 class LocalTrainer:
     """Trains many clients at once, each in a lane: one loop over the steps of all.
 
-    Parameters
-    ----------
-    model
-        Any ``nn.Module`` without batch norm; chains of linear layers and ReLUs are faster.
-    training
-        What every client does.
-    data
-        The samples, on the device that trains.
-    slots
-        Lanes of one CUDA graph; fewer lanes are padded. The CPU ignores it.
+    ``data`` lies on the device that trains. ``slots`` are the lanes of one CUDA graph; fewer lanes
+    are padded, and the CPU ignores it.
     """
 
     def __init__(
         self, model: nn.Module, training: LocalTraining, data: ResidentData, *, slots: int = 1
     ) -> None:
-        self._training, self._data, self._device = training, data, data.x.device
-        self._gradients, self._layout = gradients_of(model, self._device), Layout(model)
-        self._at_once = max(1, LANE_BYTES // (4 * self._layout.size))
+        self._training, self.data, self._device = training, data, data.x.device
+        self.gradients, self.layout = gradients_of(model, self._device), Layout(model)
+        self._at_once = max(1, LANE_BYTES // (4 * self.layout.size))
         self._slots = min(slots, self._at_once)
-        linear = isinstance(self._gradients, StackedLinearGradients) and training.is_plain
-        self._plain_step = self._gradients.descend if linear else None  # type: ignore[attr-defined]
-        self._graphs: dict[int, GraphedSteps] = {}
+        linear = isinstance(self.gradients, StackedLinearGradients) and training.is_plain
+        self._plain_step = self.gradients.descend if linear else None  # type: ignore[attr-defined]
+        self._graphs: dict[int, _GraphedSteps] = {}
 
     def updates(self, models: Tensor, lanes: Sequence[Lane], round_: int) -> Tensor:
         """Train every lane and return client model minus global model, shape (lanes, size).
@@ -236,9 +234,7 @@ class LocalTrainer:
         return torch.cat(parts) if parts else models.new_empty((0, models.shape[1]))
 
     def _train(self, models: Tensor, lanes: Sequence[Lane], round_: int) -> Tensor:
-        schedule = make_schedule(
-            lanes, self._training, round_=round_, n_keys=self._gradients.n_keys
-        )
+        schedule = make_schedule(lanes, self._training, round_=round_, n_keys=self.gradients.n_keys)
         start = models[torch.tensor([lane.model for lane in lanes], device=self._device)]
         lr = self._training.lr_at(round_)
         steps = self._replay if self._device.type == "cuda" else self._loop
@@ -246,26 +242,25 @@ class LocalTrainer:
 
     def _loop(self, start: Tensor, schedule: Schedule, lanes: Sequence[Lane], lr: float) -> Tensor:
         """Take the steps one after the other."""
-        models = self._layout.stacked(start)
-        sgd = self._sgd(self._layout.views(start))
+        models = self.layout.stacked(start)
+        sgd = self.sgd(self.layout.views(start))
         x, y, positions = self._gathered(schedule, lanes)
-        weights, active, keys = (
-            torch.from_numpy(part)
-            for part in (schedule.sample_weights, schedule.active, schedule.keys)
-        )
+        arrays = (schedule.sample_weights, schedule.active, schedule.keys)
+        weights, active, keys = map(torch.from_numpy, arrays)
         plain = self._plain_step if schedule.active.all() else None
         for step in range(len(positions)):
             rows = positions[step]
-            inputs = self._data.take(self._data.x, rows) if x is None else _rows(x, rows)
-            labels = y.index_select(0, rows.reshape(-1)).view(rows.shape)
+            inputs = self.data.take(self.data.x, rows) if x is None else rows_at(x, rows)
+            labels = rows_at(y, rows)
             if plain is not None:
                 plain(models, inputs, labels, weights[step], lr)
                 continue
-            gradients = self._gradients(models, inputs, labels, weights[step], keys[step])
+            gradients = self.gradients(models, inputs, labels, weights[step], keys[step])
             sgd.step(models, gradients, lr * active[step])
-        return self._layout.flat(models)
+        return self.layout.flat(models)
 
-    def _sgd(self, start: Stacked) -> Sgd:
+    def sgd(self, start: Stacked) -> Sgd:
+        """Return a new optimiser of lanes that begin at ``start``."""
         own = self._training
         return Sgd(start, momentum=own.momentum, weight_decay=own.weight_decay, mu=own.mu)
 
@@ -275,21 +270,17 @@ class LocalTrainer:
         """Convert the lanes' samples once, if that is less work than batch by batch."""
         n_samples = sum(len(lane.samples) for lane in lanes)
         if n_samples > schedule.positions.size:
-            return None, self._data.y, torch.from_numpy(_in_dataset(schedule, lanes))
+            return None, self.data.y, torch.from_numpy(_in_dataset(schedule, lanes))
         samples = torch.from_numpy(np.concatenate([lane.samples for lane in lanes]))
         starts = np.cumsum([0, *(len(lane.samples) for lane in lanes[:-1])])
         positions = torch.from_numpy(schedule.positions + starts[None, :, None])
-        return self._data.take(self._data.x, samples), self._data.y[samples], positions
+        return self.data.take(self.data.x, samples), self.data.y[samples], positions
 
     def _replay(
         self, start: Tensor, schedule: Schedule, lanes: Sequence[Lane], lr: float
     ) -> Tensor:
         """Take the steps by replaying a CUDA graph of ``slots`` lanes."""
         n_steps, spare = len(schedule.active), self._slots - len(lanes)
-        if n_steps not in self._graphs:
-            self._graphs[n_steps] = GraphedSteps(
-                self._gradients, self._sgd, self._layout, self._data
-            )
         arrays = (
             _in_dataset(schedule, lanes),
             schedule.sample_weights,
@@ -302,11 +293,9 @@ class LocalTrainer:
             for a in arrays
         ]
         rows = torch.cat([start, start[:1].expand(spare, -1)])
+        if n_steps not in self._graphs:
+            self._graphs[n_steps] = _GraphedSteps(self, rows, padded)
         return self._graphs[n_steps].run(rows, padded)[: len(lanes)]
-
-
-def _rows(x: Tensor, positions: Tensor) -> Tensor:
-    return x.index_select(0, positions.reshape(-1)).view(*positions.shape, *x.shape[1:])
 
 
 def _in_dataset(schedule: Schedule, lanes: Sequence[Lane]) -> np.ndarray:
@@ -314,3 +303,69 @@ def _in_dataset(schedule: Schedule, lanes: Sequence[Lane]) -> np.ndarray:
     return np.stack(
         [lane.samples[schedule.positions[:, k]] for k, lane in enumerate(lanes)], axis=1
     )
+
+
+#: Steps before a graph is recorded: libraries allocate their memory in the first ones.
+WARM_UP_STEPS = 3
+
+
+class _GraphedSteps:
+    """One CUDA graph of a step, for a fixed number of lanes and steps.
+
+    The schedule lies on the device, and so does a counter of steps: a replay needs nothing from
+    the host. ``arrays`` are, step by step: positions in the data set, sample weights, learning
+    rates and dropout keys.
+    """
+
+    def __init__(self, trainer: LocalTrainer, start: Tensor, arrays: Sequence[np.ndarray]) -> None:
+        self._trainer, layout = trainer, trainer.layout
+        self._models, self._start = layout.stacked(start), layout.stacked(start)
+        self._schedule = [torch.from_numpy(array).to(start.device) for array in arrays]
+        self._counter = torch.zeros(1, dtype=torch.int64, device=start.device)
+        self._sgd = trainer.sgd(self._start)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with _products_like_convolutions():
+            with torch.cuda.stream(side):
+                for _ in range(WARM_UP_STEPS):
+                    self._counter.zero_()
+                    self._step()
+            torch.cuda.current_stream().wait_stream(side)
+            self._graph = torch.cuda.CUDAGraph()
+            self._counter.zero_()
+            with torch.cuda.graph(self._graph):
+                self._step()
+
+    def run(self, start: Tensor, arrays: Sequence[np.ndarray]) -> Tensor:
+        """Train from ``start`` and return the lanes' models, shape (lanes, size)."""
+        for name, view in self._trainer.layout.views(start).items():
+            self._models[name].copy_(view)
+            self._start[name].copy_(view)
+        for held, array in zip(self._schedule, arrays, strict=True):
+            held.copy_(torch.from_numpy(np.ascontiguousarray(array)))
+        self._counter.zero_()
+        self._sgd.reset()
+        for _ in range(len(arrays[0])):
+            self._graph.replay()
+        return self._trainer.layout.flat(self._models)
+
+    def _step(self) -> None:
+        positions, weights, lr, keys = (
+            part.index_select(0, self._counter)[0] for part in self._schedule
+        )
+        data = self._trainer.data
+        x, y = data.take(data.x, positions), rows_at(data.y, positions)
+        gradients = self._trainer.gradients(self._models, x, y, weights, keys)
+        self._sgd.step(self._models, gradients, lr)
+        self._counter.add_(1)
+
+
+@contextmanager
+def _products_like_convolutions() -> Iterator[None]:
+    """Meanwhile let matrix products use TF32 exactly if convolutions do, as is torch's default."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before

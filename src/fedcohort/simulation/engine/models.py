@@ -1,87 +1,29 @@
-"""Models, their parameters as flat rows, and the data on the device."""
+"""Models: those of the paper, what is checked of a user's own, and dropout with keys."""
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import final
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.parameter import is_lazy
 
+from fedcohort._arguments import brief, checked_whole
 from fedcohort.errors import SimulationError
-from fedcohort.simulation.data.datasets import Dataset
 from fedcohort.streams import Stream, stream
 
+ModelSource = nn.Module | Callable[[], nn.Module]
 #: One tensor per parameter of the model, shape (lanes, *shape).
 Stacked = dict[str, Tensor]
 
 
-@final
-class ResidentData:
-    """Inputs and labels as tensors; inputs become float32 when they are taken."""
-
-    def __init__(self, dataset: Dataset, device: torch.device) -> None:
-        self.x = torch.from_numpy(dataset.x.copy()).to(device)
-        self.y = torch.from_numpy(dataset.y.copy()).to(device)
-        self.test_x = torch.from_numpy(dataset.test_x.copy()).to(device)
-        self.test_y = torch.from_numpy(dataset.test_y.copy()).to(device)
-        self._scale, self._shift = dataset.scale, dataset.shift
-
-    def take(self, x: Tensor, positions: Tensor, into: Tensor | None = None) -> Tensor:
-        """Return the samples at ``positions`` (any shape), ready for a model.
-
-        ``into`` is a float32 buffer with enough rows; reusing it is faster than new memory.
-        """
-        found = x.index_select(0, positions.reshape(-1))
-        rows = found.float() if into is None else into[: len(found)].copy_(found)
-        if self._scale != 1.0:
-            rows *= self._scale
-        if self._shift != 0.0:
-            rows += self._shift
-        return rows.view(*positions.shape, *x.shape[1:])
-
-
-@final
-class Layout:
-    """Where each trained parameter of a model lies in a flat row."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.shapes = {
-            name: tuple(parameter.shape)
-            for name, parameter in model.named_parameters()
-            if parameter.requires_grad
-        }
-        self.size = sum(math.prod(shape) for shape in self.shapes.values())
-
-    def views(self, flat: Tensor) -> Stacked:
-        """Return views by name into flat rows, shape (lanes, size)."""
-        start, found = 0, {}
-        for name, shape in self.shapes.items():
-            end = start + math.prod(shape)
-            found[name] = flat[:, start:end].view(len(flat), *shape)
-            start = end
-        return found
-
-    def stacked(self, flat: Tensor) -> Stacked:
-        """Copy flat rows into one contiguous tensor per parameter.
-
-        Batched products need contiguous tensors; into views of a row they go lane by lane.
-        """
-        return {name: view.contiguous().clone() for name, view in self.views(flat).items()}
-
-    def flat(self, parameters: Stacked) -> Tensor:
-        """Put stacked parameters end to end, shape (lanes, size)."""
-        rows = [parameters[name].reshape(len(parameters[name]), -1) for name in self.shapes]
-        return torch.cat(rows, dim=1)
-
-
-ModelSource = nn.Module | Callable[[], nn.Module]
-
-
 def mlp(inputs: int = 784, hidden: int = 50, classes: int = 10) -> nn.Sequential:
     """Return the paper's model for MNIST: one hidden layer, 39,760 parameters."""
+    _check_widths("mlp", inputs=inputs, hidden=hidden, classes=classes)
     return nn.Sequential(
         nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes)
     )
@@ -89,6 +31,7 @@ def mlp(inputs: int = 784, hidden: int = 50, classes: int = 10) -> nn.Sequential
 
 def cnn(classes: int = 10) -> nn.Sequential:
     """Return the paper's model for CIFAR-10: three convolutions, 122,570 parameters."""
+    _check_widths("cnn", classes=classes)
     return nn.Sequential(
         nn.Conv2d(3, 32, 3),
         nn.ReLU(),
@@ -107,24 +50,46 @@ def cnn(classes: int = 10) -> nn.Sequential:
     )
 
 
+def _check_widths(owner: str, **widths: object) -> None:
+    way_out = "Pass how many numbers the layer has."
+    for name, width in widths.items():
+        checked_whole(owner, name, width, least=1, way_out=way_out, error=SimulationError)
+
+
 def make_model(source: ModelSource, *, seed: int) -> nn.Module:
     """Return a checked model: the given module, or a new one from the seed.
 
     A function that makes a model is called with torch's generator set from the seed; the generator
     is restored. A module keeps its parameters.
     """
-    if isinstance(source, nn.Module):
-        model = source
-    else:
+    model: object = source
+    if not isinstance(source, nn.Module) and callable(source):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(stream(seed, use=Stream.MODEL).integers(2**63)))
             model = source()
     if not isinstance(model, nn.Module):
         raise SimulationError(
-            f"model: needs an nn.Module or a function that makes one; got {type(model).__name__}."
+            f"model: needs an nn.Module or a function that makes one; got {brief(model)}. Pass "
+            f"mlp, cnn or your own."
         )
     _check_model(model)
     return model
+
+
+def initial_models(source: ModelSource, seeds: Sequence[int]) -> tuple[nn.Module, Tensor]:
+    """Return a model, and the initial parameters for every seed, shape (seeds, size).
+
+    All seeds share the model's untrained parts; seeds that differ in them are refused.
+    """
+    models = {seed: make_model(source, seed=seed) for seed in seeds}
+    first, *others = map(_untrained, models.values())
+    if any(not torch.equal(part[name], first[name]) for part in others for name in part):
+        raise SimulationError(
+            "model: frozen parameters or buffers differ between seeds. Make them the same in "
+            "every model, train them, or make a simulation for each seed."
+        )
+    starts = {seed: flat_parameters(model) for seed, model in models.items()}
+    return models[seeds[0]], torch.stack([starts[seed] for seed in seeds])
 
 
 def _check_model(model: nn.Module) -> None:
@@ -145,33 +110,15 @@ def _check_model(model: nn.Module) -> None:
         raise SimulationError("model: has no parameters to train. Pass an nn.Module with layers.")
 
 
-def flat_parameters(model: nn.Module) -> Tensor:
-    """Return the model's trainable parameters end to end, in float32."""
-    parts = [p.detach().reshape(-1).float() for p in model.parameters() if p.requires_grad]
-    return torch.cat(parts)
-
-
-def check_untrained_parts(models: list[nn.Module]) -> None:
-    """Refuse seeds with different untrained parts: all runs share one copy."""
-    parts = [_untrained(model) for model in models]
-    for part in parts[1:]:
-        if any(not torch.equal(part[name], parts[0][name]) for name in part):
-            raise SimulationError(
-                "model: frozen parameters or buffers differ between seeds. Make them the same in "
-                "every model, train them, or make a simulation for each seed."
-            )
-
-
-def check_outputs(model: nn.Module, data: ResidentData, n_classes: int) -> None:
+def check_outputs(model: nn.Module, sample: Tensor, n_classes: int) -> None:
     """Try the model on one sample: it must return a number for every class."""
     was_training = model.training
     try:
-        sample = torch.zeros(1, dtype=torch.int64, device=data.x.device)
         with torch.no_grad():
-            shape = tuple(model.eval()(data.take(data.x, sample)).shape)
+            shape = tuple(model.eval()(sample).shape)
     except Exception as error:
         raise SimulationError(
-            f"model: does not take inputs of shape {tuple(data.x.shape[1:])} "
+            f"model: does not take inputs of shape {tuple(sample.shape[1:])} "
             f"({str(error).splitlines()[0]}). Fit its first layers to the data."
         ) from error
     finally:
@@ -183,6 +130,12 @@ def check_outputs(model: nn.Module, data: ResidentData, n_classes: int) -> None:
         )
 
 
+def flat_parameters(model: nn.Module) -> Tensor:
+    """Return the model's trainable parameters end to end, in float32."""
+    parts = [p.detach().reshape(-1).float() for p in model.parameters() if p.requires_grad]
+    return torch.cat(parts)
+
+
 def architecture(model: nn.Module) -> list[object]:
     """Return layers, shapes and untrained numbers, for a fingerprint."""
     shapes = [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
@@ -192,3 +145,123 @@ def architecture(model: nn.Module) -> list[object]:
 def _untrained(model: nn.Module) -> dict[str, Tensor]:
     frozen = {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
     return {**frozen, **dict(model.named_buffers())}
+
+
+def plain_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return the named layers of a chain, in order; none if the layers do not show everything.
+
+    That is: no hooks, and no parameter that is shared, frozen, reparametrised or not float32. A
+    layer that is used twice comes twice.
+    """
+    if type(model) is not nn.Sequential:
+        return []
+    layers = [(name, module) for name, module in model._modules.items() if module is not None]
+    own = {
+        f"{name}.{key}"
+        for name, module in layers
+        for key, parameter in module._parameters.items()
+        if parameter is not None
+    }
+    named = dict(model.named_parameters())
+    is_plain = (
+        set(named) == own
+        and all(p.requires_grad and p.dtype == torch.float32 for p in named.values())
+        and not any(_has_hooks(module) for module in model.modules())
+    )
+    return layers if is_plain else []
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+
+
+#: Odd multipliers: those of MurmurHash3's finaliser and the golden ratio, as signed integers.
+_FIRST, _SECOND, _GOLDEN = -2048144789, -1028477387, -1640531535
+
+
+def keyed_dropout(x: Tensor, p: float, key: Tensor) -> Tensor:
+    """Zero entries of ``x`` with probability ``p``, by a hash of key and place; scale the rest.
+
+    ``key`` holds 32-bit words and broadcasts against ``x``. Places number the entries along the
+    axes on which ``key`` has size 1. The same key gives the same mask on every device.
+    """
+    if p == 0:
+        return x
+    if p == 1:
+        return x * 0
+    aligned = (1,) * (x.dim() - key.dim()) + tuple(key.shape)
+    own = [n for n, k in zip(x.shape, aligned, strict=True) if k == 1]
+    places = torch.arange(math.prod(own), device=x.device, dtype=torch.int32)
+    # Places are well mixed before the key comes in: two more multiplications suffice.
+    words = _mixed(places).view(own) ^ key
+    words = words * _FIRST
+    words = (words ^ (words >> 15 & 0x1FFFF)) * _SECOND
+    # As signed integers the words are uniform on [-2^31, 2^31).
+    threshold = min(round(p * 2**32), 2**32 - 1) - 2**31
+    return torch.where(words >= threshold, x, 0.0) * (1 / (1 - p))
+
+
+def _mixed(word: Tensor) -> Tensor:
+    """Mix the bits of 32-bit integers; masks make the shifts logical."""
+    word = word * _GOLDEN
+    word = (word ^ (word >> 16 & 0xFFFF)) * _FIRST
+    word = (word ^ (word >> 13 & 0x7FFFF)) * _SECOND
+    return word ^ (word >> 16 & 0xFFFF)
+
+
+class KeyedDropout(nn.Module):
+    """``nn.Dropout`` with a key in a buffer: every client of a batch has its own."""
+
+    key: Tensor
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p, self.calls = p, 0
+        self.register_buffer("key", torch.zeros((), dtype=torch.int32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the key's next mask, in training only; every call has a mask of its own."""
+        if not self.training:
+            return x
+        offset = (self.calls * _GOLDEN + 2**31) % 2**32 - 2**31  # wrapped around to 32 bits
+        self.calls += 1
+        return keyed_dropout(x, self.p, self.key + offset)
+
+
+@final
+class KeyedModel:
+    """A copy of a model with keys for its ``nn.Dropout`` modules, called with its parameters."""
+
+    def __init__(self, model: nn.Module, *, dropout: bool) -> None:
+        self._model, self._names = with_keyed_dropout(model)
+        self._model.train(dropout)
+        self._keyed = [m for m in self._model.modules() if isinstance(m, KeyedDropout)]
+        self.n_keys = len(self._names)
+
+    def __call__(self, parameters: dict[str, Tensor], keys: Tensor, x: Tensor) -> Tensor:
+        """Return the outputs for one lane's parameters and keys, shape (n_keys,)."""
+        for module in self._keyed:
+            module.calls = 0
+        words = dict(zip(self._names, keys.unbind(), strict=True)) if self._names else {}
+        outputs: Tensor = functional_call(self._model, {**parameters, **words}, (x,))
+        return outputs
+
+
+def with_keyed_dropout(model: nn.Module) -> tuple[nn.Module, list[str]]:
+    """Copy a model with its ``nn.Dropout`` modules replaced; return it and its keys' names."""
+    copied = copy.deepcopy(model)
+    if type(copied) is nn.Dropout:
+        return KeyedDropout(copied.p), ["key"]
+    keys = []
+    # With duplicates: a module in two places gets a key for each.
+    for name, module in list(copied.named_modules(remove_duplicate=False)):
+        if type(module) is nn.Dropout:
+            parent, _, child = name.rpartition(".")
+            setattr(copied.get_submodule(parent), child, KeyedDropout(module.p))
+            keys.append(f"{name}.key")
+    return copied, keys
