@@ -1,5 +1,6 @@
 """Data sets of a user's own, named by import path."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -95,10 +96,11 @@ def using(dataset: str) -> str:
     return SMALL.replace('dataset = "digits"', f'dataset = "{dataset}"')
 
 
-def test_a_function_of_a_file_gives_the_data_set(own: Path, tmp_path: Path) -> None:
+def test_a_function_of_a_file_gives_the_data_set(
+    own: Path, ran: Callable[..., Path], tmp_path: Path
+) -> None:
     """The same arrays under another name: the same run."""
-    (tmp_path / "plain").mkdir()
-    plain = tables(small_run(tmp_path / "plain"))
+    plain = tables(ran(home=tmp_path / "plain"))
 
     assert tables(small_run(own, using("mine.py:digits"))) == plain
 
