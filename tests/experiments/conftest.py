@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from small_runs import TWO_UNITS, tables
+from small_runs import TWO_UNITS, go_on, make_folder, tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,3 +22,24 @@ def _one_thread(one_thread: None) -> None: ...
 def whole(originals: Callable[[str, int | None], Path]) -> dict[str, pa.Table]:
     """Return the tables of the run of two units when nothing happens to it."""
     return tables(originals(TWO_UNITS, None))
+
+
+@pytest.fixture
+def own(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Return an experiment's home with a file of code beside it: the test module's ``OWN``."""
+    (tmp_path / "mine.py").write_text(request.module.OWN)
+    return tmp_path
+
+
+@pytest.fixture
+def goes_on_without(own: Path) -> Callable[[str], Path]:
+    """Return what runs an experiment, in two parts, whose own file is gone by then."""
+
+    def gone(text: str) -> Path:
+        path = make_folder(own, text)
+        (own / "mine.py").unlink()
+        go_on(path, rounds=3)
+        go_on(path)
+        return path
+
+    return gone

@@ -153,6 +153,8 @@ def open_two(browser: Any, two_file: Path) -> Iterator[Callable[[], Opened]]:
     def fresh() -> Opened:
         return Opened(browser, two_file, viewport={"width": 1200, "height": 900})
 
+    opened = fresh()
+
     def as_opened() -> Opened:
         nonlocal opened
         if not opened.restored():
@@ -160,7 +162,6 @@ def open_two(browser: Any, two_file: Path) -> Iterator[Callable[[], Opened]]:
             opened = fresh()
         return opened
 
-    opened = fresh()
     yield as_opened
     opened.context.close()
 

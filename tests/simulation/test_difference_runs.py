@@ -153,7 +153,7 @@ def test_rounds_of_a_learning_design_equal_the_pseudo_code(recipe: Recipe, overl
 @pytest.mark.parametrize("clusters", [None, 3])
 def test_a_shrink_of_zero_is_the_plain_run_bit_for_bit(clusters: int | None, overlap: bool) -> None:
     recipes = [Multinomial(3), SimilarityClustered(3), Poisson(3), Uniform(20)]
-    options = {"overlap": overlap, "oracle_every": 4}
+    options: dict[str, Any] = {"overlap": overlap, "oracle_every": 4}
     plain = made(*(Run(recipe, DIGITS) for recipe in recipes), **options)
     shrunk = made(
         *(Run(recipe, DIGITS, estimator=Difference(0.0, clusters)) for recipe in recipes), **options
