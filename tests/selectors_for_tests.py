@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort import Cohort, Design, Population, Recipe, Selector
+from fedcohort import Cohort, Design, Population, Recipe, Selector, SimilarityClustered
 from fedcohort.designs import Knowledge, MultinomialDesign
 
 SIZES = {"a": 4, "b": 3, "c": 3, "d": 2, "e": 2, "f": 2}
@@ -30,6 +30,15 @@ def played(selector: Selector, rounds: int, dimension: int = 3) -> list[Cohort]:
         cohorts.append(selector.draw())
         selector.aggregate(updates_for(cohorts[-1], dimension))
     return cohorts
+
+
+def experienced() -> Selector:
+    """A selector whose memory, estimator, log and signals all have something to lose."""
+    made = Selector(
+        SimilarityClustered(3), SIZES, seed=1, estimator="difference", log=True, sketch=2
+    )
+    played(made, 3)
+    return made
 
 
 def drawn(cohorts: list[Cohort]) -> list[tuple[int, list[Any], list[int], list[float]]]:

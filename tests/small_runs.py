@@ -11,25 +11,28 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Ten clients with a digit each; one unit of two designs and two seeds.
-SMALL = """
-rounds = 6
-seeds = [0, 1]
-cohort_size = 3
-checkpoint_every = 2
-
+#: Ten clients with a digit each.
+DATA = """
 [data]
 dataset = "digits"
 partition = "one-class"
 clients_per_class = 1
 train_size = 20
 test_size = 5
-
+"""
+TRAINING = """
 [training]
 steps = 2
 batch_size = 10
 lr = 0.1
-
+"""
+#: One unit of two designs and two seeds.
+SMALL = f"""
+rounds = 6
+seeds = [0, 1]
+cohort_size = 3
+checkpoint_every = 2
+{DATA}{TRAINING}
 [[design]]
 recipe = "multinomial"
 
@@ -56,11 +59,11 @@ def write(folder: Path, text: str = SMALL, name: str = "small.toml") -> Path:
     return path
 
 
-def make_folder(folder: Path, text: str = SMALL) -> Path:
+def make_folder(folder: Path, text: str = SMALL, *, name: str = "small") -> Path:
     """Make the run folder of an experiment, of which nothing has run."""
     from fedcohort.experiments import RunFolder, read_experiment
 
-    file = write(folder, text)
+    file = write(folder, text, f"{name}.toml")
     experiment = read_experiment(file)
     made = RunFolder.create(
         folder / "run", experiment, source=file, device="cpu", command=["fedcohort", "run"]
@@ -87,9 +90,11 @@ def go_on(path: Path, *, rounds: int | None = None) -> None:
             raise
 
 
-def small_run(folder: Path, text: str = SMALL, *, rounds: int | None = None) -> Path:
+def small_run(
+    folder: Path, text: str = SMALL, *, rounds: int | None = None, name: str = "small"
+) -> Path:
     """Run an experiment, whole or only its first rounds."""
-    path = make_folder(folder, text)
+    path = make_folder(folder, text, name=name)
     go_on(path, rounds=rounds)
     return path
 

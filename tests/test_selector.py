@@ -21,17 +21,21 @@ from fedcohort import (
     Tournament,
     Uniform,
 )
-from selectors_for_tests import SIZES, Largest, Rotating, drawn, frozen, played, updates_for
+from selectors_for_tests import (
+    SIZES,
+    Largest,
+    Rotating,
+    drawn,
+    experienced,
+    frozen,
+    played,
+    updates_for,
+)
 
 
 @pytest.fixture
 def selector() -> Selector:
-    """A selector whose memory, estimator, log and signals all have something to lose."""
-    made = Selector(
-        SimilarityClustered(3), SIZES, seed=1, estimator="difference", log=True, sketch=2
-    )
-    played(made, 3)
-    return made
+    return experienced()
 
 
 def test_rounds_count_from_0_and_only_their_end_advances_them() -> None:

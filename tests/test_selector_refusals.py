@@ -18,19 +18,14 @@ from fedcohort import (
     Uniform,
 )
 from fedcohort.errors import FedcohortError, SelectorError
-from selectors_for_tests import SIZES, frozen, played, updates_for
+from selectors_for_tests import SIZES, experienced, frozen, updates_for
 
 NAN = np.full(3, np.nan)
 
 
 @pytest.fixture
 def selector() -> Selector:
-    """A selector whose memory, estimator, log and signals all have something to lose."""
-    made = Selector(
-        SimilarityClustered(3), SIZES, seed=1, estimator="difference", log=True, sketch=2
-    )
-    played(made, 3)
-    return made
+    return experienced()
 
 
 @pytest.mark.parametrize(

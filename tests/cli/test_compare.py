@@ -8,17 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from command_line import SIZES, refused, run
+from command_line import DESIGNS, SIZES, refused, run
 from fedcohort import compare
-
-DEFAULT = [
-    "uniform",
-    "uniform:unbiased",
-    "multinomial",
-    "poisson",
-    "size",
-    "size:whole_rows_first",
-]
 
 
 def test_json_has_every_design_with_exact_numbers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,14 +18,14 @@ def test_json_has_every_design_with_exact_numbers(capsys: pytest.CaptureFixture[
     rows = {row["design"]: row for row in content["designs"]}
 
     assert (content["n_clients"], content["total"], content["cohort_size"]) == (100, 48500, 10)
-    assert list(rows) == DEFAULT
+    assert list(rows) == DESIGNS
     assert round(rows["multinomial"]["weight_variance"], 6) == 0.098694
     assert round(rows["size"]["weight_variance"], 6) == 0.087491
     assert round(rows["size"]["weight_variance_ratio"], 3) == 0.886
     assert round(rows["size"]["expected_distinct"], 3) == 9.972
     assert (rows["size"]["unbiased"], rows["size"]["bias"]) == (True, 0.0)
     assert (rows["uniform"]["unbiased"], round(rows["uniform"]["bias"], 9)) == (False, 0.9)
-    assert [rows[name]["max_count"] for name in DEFAULT] == [1, 1, 10, 1, 2, 2]
+    assert [rows[name]["max_count"] for name in DESIGNS] == [1, 1, 10, 1, 2, 2]
     assert (rows["uniform:unbiased"]["unbiased"], rows["uniform:unbiased"]["bias"]) == (True, 0.0)
     assert all(row["build_seconds"] > 0 and row["draw_seconds"] > 0 for row in rows.values())
 
@@ -87,7 +78,7 @@ def test_groups_in_the_file_bring_the_designs_that_need_them(
     result = run(capsys, "compare", "-", "-m", 2, "--json", stdin=text)
 
     names = [row["design"] for row in json.loads(result.out)["designs"]]
-    assert names == [*DEFAULT, "stratified", "target"]
+    assert names == [*DESIGNS, "stratified", "target"]
 
 
 def test_a_design_that_is_named_twice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from command_line import SIZES, Result, refused, run
+from command_line import DESIGNS, SIZES, Result, refused, run
 from fedcohort import diagnostics
 from fedcohort._comparison_table import MEASURED_COHORTS
 from fedcohort.cli.client_files import read_federation
@@ -16,18 +16,7 @@ from fedcohort.designs import BalancedDesign, TournamentDesign
 from fedcohort.streams import Stream, stream
 from fedcohort.synthetic import clustered_updates
 
-DEFAULT = [
-    "uniform",
-    "uniform:unbiased",
-    "multinomial",
-    "poisson",
-    "size",
-    "size:whole_rows_first",
-    "similarity",
-    "tournament",
-    "auto",
-    "balanced",
-]
+DEFAULT = [*DESIGNS, "similarity", "tournament", "auto", "balanced"]
 
 
 def saved(folder: Path, updates: object) -> Path:

@@ -1,6 +1,7 @@
 """fedcohort export."""
 
 import csv
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -79,9 +80,9 @@ def test_what_was_written_is_listed(
 
 
 def test_the_default_is_a_folder_in_the_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ran: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = small_run(tmp_path)
+    path = ran()
 
     run(capsys, "export", path, "--csv")
     again = run(capsys, "export", path, "--csv")
@@ -93,9 +94,9 @@ def test_the_default_is_a_folder_in_the_run(
 
 
 def test_an_unfinished_run_can_be_exported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ran: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = small_run(tmp_path, rounds=3)
+    path = ran(rounds=3)
 
     result = run(capsys, "export", path, "--parquet", "--out", tmp_path / "x")
 

@@ -7,7 +7,7 @@ import re
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -238,10 +238,10 @@ def test_the_summary_of_the_digits_preset_fits_80_columns(
         assert any(line.startswith(name) for line in lines)
 
 
-def test_every_panel_has_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = small_run(tmp_path, TWO_UNITS)
-
-    lines = run(capsys, "resume", path).out.splitlines()
+def test_every_panel_has_a_table(
+    ran: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = run(capsys, "resume", ran(TWO_UNITS)).out.splitlines()
 
     assert [line for line in lines if " rounds, " in line] == [
         "slow: 6 rounds, 2 seeds",

@@ -1,5 +1,6 @@
 """fedcohort runs."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 from command_line import Result, refused, run
 from fedcohort.cli.runs import worded_time
 from fedcohort.experiments.run_folder import locked
-from small_runs import SMALL, make_folder, small_run, truncate
+from small_runs import make_folder, truncate
 
 
 def lines_of(result: Result) -> list[list[str]]:
@@ -18,14 +19,17 @@ def lines_of(result: Result) -> list[list[str]]:
 
 
 def test_runs_are_listed_with_their_states(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ran: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("a", "b", "c", "d", "e"):
         (tmp_path / name).mkdir()
-    small_run(tmp_path / "a")
-    small_run(tmp_path / "b", rounds=3)
+    ran(home=tmp_path / "a")
+    ran(home=tmp_path / "b", rounds=3)
     make_folder(tmp_path / "c")
-    truncate(small_run(tmp_path / "d") / "units" / "000" / "rounds.parquet")
+    truncate(ran(home=tmp_path / "d") / "units" / "000" / "rounds.parquet")
     running = make_folder(tmp_path / "e")
     together = tmp_path / "runs"
     together.mkdir()
@@ -66,22 +70,20 @@ def test_an_unreadable_run_does_not_hide_the_others(
     assert f"{tmp_path / 'x' / 'run.json'}: is damaged" in result.out
 
 
-def test_one_run_can_be_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = small_run(tmp_path)
-
-    result = run(capsys, "runs", path)
+def test_one_run_can_be_asked_for(
+    ran: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = run(capsys, "runs", ran())
 
     assert "complete" in result.out
     assert len(result.out.splitlines()) >= 3
 
 
-def test_the_time_is_the_time_of_computing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_time_is_the_time_of_computing(ran: Callable[..., Path]) -> None:
     """All runs of a unit train at once: their common time counts once."""
     from fedcohort.experiments import RunFolder, read_results
 
-    path = small_run(tmp_path, SMALL)
+    path = ran()
     lines = read_results(path).tables["rounds"].to_pylist()
 
     seconds = RunFolder.open(path).progress().seconds

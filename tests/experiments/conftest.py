@@ -1,15 +1,45 @@
 """Simulations made by hand compute as a run does."""
 
-from collections.abc import Iterator
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from small_runs import TWO_UNITS, go_on, make_folder, tables
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 @pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> Iterator[None]:
-    """Compute on one thread: the models are small, and threads only wait."""
-    torch = pytest.importorskip("torch", reason="the extra 'sim' is not installed")
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def _one_thread(one_thread: None) -> None: ...
+
+
+@pytest.fixture(scope="session")
+def whole(originals: Callable[[str, int | None], Path]) -> dict[str, pa.Table]:
+    """Return the tables of the run of two units when nothing happens to it."""
+    return tables(originals(TWO_UNITS, None))
+
+
+@pytest.fixture
+def own(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Return an experiment's home with a file of code beside it: the test module's ``OWN``."""
+    (tmp_path / "mine.py").write_text(request.module.OWN)
+    return tmp_path
+
+
+@pytest.fixture
+def goes_on_without(own: Path) -> Callable[[str], Path]:
+    """Return what runs an experiment, in two parts, whose own file is gone by then."""
+
+    def gone(text: str) -> Path:
+        path = make_folder(own, text)
+        (own / "mine.py").unlink()
+        go_on(path, rounds=3)
+        go_on(path)
+        return path
+
+    return gone

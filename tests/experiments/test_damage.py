@@ -1,11 +1,11 @@
 """Folders that are damaged or not ours: a clear sentence, and nothing is lost."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
@@ -13,31 +13,39 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 from command_line import Result, refused, run
 from fedcohort.experiments import RunFolder
 from fedcohort.experiments.tables import is_whole
-from small_runs import TWO_UNITS, contents, small_run, tables, truncate, write
+from small_runs import TWO_UNITS, contents, tables, truncate, write
 
 UNIT_TABLES = [f"units/000/{name}.parquet" for name in ("rounds", "cohorts", "rows")]
 LAST_TABLES = [f"units/000/{name}.parquet" for name in ("laws", "trees")]
 Folders = Callable[[str], Path]
-
-
-@pytest.fixture(scope="module")
-def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return a complete run, one stopped in its second unit and one stopped in its first."""
-    return {
-        "complete": small_run(tmp_path_factory.mktemp("complete"), TWO_UNITS),
-        "interrupted": small_run(tmp_path_factory.mktemp("interrupted"), TWO_UNITS, rounds=9),
-        "begun": small_run(tmp_path_factory.mktemp("begun"), TWO_UNITS, rounds=3),
-    }
+Restores = Callable[[Path, str], None]
+#: A complete run, one stopped in its second unit and one stopped in its first.
+ROUNDS = {"complete": None, "interrupted": 9, "begun": 3}
 
 
 @pytest.fixture
-def copy_of(originals: dict[str, Path], tmp_path: Path) -> Folders:
-    """Return what copies a run to a folder that may be damaged."""
+def copy_of(ran: Callable[..., Path]) -> Folders:
+    """Return what makes a run that may be damaged."""
+    return lambda state: ran(TWO_UNITS, rounds=ROUNDS[state])
 
-    def copied(name: str) -> Path:
-        return Path(shutil.copytree(originals[name], tmp_path / "run"))
 
-    return copied
+@pytest.fixture
+def assert_restores(whole: dict[str, pa.Table], capsys: pytest.CaptureFixture[str]) -> Restores:
+    """Return what checks that commands name a damaged table, and that a resume restores it."""
+
+    def check(path: Path, table: str) -> None:
+        report = run(capsys, "report", path, "--out", path.parent / "report.html")
+        export = run(capsys, "export", path, "--csv", "--out", path.parent / "export")
+        resumed = run(capsys, "resume", path)
+
+        for result in (report, export):
+            way_out = f"Run: fedcohort resume {path}\n"
+            assert refused(result, f"{path / table}: is damaged", way_out)
+        assert not (path.parent / "report.html").exists()
+        assert resumed.code == 0
+        assert tables(path) == whole
+
+    return check
 
 
 def corrupt(path: Path) -> None:
@@ -71,25 +79,13 @@ def all_commands(capsys: pytest.CaptureFixture[str], path: Path) -> dict[str, Re
     ],
 )
 def test_a_half_written_table_is_named_and_restored(
-    table: str,
-    state: str,
-    originals: dict[str, Path],
-    copy_of: Folders,
-    capsys: pytest.CaptureFixture[str],
+    table: str, state: str, copy_of: Folders, assert_restores: Restores
 ) -> None:
     path = copy_of(state)
+
     truncate(path / table)
 
-    report = run(capsys, "report", path, "--out", path.parent / "report.html")
-    export = run(capsys, "export", path, "--csv", "--out", path.parent / "export")
-    resumed = run(capsys, "resume", path)
-
-    way_out = f"Run: fedcohort resume {path}\n"
-    assert refused(report, f"{path / table}: is damaged", way_out)
-    assert refused(export, f"{path / table}: is damaged", way_out)
-    assert not (path.parent / "report.html").exists()
-    assert resumed.code == 0
-    assert tables(path) == tables(originals["complete"])
+    assert_restores(path, table)
 
 
 @pytest.mark.parametrize("table", [*UNIT_TABLES, *LAST_TABLES, "federations.parquet"])
@@ -102,20 +98,13 @@ def test_a_damaged_run_is_listed_as_such(table: str, copy_of: Folders) -> None:
 
 @pytest.mark.parametrize("table", ["units/000/rounds.parquet", "federations.parquet"])
 def test_a_table_damaged_in_the_middle_is_restored_too(
-    table: str,
-    originals: dict[str, Path],
-    copy_of: Folders,
-    capsys: pytest.CaptureFixture[str],
+    table: str, copy_of: Folders, assert_restores: Restores
 ) -> None:
     path = copy_of("complete")
+
     corrupt(path / table)
 
-    report = run(capsys, "report", path, "--out", path.parent / "report.html")
-    resumed = run(capsys, "resume", path)
-
-    assert refused(report, f"{path / table}: is damaged", f"Run: fedcohort resume {path}\n")
-    assert resumed.code == 0
-    assert tables(path) == tables(originals["complete"])
+    assert_restores(path, table)
 
 
 @pytest.mark.parametrize("table", [*UNIT_TABLES, *LAST_TABLES, "federations.parquet"])
@@ -134,25 +123,17 @@ def test_a_flipped_bit_is_found_wherever_it_is(table: str, copy_of: Folders) -> 
 @pytest.mark.parametrize("state", ["complete", "interrupted"])
 @pytest.mark.parametrize("table", ["federations.parquet", "units/000/cohorts.parquet"])
 def test_a_flipped_bit_is_named_and_does_not_survive_a_resume(
-    table: str,
-    state: str,
-    originals: dict[str, Path],
-    copy_of: Folders,
-    capsys: pytest.CaptureFixture[str],
+    table: str, state: str, copy_of: Folders, assert_restores: Restores
 ) -> None:
     path = copy_of(state)
+
     flip(path / table, (path / table).stat().st_size // 3)
 
-    report = run(capsys, "report", path, "--out", path.parent / "report.html")
-    resumed = run(capsys, "resume", path)
-
-    assert refused(report, f"{path / table}: is damaged", f"Run: fedcohort resume {path}\n")
-    assert resumed.code == 0
-    assert tables(path) == tables(originals["complete"])
+    assert_restores(path, table)
 
 
 def test_damaged_sums_are_made_anew(
-    originals: dict[str, Path], copy_of: Folders, capsys: pytest.CaptureFixture[str]
+    whole: dict[str, pa.Table], copy_of: Folders, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = copy_of("complete")
     for sums in path.rglob("checksums.json"):
@@ -161,7 +142,7 @@ def test_damaged_sums_are_made_anew(
     assert refused(run(capsys, "report", path), "checksums.json", f"fedcohort resume {path}\n")
     assert run(capsys, "resume", path).code == 0
     assert run(capsys, "report", path).code == 0
-    assert tables(path) == tables(originals["complete"])
+    assert tables(path) == whole
 
 
 def test_a_folder_of_before_there_were_sums_is_read(
@@ -203,7 +184,7 @@ def test_a_folder_in_the_place_of_a_table_is_one_sentence(
 @pytest.mark.parametrize("table", [*UNIT_TABLES, *LAST_TABLES, "federations.parquet"])
 def test_a_missing_table_is_written_again(
     table: str,
-    originals: dict[str, Path],
+    whole: dict[str, pa.Table],
     copy_of: Folders,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -212,11 +193,11 @@ def test_a_missing_table_is_written_again(
 
     assert RunFolder.open(path).progress().state != "complete"
     assert run(capsys, "resume", path).code == 0
-    assert tables(path) == tables(originals["complete"])
+    assert tables(path) == whole
 
 
 def test_a_half_written_checkpoint_has_a_way_out_that_works(
-    originals: dict[str, Path], copy_of: Folders, capsys: pytest.CaptureFixture[str]
+    whole: dict[str, pa.Table], copy_of: Folders, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Either the run goes on by itself, or it says which file to delete and how to go on."""
     path = copy_of("begun")
@@ -231,7 +212,7 @@ def test_a_half_written_checkpoint_has_a_way_out_that_works(
         assert tables(path) == before
         checkpoint.unlink()
         assert run(capsys, "resume", path).code == 0
-    assert tables(path) == tables(originals["complete"])
+    assert tables(path) == whole
 
 
 def test_a_complete_run_needs_no_checkpoint(
@@ -245,14 +226,14 @@ def test_a_complete_run_needs_no_checkpoint(
 
 
 def test_tables_without_a_checkpoint_are_made_anew(
-    originals: dict[str, Path], copy_of: Folders, capsys: pytest.CaptureFixture[str]
+    whole: dict[str, pa.Table], copy_of: Folders, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = copy_of("complete")
     (path / "units" / "001" / "checkpoint.npz").unlink()
     truncate(path / "units" / "001" / "rounds.parquet")
 
     assert run(capsys, "resume", path).code == 0
-    assert tables(path) == tables(originals["complete"])
+    assert tables(path) == whole
 
 
 def test_a_truncated_head_is_one_sentence_and_touches_nothing(

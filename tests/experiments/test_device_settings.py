@@ -1,6 +1,7 @@
 """Experiments with devices: what is drawn is kept, and older run folders are still read."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -123,13 +124,11 @@ def test_an_interrupted_run_with_devices_ends_as_if_it_had_not_been(
         assert content.equals(found[name]), name
 
 
-def test_equal_devices_have_no_table_and_can_be_slower(tmp_path: Path) -> None:
-    (tmp_path / "plain").mkdir()
-    (tmp_path / "slow").mkdir()
-    plain = read_results(small_run(tmp_path / "plain"))
-    slow = read_results(
-        small_run(tmp_path / "slow", SMALL + '[devices]\nkind = "equal"\nspeed = 100.0\n')
-    )
+def test_equal_devices_have_no_table_and_can_be_slower(
+    ran: Callable[..., Path], tmp_path: Path
+) -> None:
+    plain = read_results(ran(home=tmp_path / "plain"))
+    slow = read_results(small_run(tmp_path, SMALL + '[devices]\nkind = "equal"\nspeed = 100.0\n'))
 
     assert not (plain.folder.path / "devices.parquet").exists()
     assert plain.devices.num_rows == slow.devices.num_rows == 0
@@ -189,8 +188,8 @@ def test_a_panel_can_have_devices_of_its_own(tmp_path: Path) -> None:
     assert set(results.devices["panel"].to_pylist()) == {"b"}
 
 
-def test_a_table_of_before_is_read_and_its_costs_are_not_there(tmp_path: Path) -> None:
-    path = small_run(tmp_path)
+def test_a_table_of_before_is_read_and_its_costs_are_not_there(ran: Callable[..., Path]) -> None:
+    path = ran()
     (file,) = path.glob("units/*/rounds.parquet")
     table = pq.read_table(file, partitioning=None)
     pq.write_table(table.drop_columns(list(COST)), file)

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from command_line import Result, refused, run
-from small_runs import TWO_UNITS, contents, small_run, tables, write
+from small_runs import TWO_UNITS, contents, tables, write
 
 Disk = Callable[[str], Path]
 NOBODY = 65534
@@ -54,11 +54,6 @@ def read_only(disk: Disk) -> Callable[[], Path]:
         return path
 
     return protect
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pa.Table]:
-    return tables(small_run(tmp_path_factory.mktemp("whole"), TWO_UNITS))
 
 
 def left(path: Path) -> int:
@@ -143,9 +138,9 @@ def test_a_folder_that_cannot_be_made_leaves_nothing_behind(
 
 
 def test_an_export_on_a_full_disk_is_one_sentence(
-    disk: Disk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    disk: Disk, ran: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, run_folder = disk("64k"), small_run(tmp_path, TWO_UNITS)
+    path, run_folder = disk("64k"), ran(TWO_UNITS)
     fill(path, leave=12 * 1024)
 
     for kind in ("--csv", "--parquet"):
@@ -159,9 +154,9 @@ def test_an_export_on_a_full_disk_is_one_sentence(
 
 
 def test_a_report_on_a_full_disk_is_one_sentence(
-    disk: Disk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    disk: Disk, ran: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, run_folder = disk("64k"), small_run(tmp_path, TWO_UNITS)
+    path, run_folder = disk("64k"), ran(TWO_UNITS)
 
     result = run(capsys, "report", run_folder, "--out", path / "report.html")
 
@@ -180,10 +175,10 @@ def test_a_new_run_on_a_read_only_disk_is_one_sentence(
 
 
 def test_a_run_on_a_read_only_disk_can_be_read_and_not_changed(
-    disk: Disk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    disk: Disk, ran: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = disk("50m")
-    folder = small_run(path, TWO_UNITS, rounds=3)
+    folder = ran(TWO_UNITS, rounds=3, home=path)
     before = contents(folder)
     subprocess.run(["mount", "-o", "remount,ro", str(path)], check=True)
 
@@ -235,11 +230,12 @@ def somebody_else() -> Iterator[None]:
 )
 def test_a_folder_of_somebody_else_is_one_sentence(
     command: tuple[str, ...],
+    ran: Callable[..., Path],
     public: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    folder = small_run(public, TWO_UNITS, rounds=3)
+    folder = ran(TWO_UNITS, rounds=3, home=public)
     before = contents(folder)
     (public / "locked").mkdir(mode=0o700)
     write(public / "locked")

@@ -118,16 +118,21 @@ def test_labels_tell_hyperparameters(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "place"),
+    [("", f" = 3\n{SMALL}", ""), (TWO_UNITS, " = 3\n", "panel 2: ")],
+    ids=["at the top", "in a panel"],
+)
 @given(word=WORDS)
-def test_any_unknown_key_at_the_top_is_refused(
-    word: str, tmp_path_factory: pytest.TempPathFactory
+def test_any_unknown_key_of_an_experiment_is_refused(
+    word: str, before: str, after: str, place: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     assume(word not in TOP)
-    path = write(tmp_path_factory.getbasetemp(), f"{word} = 3\n{SMALL}")
+    path = write(tmp_path_factory.getbasetemp(), f"{before}{word}{after}")
 
     text = complaint(path)
 
-    assert f"unknown key '{word}'; known are " in text
+    assert f"{place}unknown key '{word}'; known are " in text
     assert is_a_sentence(text, path)
 
 
@@ -142,19 +147,6 @@ def test_any_unknown_key_in_a_table_is_refused(
 
     first = next(iter(TABLES[table].known_keys()))
     assert f"unknown key '{table}.{word}'; known are {first}" in text
-    assert is_a_sentence(text, path)
-
-
-@given(word=WORDS)
-def test_any_unknown_key_in_a_panel_is_refused(
-    word: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    assume(word not in TOP)
-    path = write(tmp_path_factory.getbasetemp(), f"{TWO_UNITS}{word} = 3\n")
-
-    text = complaint(path)
-
-    assert f"panel 2: unknown key '{word}'; known are " in text
     assert is_a_sentence(text, path)
 
 

@@ -32,7 +32,7 @@ KILLS = 4
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pa.Table]:
+def long_whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pa.Table]:
     """Return the tables of the long run when nothing happens to it."""
     return tables(small_run(tmp_path_factory.mktemp("whole"), LONG))
 
@@ -78,7 +78,7 @@ def in_a_round(path: Path) -> bool:
 @pytest.mark.slow
 def test_ctrl_c_leaves_a_run_that_goes_on_to_the_same_end(
     started: Callable[..., subprocess.Popen[str]],
-    whole: dict[str, pa.Table],
+    long_whole: dict[str, pa.Table],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -96,12 +96,12 @@ def test_ctrl_c_leaves_a_run_that_goes_on_to_the_same_end(
     assert progress.state == "interrupted"
     assert 0 < progress.done < progress.total
     assert run(capsys, "resume", path).code == 0
-    assert tables(path) == whole
+    assert tables(path) == long_whole
 
 
 @pytest.mark.slow
 def test_kills_change_nothing(
-    started: Callable[..., subprocess.Popen[str]], whole: dict[str, pa.Table], tmp_path: Path
+    started: Callable[..., subprocess.Popen[str]], long_whole: dict[str, pa.Table], tmp_path: Path
 ) -> None:
     """SIGKILL at random moments of training, checkpoints and tables being written among them."""
     path = make_folder(tmp_path, LONG)
@@ -118,12 +118,13 @@ def test_kills_change_nothing(
 
     assert {each.state for each in progress} == {"interrupted"}
     assert len({each.done for each in progress}) > 1
-    assert tables(path) == whole
+    assert tables(path) == long_whole
     assert [name for name in contents(path) if name.endswith(".part")] == []
 
 
-def test_a_stop_after_any_round_changes_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
-    expected = tables(small_run(tmp_path_factory.mktemp("whole"), TWO_UNITS))
+def test_a_stop_after_any_round_changes_nothing(
+    whole: dict[str, pa.Table], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     for rounds in (1, 2, 5, 6, 10):
         path = make_folder(tmp_path_factory.mktemp("stopped"), TWO_UNITS)
 
@@ -132,7 +133,7 @@ def test_a_stop_after_any_round_changes_nothing(tmp_path_factory: pytest.TempPat
         go_on(path)
 
         assert (stopped.state, stopped.done) == ("interrupted", 4 * (rounds + (rounds == 6)))
-        assert tables(path) == expected
+        assert tables(path) == whole
 
 
 def test_a_stopped_run_goes_on_from_the_round_it_stopped_after(tmp_path: Path) -> None:
@@ -218,9 +219,9 @@ def test_a_lock_is_held_even_within_one_process(tmp_path: Path) -> None:
 
 
 def test_resuming_a_complete_run_changes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ran: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = small_run(tmp_path)
+    path = ran()
     before = contents(path)
 
     result = run(capsys, "resume", path)

@@ -1,5 +1,6 @@
 """Data sets of a user's own, named by import path."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -84,31 +85,23 @@ recipe = "size"
 """
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> Path:
-    """Return an experiment's home with a data file beside it."""
-    (tmp_path / "mine.py").write_text(OWN)
-    return tmp_path
-
-
 def using(dataset: str) -> str:
     return SMALL.replace('dataset = "digits"', f'dataset = "{dataset}"')
 
 
-def test_a_function_of_a_file_gives_the_data_set(own: Path, tmp_path: Path) -> None:
+def test_a_function_of_a_file_gives_the_data_set(
+    own: Path, ran: Callable[..., Path], tmp_path: Path
+) -> None:
     """The same arrays under another name: the same run."""
-    (tmp_path / "plain").mkdir()
-    plain = tables(small_run(tmp_path / "plain"))
+    plain = tables(ran(home=tmp_path / "plain"))
 
     assert tables(small_run(own, using("mine.py:digits"))) == plain
 
 
-def test_the_run_keeps_the_file_and_goes_on_without_the_original(own: Path) -> None:
-    path = make_folder(own, using("mine.py:digits"))
-    (own / "mine.py").unlink()
-
-    go_on(path, rounds=3)
-    go_on(path)
+def test_the_run_keeps_the_file_and_goes_on_without_the_original(
+    goes_on_without: Callable[[str], Path],
+) -> None:
+    path = goes_on_without(using("mine.py:digits"))
 
     assert (path / "code" / "mine.py").read_text() == OWN
     assert RunFolder.open(path).progress().state == "complete"

@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -50,13 +50,6 @@ def using(recipe: str, more: str = "") -> str:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
-    """Return an experiment's home with a design file beside it."""
-    (tmp_path / "mine.py").write_text(OWN)
-    return tmp_path
-
-
-@pytest.fixture
 def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Return the name of a module that can be imported."""
     (tmp_path / "designs_for_this_test.py").write_text(OWN)
@@ -71,12 +64,10 @@ def test_a_file_beside_the_experiment_is_copied_into_the_run(own: Path) -> None:
     assert (path / "code" / "mine.py").read_text() == OWN
 
 
-def test_a_run_with_an_own_design_goes_on_when_the_original_is_gone(own: Path) -> None:
-    path = make_folder(own, using("mine.py:Mine"))
-    (own / "mine.py").unlink()
-
-    go_on(path, rounds=3)
-    go_on(path)
+def test_a_run_with_an_own_design_goes_on_when_the_original_is_gone(
+    goes_on_without: Callable[[str], Path],
+) -> None:
+    path = goes_on_without(using("mine.py:Mine"))
 
     results = read_results(path)
     assert results.column("rounds", PlannedRun("small", "Mine", 1), "round").tolist() == [*range(6)]

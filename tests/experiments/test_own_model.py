@@ -1,5 +1,6 @@
 """Models of a user's own, named by import path."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from command_line import refused, run
 from fedcohort.experiments import RunFolder
-from small_runs import SMALL, go_on, make_folder, small_run, tables, write
+from small_runs import SMALL, small_run, tables, write
 
 OWN = """
 from math import prod
@@ -44,13 +45,6 @@ def broken(dataset):
 """
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> Path:
-    """Return an experiment's home with a model file beside it."""
-    (tmp_path / "mine.py").write_text(OWN)
-    return tmp_path
-
-
 def using(name: str, more: str = "") -> str:
     return f'{SMALL}\n[model]\nname = "{name}"\n{more}\n'
 
@@ -63,12 +57,10 @@ def test_a_function_of_a_file_makes_the_model(own: Path, tmp_path: Path) -> None
     assert tables(small_run(own, using("mine.py:twin", "hidden = 20"))) == plain
 
 
-def test_the_run_keeps_the_file_and_goes_on_without_the_original(own: Path) -> None:
-    path = make_folder(own, using("mine.py:twin"))
-    (own / "mine.py").unlink()
-
-    go_on(path, rounds=3)
-    go_on(path)
+def test_the_run_keeps_the_file_and_goes_on_without_the_original(
+    goes_on_without: Callable[[str], Path],
+) -> None:
+    path = goes_on_without(using("mine.py:twin"))
 
     assert (path / "code" / "mine.py").read_text() == OWN
     assert RunFolder.open(path).progress().state == "complete"

@@ -2,6 +2,7 @@
 
 import json
 import platform
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -387,8 +388,8 @@ def test_an_empty_folder_can_be_used(tmp_path: Path) -> None:
     assert make_folder(tmp_path) == tmp_path / "run"
 
 
-def test_executing_a_complete_run_changes_nothing(tmp_path: Path) -> None:
-    path = small_run(tmp_path)
+def test_executing_a_complete_run_changes_nothing(ran: Callable[..., Path]) -> None:
+    path = ran()
     before = contents(path)
 
     execute(RunFolder.open(path))
@@ -396,10 +397,8 @@ def test_executing_a_complete_run_changes_nothing(tmp_path: Path) -> None:
     assert contents(path) == before
 
 
-def test_what_designs_say_of_themselves_is_logged_once(tmp_path: Path) -> None:
-    path = small_run(tmp_path)
-
-    text = (path / "log.txt").read_text()
+def test_what_designs_say_of_themselves_is_logged_once(ran: Callable[..., Path]) -> None:
+    text = (ran() / "log.txt").read_text()
 
     assert text.count("SimilarityClusteredDesign: exact tree of 10 clients") == 1
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from small_runs import DATA, small_run
+
 if TYPE_CHECKING:
     from fedcohort.experiments import Results
 
@@ -50,12 +52,7 @@ ONE_SEED = f"""
 title = '''{EVIL}'''
 rounds = 8
 cohort_size = 3
-[data]
-dataset = "digits"
-partition = "one-class"
-clients_per_class = 1
-train_size = 20
-test_size = 5
+{DATA}
 [training]
 steps = 2
 lr = [0.01, 0.1]
@@ -72,31 +69,10 @@ PARTITION = 'rounds = 0\n[data]\ndataset = "digits"\npartition = "iid"\nn_client
 def make_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Return what makes a run folder of an experiment file's text; it may stop early."""
     pytest.importorskip("torch", reason="the extra 'sim' is not installed")
-    from fedcohort.experiments import Observer, RunFolder, execute, read_experiment
-
-    class Stopping(Observer):
-        """Stops after so many rounds."""
-
-        def __init__(self, rounds: int) -> None:
-            self.left = rounds
-
-        def should_stop(self) -> bool:
-            self.left -= 1
-            return self.left <= 0
 
     def make(name: str, text: str, *, stop_after: int | None = None) -> Path:
         home = tmp_path_factory.mktemp(name)
-        file = home / f"{name}.toml"
-        file.write_text(text, encoding="utf-8")
-        folder = RunFolder.create(
-            home / name, read_experiment(file), source=file, device="cpu", command=["fedcohort"]
-        )
-        if stop_after is None:
-            execute(folder)
-        else:
-            with pytest.raises(KeyboardInterrupt):
-                execute(folder, observer=Stopping(stop_after))
-        return folder.path
+        return small_run(home, text, rounds=stop_after, name=name).rename(home / name)
 
     return make
 

@@ -29,6 +29,7 @@ from fedcohort.report.panel_data import (
     panel_data,
     plain,
 )
+from small_runs import DATA, TRAINING
 
 SIMILARITY = PlannedRun("alpha = 0.01", "similarity", 0)
 
@@ -244,19 +245,10 @@ def test_an_unfinished_run_has_curves_but_no_law(unfinished: Results) -> None:
     assert None not in found["observed_inclusion"]
 
 
-NO_FORMULA = """
+NO_FORMULA = f"""
 rounds = 4
 cohort_size = 3
-[data]
-dataset = "digits"
-partition = "one-class"
-clients_per_class = 1
-train_size = 20
-test_size = 5
-[training]
-steps = 2
-batch_size = 10
-lr = 0.1
+{DATA}{TRAINING}
 [server]
 oracle_every = 2
 [[design]]

@@ -21,6 +21,13 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def folder(two_panels: Results, tmp_path: Path) -> Path:
     """A copy that a test may damage."""
     return shutil.copytree(two_panels.folder.path, tmp_path / "two")
@@ -54,14 +61,8 @@ def test_figures_lie_beside_the_page(folder: Path, tmp_path: Path, capsys: Captu
 
 
 def test_several_runs_share_one_page_in_the_current_folder(
-    folder: Path,
-    partition: Results,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Capture,
+    folder: Path, partition: Results, here: Path, capsys: Capture
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-
     result = run(capsys, "report", folder, partition.folder.path, "--figures", "png")
 
     drawn = sorted(str(path) for path in Path("figures").rglob("*.png"))
@@ -72,28 +73,19 @@ def test_several_runs_share_one_page_in_the_current_folder(
 
 
 def test_without_a_name_the_run_that_was_begun_last_is_taken(
-    folder: Path,
-    partition: Results,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Capture,
+    folder: Path, partition: Results, here: Path, capsys: Capture
 ) -> None:
-    older = shutil.copytree(partition.folder.path, tmp_path / "runs" / "z")
-    shutil.copytree(folder, tmp_path / "runs" / "a")
+    older = shutil.copytree(partition.folder.path, here / "runs" / "z")
+    shutil.copytree(folder, here / "runs" / "a")
     head = json.loads((older / "run.json").read_text())
     (older / "run.json").write_text(json.dumps({**head, "created": "2001-01-01T00:00:00+00:00"}))
-    monkeypatch.chdir(tmp_path)
 
     result = run(capsys, "report")
 
     assert result.out.splitlines()[-1] == str(Path("runs/a/report.html"))
 
 
-def test_no_run_at_all_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    monkeypatch.chdir(tmp_path)
-
+def test_no_run_at_all_is_one_sentence(here: Path, capsys: Capture) -> None:
     assert refused(run(capsys, "report"), "report: needs a run; there is none under ./runs.")
 
 

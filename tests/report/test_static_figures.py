@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ pytest.importorskip("matplotlib", reason="the extra 'report' is not installed")
 import pyarrow as pa
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 
 from fedcohort.colours import (
     CLASSES,
@@ -31,6 +33,17 @@ from fedcohort.report.panel_data import design_labels
 LABELS = ["multinomial", "size", "similarity", "similarity l2"]
 
 
+@pytest.fixture(scope="module")
+def drawn_once(two_panels: Results) -> bytes:
+    return pickle.dumps(static_figures(two_panels))
+
+
+@pytest.fixture
+def figures(drawn_once: bytes) -> dict[str, Figure]:
+    """The figures of two panels, a copy for every test."""
+    return dict(pickle.loads(drawn_once))
+
+
 def luminance(colour: str) -> float:
     """Relative luminance, as the accessibility guidelines define it."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
@@ -39,15 +52,17 @@ def luminance(colour: str) -> float:
 
 
 def test_only_figures_that_apply_are_drawn(
-    two_panels: Results, one_seed: Results, partition: Results
+    figures: dict[str, Figure], one_seed: Results, partition: Results
 ) -> None:
-    assert list(static_figures(two_panels)) == ["loss", "curves", "costs", "cohorts", "partition"]
+    assert list(figures) == ["loss", "curves", "costs", "cohorts", "partition"]
     assert list(static_figures(one_seed)) == ["loss", "curves", "costs", "overview", "partition"]
     assert list(static_figures(partition)) == ["partition"]
 
 
-def test_the_loss_is_a_rolling_mean_over_seeds_in_the_designs_colour(two_panels: Results) -> None:
-    axes = static_figures(two_panels)["loss"].axes[0]
+def test_the_loss_is_a_rolling_mean_over_seeds_in_the_designs_colour(
+    two_panels: Results, figures: dict[str, Figure]
+) -> None:
+    axes = figures["loss"].axes[0]
 
     line = axes.lines[1]
     runs = [
@@ -60,8 +75,8 @@ def test_the_loss_is_a_rolling_mean_over_seeds_in_the_designs_colour(two_panels:
     assert len(axes.collections) == 4  # a band each
 
 
-def test_raw_curves_have_a_row_per_panel(two_panels: Results) -> None:
-    axes = static_figures(two_panels)["curves"].axes
+def test_raw_curves_have_a_row_per_panel(two_panels: Results, figures: dict[str, Figure]) -> None:
+    axes = figures["curves"].axes
 
     assert [each.get_ylabel() for each in axes] == ["training loss", "test accuracy"] * 2
     loss = two_panels.column("rounds", PlannedRun("alpha = 10", "size", 0), "loss")
@@ -70,8 +85,10 @@ def test_raw_curves_have_a_row_per_panel(two_panels: Results) -> None:
     assert drawn.tolist() == pytest.approx(((loss + other) / 2).tolist())
 
 
-def test_costs_are_loss_against_what_was_spent(two_panels: Results) -> None:
-    axes = static_figures(two_panels)["costs"].axes
+def test_costs_are_loss_against_what_was_spent(
+    two_panels: Results, figures: dict[str, Figure]
+) -> None:
+    axes = figures["costs"].axes
 
     assert [each.get_xlabel() for each in axes[:4]] == [
         "rounds",

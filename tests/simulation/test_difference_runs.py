@@ -1,6 +1,5 @@
 """Runs with the difference estimator: against the pseudo-code, resumed, and against plain ones."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 import torch
-from torch import nn
 
 from difference_twin import PlainClusters, PlainUpdates
 from fedcohort import (
@@ -28,51 +26,25 @@ from fedcohort import (
 from fedcohort.designs import MultinomialDesign
 from fedcohort.designs.recipe import HasUpdates
 from fedcohort.errors import AggregationError, SimulationError
-from fedcohort.simulation import (
-    FederatedData,
-    History,
-    LocalTraining,
-    Options,
-    Run,
-    Simulation,
-    load_dataset,
-    mlp,
-    one_class_shards,
-)
+from fedcohort.simulation import FederatedData, LocalTraining, Run, Simulation
 from fedcohort.simulation.engine.local_training import Lane
 from fedcohort.simulation.engine.models import flat_parameters, make_model
 from fedcohort.streams import Stream, stream
 from populations import rng
+from simulation.federations import (
+    TRAINING,
+    UNEQUAL,
+    assert_same,
+    interrupt,
+    made,
+    resumed,
+    shards,
+    small_mlp,
+)
 from simulation_twin import plain_update
 
-TRAINING = LocalTraining(steps=3, batch_size=6, lr=0.1)
-DIGITS = one_class_shards(
-    load_dataset("digits"), seed=0, clients_per_class=2, train_size=[10, 40], test_size=8
-).renumbered(rng())
-#: A client without samples among four of unequal sizes.
-UNEQUAL = FederatedData(
-    DIGITS.dataset,
-    tuple(np.arange(*ends) for ends in ((0, 40), (40, 50), (50, 53), (60, 60), (60, 160))),
-    tuple(np.arange(*ends) for ends in ((0, 9), (9, 11), (11, 12), (12, 12), (20, 40))),
-)
+DIGITS = shards(2, [10, 40], 8).renumbered(rng())
 Estimator = Any
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Compute on one thread: the models are small, and threads only wait."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def small_mlp() -> nn.Module:
-    return mlp(64, 8)
-
-
-def made(*runs: Run, **options: Any) -> Simulation:
-    return Simulation(runs, small_mlp, TRAINING, Options(device="cpu", **options))
 
 
 def all_updates(
@@ -177,23 +149,20 @@ def test_rounds_of_a_learning_design_equal_the_pseudo_code(recipe: Recipe, overl
     assert_near(simulation, models[-1])
 
 
-def same_rounds(one: History, other: History) -> bool:
-    return one.as_dicts(times=False) == other.as_dicts(times=False)
-
-
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("clusters", [None, 3])
 def test_a_shrink_of_zero_is_the_plain_run_bit_for_bit(clusters: int | None, overlap: bool) -> None:
     recipes = [Multinomial(3), SimilarityClustered(3), Poisson(3), Uniform(20)]
-    options = {"overlap": overlap, "oracle_every": 4}
+    options: dict[str, Any] = {"overlap": overlap, "oracle_every": 4}
     plain = made(*(Run(recipe, DIGITS) for recipe in recipes), **options)
     shrunk = made(
         *(Run(recipe, DIGITS, estimator=Difference(0.0, clusters)) for recipe in recipes), **options
     )
 
-    for one, other in zip(plain.run(5), shrunk.run(5), strict=True):
-        assert same_rounds(one, other)
-    assert (plain.models == shrunk.models).all()
+    plain.run(5)
+    shrunk.run(5)
+
+    assert_same(plain, shrunk)
 
 
 def test_the_first_round_is_the_plain_one_bit_for_bit() -> None:
@@ -223,34 +192,21 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_ends(
     ]
     whole = made(*runs, **options)
     whole.run(7)
-    made(*runs, **options).run(stop, checkpoint=path)
-    resumed = made(*runs, **options)
 
-    assert resumed.resume(path) == stop
-    resumed.run(7 - stop)
-
-    assert (resumed.models == whole.models).all()
-    for one, other in zip(resumed.histories, whole.histories, strict=True):
-        assert same_rounds(one, other)
+    assert_same(resumed(lambda: made(*runs, **options), path, stop=stop, rounds=7), whole)
 
 
-def test_an_interrupted_round_can_be_played_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_round_can_be_played_again() -> None:
     """Nothing was remembered of it."""
     runs = [Run(Multinomial(4), DIGITS, estimator=e) for e in ("difference", "plain")]
     whole, broken = made(*runs), made(*runs)
     whole.run(5)
     broken.run(2)
 
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(broken._live[1]._evaluator, "quality", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            broken.run(3)
+    interrupt(broken, run=1, rounds=3)
     broken.run(3)
 
-    assert (broken.models == whole.models).all()
+    assert_same(broken, whole)
 
 
 @pytest.mark.parametrize(
@@ -357,12 +313,10 @@ def test_an_estimator_by_name_goes_on_with_the_same_by_its_settings(tmp_path: Pa
 
 def test_auto_learns_in_a_simulation() -> None:
     """Ten classes of two clients: once all are known, nearly every class comes in every round."""
-    data = one_class_shards(
-        load_dataset("digits"), seed=0, clients_per_class=2, train_size=40, test_size=8
-    ).renumbered(rng())
+    data = shards(2, 40, 8).renumbered(rng())
     training = LocalTraining(steps=20, batch_size=20, lr=0.1)
     runs = [Run(Auto(10), data), Run(Multinomial(10), data)]
-    simulation = Simulation(runs, small_mlp, training, Options(device="cpu"))
+    simulation = made(*runs, training=training)
 
     histories = simulation.run(30)
 

@@ -15,34 +15,18 @@ import torch
 from fedcohort import Multinomial, Recipe, Selector, SizeClustered, Uniform
 from fedcohort._open_round import OnFailure
 from fedcohort.errors import SelectorError, SimulationError
-from fedcohort.simulation import (
-    Devices,
-    History,
-    LocalTraining,
-    Options,
-    Run,
-    Simulation,
-    load_dataset,
-    mlp,
-    one_class_shards,
-)
+from fedcohort.simulation import Devices, History, Run, Simulation
 from fedcohort.simulation.engine.local_training import LocalTrainer
 from fedcohort.streams import Stream, stream
-from populations import rng
+from simulation.federations import DIGITS, TRAINING, assert_same, made, resumed
 
-TRAINING = LocalTraining(steps=3, batch_size=6, lr=0.1)
-DIGITS = one_class_shards(
-    load_dataset("digits"), seed=0, clients_per_class=3, train_size=30, test_size=8
-).renumbered(rng())
 N = DIGITS.n_clients
-
-
-def simulation_of(*runs: Run, **options: Any) -> Simulation:
-    return Simulation(runs, lambda: mlp(64, 20), TRAINING, Options(device="cpu", **options))
+#: Bytes of a model.
+MODEL = 4 * 610
 
 
 def played(recipe: Recipe, rounds: int = 8, **settings: Any) -> History:
-    (history,) = simulation_of(Run(recipe, DIGITS, 7, **settings)).run(rounds)
+    (history,) = made(Run(recipe, DIGITS, 7, **settings)).run(rounds)
     return history
 
 
@@ -97,8 +81,8 @@ def test_with_extra_draws_the_fastest_count() -> None:
     history = played(SizeClustered(4), extra=3, devices=devices)
 
     selector = Selector(SizeClustered(7), [30] * N, seed=7)
-    model, samples = 4 * 1510, 3 * 6
-    seconds = model / devices.down + samples / devices.speed + model / devices.up
+    samples = 3 * 6
+    seconds = MODEL / devices.down + samples / devices.speed + MODEL / devices.up
     for each in history.rounds:
         drawn = selector.draw()
         order = sorted(drawn.clients.tolist(), key=seconds.__getitem__)
@@ -112,12 +96,11 @@ def test_a_client_that_fails_costs_the_model_and_no_time() -> None:
     """Whoever answers takes the same time; the others get the model and send nothing."""
     history = played(Uniform(10), failures=0.5)
 
-    model = 4 * 1510
     for each in history.rounds:
         assert each.cost is not None
         assert each.cost.contacted == len(each.clients) + len(each.failed) == 10
-        assert each.cost.bytes_down == 10 * model
-        assert each.cost.bytes_up == len(each.clients) * model
+        assert each.cost.bytes_down == 10 * MODEL
+        assert each.cost.bytes_up == len(each.clients) * MODEL
         assert each.cost.client_seconds == pytest.approx(len(each.clients) * 0.018)
 
 
@@ -127,18 +110,12 @@ def test_a_resumed_run_loses_the_same_clients(tmp_path: Path) -> None:
     def fresh(**changes: Any) -> Simulation:
         settings: dict[str, Any] = {"failures": 0.4, "on_failure": "redraw", "tries": 4} | changes
         runs = [Run(Multinomial(4), DIGITS, 7, e, **settings) for e in ("plain", "difference")]
-        return simulation_of(*runs)
+        return made(*runs)
 
     whole = fresh()
     whole.run(7)
-    fresh().run(3, checkpoint=path)
-    resumed = fresh()
-    resumed.resume(path)
-    resumed.run(4)
 
-    assert (resumed.models == whole.models).all()
-    for one, other in zip(resumed.histories, whole.histories, strict=True):
-        assert one.as_dicts(times=False) == other.as_dicts(times=False)
+    assert_same(resumed(fresh, path, stop=3, rounds=7), whole)
     for changes in ({"failures": 0.5}, {"tries": 5}, {"on_failure": "keep"}, {"failures": None}):
         with pytest.raises(SimulationError, match="another simulation; runs differ"):
             fresh(**changes).resume(path)
@@ -174,10 +151,10 @@ def test_a_client_that_diverges_counts_as_failed_and_stops_nobody_else(
 ) -> None:
     """Client 5 of the first run, from round 3 on; the second run goes on as it would alone."""
     runs = [Run(Multinomial(8), DIGITS, 7), Run(SizeClustered(8), DIGITS, 7)]
-    before, alone = simulation_of(*runs).run(9)
+    before, alone = made(*runs).run(9)
     drawn = [each.round_ for each in before.rounds if 5 in each.clients and each.round_ >= 3]
     poisoned(monkeypatch, run=0, client=5, from_round=3)
-    simulation = simulation_of(*runs)
+    simulation = made(*runs)
 
     bad, good = simulation.run(9)
 
@@ -195,11 +172,11 @@ def test_a_client_that_only_the_oracle_trains_marks_the_run_and_stops_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runs = [Run(Uniform(2), DIGITS, 7), Run(SizeClustered(4), DIGITS, 7)]
-    before, alone = simulation_of(*runs, oracle_every=2).run(4)
+    before, alone = made(*runs, oracle_every=2).run(4)
     idle = next(i for i in range(30) if not any(i in each.clients for each in before.rounds))
     poisoned(monkeypatch, run=0, client=idle, from_round=2)
 
-    bad, good = simulation_of(*runs, oracle_every=2).run(4)
+    bad, good = made(*runs, oracle_every=2).run(4)
 
     np.testing.assert_equal(good.as_dicts(times=False), alone.as_dicts(times=False))
     assert bad.diverged_at == 2
@@ -211,9 +188,8 @@ def test_a_client_that_only_the_oracle_trains_marks_the_run_and_stops_nobody(
 
 
 def test_a_model_that_would_leave_the_floats_stays_where_it_is() -> None:
-    runs = [Run(Multinomial(4), DIGITS, 7)]
-    options = Options(device="cpu", server_lr=1e38)
-    simulation = Simulation(runs, lambda: mlp(64, 20), replace(TRAINING, lr=1e3), options)
+    run, training = Run(Multinomial(4), DIGITS, 7), replace(TRAINING, lr=1e3)
+    simulation = made(run, training=training, server_lr=1e38)
 
     (history,) = simulation.run(2)
 

@@ -1,10 +1,12 @@
 """The round loop: what it computes, records and repeats."""
 
 import math
+import os
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,53 +41,33 @@ from fedcohort.simulation import (
     Quality,
     Run,
     Simulation,
-    load_dataset,
     mlp,
-    one_class_shards,
+    round_loop,
 )
 from fedcohort.simulation.engine.local_training import Lane
 from fedcohort.simulation.engine.models import flat_parameters, make_model
 from fedcohort.streams import Stream, stream
 from populations import rng
-from simulation_twin import load, plain_update
-
-TRAINING = LocalTraining(steps=3, batch_size=6, lr=0.1)
-DIGITS = one_class_shards(
-    load_dataset("digits"), seed=0, clients_per_class=3, train_size=30, test_size=8
-).renumbered(rng())
-#: Unequal sizes, a client without samples, a client without test samples.
-UNEQUAL = FederatedData(
-    DIGITS.dataset,
-    (
-        np.arange(40),
-        np.arange(40, 50),
-        np.arange(50, 53),
-        np.empty(0, dtype=int),
-        np.arange(60, 160),
-    ),
-    (
-        np.arange(9),
-        np.arange(9, 11),
-        np.empty(0, dtype=int),
-        np.empty(0, dtype=int),
-        np.arange(20, 40),
-    ),
+from simulation.federations import (
+    DIGITS,
+    TRAINING,
+    UNEQUAL,
+    assert_same,
+    interrupt,
+    made,
+    resumed,
+    small_mlp,
 )
-
-
-def small_mlp() -> nn.Module:
-    return mlp(64, 8)
+from simulation_twin import load, plain_update
 
 
 def simulate(
     *recipes: Recipe,
     data: FederatedData = DIGITS,
     rounds: int = 3,
-    training: LocalTraining = TRAINING,
-    **options: Any,
+    **settings: Any,
 ) -> tuple[Simulation, list[History]]:
-    runs = [Run(recipe, data) for recipe in recipes]
-    simulation = Simulation(runs, small_mlp, training, Options(device="cpu", **options))
+    simulation = made(*(Run(recipe, data) for recipe in recipes), **settings)
     return simulation, simulation.run(rounds)
 
 
@@ -190,20 +172,18 @@ def test_runs_together_equal_runs_alone() -> None:
 
 
 def test_a_seed_gives_the_same_run_again_bit_for_bit() -> None:
-    first, (history,) = simulate(SimilarityClustered(4), rounds=4)
-    again, (repeated,) = simulate(SimilarityClustered(4), rounds=4)
+    first, _ = simulate(SimilarityClustered(4), rounds=4)
+    again, _ = simulate(SimilarityClustered(4), rounds=4)
 
-    assert (first.models == again.models).all()
-    assert history.as_dicts(times=False) == repeated.as_dicts(times=False)
+    assert_same(first, again)
 
 
 def test_a_fixed_design_keeps_its_ties_and_a_learning_one_learns() -> None:
     """Ten classes, three clients each, one row per class once every client was seen."""
-    data = replace(DIGITS, train=DIGITS.train, test=DIGITS.test)
     training = LocalTraining(steps=20, batch_size=20, lr=0.1)
 
     _, (similarity, multinomial) = simulate(
-        SimilarityClustered(10), Multinomial(10), data=data, rounds=40, training=training
+        SimilarityClustered(10), Multinomial(10), rounds=40, training=training
     )
 
     late = [
@@ -263,14 +243,11 @@ def test_the_yardsticks_variances_are_those_of_the_design_and_of_multinomial() -
 def test_the_yardstick_of_a_design_without_a_formula_has_no_variance(tmp_path: Path) -> None:
     """Also after a checkpoint, which is JSON."""
     path = tmp_path / "checkpoint.npz"
-    runs = [Run(Balanced(4), UNEQUAL)]
-    options = Options(device="cpu", oracle_every=1)
-    Simulation(runs, small_mlp, TRAINING, options).run(1, checkpoint=path)
+    run = Run(Balanced(4), UNEQUAL)
 
-    again = Simulation(runs, small_mlp, TRAINING, options)
-    again.resume(path)
-    (history,) = again.run(1)
+    again = resumed(lambda: made(run, oracle_every=1), path, stop=1, rounds=2)
 
+    (history,) = again.histories
     assert len(history.rounds) == 2
     for each in history.rounds:
         assert each.yardstick is not None
@@ -285,11 +262,10 @@ def dropout_mlp() -> nn.Module:
 
 def test_models_are_measured_and_compared_with_dropout_off() -> None:
     """The loss and the gradients of a model without its dropout."""
-    options = Options(device="cpu", oracle_every=1)
-    with_dropout = Simulation(
-        [Run(Multinomial(4), UNEQUAL)], dropout_mlp, replace(TRAINING, lr=0.0), options
+    training = replace(TRAINING, lr=0.0)
+    _, (history,) = simulate(
+        Multinomial(4), data=UNEQUAL, rounds=1, model=dropout_mlp, training=training, oracle_every=1
     )
-    (history,) = with_dropout.run(1)
     model = make_model(dropout_mlp, seed=0).eval()
     dataset, importance = UNEQUAL.dataset, UNEQUAL.population.importance
     losses, slopes = np.zeros(5), np.zeros((5, 650))
@@ -319,32 +295,31 @@ def test_the_memory_is_sketched_where_that_is_asked_for() -> None:
 
 def test_a_fixed_design_keeps_its_ties_over_rounds_and_after_a_resume(tmp_path: Path) -> None:
     """Equal sizes: with other ties other clients would be drawn."""
-    path = tmp_path / "checkpoint.npz"
-    whole = other_run(recipe=SizeClustered(6))
+
+    def fresh() -> Simulation:
+        return made(Run(SizeClustered(6), DIGITS))
+
+    whole = fresh()
     whole.run(6)
-    other_run(recipe=SizeClustered(6)).run(3, checkpoint=path)
-    resumed = other_run(recipe=SizeClustered(6))
-    resumed.resume(path)
-    resumed.run(3)
+    again = resumed(fresh, tmp_path / "checkpoint.npz", stop=3, rounds=6)
     design = SizeClustered(6).build(DIGITS.population, rng=stream(0, use=Stream.TIES))
 
     for round_ in range(6):
         expected = design.draw(stream(0, round_=round_, use=Stream.COHORT)).clients.tolist()
-        for simulation in (whole, resumed):
+        for simulation in (whole, again):
             assert simulation.histories[0].rounds[round_].clients == expected
 
 
 def test_going_on_gives_the_history_of_a_run_that_never_stopped(tmp_path: Path) -> None:
     """The last round is measured; when it turns out not to be the last, it no longer is."""
-    options = {"options": Options(device="cpu", measure_every=3)}
-    whole, parts = other_run(**options), other_run(**options)
+    whole, parts = (other_run(measure_every=3) for _ in range(2))
 
     whole.run(10)
     for rounds in (1, 4, 5):
         parts.run(rounds)
 
     assert [r.round_ for r in parts.histories[0].measured] == [2, 5, 8, 9]
-    assert parts.histories[0].as_dicts(times=False) == whole.histories[0].as_dicts(times=False)
+    assert_same(parts, whole)
 
 
 def test_checkpoints_are_written_every_so_many_rounds(tmp_path: Path) -> None:
@@ -359,45 +334,26 @@ def test_checkpoints_are_written_every_so_many_rounds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("looks", [False, True])
 @pytest.mark.parametrize("overlap", [False, True])
-def test_an_interrupted_round_can_be_played_again(
-    overlap: bool, looks: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = {"options": Options(device="cpu", overlap=overlap)}
-    runs = [Run(SimilarityClustered(4), DIGITS), Run(Multinomial(4), DIGITS)]
-    whole, broken = (Simulation(runs, small_mlp, TRAINING, options["options"]) for _ in range(2))
-    whole.run(5)
-    broken.run(2)
+def test_an_interrupted_round_can_be_played_again(overlap: bool, looks: bool) -> None:
+    recipes = [SimilarityClustered(4), Multinomial(4)]
+    whole, _ = simulate(*recipes, rounds=5, overlap=overlap)
+    broken, _ = simulate(*recipes, rounds=2, overlap=overlap)
 
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(broken._live[1]._evaluator, "quality", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            broken.run(3)
+    interrupt(broken, run=1, rounds=3)
     if looks:
         broken.next_designs()
     broken.run(3)
 
-    assert (broken.models == whole.models).all()
-    for one, other in zip(broken.histories, whole.histories, strict=True):
-        assert one.as_dicts(times=False) == other.as_dicts(times=False)
+    assert_same(broken, whole)
 
 
 def test_what_an_interrupted_round_measured_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [Run(Multinomial(4), DIGITS), Run(Multinomial(4), DIGITS)]
-    options = Options(device="cpu", measure_every=3)
-    simulation = Simulation(runs, small_mlp, TRAINING, options)
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
+    simulation = made(*[Run(Multinomial(4), DIGITS)] * 2, measure_every=3)
 
     with monkeypatch.context() as patch:
-        first, second = (run._evaluator for run in simulation._live)
-        patch.setattr(first, "quality", lambda model: Quality(math.inf, 0.1, 0.0))
-        patch.setattr(second, "quality", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            simulation.run(1)
+        infinite = Quality(math.inf, 0.1, 0.0)
+        patch.setattr(simulation._live[0]._evaluator, "quality", lambda model: infinite)
+        interrupt(simulation, run=1)
     simulation.run(3)
 
     assert [history.diverged_at for history in simulation.histories] == [None, None]
@@ -424,22 +380,53 @@ def test_with_overlap_designs_are_built_beside_the_training_and_none_too_many() 
     assert [thread == main for thread in recipes[1].threads] == [True] * 4
 
 
+class Clock:
+    """Replaces the time; it moves only where a test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+
+    def tick(self) -> None:
+        self.now += 1.0
+
+
 @dataclass(frozen=True)
-class SlowSimilarity(SimilarityClustered):  # type: ignore[misc]
-    """Takes 0.3 seconds to build."""
+class TimedSimilarity(SimilarityClustered):  # type: ignore[misc]
+    """Does something while it builds that takes time."""
+
+    pause: Callable[[], object] = field(default=int, compare=False)
 
     def design(self, population: Population, known: Knowledge) -> SimilarityClusteredDesign:
-        time.sleep(0.3)
+        self.pause()
         return super().design(population, known)
 
 
-def test_waiting_for_an_overlapped_design_is_counted_as_drawing() -> None:
-    _, (history,) = simulate(SlowSimilarity(4), rounds=4, overlap=True)
+class Unhurried:
+    """A pool that begins with its work when somebody waits for the result."""
 
-    assert history.rounds[0].draw_seconds < 0.3  # built when the simulation was made
-    for before, after in pairwise(history.rounds):
-        # Built while the clients trained and the model was measured; the rest is waiting.
-        assert before.train_seconds + before.measure_seconds + after.draw_seconds > 0.2
+    def __init__(self, workers: int) -> None: ...
+
+    def submit(self, work: Callable[[], object]) -> Future[Any]:
+        class Late(Future[Any]):
+            def exception(self, timeout: float | None = None) -> BaseException | None:
+                self.set_result(work())
+                return super().exception(timeout)
+
+        return Late()
+
+
+def test_waiting_for_an_overlapped_design_is_counted_as_drawing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first design was built when the simulation was made."""
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(round_loop, "ThreadPoolExecutor", Unhurried)
+
+    _, (history,) = simulate(TimedSimilarity(4, pause=clock.tick), rounds=4, overlap=True)
+
+    assert [each.draw_seconds for each in history.rounds] == [0.0, 1.0, 1.0, 1.0]
+    assert {each.train_seconds + each.measure_seconds for each in history.rounds} == {0.0}
 
 
 class Frozen(nn.Module):
@@ -457,7 +444,7 @@ def test_seeds_that_differ_in_what_is_not_trained_are_refused() -> None:
     runs = [Run(Multinomial(4), DIGITS, seed) for seed in (0, 1)]
 
     with pytest.raises(SimulationError, match="frozen parameters or buffers differ between seeds"):
-        Simulation(runs, Frozen, TRAINING, Options(device="cpu"))
+        made(*runs, model=Frozen)
 
 
 @pytest.mark.parametrize(
@@ -513,27 +500,15 @@ def test_overlap_builds_the_next_design_from_updates_up_to_the_round_before() ->
 def test_a_resumed_run_ends_where_an_uninterrupted_one_ends(
     options: dict[str, Any], tmp_path: Path
 ) -> None:
-    path = tmp_path / "checkpoint.npz"
-    recipes = [SimilarityClustered(4), Poisson(4)]
-    runs = [Run(recipe, DIGITS) for recipe in recipes]
+    runs = [Run(recipe, DIGITS) for recipe in (SimilarityClustered(4), Poisson(4))]
 
     def fresh() -> Simulation:
-        return Simulation(runs, small_mlp, TRAINING, Options(device="cpu", **options))
+        return made(*runs, **options)
 
     whole = fresh()
     whole.run(7)
-    broken = fresh()
-    broken.run(4, checkpoint=path, every=2)
-    resumed = fresh()
 
-    assert resumed.resume(path) == 4
-    resumed.run(3)
-
-    assert (resumed.models == whole.models).all()
-    for one, other in zip(resumed.histories, whole.histories, strict=True):
-        rows = one.as_dicts(times=False)
-        # Round 3 was the last of the broken run, and so measured in both.
-        assert rows == other.as_dicts(times=False)
+    assert_same(resumed(fresh, tmp_path / "checkpoint.npz", stop=4, rounds=7), whole)
 
 
 def tanh_model() -> nn.Module:
@@ -546,18 +521,13 @@ def rescaled() -> FederatedData:
     return replace(DIGITS, dataset=replace(DIGITS.dataset, scale=1 / 8))
 
 
-def other_run(**changes: Any) -> Simulation:
-    arguments: dict[str, Any] = {
-        "recipe": Multinomial(4),
-        "data": DIGITS,
-        "seed": 0,
-        "training": TRAINING,
-        "options": Options(device="cpu"),
-        "model": small_mlp,
-        **changes,
-    }
-    runs = [Run(arguments["recipe"], arguments["data"], arguments["seed"])]
-    return Simulation(runs, arguments["model"], arguments["training"], arguments["options"])
+def other_run(
+    recipe: Recipe = Multinomial(4),  # noqa: B008 - it is frozen
+    data: FederatedData = DIGITS,
+    seed: int = 0,
+    **settings: Any,
+) -> Simulation:
+    return made(Run(recipe, data, seed), **settings)
 
 
 @pytest.mark.parametrize(
@@ -566,7 +536,7 @@ def other_run(**changes: Any) -> Simulation:
         ({"recipe": Multinomial(5)}, "runs"),
         ({"seed": 1}, "runs"),
         ({"training": replace(TRAINING, lr=0.2)}, "training"),
-        ({"options": Options(device="cpu", server_lr=0.5)}, "options"),
+        ({"server_lr": 0.5}, "options"),
         ({"model": lambda: mlp(64, 9)}, "model"),
         ({"model": tanh_model}, "model"),
         ({"data": rescaled()}, "data"),
@@ -628,23 +598,21 @@ def test_bad_options_are_refused() -> None:
             Options(device="cuda").torch_device()
 
 
-def test_designs_that_are_built_at_once_share_the_time() -> None:
-    runs = [Run(SlowSimilarity(4), DIGITS, seed) for seed in (0, 1)]
-    simulation = Simulation(runs, lambda: mlp(64, 20), TRAINING, Options(device="cpu"))
+def test_designs_that_are_built_at_once_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two take one second together; their first ones were built before, one after the other."""
+    clock, is_made = Clock(monkeypatch), threading.Event()
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    both = threading.Barrier(2, action=clock.tick, timeout=60)
+    recipe = TimedSimilarity(4, pause=lambda: is_made.is_set() and both.wait())
+    simulation = made(*(Run(recipe, DIGITS, seed) for seed in (0, 1)))
+    is_made.set()
 
-    start = time.perf_counter()
-    histories = simulation.run(3)
-    passed = time.perf_counter() - start
-
-    drawing = sum(each.draw_seconds for history in histories for each in history.rounds)
-    assert 0.19 < drawing <= passed  # the first design was built before
+    for history in simulation.run(3):
+        assert [each.draw_seconds for each in history.rounds] == [0.0, 0.5, 0.5]
 
 
 def test_the_next_designs_are_those_of_the_next_round() -> None:
-    simulation = Simulation(
-        [Run(SimilarityClustered(4), DIGITS)], lambda: mlp(64, 20), TRAINING, Options(device="cpu")
-    )
-    simulation.run(3)
+    simulation, _ = simulate(SimilarityClustered(4))
 
     (design,) = simulation.next_designs()
 
@@ -654,11 +622,7 @@ def test_the_next_designs_are_those_of_the_next_round() -> None:
 
 
 def test_rows_are_noted_where_they_are_asked_for() -> None:
-    runs = [Run(SizeClustered(4), DIGITS), Run(Uniform(4), DIGITS)]
-    options = Options(device="cpu", rows_every=2)
-    simulation = Simulation(runs, lambda: mlp(64, 20), TRAINING, options)
-
-    rows, uniform = simulation.run(3)
+    simulation, (rows, uniform) = simulate(SizeClustered(4), Uniform(4), rows_every=2)
 
     (design, _) = simulation.next_designs()
     assert isinstance(design, RowDesign)

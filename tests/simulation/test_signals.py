@@ -10,60 +10,43 @@ import pytest
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 import torch
-from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedcohort import Multinomial, Population, Recipe, SimilarityClustered, Uniform
 from fedcohort.designs.signals import AskedSignal, Request, SignalName
 from fedcohort.errors import SelectorError, SimulationError
-from fedcohort.simulation import (
-    Devices,
-    FederatedData,
-    LocalTraining,
-    Options,
-    Run,
-    Simulation,
-    load_dataset,
-    mlp,
-)
+from fedcohort.simulation import Devices, Run, Simulation
 from fedcohort.simulation.engine.local_training import Lane, LocalTrainer
 from fedcohort.simulation.engine.models import flat_parameters, make_model
 from fedcohort.streams import Stream, stream
 from scripted_recipes import Asking, Scripted
+from simulation.federations import (
+    TRAINING,
+    UNEQUAL,
+    assert_same,
+    interrupt,
+    made,
+    resumed,
+    small_mlp,
+)
 from simulation_twin import load, plain_update
 
-NONE = np.empty(0, dtype=int)
-SIZES = (40, 10, 3, 0, 100)
-EDGES = np.cumsum([0, *SIZES])
-DATA = FederatedData(
-    load_dataset("digits"),
-    tuple(np.arange(start, start + size) for start, size in zip(EDGES, SIZES, strict=False)),
-    (NONE,) * 5,
-)
-TRAINING = LocalTraining(steps=3, batch_size=6, lr=0.1)
 DEVICES = Devices.generated(5, 7, jitter=0.3)
 #: Losses and norms are float32 sums of at most 610 terms; sums in another order differ by less
 #: than 610 roundings of 2^-24 on numbers of order 1.
 ROUNDING = 610 * 2.0**-24
 
 
-def small_mlp() -> nn.Module:
-    return mlp(64, 8)
-
-
-def simulation_of(
-    *recipes: Recipe, devices: Devices | None = DEVICES, **options: Any
-) -> Simulation:
-    runs = [Run(recipe, DATA, devices=devices) for recipe in recipes]
-    return Simulation(runs, small_mlp, TRAINING, Options(device="cpu", **options))
+def simulation_of(*recipes: Recipe, devices: Devices | None = DEVICES) -> Simulation:
+    return made(*(Run(recipe, UNEQUAL, devices=devices) for recipe in recipes))
 
 
 def losses_by_hand(flat: np.ndarray, client: int) -> np.ndarray:
     model = make_model(small_mlp, seed=0).eval()
     load(model, torch.from_numpy(flat))
-    part = DATA.train[client]
-    x = torch.from_numpy(DATA.dataset.x[part].astype(np.float32)) / 16
-    losses = cross_entropy(model(x), torch.from_numpy(DATA.dataset.y[part]), reduction="none")
+    part = UNEQUAL.train[client]
+    x = torch.from_numpy(UNEQUAL.dataset.x[part].astype(np.float32)) / 16
+    losses = cross_entropy(model(x), torch.from_numpy(UNEQUAL.dataset.y[part]), reduction="none")
     return losses.detach().double().numpy()
 
 
@@ -83,8 +66,8 @@ def test_signals_reach_a_recipe_exactly_for_the_asked_clients() -> None:
     model = make_model(small_mlp, seed=0)
     norms = {
         client: plain_update(
-            model, flat_parameters(model), Lane(0, 0, client, DATA.train[client]), TRAINING,
-            DATA.dataset, 0,
+            model, flat_parameters(model), Lane(0, 0, client, UNEQUAL.train[client]), TRAINING,
+            UNEQUAL.dataset, 0,
         ).norm().item()
         for client in (0, 2, 4)
     }  # fmt: skip
@@ -125,7 +108,7 @@ def test_the_past_is_what_drawn_clients_told() -> None:
     for client, round_ in ((0, 0), (1, 1), (2, 1)):
         root = np.sqrt((losses_by_hand(models[round_], client) ** 2).mean())
         assert third["past_loss"][client] == pytest.approx(root, rel=ROUNDING)
-        work = DEVICES.delays(0, round_)[client] * 3 * min(6, SIZES[client])
+        work = DEVICES.delays(0, round_)[client] * 3 * min(6, len(UNEQUAL.train[client]))
         line = 2440 / DEVICES.down[client] + 2440 / DEVICES.up[client]
         took = line + work / DEVICES.speed[client]
         assert third["past_duration"][client] == pytest.approx(took, rel=10 * 2.0**-53)
@@ -236,27 +219,23 @@ def test_a_resumed_run_knows_the_past_bit_for_bit(overlap: bool, tmp_path: Path)
     path = tmp_path / "checkpoint.npz"
     devices = Devices.generated(5, 7, jitter=0.3, awake=0.25, day=5.0, speed=50.0)
 
-    def fresh() -> tuple[Simulation, list[Asking]]:
-        recipes = [Asking(1, draws=((0,),)), Candidates(1)]
+    heard: list[list[Scripted]] = []
+
+    def fresh() -> Simulation:
+        recipes: list[Scripted] = [Asking(1, draws=((0,),)), Candidates(1)]
         runs = [
-            Run(recipe, DATA, devices=replace(devices, availability=None)) for recipe in recipes
+            Run(recipe, UNEQUAL, devices=replace(devices, availability=None)) for recipe in recipes
         ]
-        runs += [Run(r, DATA, devices=devices) for r in (SimilarityClustered(3), Uniform(2))]
-        runs += [Run(Multinomial(3), DATA, estimator="difference", devices=devices)]
-        options = Options(device="cpu", overlap=overlap, oracle_every=2)
-        return Simulation(runs, small_mlp, TRAINING, options), recipes  # type: ignore[return-value]
+        runs += [Run(r, UNEQUAL, devices=devices) for r in (SimilarityClustered(3), Uniform(2))]
+        runs += [Run(Multinomial(3), UNEQUAL, estimator="difference", devices=devices)]
+        heard.append(recipes)
+        return made(*runs, overlap=overlap, oracle_every=2)
 
-    whole, told = fresh()
+    whole = fresh()
     whole.run(9)
-    fresh()[0].run(4, checkpoint=path)
-    resumed, told_again = fresh()
-    resumed.resume(path)
-    resumed.run(5)
 
-    assert (resumed.models == whole.models).all()
-    for one, other in zip(resumed.histories, whole.histories, strict=True):
-        np.testing.assert_equal(one.as_dicts(times=False), other.as_dicts(times=False))
-    for recipe, again in zip(told, told_again, strict=True):
+    assert_same(resumed(fresh, path, stop=4, rounds=9), whole)
+    for recipe, again in zip(heard[0], heard[-1], strict=True):
         for before, after in zip(recipe.told[-5:], again.told[-5:], strict=True):
             assert before is not None
             assert after is not None
@@ -269,27 +248,16 @@ def test_a_resumed_run_knows_the_past_bit_for_bit(overlap: bool, tmp_path: Path)
     assert len(lengths) > 1
 
 
-def test_an_interrupted_round_with_signals_can_be_played_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    recipes = [Asking(2, draws=((0, 4), (1, 2)), asks=(("update_norm", (0, 1, 2, 4)),))]
-    whole, broken = simulation_of(*recipes), simulation_of(*recipes)
+def test_an_interrupted_round_with_signals_can_be_played_again() -> None:
+    recipe = Asking(2, draws=((0, 4), (1, 2)), asks=(("update_norm", (0, 1, 2, 4)),))
+    whole, broken = simulation_of(recipe), simulation_of(recipe)
     whole.run(4)
     broken.run(2)
 
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(broken._live[0]._evaluator, "quality", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            broken.run(2)
+    interrupt(broken, run=0, rounds=2)
     broken.run(2)
 
-    assert (broken.models == whole.models).all()
-    np.testing.assert_equal(
-        broken.histories[0].as_dicts(times=False), whole.histories[0].as_dicts(times=False)
-    )
+    assert_same(broken, whole)
 
 
 @pytest.mark.parametrize(
@@ -306,8 +274,8 @@ def test_a_request_for_clients_that_cannot_be_asked_is_refused(
 def test_an_answer_that_is_not_finite_is_none_and_marks_the_run() -> None:
     """Training with this rate overflows in the first round."""
     recipe = Asking(1, draws=((4,),), asks=(("update_norm", (0, 1)),))
-    runs = [Run(recipe, DATA), Run(Multinomial(2), DATA)]
-    simulation = Simulation(runs, small_mlp, replace(TRAINING, lr=1e30), Options(device="cpu"))
+    runs = [Run(recipe, UNEQUAL), Run(Multinomial(2), UNEQUAL)]
+    simulation = made(*runs, training=replace(TRAINING, lr=1e30))
 
     asking, plain = simulation.run(3)
 

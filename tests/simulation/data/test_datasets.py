@@ -180,7 +180,8 @@ def server(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     folder.mkdir()
     handler = partial(QuietHandler, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
-        thread = threading.Thread(target=http.serve_forever, daemon=True)
+        # A server that looks seldom whether it is to stop makes every test wait.
+        thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         yield folder, f"http://127.0.0.1:{http.server_address[1]}/"
         http.shutdown()

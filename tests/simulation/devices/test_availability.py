@@ -31,20 +31,15 @@ from fedcohort.simulation import (
     Devices,
     FederatedData,
     LocalTraining,
-    Options,
     Run,
     Simulation,
-    load_dataset,
-    mlp,
-    one_class_shards,
 )
 from fedcohort.simulation.devices.cost import Clock
 from fedcohort.streams import Stream, stream
 from scripted_recipes import Asking
+from simulation.federations import assert_same, made, shards
 
-DATA = one_class_shards(
-    load_dataset("digits"), seed=0, clients_per_class=1, train_size=20, test_size=5
-)
+DATA = shards(1, 20, 5)
 N = DATA.n_clients
 TRAINING = LocalTraining(steps=2, batch_size=5, lr=0.1)
 #: A round takes 1.02 seconds or so: 10 samples at 10 a second.
@@ -61,7 +56,7 @@ def simulation_of(
 ) -> Simulation:
     estimator = options.pop("estimator", "plain")
     runs = [Run(recipe, data, 0, estimator, devices) for recipe in recipes]
-    return Simulation(runs, lambda: mlp(64, 8), TRAINING, Options(device="cpu", **options))
+    return made(*runs, training=TRAINING, **options)
 
 
 RECIPES: list[Recipe] = [
@@ -256,9 +251,7 @@ def test_always_there_is_as_without_availability_but_for_the_object() -> None:
     first.run(4)
     second.run(4)
 
-    assert (first.models == second.models).all()
-    for one, other in zip(first.histories, second.histories, strict=True):
-        assert one.as_dicts(times=False) == other.as_dicts(times=False)
+    assert_same(first, second)
 
 
 def test_somebody_who_comes_for_half_a_second_is_met() -> None:

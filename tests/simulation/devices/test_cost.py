@@ -13,32 +13,17 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort import Multinomial, Poisson, Recipe, Uniform
 from fedcohort.errors import SimulationError
-from fedcohort.simulation import (
-    Availability,
-    Cost,
-    Devices,
-    FederatedData,
-    LocalTraining,
-    Options,
-    Run,
-    Simulation,
-    load_dataset,
-    mlp,
-)
+from fedcohort.simulation import Availability, Cost, Devices, Run
 from scripted_recipes import Asking, FirstTwo, Patient, Scripted
+from simulation.federations import TRAINING, UNEQUAL, made
 
-NONE = np.empty(0, dtype=int)
-DATA = FederatedData(
-    load_dataset("digits"), (np.arange(40), np.arange(40, 50), np.arange(50, 53)), (NONE,) * 3
-)
-TRAINING = LocalTraining(steps=3, batch_size=6, lr=0.1)
+DATA = replace(UNEQUAL, train=UNEQUAL.train[:3], test=UNEQUAL.test[:3])
 DEVICES = Devices([9, 18, 3], [2440, 1220, 4880], [610, 2440, 1220])  # type: ignore[arg-type]
 MODEL = 2440
 
@@ -47,8 +32,7 @@ def costs(*recipes: Recipe, rounds: int = 3, **changes: Any) -> list[list[Cost]]
     run = {"devices": DEVICES, **changes}
     training = run.pop("training", TRAINING)
     runs = [Run(recipe, DATA, **run) for recipe in recipes]
-    simulation = Simulation(runs, lambda: mlp(64, 8), training, Options(device="cpu"))
-    histories = simulation.run(rounds)
+    histories = made(*runs, training=training).run(rounds)
     return [[each.cost for each in history.rounds if each.cost] for history in histories]
 
 
