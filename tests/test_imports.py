@@ -82,6 +82,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 
 
 def test_importing_the_command_line_loads_no_plotting_and_no_torch() -> None:
+    heavy = {"torch", "matplotlib", "plotly", "pyarrow"}
 
     assert not heavy & loaded_by("import fedcohort.cli.app")
 

@@ -100,6 +100,7 @@ def test_help_names_every_design(
 def test_the_examples_of_all_commands_run_in_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    for module in ("torch", "pyarrow", "sklearn", "matplotlib", "plotly"):
         pytest.importorskip(module, reason="not all extras are installed")
     lines = [line for name in COMMANDS for line in examples(helped(capsys, monkeypatch, name))]
     # compare reads a folder that run makes
