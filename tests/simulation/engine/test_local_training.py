@@ -14,6 +14,7 @@ from torch import nn
 
 from fedcohort.errors import SimulationError
 from fedcohort.simulation import Dataset, LocalTraining, Options, cnn, load_dataset, mlp
+from fedcohort.simulation.engine import convolutions
 from fedcohort.simulation.engine.convolutions import StackedConvolutionGradients
 from fedcohort.simulation.engine.gradients import (
     Gradients,
@@ -181,7 +182,11 @@ def test_both_ways_give_the_same_gradients(first: list[nn.Module], shape: tuple[
     )
 
 
-def test_all_ways_give_the_same_gradients_of_convolutions() -> None:
+def test_all_ways_give_the_same_gradients_of_convolutions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without Triton's kernels, which take no tensors of the CPU."""
+    monkeypatch.setattr(convolutions, "_kernels_work", lambda: False)
     model = nn.Sequential(
         nn.Conv2d(2, 3, (3, 2)),
         nn.ReLU(),
