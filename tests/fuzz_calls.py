@@ -232,7 +232,7 @@ def fuzz_law(trial: Trial) -> None:
     ][2:]
     needed = {each.name: given[each.name] for each in parameters if each.default is each.empty}
     more = {each.name: each.default for each in parameters if each.default is not each.empty}
-    if "options" in signature(kind).parameters:  # those of a tree of clients
+    if len(parameters) + 2 < len(signature(kind).parameters):  # the options of a tree of clients
         more |= {"tree": "auto", "measure": "arccos", "linkage": "ward", "products": None}
     usual = {name: given.get(name, trial.maybe(default, 0.3)) for name, default in more.items()}
     options = trial.some(usual, 0.4)
