@@ -27,7 +27,7 @@ SECTION = re.compile(r"(<!-- map: ([\w-]+) -->\n\n).*?(\n\n<!-- map: end -->)", 
 LAYERS = [
     ["version", "errors", "colours"],
     ["lazy", "arguments", "display", "whole_file", "updates"],
-    ["streams"],
+    ["streams", "optimizers"],
     ["population", "cohort", "synthetic"],
     ["plan", "roster"],
     ["similarity"],
