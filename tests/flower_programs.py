@@ -85,6 +85,9 @@ class Terminals:
     def open(self, command: str) -> None:
         """Start a command; where it names its port, wait until it listens there."""
         number = len(self._open)
+        ports = [int(port) for port in re.findall(r"--port (\d+)", command)]
+        taken = [port for port in ports if is_listening(port)]
+        assert not taken, f"{command}\nuses ports that others have: {taken}"
         with (self._folder / f"terminal-{number}.log").open("wb") as log:
             process = subprocess.Popen(
                 command,
@@ -96,9 +99,8 @@ class Terminals:
                 start_new_session=True,
             )
         self._open.append(process)
-        ports = re.findall(r"--port (\d+)", command)
         end = time.monotonic() + TO_START
-        while not all(is_listening(int(port)) for port in ports):
+        while not all(is_listening(port) for port in ports):
             assert process.poll() is None, f"{command}\nended:\n{self._log(number)}"
             assert time.monotonic() < end, f"{command}\ndoes not listen:\n{self._log(number)}"
             time.sleep(0.2)

@@ -177,3 +177,10 @@ def test_a_server_that_does_not_start_is_seen(
 
     with pytest.raises(AssertionError, match="no such thing"):
         play(tmp_path, text, monkeypatch)
+
+
+def test_two_servers_on_one_port_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = page_with_a_server(free_port())
+
+    with pytest.raises(AssertionError, match="uses ports that others have"):
+        play(tmp_path, text + text, monkeypatch)

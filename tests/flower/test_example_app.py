@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -110,11 +111,12 @@ def test_the_app_runs_in_simulation_and_goes_on_from_its_checkpoint(
 ) -> None:
     pytest.importorskip("ray", reason="Flower's simulation engine is not installed")
     log, folder = tmp_path / "log.jsonl", tmp_path / "checkpoint"
-    nodes = "num-supernodes=5 client-resources-num-cpus=1"
+    shown = re.search(r'--federation-config "([^"]+)"', (EXAMPLE / "README.md").read_text())
+    assert shown is not None
 
     def run(rounds: int) -> str:
         settings = f"log-file='{log}' checkpoint='{folder}' num-server-rounds={rounds}"
-        options = ["--run-config", settings, "--federation-config", nodes]
+        options = ["--run-config", settings, "--federation-config", shown[1]]
         return ended(flwr, flwr("run", str(EXAMPLE), *options)["run-id"])
 
     assert [run(2), run(3)] == ["finished:completed"] * 2
