@@ -117,9 +117,10 @@ class TrainingLoop:
 
 
 def _keep(records: dict[int, MetricRecord], number: int, metrics: MetricRecord | None) -> None:
-    """Keep a round's metrics, and log them."""
+    """Keep a round's metrics, and log them if there are any."""
+    if metrics:
+        log.info("metrics: %s", metrics)
     if metrics is not None:
-        log.info("round %d: %s", number, metrics)
         records[number] = metrics
 
 
