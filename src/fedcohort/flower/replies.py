@@ -238,6 +238,8 @@ class TrainingRound:
         The metadata of the messages that were written: Flower gives them ids when it sends them.
     silence
         The reason of those that do not answer.
+    unheard
+        Why nobody could be drawn, where nobody gave the signal that was asked for.
     answered, failed
         The usable replies by client, in order of arrival, and why others cannot be used.
     """
@@ -250,6 +252,7 @@ class TrainingRound:
     check: ReplyCheck
     asked: list[Any] = field(default_factory=list)
     silence: str = SILENCE
+    unheard: str | None = None
     answered: dict[str, Reply] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -341,15 +344,17 @@ class Patience:
             )
 
 
-def log_reasons(failed: Mapping[str, str], doing: str, n_asked: int) -> None:
+def log_reasons(
+    failed: Mapping[str, str], doing: str, n_asked: int, who: str = "clients"
+) -> None:
     """Log why clients failed, every reason once."""
     clients: dict[str, list[str]] = {}
     for key, reason in failed.items():
         clients.setdefault(reason, []).append(key)
     for reason, keys in clients.items():
         log.warning(
-            "%s: %d of %d clients failed (%.200s): %.200s",
-            *(doing, len(keys), n_asked, ", ".join(keys), reason),
+            "%s: %d of %d %s failed (%.200s): %.200s",
+            *(doing, len(keys), n_asked, who, ", ".join(keys), reason),
         )
 
 
