@@ -15,7 +15,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fedcohort._arguments import brief
 from fedcohort.errors import FlowerError
 from fedcohort.flower.grid import SILENCE, error_of, node_of
 
@@ -335,7 +334,7 @@ class Patience:
             self._example.setdefault(kind, reason)
         if self._fruitless >= self._rounds:
             found = [
-                f"{count} times {brief(self._example[kind])}"
+                f"{count} times {self._example[kind]!r:.150}"
                 for kind, count in self._kinds.most_common()
             ]
             raise FlowerError(
