@@ -124,10 +124,11 @@ def test_the_law_of_the_draw_is_unbiased_over_the_eligible(recipe: Recipe) -> No
     within = [50, 20, 10]
     sizes = design.population.sizes
     assert sizes[sizes > 0].tolist() == within
-    alone = recipe.build(Population(within), rng=rng())
-    weights = design.expected_weights()[sizes > 0]
+    weights = (design.expected_counts() * design.weight_per_draw())[sizes > 0]
     assert weights == pytest.approx(np.array(within) / sum(within), rel=1e-12)
-    assert weights == pytest.approx(alone.expected_weights(), rel=1e-12)
+    alone = recipe.build(Population(within), rng=rng())
+    inclusion = design.inclusion_probability()[sizes > 0]
+    assert inclusion == pytest.approx(alone.inclusion_probability(), rel=1e-12)
 
 
 def test_the_model_moves_by_the_weights_of_the_eligible() -> None:

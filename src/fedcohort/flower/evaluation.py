@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedcohort._arguments import checked_whole
 from fedcohort.designs import SizeClustered
-from fedcohort.errors import FlowerError
+from fedcohort.errors import FlowerError, SelectorError
 from fedcohort.flower.directory import Directory
 from fedcohort.flower.grid import GridView, error_of, node_of
 from fedcohort.flower.inner_strategy import messages_to, waiting_for_no_more_than
@@ -108,8 +108,15 @@ class Evaluation:
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take over what :meth:`state` returned."""
-        if self._selector is not None and state:
+        if self._selector is None or not state:
+            return
+        try:
             self._selector.restore(state)
+        except SelectorError as error:
+            raise FlowerError(
+                f"CohortStrategy: the state was written with another evaluate than "
+                f"{self._selector.recipe.cohort_size}. Use the same one, or None."
+            ) from error
 
     @staticmethod
     def _drawn(selector: Selector, sizes: Mapping[str, int], clients: Sequence[str]) -> set[str]:

@@ -343,9 +343,7 @@ class Patience:
             )
 
 
-def log_reasons(
-    failed: Mapping[str, str], doing: str, n_asked: int, who: str = "clients"
-) -> None:
+def log_reasons(failed: Mapping[str, str], doing: str, n_asked: int, who: str = "clients") -> None:
     """Log why clients failed, every reason once."""
     clients: dict[str, list[str]] = {}
     for key, reason in failed.items():

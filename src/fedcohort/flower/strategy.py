@@ -20,7 +20,7 @@ from fedcohort._open_round import OnFailure, check_equal_draws
 from fedcohort._selector_files import SelectionLog
 from fedcohort._whole_file import make_folder, read_arrays, write_arrays
 from fedcohort.designs import Recipe
-from fedcohort.errors import FlowerError
+from fedcohort.errors import FlowerError, SelectorError
 from fedcohort.flower.averaging import averaged
 from fedcohort.flower.directory import Directory, Eligible, Names
 from fedcohort.flower.evaluation import Evaluation
@@ -354,8 +354,13 @@ class CohortStrategy(Strategy):
                     f"CohortStrategy: {path} was written with another {name}, {head[name]}; got "
                     f"{own}. Use the same one."
                 )
-        self.selector.restore(below("selector.", arrays))
+        kept = self._evaluation.state()
         self._evaluation.restore(below("evaluation.", arrays))
+        try:
+            self.selector.restore(below("selector.", arrays))
+        except SelectorError:
+            self._evaluation.restore(kept)  # nothing changes
+            raise
         self.directory.restore(head["directory"])
         put_back(self._inner, unpacked(below("inner.", arrays)))
         self._round, self._is_first = None, True
