@@ -16,7 +16,7 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp import strategy as flwr
 
-from fedcohort import Difference, Oort, SimilarityClustered, SizeClustered
+from fedcohort import Difference, Oort, SimilarityClustered, SizeClustered, recipe
 from fedcohort.errors import FedcohortError, FlowerError
 from fedcohort.flower import CohortStrategy, Limits
 from flower.federation import drawn, flat, grid_of, model
@@ -120,6 +120,24 @@ def test_a_killed_server_ends_with_the_same_model_and_log(
             assert getattr(result, name).get(number) == getattr(expected, name).get(number)
 
 
+@recipe
+def first_ones(population: Any, known: Any, rng: Any) -> list[int]:
+    """Choose by a function, whose expected counts nobody knows."""
+    return list(range(known.cohort_size))
+
+
+def test_a_recipe_made_from_a_function_can_be_resumed(tmp_path: Path) -> None:
+    whole, broken = (Server(tmp_path / name, recipe=first_ones(3)) for name in ("whole", "broken"))
+    _, expected = whole.run()
+    broken.run(rounds=4)
+
+    strategy, result = broken.run(resume=True)
+
+    assert (flat(result.arrays) == flat(expected.arrays)).all()
+    assert broken.log() == whole.log()
+    assert np.isnan(strategy.selections.expected).all()
+
+
 @pytest.mark.parametrize("kind", ["train", "query.num_examples"])
 def test_a_server_that_dies_while_it_waits_for_replies_plays_that_round_again(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -139,7 +157,7 @@ def test_a_server_that_dies_while_it_waits_for_replies_plays_that_round_again(
     with pytest.raises(Killed):
         broken.strategy().start(grid, model(), num_rounds=ROUNDS)
 
-    strategy, result = broken.run(resume=True)
+    _, result = broken.run(resume=True)
 
     assert (flat(result.arrays) == flat(expected.arrays)).all()
     assert broken.log() == whole.log()
@@ -342,7 +360,7 @@ def evaluation_round(strategy: CohortStrategy) -> int:
 
 def test_evaluation_can_be_switched_on_and_off_between_starts(tmp_path: Path) -> None:
     server = Server(tmp_path, evaluate=2)
-    _, first = server.run(rounds=3)
+    server.run(rounds=3)
 
     without = server.strategy(evaluate=None)
     without.start(failing(), model(), num_rounds=5, resume=True)

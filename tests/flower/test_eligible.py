@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,25 @@ def test_the_model_moves_by_the_weights_of_the_eligible() -> None:
         assert flat(moved) == pytest.approx(expected, abs=1e-6)
 
 
+def test_a_client_that_does_not_say_what_is_asked_for_takes_no_part_and_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Clients 3 and 4 say nothing of their batteries."""
+    grid = telling_grid(lambda k: {} if k in (3, 4) else {"battery": 50.0})
+    strategy = CohortStrategy(
+        only_training(), SizeClustered(3), seed=0, eligible=lambda n, i, p: p["battery"] > 20
+    )
+
+    strategy.start(grid, model(), num_rounds=6)
+
+    assert trained_clients(grid) == {0, 1, 2}
+    lines = [line for line in caplog.messages if line.startswith("eligible: ")]
+    assert lines in (
+        ["eligible: 2 of 6 clients failed (3, 4): KeyError, 'battery'"],
+        ["eligible: 2 of 6 clients failed (4, 3): KeyError, 'battery'"],
+    )
+
+
 def test_a_start_without_an_eligible_client_ends_in_a_sentence(clock: Clock) -> None:
     strategy = CohortStrategy(only_training(), SizeClustered(4), seed=0, eligible={"nobody"})
 
@@ -175,9 +195,7 @@ def test_rounds_without_an_eligible_client_wait_for_one_and_then_go_on(clock: Cl
     assert ends[:3] == pytest.approx([0.0, 0.0, 30.0])
     assert ends[3] == pytest.approx(40.5, abs=0.5)
     assert ends[4] == ends[3]
-    assert [bool((a == b).all()) for a, b in zip(models, models[1:], strict=False)] == [
-        *(False, True, False, False)
-    ]
+    assert [bool((a == b).all()) for a, b in pairwise(models)] == [*(False, True, False, False)]
 
 
 def test_an_eligible_client_without_samples_cannot_be_drawn(clock: Clock) -> None:

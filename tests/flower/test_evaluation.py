@@ -22,7 +22,7 @@ from fedcohort import Multinomial, Population, Selector, SizeClustered
 from fedcohort.designs import SizeClusteredDesign
 from fedcohort.flower import CohortStrategy
 from fedcohort.streams import Stream, stream
-from flower.federation import SIZES, client_app, drawn, flat, grid_of, model
+from flower.federation import SIZES, client_app, drawn, flat, grid_of, model, update_of
 from flower.in_process import InProcessGrid
 from populations import rng
 from scripted_recipes import Scripted
@@ -176,6 +176,41 @@ def test_a_function_of_the_users_gets_the_replies_and_their_weights(more: Any) -
         assert sum(seen[0].values()) == pytest.approx(1.0)
     else:
         assert seen[0] == {usual(k)["loss"]: usual(k)["num-examples"] for k in EVERYONE}
+
+
+def product_of_means(contents: list[RecordDict], key: str) -> MetricRecord:
+    """Average a product: it needs both metrics of every reply."""
+    records: list[Any] = [next(iter(content.metric_records.values())) for content in contents]
+    total = sum(record[key] for record in records)
+    products = [record[key] * record["loss"] * record["accuracies"][0] for record in records]
+    return MetricRecord({"product": sum(products) / total, "replies": len(records)})
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"num-examples": 4, "loss": 1.0},
+        {"num-examples": 4},
+        {"num-examples": 4, "loss": math.nan, "accuracies": [1.0, 1.0]},
+        {"num-examples": 4, "loss": 1.0, "accuracies": []},
+    ],
+    ids=str,
+)
+def test_a_function_of_the_users_gets_the_replies_that_are_complete(bad: dict[str, Any]) -> None:
+    weights = np.array([k + 1 for k in OTHERS])
+    products = [usual(k)["loss"] * usual(k)["accuracies"][0] for k in OTHERS]
+    inner = FedAvg(evaluate_metrics_aggr_fn=product_of_means)
+
+    for found in evaluated(grid_of(app=evaluating_app(but(3, bad))), inner=inner):
+        assert found["product"] == pytest.approx(weights @ products / weights.sum(), rel=1e-12)
+        assert found["replies"] == 5
+
+
+def test_a_function_of_the_users_gets_a_reply_with_more_metrics_too() -> None:
+    inner = FedAvg(evaluate_metrics_aggr_fn=product_of_means)
+    grid = grid_of(app=evaluating_app(but(3, {**usual(3), "more": 1.0})))
+
+    assert all(found["replies"] == 6 for found in evaluated(grid, inner=inner))
 
 
 # A cohort of its own
@@ -382,6 +417,25 @@ def test_a_training_metric_that_one_client_omits_is_averaged_over_the_others(
         assert found["more"] == 7.5
 
 
+def test_a_training_function_of_the_users_gets_the_replies_that_are_complete() -> None:
+    """It sees arrays as well; client 3, which omits a metric, still trains."""
+
+    def losses_times_seconds(contents: list[RecordDict], key: str) -> MetricRecord:
+        assert all(len(content.array_records) == 1 for content in contents)
+        records: list[Any] = [next(iter(content.metric_records.values())) for content in contents]
+        return MetricRecord({"sum": sum(record["loss"] * record["seconds"] for record in records)})
+
+    grid = grid_of(5, app=client_app([1] * 5, change=reporting))
+    inner = FedAvg(fraction_evaluate=0.0, train_metrics_aggr_fn=losses_times_seconds)
+    strategy = CohortStrategy(inner, SizeClustered(5), seed=0)
+
+    result = strategy.start(grid, model(), num_rounds=2)
+
+    assert [dict(each) for each in result.train_metrics_clientapp.values()] == [{"sum": 21.0}] * 2
+    expected = 1.0 + 2 * sum(update_of(k) / 5 for k in range(5))
+    assert flat(result.arrays) == pytest.approx(expected, abs=1e-6)
+
+
 def test_training_metrics_are_weighted_by_the_draws() -> None:
     """Sizes 3, 1 and four draws: client 0 weighs three quarters; client 1 omits nothing."""
     grid = grid_of(2, app=client_app([3, 1]))
@@ -391,4 +445,4 @@ def test_training_metrics_are_weighted_by_the_draws() -> None:
 
     share = drawn(strategy)["1"] / 20
     means = [found["loss"] for found in result.train_metrics_clientapp.values()]
-    assert np.mean(means) == pytest.approx(share, rel=1e-12)  # type: ignore[arg-type]
+    assert np.mean(means) == pytest.approx(share, rel=1e-12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 from pathlib import Path
@@ -67,9 +68,9 @@ def test_waits_and_limits_cannot_be_changed_or_given_by_position() -> None:
     with pytest.raises(AttributeError):
         Limits().max_norm = 5.0  # type: ignore[misc]
     with pytest.raises(TypeError):
-        Waits(5.0)  # type: ignore[misc]
+        Waits(5.0)  # type: ignore[call-arg]
     with pytest.raises(TypeError):
-        Limits(5)  # type: ignore[misc]
+        Limits(5)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("value", [*NO_WHOLE, 0], ids=repr)
@@ -156,8 +157,6 @@ def test_an_argument_that_makes_no_sense_is_refused_when_the_strategy_is_made(
 
 
 def test_every_argument_of_the_strategy_is_tried() -> None:
-    import inspect
-
     names = inspect.signature(CohortStrategy).parameters
 
     assert set(names) == {"strategy", "recipe", *ARGUMENTS}

@@ -21,7 +21,6 @@ from fedcohort import FirstResponders, PowerOfChoice, SizeClustered
 from fedcohort.errors import FlowerError
 from fedcohort.flower import CohortStrategy, Limits, Waits, register_signal_queries
 from flower.federation import (
-    SIZES,
     client_app,
     drawn,
     flat,
@@ -31,7 +30,7 @@ from flower.federation import (
     one_round,
     slow_grid,
 )
-from flower.in_process import Clock, InProcessGrid, SlowGrid
+from flower.in_process import Clock, InProcessGrid
 
 #: The clock adds up pauses; each addition rounds by less than 1e-12 at thousands of seconds.
 ROUNDING = 1e-8
@@ -126,7 +125,7 @@ def test_where_too_few_nodes_come_training_ends_at_the_starts_limit(clock: Clock
     inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=7)
     strategy = CohortStrategy(inner, SizeClustered(3), seed=0)
 
-    with pytest.raises(FlowerError, match="needs 7 nodes.* within 600 s; 6 nodes came and 6 told"):
+    with pytest.raises(FlowerError, match=r"needs 7 nodes.* within 600 s; 6 nodes came and 6 told"):
         strategy.start(grid_of(), model(), num_rounds=2)
     assert clock.now == pytest.approx(600.0, abs=ROUNDING)
 
@@ -304,15 +303,19 @@ def test_messages_live_as_long_as_replies_are_waited_for(
 
     lives = {(each.metadata.message_type, each.metadata.ttl) for each in grid.sent}
     expected = {("train", train), ("evaluate", evaluate), ("query.num_examples", waits.start)}
-    assert {kind: ttl for kind, ttl in lives} == pytest.approx(dict(expected), abs=ROUNDING)
+    assert dict(lives) == pytest.approx(dict(expected), abs=ROUNDING)
     assert len(lives) == 3
 
 
 def test_redrawn_clients_and_signals_get_messages_of_their_own_wait(clock: Clock) -> None:
     grid = slow_grid(clock, hanging("train", "query.loss"), app=full_app())
     redrawing = CohortStrategy(
-        *(only_training(), SizeClustered(1)),
-        **{"seed": 0, "on_failure": "redraw", "tries": 1, "waits": Waits(round=100.0)},
+        only_training(),
+        SizeClustered(1),
+        seed=0,
+        on_failure="redraw",
+        tries=1,
+        waits=Waits(round=100.0),
     )
     asking = CohortStrategy(
         only_training(), PowerOfChoice(2), seed=0, waits=Waits(round=100.0, query=7.0)
@@ -433,7 +436,7 @@ def test_silence_is_logged_as_an_expired_deadline(
 def test_an_expired_message_is_logged_as_an_expired_deadline(
     code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The SuperLink answers for messages whose time to live has passed, with a reason of its own."""
+    """The SuperLink answers for messages whose time has passed, with a reason of its own."""
     strategy, grid = CohortStrategy(FedAvg(), SizeClustered(5), seed=0), grid_of()
     messages = list(strategy.configure_train(1, model(), ConfigRecord(), grid))
     list(grid.push_messages(messages))

@@ -79,6 +79,7 @@ class Directory:
         self._open: dict[str, int] = {}  # nodes by the question that they have not answered
         self._pauses: dict[int, tuple[Deadline, float]] = {}
         self._told: set[int] = set()
+        self._unclear: dict[str, str] = {}  # for whom eligible failed, and why
         self._seated: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
 
@@ -102,10 +103,22 @@ class Directory:
 
     def takers(self, *, with_samples: bool = False) -> list[str]:
         """Return the clients that are connected and may take part."""
-        found = self.present
-        if (eligible := self._eligible) is not None:
-            found = [k for k in found if eligible(k, self.node_of(k), self.properties_of(k))]
+        found = self.present if self._eligible is None else self._allowed(self._eligible)
         return [key for key in found if self.sizes[key]] if with_samples else found
+
+    def _allowed(self, eligible: Eligible) -> list[str]:
+        """Return the connected clients that are eligible, and log for whom that cannot be said."""
+        found, failed = list[str](), dict[str, str]()
+        for key in self.present:
+            try:
+                if eligible(key, self.node_of(key), self.properties_of(key)):
+                    found.append(key)
+            except Exception as error:  # properties are a client's own word
+                failed[key] = f"{type(error).__name__}, {error}"
+        if failed != self._unclear:
+            log_reasons(failed, "eligible", len(self.present))
+            self._unclear = failed
+        return found
 
     def wait_for_somebody(self, grid: Grid, until: Deadline) -> None:
         """Look up the connected clients; where none can be drawn, wait until one can."""
