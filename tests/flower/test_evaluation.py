@@ -155,6 +155,12 @@ def test_where_all_evaluations_fail_training_goes_on_without_metrics(more: Any) 
     assert evaluated(grid, **more) == [{}, {}]
 
 
+def test_where_nobody_evaluated_a_sample_training_goes_on_without_metrics() -> None:
+    grid = grid_of(app=evaluating_app(lambda client: {**usual(client), "num-examples": 0}))
+
+    assert evaluated(grid) == [{}, {}]
+
+
 @pytest.mark.parametrize("more", [{}, {"evaluate": 6}], ids=str)
 def test_a_function_of_the_users_gets_the_replies_and_their_weights(more: Any) -> None:
     seen: list[dict[float, float]] = []

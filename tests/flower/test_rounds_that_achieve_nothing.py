@@ -89,6 +89,26 @@ def test_replies_of_another_floating_type_train_and_the_models_type_stays(
     assert failed(strategy) == {}
 
 
+def test_the_inner_strategy_gets_replies_in_the_models_types() -> None:
+    """Clients 0, 2 and 4 send float64."""
+    seen: list[set[str]] = []
+
+    class Noting(flwr.FedAvg):
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            messages = list(replies)
+            seen.extend(types_of(each.content["arrays"]) for each in messages)
+            return super().aggregate_train(server_round, messages)
+
+    def change(client: int, content: RecordDict) -> RecordDict:
+        return content if client % 2 else sending("float64")(client, content)
+
+    strategy = CohortStrategy(only_training(Noting), SizeClustered(5), seed=0)
+    strategy.start(grid_of(app=client_app(change=change)), model(), num_rounds=2)
+
+    assert len(seen) > 4
+    assert all(each == {"float32"} for each in seen)
+
+
 @pytest.mark.parametrize(("own", "sent"), [("float64", "float32"), ("float32", "float64")])
 @pytest.mark.parametrize("recipe", [SizeClustered(3), SimilarityClustered(3)], ids=repr)
 def test_a_cast_model_moves_by_the_one_formula(own: str, sent: str, recipe: Any) -> None:
@@ -265,6 +285,24 @@ def empty_rounds(strategy: CohortStrategy) -> list[int]:
 
 
 # Void rounds
+
+
+def test_an_empty_cohort_is_not_void_where_the_memory_moves_the_model() -> None:
+    """With nobody drawn the difference estimator steps by the mean of what it remembers."""
+    strategy = CohortStrategy(only_training(), Poisson(1), seed=0, estimator="difference")
+    models: list[Any] = []
+
+    strategy.start(
+        grid_of(5, app=client_app([1] * 5)),
+        model(),
+        num_rounds=20,
+        evaluate_fn=lambda number, arrays: models.append(flat(arrays)),
+    )
+
+    empty = empty_rounds(strategy)
+    known = [k for k in empty if any(each not in empty for each in range(k))]
+    assert len(known) > 1
+    assert all((models[k] != models[k + 1]).any() for k in known)
 
 
 def test_a_round_with_too_few_replies_is_void(caplog: pytest.LogCaptureFixture) -> None:

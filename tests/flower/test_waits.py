@@ -240,6 +240,25 @@ def test_redraws_together_take_no_more_than_the_round(clock: Clock) -> None:
     assert times == pytest.approx([64.0 * (1 - 0.5**11)], abs=ROUNDING)
 
 
+def test_nobody_is_asked_after_the_deadline(clock: Clock) -> None:
+    """Training may take the whole round: nothing is left for redraws or an evaluation."""
+    grid = slow_grid(clock, hanging("train"), app=full_app())
+    strategy = CohortStrategy(
+        only_training(),
+        SizeClustered(1),
+        seed=0,
+        on_failure="redraw",
+        evaluate=2,
+        waits=Waits(round=10.0, reply=10.0),
+    )
+
+    times = round_times(strategy, grid, clock)
+
+    assert times == pytest.approx([10.0] * 3, abs=ROUNDING)
+    assert len(grid.asked_at("train")) == 3
+    assert grid.asked_at("evaluate") == []
+
+
 def test_signals_that_hang_leave_half_of_the_round_for_training(clock: Clock) -> None:
     """Client 0 says no duration; the others train in the time that is left."""
     grid = slow_grid(
