@@ -174,7 +174,7 @@ def test_a_start_without_an_eligible_client_ends_in_a_sentence(clock: Clock) -> 
 
 
 def test_rounds_without_an_eligible_client_wait_for_one_and_then_go_on(clock: Clock) -> None:
-    """From 50 s to 70 s nobody is eligible, and rounds take 30 s at most: one is lost."""
+    """After the first round nobody is eligible until 40 s; rounds take 30 s: one is lost."""
     ends: list[float] = []
     strategy = CohortStrategy(
         FedAvg(),  # which would evaluate on everybody

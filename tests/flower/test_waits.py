@@ -83,8 +83,6 @@ def test_all_clients_are_known_at_the_start_although_sizes_come_slowly(
         clock, lambda k, kind: 0.7 * (k + 1) if kind.startswith("query") else 0.0, 250, app=app
     )
     strategy = CohortStrategy(only_training(), SizeClustered(5), seed=0)
-    started: list[float] = []
-    clock.at(175.0, lambda: started.append(len(strategy.directory.present)))
 
     with caplog.at_level(logging.INFO, "flwr.fedcohort"):
         strategy.start(grid, model(), num_rounds=1)
@@ -201,7 +199,6 @@ def test_a_newcomer_that_never_says_its_size_delays_no_round(clock: Clock) -> No
         (("evaluate",), {"evaluate": 3}, 100.0),
         (("train", "evaluate"), {"evaluate": 3}, 100.0),
         (("train",), {"on_failure": "redraw", "tries": 0}, 50.0),
-        # Six clients of which one has no samples: after three at most two can be asked instead.
         (("train",), {"on_failure": "redraw", "recipe": SizeClustered(5), "tries": 3}, None),
         (("query.loss",), {"recipe": PowerOfChoice(2)}, 50.0),
         (("query.loss",), {"recipe": PowerOfChoice(2), "waits": Waits(round=100, query=7)}, 7.0),
