@@ -163,6 +163,30 @@ def test_a_server_that_dies_while_it_waits_for_replies_plays_that_round_again(
     assert broken.log() == whole.log()
 
 
+def test_evaluation_cohorts_go_on_where_one_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, broken = (Server(tmp_path / name, evaluate=2) for name in ("whole", "broken"))
+    _, expected = whole.run()
+    grid, pulls = failing(), [0]
+
+    def pull(ids: Any, original: Any = grid.pull_messages) -> Any:
+        pulls[0] += grid.asked[-1][0] == "evaluate"
+        if pulls[0] == 5:
+            raise Killed
+        return original(ids)
+
+    monkeypatch.setattr(grid, "pull_messages", pull)
+    with pytest.raises(Killed):
+        broken.strategy().start(grid, model(), num_rounds=ROUNDS)
+
+    _, result = broken.run(resume=True)
+
+    assert list(result.evaluate_metrics_clientapp) == [6, 7, 8, 9]
+    for number, metrics in result.evaluate_metrics_clientapp.items():
+        assert metrics == expected.evaluate_metrics_clientapp[number]
+
+
 def test_a_server_that_lost_its_power_goes_on_from_the_last_checkpoint(tmp_path: Path) -> None:
     """Nothing can be saved any more: the file is that of round 4 when round 5 is over."""
     whole, broken = Server(tmp_path / "whole"), Server(tmp_path / "broken")

@@ -104,8 +104,12 @@ class Evaluation:
         return means and MetricRecord({**means, **errors})
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return what a checkpoint needs."""
-        return {} if self._selector is None else self._selector.state()
+        """Return what a checkpoint needs; an evaluation that was interrupted counts as one."""
+        if self._selector is None:
+            return {}
+        if self._selector.cohort is not None:
+            self._selector.skip()
+        return self._selector.state()
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take over what :meth:`state` returned."""
