@@ -15,7 +15,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fedcohort._arguments import brief
 from fedcohort.errors import FlowerError
 from fedcohort.flower.grid import SILENCE, error_of, node_of
 
@@ -238,6 +237,8 @@ class TrainingRound:
         The metadata of the messages that were written: Flower gives them ids when it sends them.
     silence
         The reason of those that do not answer.
+    unheard
+        Why nobody could be drawn, where nobody gave the signal that was asked for.
     answered, failed
         The usable replies by client, in order of arrival, and why others cannot be used.
     """
@@ -250,6 +251,7 @@ class TrainingRound:
     check: ReplyCheck
     asked: list[Any] = field(default_factory=list)
     silence: str = SILENCE
+    unheard: str | None = None
     answered: dict[str, Reply] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -332,7 +334,7 @@ class Patience:
             self._example.setdefault(kind, reason)
         if self._fruitless >= self._rounds:
             found = [
-                f"{count} times {brief(self._example[kind])}"
+                f"{count} times {self._example[kind]!r:.150}"
                 for kind, count in self._kinds.most_common()
             ]
             raise FlowerError(
@@ -341,15 +343,15 @@ class Patience:
             )
 
 
-def log_reasons(failed: Mapping[str, str], doing: str, n_asked: int) -> None:
+def log_reasons(failed: Mapping[str, str], doing: str, n_asked: int, who: str = "clients") -> None:
     """Log why clients failed, every reason once."""
     clients: dict[str, list[str]] = {}
     for key, reason in failed.items():
         clients.setdefault(reason, []).append(key)
     for reason, keys in clients.items():
         log.warning(
-            "%s: %d of %d clients failed (%.200s): %.200s",
-            *(doing, len(keys), n_asked, ", ".join(keys), reason),
+            "%s: %d of %d %s failed (%.200s): %.200s",
+            *(doing, len(keys), n_asked, who, ", ".join(keys), reason),
         )
 
 

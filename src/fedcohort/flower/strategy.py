@@ -14,13 +14,13 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
-from fedcohort._arguments import brief
+from fedcohort._arguments import brief, checked_flag
 from fedcohort._client_records import below
 from fedcohort._open_round import OnFailure, check_equal_draws
 from fedcohort._selector_files import SelectionLog
 from fedcohort._whole_file import make_folder, read_arrays, write_arrays
 from fedcohort.designs import Recipe
-from fedcohort.errors import FlowerError
+from fedcohort.errors import FlowerError, SelectorError
 from fedcohort.flower.averaging import averaged
 from fedcohort.flower.directory import Directory, Eligible, Names
 from fedcohort.flower.evaluation import Evaluation
@@ -40,7 +40,13 @@ from fedcohort.flower.inner_strategy import (
 )
 from fedcohort.flower.queries import ask_signal
 from fedcohort.flower.replies import Decode, Patience, ReplyCheck, SentModel, TrainingRound
-from fedcohort.flower.settings import Limits, Waits
+from fedcohort.flower.settings import (
+    Limits,
+    Waits,
+    checked_function,
+    checked_groups,
+    checked_path,
+)
 from fedcohort.flower.training_loop import Checkpoint, EvaluateFn, TrainingLoop
 from fedcohort.memory import Difference, EstimatorName
 from fedcohort.population import Label
@@ -150,18 +156,18 @@ class CohortStrategy(Strategy):
             recipe,
             {},
             seed=seed,
-            groups=groups and {str(key): label for key, label in groups.items()},
+            groups=checked_groups(groups),
             estimator=estimator,
             sketch=sketch,
             on_failure=on_failure,
             tries=tries,
             extra=extra,
             max_draws=self._limits.max_draws,
-            log=log_file or True,
+            log=checked_path("log_file", log_file) or True,
         )
         self._limits.check_cohort(recipe.cohort_size + extra)
         self._is_difference = estimator != "plain"
-        if secure_aggregation:
+        if checked_flag("CohortStrategy", "secure_aggregation", secure_aggregation):
             refuse_secure_aggregation(recipe, is_difference=self._is_difference)
         self.strategy, self.recipe, self.seed = strategy, recipe, self.selector.seed
         self._inner = weighing_strategy(strategy)
@@ -175,7 +181,8 @@ class CohortStrategy(Strategy):
         )
         self._origin = {"strategy": type(self._inner).__name__, "names": names}
         weight_key, max_norm = self._inner.weighted_by_key, self._limits.max_norm
-        self._check = ReplyCheck(weight_key, max_norm, decode, recipe.learns)
+        decoder = checked_function("decode", decode)
+        self._check = ReplyCheck(weight_key, max_norm, decoder, recipe.learns)
         self._evaluation = Evaluation(strategy, self._inner, evaluate, seed=self.seed)
         self._patience = Patience(self._limits.give_up_after)
         self._redraws, self._extra = on_failure == "redraw", extra
@@ -350,8 +357,13 @@ class CohortStrategy(Strategy):
                     f"CohortStrategy: {path} was written with another {name}, {head[name]}; got "
                     f"{own}. Use the same one."
                 )
-        self.selector.restore(below("selector.", arrays))
+        kept = self._evaluation.state()
         self._evaluation.restore(below("evaluation.", arrays))
+        try:
+            self.selector.restore(below("selector.", arrays))
+        except SelectorError:
+            self._evaluation.restore(kept)  # nothing changes
+            raise
         self.directory.restore(head["directory"])
         put_back(self._inner, unpacked(below("inner.", arrays)))
         self._round, self._is_first = None, True
@@ -388,8 +400,10 @@ class CohortStrategy(Strategy):
         if request is None:
             return None
         nodes = self._keys_by_node(request.ids)
-        seconds = min(self.clock.waits.query, self.clock.seconds())
+        seconds = min(self.clock.waits.query, self.clock.until.left / 2)  # training follows
         answers = ask_signal(now.grid, request.signal, nodes, now.sent.record, seconds=seconds)
+        if nodes and not answers:
+            now.unheard = f"no client gave its {request.signal}"
         return {request.signal: answers}
 
     def _messages(self, now: TrainingRound, ids: Iterable[object]) -> list[Message]:
@@ -426,6 +440,8 @@ class CohortStrategy(Strategy):
             self._patience.reset()
         elif now.asked:
             self._patience.lose(now.failed.values())
+        elif now.unheard:
+            self._patience.lose([now.unheard])
         elif not self.directory.takers(with_samples=True):
             self._patience.lose(["no client with samples was there"])
 

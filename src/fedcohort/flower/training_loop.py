@@ -17,6 +17,7 @@ from fedcohort._arguments import checked_whole
 from fedcohort._whole_file import make_folder
 from fedcohort.errors import FlowerError
 from fedcohort.flower.grid import exchange
+from fedcohort.flower.settings import checked_path
 
 if TYPE_CHECKING:
     from fedcohort.flower.strategy import CohortStrategy
@@ -34,7 +35,8 @@ class Checkpoint:
     """Where and when to save; ``folder`` None saves nothing."""
 
     def __init__(self, folder: str | Path | None, every: int) -> None:
-        self.path = None if folder is None else Path(folder) / FILE
+        found = checked_path("checkpoint", folder)
+        self.path = None if found is None else found / FILE
         self.every = checked_whole("CohortStrategy", "every", every, least=1, error=FlowerError)
 
 
