@@ -115,7 +115,8 @@ def test_where_nobody_says_its_size_training_ends_at_the_starts_limit(clock: Clo
     assert str(caught.value) == (
         "CohortStrategy: needs 2 nodes, and a client with samples that can be drawn, within 77 s; "
         "6 nodes came and 0 told their sizes. Start nodes, call register_size_query in the client "
-        "app or pass sizes by node id, or allow more time: Waits(start=...)."
+        "app or pass sizes by node id, see whom eligible lets in, or allow more time: "
+        "Waits(start=...)."
     )
 
 

@@ -151,7 +151,8 @@ class Directory:
                     f"CohortStrategy: needs {needed} nodes, and a client with samples that can be "
                     f"drawn, within {self._waits.start:g} s; {now[0]} nodes came and {now[1]} "
                     f"told their sizes. Start nodes, call register_size_query in the client app "
-                    f"or pass sizes by node id, or allow more time: Waits(start=...)."
+                    f"or pass sizes by node id, see whom eligible lets in, or allow more time: "
+                    f"Waits(start=...)."
                 )
         if unknown := sorted(self._given.keys() - self._holder.keys()):
             log.warning("sizes has %d names that no node has: %.200s", len(unknown), unknown)

@@ -78,7 +78,8 @@ class Evaluation:
             chosen = [node for node, key in nodes.items() if key in drawn]
             messages = messages_to(chosen, self._strategy, number, sent, grid, is_training=False)
         self._asked = [message.metadata for message in messages]
-        self._key_of = {each.dst_node_id: nodes[each.dst_node_id] for each in self._asked}
+        asked = {each.dst_node_id for each in self._asked}
+        self._key_of = {node: key for node, key in nodes.items() if node in asked}
         return messages
 
     def metrics(self, number: int, replies: Iterable[Message]) -> MetricRecord | None:

@@ -130,6 +130,9 @@ def checked_function(name: str, value: _Function | None) -> _Function | None:
     return value
 
 
+_Settings = TypeVar("_Settings", Waits, Limits)
+
+
 def _seconds(name: str, value: object) -> float:
     return checked_number("Waits", name, value, least=SHORTEST, error=FlowerError)
 
@@ -141,3 +144,14 @@ def _positive(name: str, value: object, **limits: float) -> float:
             f"Limits: {name} must be more than 0; got {brief(value)}. Use None for no limit."
         )
     return number
+
+
+def of_type(kind: type[_Settings], value: _Settings | None) -> _Settings:
+    """Return the settings, or the default ones for None."""
+    if value is not None and not isinstance(value, kind):
+        name = kind.__name__
+        raise FlowerError(
+            f"CohortStrategy: {name.lower()} must be {name}(...); got {brief(value)}. Import it "
+            f"from fedcohort.flower."
+        )
+    return kind() if value is None else value
