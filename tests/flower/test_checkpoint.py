@@ -444,4 +444,4 @@ def test_the_model_keeps_its_names_types_and_shapes(tmp_path: Path) -> None:
 def test_a_checkpoint_needs_a_seed(tmp_path: Path) -> None:
     """A restarted server could not draw the same cohorts."""
     with pytest.raises(FlowerError, match=r"checkpoint needs a seed.*got None. Pass seed=0"):
-        CohortStrategy(FedAvg(), SizeClustered(3), checkpoint=tmp_path)
+        CohortStrategy(flwr.FedAvg(), SizeClustered(3), checkpoint=tmp_path)

@@ -63,7 +63,9 @@ def trained_clients(grid: InProcessGrid) -> set[int]:
     return {grid.partitions[node] for kind, node in grid.asked if kind == "train"}
 
 
-@pytest.mark.parametrize("names", [{"0", "3", "4"}, ["0", "3", "4"], (0, 3, 4)], ids=["set", "list", "numbers"])
+@pytest.mark.parametrize(
+    "names", [{"0", "3", "4"}, ["0", "3", "4"], (0, 3, 4)], ids=["set", "list", "numbers"]
+)
 def test_only_clients_of_these_names_train(names: Any) -> None:
     strategy, grid = (
         CohortStrategy(only_training(), SizeClustered(4), seed=0, eligible=names),
