@@ -10,12 +10,13 @@ node id) or a new one. One node claims another's name; others lie in turn, in ev
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
 from typing import Literal
@@ -36,12 +37,15 @@ from soak_checks import (
     lines_of,
     played,
     returns,
+    silent_though_well,
     verdicts,
     z_scores,
 )
 
 APP = Path(__file__).parent / "soak_app"
 LIES = [lie for lie in VERDICTS if lie != "honest"]
+#: Ways to kill: what comes after, or before.
+KILLS = ("same name", "new name", "hang, kill", "same name, later")
 #: The share of nodes that a round strikes.
 STRUCK = 0.2
 #: Seconds after which the SuperLink drops a silent node: two heartbeats of 30 s, and some.
@@ -68,19 +72,22 @@ class Slot:
 class Disturber:
     """Strikes nodes, revives them, and tells clients to lie."""
 
-    def __init__(self, federation: LocalFederation, folder: Path, seed: int) -> None:
+    def __init__(
+        self, federation: LocalFederation, folder: Path, options: argparse.Namespace
+    ) -> None:
         self._federation, self._folder = federation, folder
-        self._rng = np.random.default_rng(seed)
+        self._n_nodes, self._hang = options.nodes, options.reply_seconds
+        self._rng = np.random.default_rng(options.seed)
         self.incarnations: list[Incarnation] = []
         self.blows: Counter[str] = Counter()
         self._slots: dict[int, Slot] = {}
-        self._next = federation.n_nodes
-        for number in range(federation.n_nodes - 1):
+        self._next = options.nodes
+        for number in range(options.nodes - 1):
             self._slots[number] = Slot(number, number, self._begun(str(number)))
 
     def start_impostor(self) -> None:
         """Start the last node, under the name of the first."""
-        number = self._federation.n_nodes - 1
+        number = self._n_nodes - 1
         self._federation.start_node(number, claims="0")
         self._slots[number] = Slot(number, number, self._begun("0"), claims="0")
 
@@ -102,7 +109,7 @@ class Disturber:
 
     def strike(self) -> None:
         """Strike a fifth of the nodes, and choose who lies."""
-        n_blows = max(1, round(STRUCK * self._federation.n_nodes))
+        n_blows = max(1, round(STRUCK * self._n_nodes))
         ready = [slot for slot in self._slots.values() if slot.state == "up" and slot.now.node]
         for k in self._rng.permutation(len(ready))[:n_blows].tolist():
             self._hit(ready[k])
@@ -116,26 +123,29 @@ class Disturber:
 
     def _hit(self, slot: Slot) -> None:
         ghosts = sum(0 <= time.time() - each.ended < DROPPED for each in self.incarnations)
-        most = max(1, round(0.3 * self._federation.n_nodes))
+        most = max(1, round(0.3 * self._n_nodes))
         # The name that the impostor claims must stay with its owner.
         is_spared = slot.number == 0 or slot.claims is not None
-        if is_spared or ghosts >= most or self._rng.random() < 0.4 < self.blows.total():
+        if is_spared or ghosts >= most or self._rng.random() < 0.4:
             is_long = not is_spared and self._rng.random() < 0.1 and not self._has_long()
-            self._stop(slot, LONG if is_long else self._rng.uniform(3, 10))
+            self._stop(slot, LONG if is_long else self._short())
             self.blows["long hang" if is_long else "hang"] += 1
             return
-        kind = str(self._rng.choice(["same name", "same name, later", "new name", "hang, kill"]))
-        kind = kind if self.blows.total() else "same name"
+        kind = min(KILLS, key=lambda each: self.blows[each])
         self.blows[kind] += 1
         if kind == "hang, kill":
-            self._stop(slot, self._rng.uniform(3, 10), ends=True)
+            self._stop(slot, self._short(), ends=True)
             return
         if kind == "new name":
             slot.partition, self._next = self._next, self._next + 1
         self._kill(slot, after=self._rng.uniform(5, 20) if kind == "same name, later" else 0)
 
+    def _short(self) -> float:
+        """Return the seconds of a hang, about as long as a round."""
+        return float(self._hang * self._rng.uniform(0.5, 1.5))
+
     def _has_long(self) -> bool:
-        return any(slot.due - time.time() > 15 for slot in self._slots.values())
+        return any(slot.due - time.time() > 2 * self._hang for slot in self._slots.values())
 
     def _stop(self, slot: Slot, seconds: float, *, ends: bool = False) -> None:
         self._federation.signal_node(slot.number, SIGSTOP)
@@ -174,11 +184,9 @@ class Disturber:
 def soaked(options: argparse.Namespace, folder: Path) -> tuple[Soak, Counter[str], list[str]]:
     """Run a soak; return what was noted, the blows, and whether it ended as it must."""
     ended: list[str] = []
-    with LocalFederation(folder / "flower", 0, app=APP) as federation:
-        federation.n_nodes = options.nodes
-        for number in range(options.nodes - 1):
-            federation.start_node(number)
-        disturber = Disturber(federation, folder, options.seed)
+    # The impostor comes later.
+    with LocalFederation(folder / "flower", options.nodes - 1, app=APP) as federation:
+        disturber = Disturber(federation, folder, options)
         config = {
             "folder": str(folder),
             "num_server_rounds": options.rounds,
@@ -203,9 +211,9 @@ def soaked(options: argparse.Namespace, folder: Path) -> tuple[Soak, Counter[str
         ]
         if faults:
             faults.append(federation.log_of("superlink")[-3000:])
-    soak = Soak.read(
-        folder, disturber.incarnations, seed=options.seed, on_failure=options.on_failure
-    )
+    lines = [json.dumps(asdict(each)) + "\n" for each in disturber.incarnations]
+    (folder / "nodes.jsonl").write_text("".join(lines))
+    soak = Soak.read(folder, seed=options.seed, on_failure=options.on_failure)
     return soak, disturber.blows, faults
 
 
@@ -243,8 +251,7 @@ def table(soak: Soak, blows: Counter[str]) -> dict[str, str]:
         heard[sent["lie"]] += became != "silent"
     scores, back = z_scores(soak), returns(soak)
     waits = [known - free for _, free, known in back if known is not None]
-    n_hangs = sum(blows[each] for each in ("hang", "long hang", "hang, kill"))
-    n_kills = sum(blows[each] for each in blows if each not in ("hang", "long hang"))
+    n_hangs = blows["hang"] + blows["long hang"] + blows["hang, kill"]
     limit = rounds[0][0]["limit"]
     lies = [f"{lie} {heard[lie]} of {n}" for lie, n in sorted(told.items()) if lie != "honest"]
     size_lies = sum(sent["lie"] == "size" for sent in soak.sent)
@@ -254,11 +261,12 @@ def table(soak: Soak, blows: Counter[str]) -> dict[str, str]:
         "rounds": f"{len(rounds)} in {rounds[-1][0]['ended'] - rounds[0][0]['began']:.0f} s",
         "draws, failures": f"{n_draws}, {n_failed}",
         "nodes started": str(len(soak.incarnations)),
-        "kills": str(n_kills),
+        "kills": str(sum(blows[kind] for kind in KILLS)),
         "hangs": f"{n_hangs}, of them {blows['long hang']} of {LONG:g} s",
-        "restarts": ", ".join(f"{kind} {n}" for kind, n in sorted(blows.items()) if "name" in kind),
+        "restarts": ", ".join(f"{kind} {blows[kind]}" for kind in KILLS),
         "failures by kind": ", ".join(f"{kind} {n}" for kind, n in kinds.most_common()) or "none",
         "lies in time, of those told": ", ".join([*lies, f"size {size_lies} of {size_lies}"]),
+        "no answer though well": str(silent_though_well(soak)),
         "rounds without a reply": str(sum(not line["weights"] for _, line in rounds)),
         "longest round": f"{longest:.2f} s of {limit:g} s",
         "known again": f"{len(back)} nodes, after {max(waits, default=0)} rounds at most",
@@ -272,18 +280,18 @@ def table(soak: Soak, blows: Counter[str]) -> dict[str, str]:
 def main() -> int:
     """Run the soak and print its table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--brief", action="store_true", help="5 nodes, 12 rounds: two minutes")
+    parser.add_argument("--brief", action="store_true", help="5 nodes, 10 rounds: two minutes")
     parser.add_argument("--nodes", type=int)
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--cohort-size", type=int, default=3)
     parser.add_argument("--on-failure", choices=["keep", "redraw"], default="keep")
-    parser.add_argument("--round-seconds", type=float, default=12.0)
-    parser.add_argument("--reply-seconds", type=float, default=6.0)
+    parser.add_argument("--round-seconds", type=float, default=20.0)
+    parser.add_argument("--reply-seconds", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, help="keep all files in this new folder")
     options = parser.parse_args()
     options.nodes = options.nodes or (5 if options.brief else 10)
-    options.rounds = options.rounds or (12 if options.brief else 100)
+    options.rounds = options.rounds or (10 if options.brief else 100)
     with tempfile.TemporaryDirectory() as name:
         folder = options.folder or Path(name)
         folder.mkdir(parents=True, exist_ok=True)

@@ -69,14 +69,12 @@ class Soak:
     on_failure: str
 
     @classmethod
-    def read(
-        cls, folder: Path, incarnations: list[Incarnation], *, seed: int, on_failure: str
-    ) -> Soak:
+    def read(cls, folder: Path, *, seed: int, on_failure: str) -> Soak:
         """Read the files of a soak."""
-        rounds, selections, sent = (
-            lines_of(folder / f"{name}.jsonl") for name in ("rounds", "selections", "sent")
-        )
-        return cls(rounds, selections, sent, incarnations, seed, on_failure)
+        names = ("rounds", "selections", "sent", "nodes")
+        rounds, selections, sent, nodes = (lines_of(folder / f"{name}.jsonl") for name in names)
+        begun = [Incarnation(**each) for each in nodes]
+        return cls(rounds, selections, sent, begun, seed, on_failure)
 
     def faults(self) -> list[str]:
         """Return everything that is not as it must be."""
@@ -184,6 +182,18 @@ def verdicts(soak: Soak) -> list[tuple[Line, str]]:
     by_number = {note["number"]: (note, line) for note, line in played(soak)}
     trained = [sent for sent in soak.sent if sent["number"] in by_number]
     return [(sent, verdict(*by_number[sent["number"]], sent)) for sent in trained]
+
+
+def silent_though_well(soak: Soak) -> int:
+    """Count drawn clients that gave no answer although their node ran for the whole round."""
+    node_of = {each.node: each for each in soak.incarnations}
+    found = 0
+    for note, line in played(soak):
+        for key, reason in line["failed"].items():
+            each = node_of.get(note["seated"].get(key))
+            is_well = each is not None and each.is_well(note["began"], note["ended"])
+            found += is_well and reason.startswith(SILENT)
+    return found
 
 
 def wrong_verdicts(soak: Soak) -> list[str]:

@@ -81,7 +81,8 @@ def main(grid: Grid, context: Context) -> None:
         seed=int(config["seed"]),
         on_failure=str(config["on-failure"]),  # type: ignore[arg-type]
         waits=waits,
-        limits=Limits(max_norm=MAX_NORM),
+        # The table counts rounds without a reply: on a busy machine there can be many in a row.
+        limits=Limits(max_norm=MAX_NORM, give_up_after=1000),
         log_file=folder / "selections.jsonl",
     )
     notes.strategy.start(
