@@ -269,6 +269,7 @@ def table(soak: Soak, blows: Counter[str]) -> dict[str, str]:
         "no answer though well": str(silent_though_well(soak)),
         "rounds without a reply": str(sum(not line["weights"] for _, line in rounds)),
         "longest round": f"{longest:.2f} s of {limit:g} s",
+        "longest call to SuperLink": f"{max(note['call'] for note, _ in rounds):.2f} s",
         "known again": f"{len(back)} nodes, after {max(waits, default=0)} rounds at most",
         "draws against their law": f"|z| up to {max(map(abs, scores.values()), default=0):.1f} "
         f"over {len(scores)} clients, alarm at {alarm(len(scores)):.1f}",

@@ -2,8 +2,9 @@
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, MetricRecord
@@ -22,19 +23,27 @@ class Notes:
 
     def __init__(self, folder: Path, grid: Grid, seconds: float) -> None:
         self._file, self._seconds = folder / "rounds.jsonl", seconds
-        self._look, self._nodes = grid.get_node_ids, list[int]()
-        grid.get_node_ids = self.get_node_ids  # type: ignore[method-assign]
+        self._nodes, self._longest_call = list[int](), 0.0
+        for name in ("get_node_ids", "push_messages", "pull_messages"):
+            setattr(grid, name, self._timed(name, getattr(grid, name)))
         self._began = 0.0
         self.strategy: CohortStrategy | None = None
 
-    def get_node_ids(self) -> Iterable[int]:
-        """Look up the nodes, and remember them."""
-        self._nodes = list(self._look())
-        return self._nodes
+    def _timed(self, name: str, call: Callable[..., Iterable[Any]]) -> Callable[..., Any]:
+        """Return a call to the SuperLink that notes its time, and the nodes that it lists."""
+
+        def timed(*args: Any) -> list[Any]:
+            start = time.monotonic()
+            found = list(call(*args))
+            self._longest_call = max(self._longest_call, time.monotonic() - start)
+            self._nodes = found if name == "get_node_ids" else self._nodes
+            return found
+
+        return timed
 
     def seconds(self, round_: int) -> float:
         """Return a round's limit; called when it begins."""
-        self._began = time.time()
+        self._began, self._longest_call = time.time(), 0.0
         return self._seconds
 
     def write(self, number: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -46,6 +55,7 @@ class Notes:
             "began": self._began,
             "ended": time.time(),
             "limit": self._seconds,
+            "call": self._longest_call,
             "nodes": self._nodes,
             "seated": {key: directory.node_of(key) for key in directory.present},
             "sizes": {key: directory.sizes[key] for key in directory.takers()},
