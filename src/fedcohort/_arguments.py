@@ -89,12 +89,12 @@ def _float(value: object) -> float:
         return math.inf
 
 
-def checked_flag(owner: str, name: str, value: object) -> bool:
+def checked_flag(
+    owner: str, name: str, value: object, *, error: type[FedcohortError] = DesignError
+) -> bool:
     """Validate True or False; the string "False" is neither."""
     if not isinstance(value, (bool, np.bool_)):
-        raise DesignError(
-            f"{owner}: {name} must be True or False; got {brief(value)}. Pass a bool."
-        )
+        raise error(f"{owner}: {name} must be True or False; got {brief(value)}. Pass a bool.")
     return bool(value)
 
 
@@ -136,11 +136,18 @@ def checked_rounds(owner: str, rounds: object) -> int:
     return checked_whole(owner, "rounds", rounds, most=LARGEST_ROUNDS, way_out=way_out)
 
 
-def checked_choice(owner: str, keyword: str, value: object, choices: Iterable[str]) -> None:
+def checked_choice(
+    owner: str,
+    keyword: str,
+    value: object,
+    choices: Iterable[str],
+    *,
+    error: type[FedcohortError] = DesignError,
+) -> None:
     """Validate one of ``choices``."""
     known = list(choices)
     if not isinstance(value, str) or value not in known:
-        raise DesignError(
+        raise error(
             f"{owner}: {keyword} must be one of {', '.join(known)}; got {brief(value)}."
             f"{did_you_mean(value, known)}"
         )

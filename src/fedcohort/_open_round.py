@@ -41,7 +41,7 @@ class FailureRule:
     max_draws: int | None = None
 
     def __post_init__(self) -> None:
-        checked_choice("Selector", "on_failure", self.on_failure, ON_FAILURE)
+        checked_choice("Selector", "on_failure", self.on_failure, ON_FAILURE, error=SelectorError)
         limits = {"tries": 0, "extra": 0} | ({} if self.max_draws is None else {"max_draws": 1})
         for name, least in limits.items():
             value = getattr(self, name)

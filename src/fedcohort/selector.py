@@ -116,12 +116,16 @@ class Selector:
                 f"Selector: recipe must be a Recipe; got {type(recipe).__name__}. Pass for example "
                 f"SizeClustered(10)."
             )
-        self.recipe, self.seed, self.round_ = recipe, checked_seed("Selector", seed), 0
-        difference = estimator_for("Selector", recipe, estimator)
+        self.recipe, self.seed, self.round_ = (
+            recipe,
+            checked_seed("Selector", seed, SelectorError),
+            0,
+        )
+        difference = estimator_for("Selector", recipe, estimator, error=SelectorError)
         if sketch is not None:
             sketch = checked_whole("Selector", "sketch", sketch, least=1, error=SelectorError)
         rule = self._rule = FailureRule(on_failure, tries, extra, max_draws)
-        overlap = checked_flag("Selector", "overlap", overlap)
+        overlap = checked_flag("Selector", "overlap", overlap, error=SelectorError)
         self._origin = Origin(recipe, difference, rule, self.seed, sketch, overlap)
         self._roster = Roster(clients, groups, importance)
         self._records = ClientRecords(recipe, difference, sketch=sketch, seed=self.seed)
@@ -239,7 +243,7 @@ class Selector:
     @property
     def asked(self) -> list[Id]:
         """Whom the open round has asked so far, replacements included; in the order of ids."""
-        now = self._required("be asked about")
+        now = self._required("asked")
         return self._roster.names(sorted(now.draws.asked))
 
     @property
@@ -266,7 +270,7 @@ class Selector:
 
     def prepare(self, executor: Executor) -> None:
         """Build the next round's design in the background, where ``overlap`` allows it."""
-        now, everyone = self._required("be prepared"), self._roster.population
+        now, everyone = self._required("prepare"), self._roster.population
         if now.design is not None and now.draws.population is everyone:
             self._planner.prepare(executor, everyone, self.round_ + 1)
 
@@ -277,14 +281,14 @@ class Selector:
 
         If some of them fail too, call it again with these, until it returns nobody.
         """
-        return self._required("be drawn again").redrawn(lost)
+        return self._required("redraw").redrawn(lost)
 
     def settle(self, answered: Iterable[object]) -> Cohort:
         """Return the cohort of the clients that answered, with final weights; change nothing.
 
         ``answered`` are ids, with ``extra`` in order of arrival.
         """
-        now = self._required("be settled")
+        now = self._required("settle")
         return now.settled(now.positions(answered))
 
     def step(self, updates: Updates, ids: Iterable[object] | None = None) -> Update:
@@ -297,7 +301,7 @@ class Selector:
 
         None where there is nothing to recall, or nobody is available.
         """
-        return self._required("be recalled").recall(ids)
+        return self._required("recall").recall(ids)
 
     def for_average(
         self, updates: Mapping[Any, Update]
@@ -308,7 +312,7 @@ class Selector:
         :math:`\Delta_i` makes its average the aggregate. If nobody was drawn and the difference
         estimator remembers something, one entry is H: its id is None, its update flat.
         """
-        return self._required("be averaged").for_average(updates)
+        return self._required("for_average").for_average(updates)
 
     # The end of a round
 
@@ -338,7 +342,7 @@ class Selector:
             What the clients reported: the root of the mean squared loss of their samples, and the
             seconds they took; by id, or in the order of the updates.
         """
-        now = self._required("be aggregated")
+        now = self._required("aggregate")
         answers = now.answers(updates, ids, whole=True)
         heard = now.reported(answers, losses, durations)
         result = now.step(answers, model)
@@ -360,14 +364,14 @@ class Selector:
         failed. Updates are read one at a time, and only where the recipe or the estimator needs
         them.
         """
-        now = self._required("be remembered")
+        now = self._required("remember")
         reasons = now.reasons(failed)
         answers = now.answers(updates, ids, whole=self._records.wants_rows)
         self._finish(now, answers, now.reported(answers, losses, durations), reasons)
 
     def skip(self, failed: Mapping[Any, str] | None = None) -> None:
         """End the round as if nobody had answered; nothing is remembered."""
-        now = self._required("be skipped")
+        now = self._required("skip")
         self._finish(now, Answers(NOBODY, NOBODY), {}, now.reasons(failed))
 
     # Saving
@@ -414,16 +418,22 @@ class Selector:
 
         If something is missing in the state or does not fit, nothing changes.
         """
-        round_ = self._origin.round_of(state)
         with refusing_states():
-            # Into copies: nothing changes where one part of the state cannot be read.
-            roster, records = copy(self._roster), copy(self._records)
-            selections = copy(self.selections)
-            roster.restore(below("roster.", state))
-            records.restore(below("records.", state), roster.n_clients)
-            if selections is not None:
-                selections.restore(below("log.", state), roster.n_clients)
-            changes = bool(state["changes"])
+            self._restore(state)
+
+    def _restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        # Into copies: nothing changes where one part of the state cannot be read.
+        round_, roster, records = (
+            self._origin.round_of(state),
+            copy(self._roster),
+            copy(self._records),
+        )
+        selections = copy(self.selections)
+        roster.restore(below("roster.", state))
+        records.restore(below("records.", state), roster.n_clients)
+        if selections is not None:
+            selections.restore(below("log.", state), roster.n_clients)
+        changes = bool(state["changes"])
         self._planner.catch_up(self.round_)
         self._planner.discard(last=True)
         vars(self._roster).update(vars(roster))
@@ -449,7 +459,8 @@ class Selector:
         """
         state, arguments = read_state(Path(path), recipe)
         selector = cls(clients={}, log=log, **arguments)
-        selector.restore(state)
+        with refusing_states(Path(path)):
+            selector._restore(state)
         return selector
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
@@ -476,9 +487,11 @@ class Selector:
         if self.selections is not None:
             self.selections.check(population.ids)
 
-    def _required(self, what: str) -> OpenRound:
+    def _required(self, method: str) -> OpenRound:
         if self._open is None:
-            raise SelectorError(f"Selector: no round is open that could {what}. Call draw first.")
+            raise SelectorError(
+                f"Selector: {method} needs an open round; none is open. Call draw first."
+            )
         return self._open
 
     def _catch_up(self) -> None:

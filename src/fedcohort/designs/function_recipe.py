@@ -16,6 +16,7 @@ from fedcohort._arguments import Rng, as_array, brief, checked_flag, checked_rng
 from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design
 from fedcohort.designs.recipe import Knowledge, Recipe
+from fedcohort.designs.signals import check_one_asked
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
 
@@ -238,7 +239,7 @@ def recipe(
 
     Returns
     -------
-    A recipe class: ``newest(10)`` is a recipe of ten draws.
+    A recipe class: ``largest(10)`` is a recipe of ten draws.
 
     Examples
     --------
@@ -264,6 +265,7 @@ def recipe(
 
     def made(chosen: Choice) -> type[FunctionRecipe]:
         title = getattr(chosen, "__name__", "")
+        check_one_asked(title, signals)
         settings = _settings(title, chosen)
         made = make_dataclass(
             title,

@@ -20,8 +20,15 @@ from fedcohort._arguments import (
 )
 from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design, checked_population
-from fedcohort.designs.signals import ASKED, Request, SignalName, Signals, collected
-from fedcohort.errors import DesignError
+from fedcohort.designs.signals import (
+    ASKED,
+    Request,
+    SignalName,
+    Signals,
+    check_one_asked,
+    collected,
+)
+from fedcohort.errors import DesignError, FedcohortError
 from fedcohort.memory import Difference, EstimatorName, estimator_of
 from fedcohort.population import Population
 
@@ -158,6 +165,8 @@ class Recipe(ABC):
 
     def __post_init__(self) -> None:
         owner = type(self).__name__
+        if type(self).ask is Recipe.ask:
+            check_one_asked(owner, self.signals)
         size = checked_cohort_size(owner, self.cohort_size)
         object.__setattr__(self, "cohort_size", size)
         for field in fields(self):
@@ -298,15 +307,19 @@ def _as_default(owner: str, name: str, value: object, default: object) -> object
 
 
 def estimator_for(
-    owner: str, recipe: Recipe, estimator: EstimatorName | Difference
+    owner: str,
+    recipe: Recipe,
+    estimator: EstimatorName | Difference,
+    *,
+    error: type[FedcohortError] = DesignError,
 ) -> Difference | None:
     """Return the estimator's settings, None for the plain one; raise if it would be biased."""
-    settings = estimator_of(owner, estimator)
+    settings = estimator_of(owner, estimator, error=error)
     if settings is not None and recipe.plain_only:
-        raise DesignError(
-            f"{owner}: {recipe.name} needs estimator 'plain', since it leaves out clients whose "
-            f"update is zero, but not what is remembered of them; got {estimator!r}. Use another "
-            f"design with it."
+        raise error(
+            f"{owner}: {recipe.name} is biased with the difference estimator, because it never "
+            f"draws clients with a zero update; got {estimator!r}. Pass estimator='plain', or "
+            f"choose another design."
         )
     return settings
 

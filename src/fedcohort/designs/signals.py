@@ -54,10 +54,20 @@ def collected(owner: str, signals: Signals | None, name: SignalName) -> NDArray[
     """Return a signal; raise if nobody collected it."""
     if signals is None or name not in signals:
         raise DesignError(
-            f"{owner}: needs the signal {name!r}, which nobody collected. Let the simulator or "
-            f"the Flower strategy build it, or pass signals={{{name!r}: one number per client}}."
+            f"{owner}: needs the signal {name!r}, but it was not collected. Pass "
+            f"signals={{{name!r}: ...}} to draw, with a number from each client that was asked."
         )
     return signals[name]
+
+
+def check_one_asked(owner: str, signals: Sequence[str]) -> None:
+    """Refuse more than one signal to ask clients for: a :class:`Request` has one."""
+    asked = [name for name in ASKED if name in signals]
+    if len(asked) > 1:
+        raise DesignError(
+            f"{owner}: a recipe may ask clients for one signal; got {' and '.join(asked)}. "
+            f"Declare one, or use past_{asked[-1]}."
+        )
 
 
 def checked_signal(

@@ -125,7 +125,7 @@ class Run:
         seed = checked_whole("Run", "seed", self.seed, way_out=way_out)
         object.__setattr__(self, "seed", seed)
         # One form for each estimator, since it is part of a checkpoint's fingerprint.
-        settings = estimator_for("Run", self.recipe, self.estimator)
+        settings = estimator_for("Run", self.recipe, self.estimator, error=SimulationError)
         object.__setattr__(self, "estimator", settings or "plain")
         FailureRule(self.on_failure, self.tries, self.extra)
         if self.failures is not None:
