@@ -134,7 +134,7 @@ def _go(folder: RunFolder, tracker_name: str | None) -> None:
         with watched() as observer:
             execute(folder, observer=cast("Observer", observer), tracker=tracker)
     except KeyboardInterrupt:
-        print(f"stopped; go on with: {folder.resume_command}", file=sys.stderr)
+        print(f"stopped; resume with: {folder.resume_command}", file=sys.stderr)
         raise
     finally:
         if tracker is not None:
