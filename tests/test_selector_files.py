@@ -228,10 +228,10 @@ def damaged(content: bytes, kind: str) -> bytes:
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("empty", "it is no fedcohort selector 1"),
-        ("foreign", "it is no fedcohort selector 1"),
-        ("pickle", "it is no fedcohort selector 1"),
-        ("other version", "it is no fedcohort selector 1"),
+        ("empty", "it is not a fedcohort selector 1"),
+        ("foreign", "it is not a fedcohort selector 1"),
+        ("pickle", "it is not a fedcohort selector 1"),
+        ("other version", "it is not a fedcohort selector 1"),
         ("truncated", "it is damaged"),
         ("one byte less", "it is damaged"),
         ("one byte more", "it is damaged"),

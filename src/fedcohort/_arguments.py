@@ -18,7 +18,7 @@ UNIT_LIMIT = 2**63
 Rng = np.random.Generator | int | None
 #: A client's id.
 Id = str | int
-#: A cohort has an entry for every draw: more fit no memory.
+#: A cohort stores an entry for every draw; more would not fit into memory.
 LARGEST_COHORT = 10**7
 #: Cohorts that are drawn at once.
 LARGEST_ROUNDS = 10**9
@@ -70,7 +70,7 @@ def checked_number(
     most: float = math.inf,
     error: type[FedcohortError] = DesignError,
 ) -> float:
-    """Validate a finite number from ``least`` to ``most``; True and False are none."""
+    """Validate a finite number from ``least`` to ``most``; True and False are rejected."""
     is_number = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
     number = _float(value) if is_number else math.nan
     if not (least <= number <= most and math.isfinite(number)):  # NaN does not pass
@@ -191,7 +191,7 @@ def checked_list(ids: object) -> list[Any]:
 
 
 def is_list(values: object) -> TypeGuard[Iterable[object]]:
-    """Whether a value is a list or the like; a string is none."""
+    """Whether a value is a list or the like; a string is not."""
     is_point = isinstance(values, np.ndarray) and values.ndim == 0
     return isinstance(values, Iterable) and not isinstance(values, (str, bytes)) and not is_point
 

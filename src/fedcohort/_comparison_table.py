@@ -156,8 +156,8 @@ def note_on(label: str, design: Design) -> str | None:
     if not isinstance(design, ChosenDesign):
         return None
     return (
-        f"{label}: chooses anew in every round, and these numbers are those of one cohort, certain "
-        f"once it is chosen; fedcohort.diagnostics.estimated_bias measures many rounds."
+        f"{label} chooses new clients in every round; these numbers describe one such cohort. To "
+        f"measure many rounds, call fedcohort.diagnostics.estimated_bias."
     )
 
 

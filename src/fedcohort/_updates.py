@@ -1,7 +1,7 @@
 """Updates in any structure: flat arrays, lists of arrays, mappings of arrays; numpy or torch.
 
 Integer arrays beside float ones are *counters*, such as the number of batches in a normalisation
-layer. They are no part of the flat vector: they are aggregated separately and rounded.
+layer. They are not part of the flat vector: they are aggregated separately and rounded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What a design does to the clients: pure functions of a design, exact but where they say so."""
+"""Diagnostics of a design.
+
+Functions named ``estimated_*`` draw cohorts; all others are exact.
+"""
 
 import math
 from dataclasses import asdict, dataclass

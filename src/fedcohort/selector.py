@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import Id, brief, checked_flag, checked_whole
-from fedcohort._client_records import Answers, ClientRecords, above, below
+from fedcohort._client_records import Answers, ClientRecords
 from fedcohort._display import html_table, record_repr
 from fedcohort._open_round import Draws, FailureRule, Numbers, OnFailure, OpenRound, Updates
 from fedcohort._planner import Planner
 from fedcohort._roster import Clients, Groups, Roster
 from fedcohort._selector_files import FORMAT, Origin, SelectionLog, read_state, refusing_states
 from fedcohort._updates import Array, Update
-from fedcohort._whole_file import write_arrays
+from fedcohort._whole_file import with_prefix, without_prefix, write_arrays
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Design, Recipe
 from fedcohort.designs.recipe import HasUpdates, estimator_for
@@ -134,7 +134,7 @@ class Selector:
         self._last_design: Design | None = None
         self._present: NDArray[np.bool_] | None = None
         self.selections: SelectionLog | None = None
-        self.clients = clients
+        self._move(self._roster.set(clients, check=self._planner.rehearse))
         if log:
             self.selections = SelectionLog(self._roster, None if log is True else Path(log))
 
@@ -153,7 +153,7 @@ class Selector:
         ]
         return html_table("Selector", (), rows)
 
-    # Who there is
+    # Members
 
     @property
     def clients(self) -> dict[Id, int]:
@@ -164,9 +164,9 @@ class Selector:
     def clients(self, clients: Clients) -> None:
         self._refuse_open("clients can change")
         self._catch_up()
-        were_known = self._roster.n_clients > 0
+        is_first = self._roster.n_clients == 0
         order = self._roster.set(clients, check=self._check_clients)
-        if were_known:  # else it has just built the first design
+        if not is_first:  # else the check has built the first design
             self._planner.discard()
         self._move(order)
 
@@ -248,7 +248,10 @@ class Selector:
 
     @property
     def design(self) -> Design | None:
-        """The law of the open round, or of the last one; None before the first."""
+        """The law of the open round, or of the last one.
+
+        None before the first draw, after :meth:`restore`, and if nobody was available.
+        """
         return self._last_design
 
     def next_design(
@@ -337,7 +340,7 @@ class Selector:
             Each is an array, a list of arrays or a mapping of arrays, numpy or torch. A client
             that is missing has failed, and so has one whose update is not finite.
         ids
-            Whose the rows are; the cohort's by default.
+            The client of each row; the cohort's by default.
         losses, durations
             What the clients reported: the root of the mean squared loss of their samples, and the
             seconds they took; by id, or in the order of the updates.
@@ -388,7 +391,8 @@ class Selector:
         n = self._roster.n_clients
         if not isinstance(memory, UpdateMemory) or memory.n_clients != n:
             raise SelectorError(
-                f"Selector: memory must be an UpdateMemory of its {n} clients; got {brief(memory)}."
+                f"Selector: memory must be an UpdateMemory of its {n} clients; got "
+                f"{brief(memory)}. Pass UpdateMemory({n}, dimension)."
             )
         self._catch_up()
         self._planner.discard()
@@ -429,16 +433,16 @@ class Selector:
             copy(self._records),
         )
         selections = copy(self.selections)
-        roster.restore(below("roster.", state))
-        records.restore(below("records.", state), roster.n_clients)
+        roster.restore(without_prefix("roster.", state))
+        records.restore(without_prefix("records.", state), roster.n_clients)
         if selections is not None:
-            selections.restore(below("log.", state), roster.n_clients)
+            selections.restore(without_prefix("log.", state), roster.n_clients)
         changes = bool(state["changes"])
         self._planner.catch_up(self.round_)
         self._planner.discard(last=True)
         vars(self._roster).update(vars(roster))
         vars(self._records).update(vars(records))
-        self.selections, self._planner.changes = selections, changes
+        self.selections, self._planner.rebuilds_every_round = selections, changes
         self.round_, self._open, self._present, self._last_design = round_, None, None, None
 
     def save(self, path: str | Path) -> None:
@@ -465,11 +469,13 @@ class Selector:
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         self._catch_up()
-        changes = np.array(self._planner.changes)
+        changes = np.array(self._planner.rebuilds_every_round)
         kept = {"head": self._origin.head(self.round_), "changes": changes}
-        kept |= above("roster.", self._roster.state()) | above("records.", self._records.state())
+        kept |= with_prefix("roster.", self._roster.state()) | with_prefix(
+            "records.", self._records.state()
+        )
         log = {} if self.selections is None else self.selections.state()
-        return kept | above("log.", log)
+        return kept | with_prefix("log.", log)
 
     # What the above is made of
 

@@ -15,8 +15,7 @@ from scipy.sparse import csr_array
 from fedcohort._arguments import Rng, as_array, brief, checked_flag, checked_rng, checked_rounds
 from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design
-from fedcohort.designs.recipe import Knowledge, Recipe
-from fedcohort.designs.signals import check_one_asked
+from fedcohort.designs.recipe import Knowledge, Recipe, check_one_asked
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
 
@@ -216,7 +215,7 @@ def recipe(
     server knows (:class:`~fedcohort.designs.Knowledge`: ``known.cohort_size``, ``known.round_``,
     and the memory and signals that are declared here), and a numpy Generator. It returns the
     positions of clients, or a pair of clients and aggregation weights. Without weights the clients
-    are averaged; a client that comes twice has twice the weight. Further parameters with defaults
+    are averaged; a client that appears twice has twice the weight. Further parameters with defaults
     become the recipe's settings.
 
     The design's moments are estimated from draws. Write a :class:`~fedcohort.Design` for exact

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Real
 from typing import ClassVar, Protocol, final
@@ -25,7 +25,6 @@ from fedcohort.designs.signals import (
     Request,
     SignalName,
     Signals,
-    check_one_asked,
     collected,
 )
 from fedcohort.errors import DesignError, FedcohortError
@@ -240,7 +239,7 @@ class Recipe(ABC):
         if self.grouped and population.groups is None:
             raise DesignError(
                 f"{type(self).__name__}: needs the group of every client; this population has "
-                f"none. Pass groups= to Population or Selector, one label per client."
+                f"none. Pass groups= to Population or Selector, or add a column group to the file."
             )
         design = self.design(population, known)
         if not isinstance(design, Design) or design.population.n_clients != population.n_clients:
@@ -284,6 +283,16 @@ class Recipe(ABC):
     @abstractmethod
     def design(self, population: Population, known: Knowledge) -> Design:
         """Make the design from what is known. Called by ``build``."""
+
+
+def check_one_asked(owner: str, signals: Sequence[str]) -> None:
+    """Refuse more than one signal to ask clients for: a :class:`Request` has one."""
+    asked = [name for name in ASKED if name in signals]
+    if len(asked) > 1:
+        raise DesignError(
+            f"{owner}: a recipe may ask clients for one signal; got {' and '.join(asked)}. "
+            f"Declare one, or use past_{asked[-1]}."
+        )
 
 
 def _as_default(owner: str, name: str, value: object, default: object) -> object:

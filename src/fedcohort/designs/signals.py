@@ -60,16 +60,6 @@ def collected(owner: str, signals: Signals | None, name: SignalName) -> NDArray[
     return signals[name]
 
 
-def check_one_asked(owner: str, signals: Sequence[str]) -> None:
-    """Refuse more than one signal to ask clients for: a :class:`Request` has one."""
-    asked = [name for name in ASKED if name in signals]
-    if len(asked) > 1:
-        raise DesignError(
-            f"{owner}: a recipe may ask clients for one signal; got {' and '.join(asked)}. "
-            f"Declare one, or use past_{asked[-1]}."
-        )
-
-
 def checked_signal(
     owner: str, name: SignalName, given: ArrayLike, n_clients: int
 ) -> NDArray[np.float64]:

@@ -142,9 +142,11 @@ def _toml(path: Path) -> dict[str, Any]:
         reason = (error.strerror or str(error)).lower()
         raise ExperimentError(f"{path}: cannot be read ({reason}). Check the path.") from error
     except RecursionError as error:
-        raise ExperimentError(f"{path}: is no TOML file (its lists are too deep).") from error
+        raise ExperimentError(
+            f"{path}: is not a TOML file (its lists are too deep). Fix it."
+        ) from error
     except ValueError as error:  # bad TOML, bad UTF-8, or an integer with too many digits
-        raise ExperimentError(f"{path}: is no TOML file ({error}). Mend that line.") from error
+        raise ExperimentError(f"{path}: is not a TOML file ({error}). Fix that line.") from error
 
 
 def _change(path: Path, text: str) -> tuple[list[str], Any]:
@@ -175,7 +177,9 @@ def _put(content: dict[str, Any], keys: list[str], value: Any) -> None:
     for key in keys[:-1]:
         below = content.setdefault(key, {})
         if not isinstance(below, dict):
-            raise ExperimentError(f"--set: {key} is no table, so it has no {'.'.join(keys)}.")
+            raise ExperimentError(
+                f"--set: {key} is not a table, so it has no {'.'.join(keys)}. Set {key} itself."
+            )
         content = below
     content[keys[-1]] = value
 

@@ -166,7 +166,7 @@ class RunFolder:
         except (KeyError, IndexError, TypeError, ValueError, FedcohortError) as error:
             raise ExperimentError(
                 f"{path / HEAD}: does not hold a run ({type(error).__name__}). Put back the file "
-                f"that was written, or run experiment.toml anew into another folder."
+                f"that was written, or run experiment.toml again into another folder."
             ) from error
 
     def __repr__(self) -> str:
@@ -221,19 +221,19 @@ class RunFolder:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise ExperimentError(
-                f"{path}: is no run folder ({HEAD}: {reason}). See: fedcohort runs"
+                f"{path}: is not a run folder ({HEAD}: {reason}). See: fedcohort runs"
             ) from error
         except ValueError as error:
             raise ExperimentError(
                 f"{path / HEAD}: is damaged ({error}). Its tables under units/ are untouched; put "
-                f"back the file, or run experiment.toml anew into another folder."
+                f"back the file, or run experiment.toml again into another folder."
             ) from error
         found = head.get("schema") if isinstance(head, dict) else None
         if found != SCHEMA:
             raise ExperimentError(
                 f"{path}: was written with schema {found!r}; this version reads schema {SCHEMA}. "
                 f"Nothing was changed: use the fedcohort that its {HEAD} names, or run its "
-                f"experiment.toml anew into another folder."
+                f"experiment.toml again into another folder."
             )
         return cls(path, head)
 
@@ -335,7 +335,7 @@ def _check_new(path: Path) -> None:
     """Refuse a folder that holds a run or anything else."""
     if (path / HEAD).exists():
         raise ExperimentError(
-            f"{path}: holds a run already. Choose another folder with --out, or go on with: "
+            f"{path}: holds a run already. Choose another folder with --out, or resume with: "
             f"fedcohort resume {shlex.quote(str(path))}"
         )
     if path.exists() and (not path.is_dir() or any(path.iterdir())):

@@ -204,7 +204,7 @@ class _Execution:
             return simulation.resume(checkpoint)
         except SimulationError as error:
             raise ExperimentError(
-                f"{error} Delete the file, and its unit starts anew while all others are kept; "
+                f"{error} Delete the file, and its unit starts again while all others are kept; "
                 f"then: {self._folder.resume_command}"
             ) from error
 
@@ -317,7 +317,7 @@ def _saying_why(folder: RunFolder) -> Iterator[None]:
         log.error("stopped: %s", error)
         raise ExperimentError(
             f"{error.place}: the run stopped, and what it had done is kept. Make room, then "
-            f"go on with: {folder.resume_command}"
+            f"resume with: {folder.resume_command}"
         ) from error
     except SimulationError as error:
         log.error("stopped: %s", error)
@@ -333,7 +333,7 @@ def _saying_why(folder: RunFolder) -> Iterator[None]:
         if place is None:
             raise
         log.exception("stopped")
-        why = f"{place} raises {type(error).__name__}: {error}. Mend it."
+        why = f"{place} raises {type(error).__name__}: {error}. Fix it."
         if folder.has_begun:
             why = f"code/{why} Then: {folder.resume_command}"
         raise ExperimentError(_stopped(folder, why)) from error

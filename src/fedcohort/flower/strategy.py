@@ -15,10 +15,9 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from fedcohort._arguments import brief
-from fedcohort._client_records import below
 from fedcohort._open_round import OnFailure, check_equal_draws
 from fedcohort._selector_files import SelectionLog
-from fedcohort._whole_file import make_folder, read_arrays, write_arrays
+from fedcohort._whole_file import make_folder, read_arrays, without_prefix, write_arrays
 from fedcohort.designs import Recipe
 from fedcohort.errors import FlowerError
 from fedcohort.flower.averaging import averaged
@@ -252,7 +251,8 @@ class CohortStrategy(Strategy):
         there = None if len(takers) == len(self.directory.sizes) else takers
         cohort = self.selector.draw(there, self._signals(now, there))
         if self._has_wrapper and self.selector.design is not None:
-            check_equal_draws(self.selector.design)
+            feature = "a privacy wrapper"
+            check_equal_draws(self.selector.design, self.selector.recipe, feature)
         self._round, self._is_first = now, False
         return self._messages(now, cohort.ids)
 
@@ -350,12 +350,12 @@ class CohortStrategy(Strategy):
                     f"CohortStrategy: {path} was written with another {name}, {head[name]}; got "
                     f"{own}. Use the same one."
                 )
-        self.selector.restore(below("selector.", arrays))
-        self._evaluation.restore(below("evaluation.", arrays))
+        self.selector.restore(without_prefix("selector.", arrays))
+        self._evaluation.restore(without_prefix("evaluation.", arrays))
         self.directory.restore(head["directory"])
-        put_back(self._inner, unpacked(below("inner.", arrays)))
+        put_back(self._inner, unpacked(without_prefix("inner.", arrays)))
         self._round, self._is_first = None, True
-        model = below("model.", arrays)
+        model = without_prefix("model.", arrays)
         return ArrayRecord({name: Array(model[str(k)]) for k, name in enumerate(head["model"])})
 
     @property

@@ -71,7 +71,8 @@ class Options:
         keep_numbers(self, "server_lr")
         if self.device not in ("auto", "cpu", "cuda"):
             raise SimulationError(
-                f"Options: device must be auto, cpu or cuda; got {brief(self.device)}."
+                f"Options: device must be auto, cpu or cuda; got {brief(self.device)}. 'auto' "
+                f"takes a GPU where there is one."
             )
 
     def torch_device(self) -> torch.device:
@@ -144,7 +145,7 @@ class Run:
         if chances.shape not in ((), (n,)) or not ((chances >= 0) & (chances <= 1)).all():
             raise SimulationError(
                 f"Run: failures must be a chance from 0 to 1, or one for each of the {n} clients; "
-                f"got {failures!r}."
+                f"got {brief(failures)}. Pass for example 0.1."
             )
         return np.broadcast_to(chances, (n,)).copy()
 
@@ -183,14 +184,14 @@ def read_checkpoint(
         arrays = read_arrays(path, FORMAT)
     except (OSError, ValueError) as error:
         raise SimulationError(
-            f"checkpoint {path}: cannot be read ({error}). Start anew, or use another file."
+            f"checkpoint {path}: cannot be read ({error}). Start again, or use another file."
         ) from error
     head = json.loads(str(arrays.pop("head")))
     differ = [name for name in expected if head["fingerprint"].get(name) != expected[name]]
     if differ:
         raise SimulationError(
             f"checkpoint {path}: was written by another simulation; {', '.join(differ)} "
-            f"differ. Use the same arguments, or start anew."
+            f"differ. Use the same arguments, or start again."
         )
     return head, arrays
 

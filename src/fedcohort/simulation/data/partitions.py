@@ -44,7 +44,7 @@ class FederatedData:
 
     def __post_init__(self) -> None:
         if len(self.train) == 0:
-            raise DataError("FederatedData: needs at least one client; got none.")
+            raise DataError("FederatedData: needs at least one client; got none. Add one.")
         for name, labels in (("train", self.dataset.y), ("test", self.dataset.test_y)):
             parts = tuple(_checked_positions(k, part) for k, part in enumerate(getattr(self, name)))
             object.__setattr__(self, name, parts)
@@ -52,7 +52,7 @@ class FederatedData:
             if len(parts) != len(self.train):
                 raise DataError(
                     f"FederatedData: {name} must have one list of positions per client, "
-                    f"{len(self.train)}; got {len(parts)}."
+                    f"{len(self.train)}; got {len(parts)}. Use an empty list for a client without."
                 )
             for client, part in enumerate(parts):
                 _check_range(f"client {client}'s {name} positions", part, len(labels))
@@ -160,7 +160,8 @@ def positions_of(
     if n_axes != {0} or len(entries) != n:
         raise DataError(
             f"FederatedData: clients must be one label for each of {n} samples, or a list of "
-            f"positions per client; got {len(entries)} entries of {sorted(n_axes)} axes."
+            f"positions per client; got {len(entries)} entries of {sorted(n_axes)} axes. Pass for "
+            f"example [0, 0, 1] or [[0, 1], [2]]."
         )
     labels = np.asarray(entries)
     if labels.dtype.kind == "f" and np.isnan(labels).any():
@@ -173,7 +174,7 @@ def positions_of(
     if unknown:
         raise DataError(
             f"FederatedData: the test samples' clients must be among the training samples'; "
-            f"{min(unknown)!r} is not."
+            f"{min(unknown)!r} is not. Leave its test samples out."
         )
     return known, tuple(np.flatnonzero(labels == name) for name in known)
 
@@ -181,7 +182,8 @@ def positions_of(
 def _check_range(what: str, values: NDArray[np.int64], below: int) -> None:
     if values.size and not 0 <= values.min() <= values.max() < below:
         raise DataError(
-            f"FederatedData: {what} must be 0 to {below - 1}; got {values.min()} to {values.max()}."
+            f"FederatedData: {what} must be 0 to {below - 1}; got {values.min()} to "
+            f"{values.max()}. Drop those outside, or count from 0."
         )
 
 
@@ -359,11 +361,14 @@ def natural(dataset: Dataset, clients: ArrayLike, test_clients: ArrayLike) -> Fe
 
 def _check_alpha(alpha: float) -> None:
     if not isinstance(alpha, (int, float)) or not 0 < alpha < np.inf:
-        raise DataError(f"partition: alpha must be positive and finite; got {alpha}.")
+        raise DataError(
+            f"partition: alpha must be positive and finite; got {alpha}. Pass for example 0.1."
+        )
 
 
 def _check_clients(n_clients: int, n_samples: int) -> None:
     if type(n_clients) is not int or not 1 <= n_clients <= n_samples:
         raise DataError(
-            f"partition: n_clients must be 1 to the {n_samples} samples; got {n_clients}."
+            f"partition: n_clients must be 1 to the {n_samples} samples; got {n_clients}. Give "
+            f"each client at least one sample."
         )
