@@ -15,12 +15,12 @@ from fedcohort._comparison_table import Row, Task, cells_of, legend, note_on, te
 from fedcohort._display import html_table
 from fedcohort._figures import SIZE, check_figure_path, draw_inclusion, new_figure, save_figure
 from fedcohort._lazy import frame_of
-from fedcohort._roster import Clients, Groups, in_order_of_ids
 from fedcohort._updates import Rows, as_numpy, finite_rows
 from fedcohort.designs import Recipe
 from fedcohort.designs.catalogue import named_recipe, text_of
 from fedcohort.errors import DesignError, PopulationError
 from fedcohort.population import Population
+from fedcohort.selector.roster import Clients, Groups, in_order_of_ids
 from fedcohort.similarity.measures import checked_updates
 from fedcohort.streams import checked_seed
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from command_line import refused, run
-from fedcohort._roster import in_order_of_ids
 from fedcohort.cli.client_files import read_clients
+from fedcohort.selector.roster import in_order_of_ids
 
 
 @pytest.mark.parametrize(

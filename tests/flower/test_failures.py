@@ -29,10 +29,10 @@ from fedcohort import (
     SizeClustered,
     Uniform,
 )
-from fedcohort._open_round import OnFailure
 from fedcohort.designs import SizeClusteredDesign
 from fedcohort.errors import SelectorError
 from fedcohort.flower import CohortStrategy, Limits
+from fedcohort.selector.open_round import OnFailure
 from flower.federation import (
     SIZES,
     client_app,

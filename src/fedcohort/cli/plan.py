@@ -12,7 +12,6 @@ from rich.table import Table
 
 from fedcohort._comparison_table import first_design, note_on
 from fedcohort._figures import check_figure_path, save_figure
-from fedcohort._roster import in_order_of_ids
 from fedcohort._whole_file import replace_whole
 from fedcohort.cli.client_files import read_clients
 from fedcohort.cli.options import (
@@ -28,6 +27,7 @@ from fedcohort.cli.options import (
 from fedcohort.designs import Design, RowDesign
 from fedcohort.designs.catalogue import named_recipe
 from fedcohort.errors import InputError
+from fedcohort.selector.roster import in_order_of_ids
 
 #: Number of members of a distribution that the table names.
 NAMED_MEMBERS = 4

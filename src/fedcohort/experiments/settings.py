@@ -11,7 +11,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from fedcohort._arguments import brief
 from fedcohort._display import short_repr
-from fedcohort._open_round import OnFailure
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.checked_table import (
     SOME,
@@ -35,6 +34,7 @@ from fedcohort.experiments.data_settings import (
 )
 from fedcohort.experiments.own_code import own_errors, own_function
 from fedcohort.memory import Difference, EstimatorName
+from fedcohort.selector.open_round import OnFailure
 from fedcohort.simulation import Dataset, LocalTraining, Options, cnn, mlp
 from fedcohort.simulation.engine.models import ModelSource
 

@@ -15,8 +15,6 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from fedcohort._arguments import brief
-from fedcohort._open_round import OnFailure, check_equal_draws
-from fedcohort._selector_files import SelectionLog
 from fedcohort._whole_file import make_folder, read_arrays, without_prefix, write_arrays
 from fedcohort.designs import Recipe
 from fedcohort.errors import FlowerError
@@ -44,6 +42,8 @@ from fedcohort.flower.training_loop import Checkpoint, EvaluateFn, TrainingLoop
 from fedcohort.memory import Difference, EstimatorName
 from fedcohort.population import Label
 from fedcohort.selector import Selector
+from fedcohort.selector.files import SelectionLog
+from fedcohort.selector.open_round import OnFailure, check_equal_draws
 from fedcohort.streams import Seed
 
 log = getLogger("flwr.fedcohort")

@@ -16,13 +16,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import brief, checked_whole
 from fedcohort._display import record_repr
-from fedcohort._open_round import FailureRule, OnFailure
 from fedcohort._whole_file import read_arrays
 from fedcohort.designs import Recipe
 from fedcohort.designs.recipe import estimator_for
 from fedcohort.errors import SimulationError
 from fedcohort.memory import Difference, EstimatorName
 from fedcohort.selector import Selector
+from fedcohort.selector.open_round import FailureRule, OnFailure
 from fedcohort.simulation.data.partitions import FederatedData
 from fedcohort.simulation.devices.devices import Devices
 from fedcohort.simulation.engine.local_training import LocalTraining, keep_numbers, keep_positive

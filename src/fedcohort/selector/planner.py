@@ -11,14 +11,14 @@ from typing import TypeVar, final
 import numpy as np
 
 from fedcohort._arguments import brief
-from fedcohort._client_records import Answers, ClientRecords
-from fedcohort._open_round import FailureRule
 from fedcohort.designs import Design, Recipe
 from fedcohort.designs.recipe import HasUpdates, Knowledge
 from fedcohort.designs.signals import ASKED, Request, Signals
 from fedcohort.errors import DesignError, SelectorError
 from fedcohort.memory import UpdateMemory
 from fedcohort.population import Population
+from fedcohort.selector.open_round import FailureRule
+from fedcohort.selector.records import Answers, ClientRecords
 from fedcohort.streams import Stream, stream
 
 log = getLogger("fedcohort")

@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort._arguments import Id
-from fedcohort._open_round import FailureRule
-from fedcohort._roster import Roster
 from fedcohort._updates import moved
 from fedcohort._whole_file import read_arrays, reason_of
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Design, Recipe, RowDesign
 from fedcohort.errors import SelectorError, WriteError
 from fedcohort.memory import Difference
+from fedcohort.selector.open_round import FailureRule
+from fedcohort.selector.roster import Roster
 from fedcohort.streams import Stream, stream
 
 log = getLogger("fedcohort")

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import Id, brief, checked_choice, checked_list, checked_whole
-from fedcohort._client_records import Answers, ClientRecords
-from fedcohort._roster import Roster
 from fedcohort._updates import Array, Layout, Rows, Update, stretched
 from fedcohort.cohort import Cohort, aggregate
 from fedcohort.designs import Design, Recipe
 from fedcohort.errors import SelectorError
 from fedcohort.population import Population
+from fedcohort.selector.records import Answers, ClientRecords
+from fedcohort.selector.roster import Roster
 
 log = getLogger("fedcohort")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from copy import copy
 from dataclasses import replace
 from logging import getLogger
 from pathlib import Path
@@ -13,22 +12,21 @@ from typing import Any, Literal, Self, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import Id, brief, checked_flag, checked_whole
-from fedcohort._client_records import Answers, ClientRecords
-from fedcohort._display import html_table, record_repr
-from fedcohort._open_round import Draws, FailureRule, Numbers, OnFailure, OpenRound, Updates
-from fedcohort._planner import Planner
-from fedcohort._roster import Clients, Groups, Roster
-from fedcohort._selector_files import FORMAT, Origin, SelectionLog, read_state, refusing_states
+from fedcohort._arguments import Id, checked_flag, checked_whole
 from fedcohort._updates import Array, Update
-from fedcohort._whole_file import with_prefix, without_prefix, write_arrays
+from fedcohort._whole_file import write_arrays
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Design, Recipe
 from fedcohort.designs.recipe import HasUpdates, estimator_for
 from fedcohort.designs.signals import Request
 from fedcohort.errors import SelectorError
-from fedcohort.memory import Difference, EstimatorName, Memory, UpdateMemory
+from fedcohort.memory import Difference, EstimatorName
 from fedcohort.population import Population
+from fedcohort.selector.files import FORMAT, Origin, SelectionLog, read_state, refusing_states
+from fedcohort.selector.open_round import Draws, FailureRule, Numbers, OnFailure, OpenRound, Updates
+from fedcohort.selector.records import Answers
+from fedcohort.selector.roster import Clients, Groups, Roster
+from fedcohort.selector.state import SelectorState
 from fedcohort.streams import Stream, checked_seed, stream
 
 log = getLogger("fedcohort")
@@ -38,7 +36,7 @@ NOBODY = np.empty(0, dtype=np.int64)
 
 
 @final
-class Selector:
+class Selector(SelectorState):
     """The server's side of one federation: who trains in each round, and with what weight.
 
     It holds all that a server keeps between rounds. One seed gives one sequence of cohorts.
@@ -116,76 +114,17 @@ class Selector:
                 f"Selector: recipe must be a Recipe; got {type(recipe).__name__}. Pass for example "
                 f"SizeClustered(10)."
             )
-        self.recipe, self.seed, self.round_ = (
-            recipe,
-            checked_seed("Selector", seed, SelectorError),
-            0,
-        )
+        number = checked_seed("Selector", seed, SelectorError)
         difference = estimator_for("Selector", recipe, estimator, error=SelectorError)
         if sketch is not None:
             sketch = checked_whole("Selector", "sketch", sketch, least=1, error=SelectorError)
-        rule = self._rule = FailureRule(on_failure, tries, extra, max_draws)
+        rule = FailureRule(on_failure, tries, extra, max_draws)
         overlap = checked_flag("Selector", "overlap", overlap, error=SelectorError)
-        self._origin = Origin(recipe, difference, rule, self.seed, sketch, overlap)
-        self._roster = Roster(clients, groups, importance)
-        self._records = ClientRecords(recipe, difference, sketch=sketch, seed=self.seed)
-        self._planner = Planner(recipe, rule, self._records, seed=self.seed, overlap=overlap)
-        self._open: OpenRound | None = None
-        self._last_design: Design | None = None
-        self._present: NDArray[np.bool_] | None = None
-        self.selections: SelectionLog | None = None
+        origin = Origin(recipe, difference, rule, number, sketch, overlap)
+        super().__init__(origin, Roster(clients, groups, importance))
         self._move(self._roster.set(clients, check=self._planner.rehearse))
         if log:
             self.selections = SelectionLog(self._roster, None if log is True else Path(log))
-
-    def __repr__(self) -> str:
-        recipe, n = record_repr(self.recipe), self._roster.is_member.sum()
-        return f"Selector({recipe}, {n} clients, seed={self.seed}, round_={self.round_})"
-
-    def _repr_html_(self) -> str:
-        rows = [
-            ("recipe", record_repr(self.recipe)),
-            ("clients", int(self._roster.is_member.sum())),
-            ("estimator", record_repr(self._origin.difference or "plain")),
-            ("on failure", self._rule.on_failure),
-            ("seed", self.seed),
-            ("round", f"{self.round_}, {'not drawn yet' if self._open is None else 'drawn'}"),
-        ]
-        return html_table("Selector", (), rows)
-
-    # Members
-
-    @property
-    def clients(self) -> dict[Id, int]:
-        """The members' sizes by id; assign sizes to let members come, go or change size."""
-        return self._roster.members()
-
-    @clients.setter
-    def clients(self, clients: Clients) -> None:
-        self._refuse_open("clients can change")
-        self._catch_up()
-        is_first = self._roster.n_clients == 0
-        order = self._roster.set(clients, check=self._check_clients)
-        if not is_first:  # else the check has built the first design
-            self._planner.discard()
-        self._move(order)
-
-    @property
-    def population(self) -> Population:
-        """Everyone that is known, in the order of ids; who has left has size 0."""
-        return self._roster.population
-
-    def forget(self, ids: Iterable[object]) -> None:
-        """Erase clients: membership, updates, signals, labels and counts.
-
-        Lines already written to a log file stay, and so does what a client has added to the means
-        of its cluster (``Difference(clusters=...)``).
-        """
-        self._refuse_open("clients can be forgotten")
-        self._catch_up()
-        order = self._roster.remove(ids)
-        self._planner.discard(last=True)
-        self._move(order)
 
     # Before the draw
 
@@ -215,25 +154,32 @@ class Selector:
         self._catch_up()
         present = self._present if available is None else self._roster.presence(available)
         population = self._roster.available(self._roster.is_member if present is None else present)
-        roster, round_, design, cohort = self._roster, self.round_, None, Cohort.empty()
         if population is None:
-            log.info("round %d: no client with samples is available", round_)
+            log.info("round %d: no client with samples is available", self.round_)
+            design, draws = None, self._draws(self._roster.population, None)
         else:
-            is_full, given = population is roster.population, roster.signals(signals)
-            design = self._planner.design(population, given, round_, is_full=is_full)
-            cohort = design.draw(stream(self.seed, round_=round_, use=Stream.COHORT))
+            design = self._design(population, signals)
+            draws = self._draws(population, design)
             self._records.reweigh(population)
-        draws = Draws(
-            cohort.named(roster.names(cohort.clients), round_),
-            roster.population if population is None else population,
-            0 if design is None else design.cohort_size,
-            stream(self.seed, round_=round_, use=Stream.REDRAW),
-            self._rule.tries,
-        )
         size = self.recipe.cohort_size
-        self._open = OpenRound(roster, self._records, self._rule, design, draws, size)
+        self._open = OpenRound(self._roster, self._records, self._rule, design, draws, size)
         self._last_design, self._present = design, None
         return draws.cohort
+
+    def _design(self, population: Population, signals: Mapping[str, Any] | None) -> Design:
+        """Return the law of this round over the available clients."""
+        is_full, given = population is self._roster.population, self._roster.signals(signals)
+        return self._planner.design(population, given, self.round_, is_full=is_full)
+
+    def _draws(self, population: Population, design: Design | None) -> Draws:
+        """Draw from the law; without one, draw nobody."""
+        seed, round_, cohort, size = self.seed, self.round_, Cohort.empty(), 0
+        if design is not None:
+            cohort = design.draw(stream(seed, round_=round_, use=Stream.COHORT))
+            size = design.cohort_size
+        named = cohort.named(self._roster.names(cohort.clients), round_)
+        rng = stream(seed, round_=round_, use=Stream.REDRAW)
+        return Draws(named, population, size, rng, self._rule.tries)
 
     @property
     def cohort(self) -> Cohort | None:
@@ -379,72 +325,6 @@ class Selector:
 
     # Saving
 
-    @property
-    def memory(self) -> UpdateMemory | None:
-        """The clients' last updates, in the order of ``population``; assign one to start from."""
-        self._catch_up()
-        return self._records.memory
-
-    @memory.setter
-    def memory(self, memory: UpdateMemory) -> None:
-        self._refuse_open("the memory can change")
-        n = self._roster.n_clients
-        if not isinstance(memory, UpdateMemory) or memory.n_clients != n:
-            raise SelectorError(
-                f"Selector: memory must be an UpdateMemory of its {n} clients; got "
-                f"{brief(memory)}. Pass UpdateMemory({n}, dimension)."
-            )
-        self._catch_up()
-        self._planner.discard()
-        self._records.memory, self._records.pending = memory, []
-
-    @property
-    def variates(self) -> Memory | None:
-        """What the difference estimator remembers; None before the first update."""
-        return self._records.variates
-
-    @property
-    def wants_losses(self) -> bool:
-        """Whether the recipe reads the losses that clients report."""
-        return "past_loss" in self.recipe.signals
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the clients' sizes and all that is remembered of them take."""
-        return self._roster.sizes.nbytes + self._roster.is_member.nbytes + self._records.nbytes
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Return a copy of everything that is saved, as arrays; an open round is not."""
-        return {name: array.copy() for name, array in self._arrays().items()}
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what :meth:`state` gave; refuse a state of another recipe or settings.
-
-        If something is missing in the state or does not fit, nothing changes.
-        """
-        with refusing_states():
-            self._restore(state)
-
-    def _restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        # Into copies: nothing changes where one part of the state cannot be read.
-        round_, roster, records = (
-            self._origin.round_of(state),
-            copy(self._roster),
-            copy(self._records),
-        )
-        selections = copy(self.selections)
-        roster.restore(without_prefix("roster.", state))
-        records.restore(without_prefix("records.", state), roster.n_clients)
-        if selections is not None:
-            selections.restore(without_prefix("log.", state), roster.n_clients)
-        changes = bool(state["changes"])
-        self._planner.catch_up(self.round_)
-        self._planner.discard(last=True)
-        vars(self._roster).update(vars(roster))
-        vars(self._records).update(vars(records))
-        self.selections, self._planner.rebuilds_every_round = selections, changes
-        self.round_, self._open, self._present, self._last_design = round_, None, None, None
-
     def save(self, path: str | Path) -> None:
         """Write the state to a file, whole or not at all; only its owner may read it."""
         write_arrays(Path(path), FORMAT, self._arrays())
@@ -467,51 +347,12 @@ class Selector:
             selector._restore(state)
         return selector
 
-    def _arrays(self) -> dict[str, NDArray[Any]]:
-        self._catch_up()
-        changes = np.array(self._planner.rebuilds_every_round)
-        kept = {"head": self._origin.head(self.round_), "changes": changes}
-        kept |= with_prefix("roster.", self._roster.state()) | with_prefix(
-            "records.", self._records.state()
-        )
-        log = {} if self.selections is None else self.selections.state()
-        return kept | with_prefix("log.", log)
-
-    # What the above is made of
-
-    def _refuse_open(self, what: str) -> None:
-        if self._open is not None:
-            raise SelectorError(
-                f"Selector: round {self.round_} is open; it must end before {what}. Call aggregate "
-                f"or remember, or skip."
-            )
-
-    def _check_clients(self, population: Population) -> None:
-        """Refuse first clients that cannot be drawn from, and ids that a log cannot write."""
-        if not self._roster.n_clients:
-            self._planner.rehearse(population)
-        if self.selections is not None:
-            self.selections.check(population.ids)
-
     def _required(self, method: str) -> OpenRound:
         if self._open is None:
             raise SelectorError(
                 f"Selector: {method} needs an open round; none is open. Call draw first."
             )
         return self._open
-
-    def _catch_up(self) -> None:
-        """Between rounds, take over what was built while clients trained."""
-        if self._open is None:
-            self._planner.catch_up(self.round_)
-
-    def _move(self, order: NDArray[np.int64] | None) -> None:
-        """Move what is known of clients to their new positions; None: all keep theirs."""
-        self._present = None
-        if order is not None:
-            self._records.rearrange(order)
-            if self.selections is not None:
-                self.selections.rearrange(order)
 
     def _finish(
         self,
