@@ -1,4 +1,13 @@
-"""Designs for rounds: tried before the first round, rebuilt when something changes."""
+"""Designs for rounds: tried before the first round, rebuilt when something changes.
+
+With ``overlap`` the design of round t + 1 is built while the clients of round t train::
+
+    draw t          the law knows the updates of rounds up to t - 2
+    prepare t + 1   a thread copies the memory, adds the updates of round t - 1, and builds
+    aggregate t     the updates of round t are pending: no law knows them yet
+    catch up        the memory and the design that the thread made are taken over
+    draw t + 1      the law knows the updates of rounds up to t - 1
+"""
 
 from __future__ import annotations
 
