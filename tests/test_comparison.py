@@ -23,7 +23,7 @@ from fedcohort import (
     diagnostics,
     recipe,
 )
-from fedcohort._comparison_table import in_seconds, short
+from fedcohort._comparison_table import cell_text, in_seconds
 from fedcohort.designs import Design, Knowledge, MultinomialDesign
 from fedcohort.errors import DesignError, FedcohortError, InputError, MissingExtraError
 from fedcohort.streams import Stream, stream
@@ -94,7 +94,7 @@ def test_what_has_no_formula_is_marked_as_estimated(updates: NDArray[np.float32]
     assert row.aggregate_variance is not None
     assert row.aggregate_variance_standard_error is not None
     assert 0 < row.aggregate_variance_standard_error < row.aggregate_variance
-    assert f"~{short(row.aggregate_variance)}" in repr(found)
+    assert f"~{cell_text(row.aggregate_variance)}" in repr(found)
     assert "smallest V: about " in found.answer
 
 
@@ -311,7 +311,7 @@ def test_the_repr_is_the_table_at_80_columns(updates: NDArray[np.float32]) -> No
     assert found.answer in " ".join(lines)
     tournament, row = found.rows["tournament"], next(x for x in lines if x.startswith("tournam"))
     values = (tournament.aggregate_variance, tournament.aggregate_variance_ratio)
-    assert row.split()[:4] == ["tournament", *map(short, values), "none"]
+    assert row.split()[:4] == ["tournament", *map(cell_text, values), "none"]
 
 
 def test_a_notebook_shows_an_escaped_table() -> None:
@@ -428,7 +428,7 @@ def test_what_cannot_be_compared_is_refused_in_one_sentence(
 def test_short_numbers_and_times() -> None:
     numbers = [0, 0.12345, 1.0, 409999990.055, 1.23e-5, 9.9721, 1e-3, 1.26e-12, None]
 
-    assert [short(number) for number in numbers] == [
+    assert [cell_text(number) for number in numbers] == [
         "0",
         "0.123",
         "1",

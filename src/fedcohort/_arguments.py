@@ -16,6 +16,8 @@ from fedcohort.errors import DesignError, FedcohortError, SelectorError
 UNIT_LIMIT = 2**63
 #: What stands for a generator: itself, an integer that seeds one, or None for a random one.
 Rng = np.random.Generator | int | None
+#: Where to compute; "auto" takes a GPU where there is one.
+COMPUTE_DEVICES = ("auto", "cpu", "cuda")
 #: A client's id.
 Id = str | int
 #: A cohort stores an entry for every draw; more would not fit into memory.

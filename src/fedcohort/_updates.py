@@ -19,8 +19,10 @@ from fedcohort.errors import AggregationError
 
 #: A numpy array or a torch tensor.
 Array = Any
-#: The bound on remembered numbers: the square of a sum of thousands of them is finite.
+#: The bound on entries of updates: the square of a sum of thousands of them is finite.
 LARGEST = 1e150
+#: Numbers that are worked on at a time: 32 MB in float64.
+BLOCK_ENTRIES = 2**22
 
 
 def zero_rows(array: Array, n: int) -> Array:

@@ -13,6 +13,9 @@ from fedcohort._display import html_table, short_list
 from fedcohort._updates import Array, Layout, Rows, Update, finite_rows, like
 from fedcohort.errors import AggregationError, DesignError
 
+#: Positions of no client.
+NOBODY = np.empty(0, dtype=np.int64)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cohort:

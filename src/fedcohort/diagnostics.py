@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import Rng, brief, checked_rng, checked_rounds
 from fedcohort._display import short_repr
+from fedcohort._updates import BLOCK_ENTRIES
 from fedcohort.designs.base import Design, checked_population
 from fedcohort.designs.recipe import Recipe
 from fedcohort.designs.signals import Signals
@@ -39,10 +40,6 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return __all__
-
-
-#: Entries of aggregates that are worked on at a time, 32 MB.
-BLOCK_ENTRIES = 2**22
 
 
 def _checked(design: object) -> Design:

@@ -13,6 +13,7 @@ from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from fedcohort._arguments import did_you_mean
+from fedcohort._whole_file import reason_of
 from fedcohort.errors import DesignError, InputError, PopulationError
 from fedcohort.population import Population
 from fedcohort.similarity.measures import checked_updates
@@ -44,7 +45,7 @@ def _read_text(path: str, source: str) -> str:
             raise InputError("standard input: is closed. Give a file, or pipe the sizes in.")
         return sys.stdin.buffer.read().decode("utf-8-sig")
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         raise InputError(f"{source}: cannot be read ({reason}). Check the path.") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{source}: must be UTF-8 text; it is not. Save it as CSV.") from error
@@ -171,7 +172,7 @@ def _opened(path: Path) -> NDArray[np.generic]:
         with np.errstate(over="ignore"):  # a damaged shape can overflow
             return np.asarray(open_memmap(path, mode="r"))
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         raise InputError(f"{path}: cannot be read ({reason}). Check the path.") from error
     except (ValueError, TypeError, OverflowError, SyntaxError, TokenError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")[:REASON]

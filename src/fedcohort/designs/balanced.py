@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import Rng, checked_rng, checked_whole
+from fedcohort._updates import BLOCK_ENTRIES
 from fedcohort.designs.base import RoundedDesign
 from fedcohort.designs.recipe import Knowledge
 from fedcohort.designs.similarity_clustered import TreeRecipe
@@ -23,8 +24,6 @@ Numbers = NDArray[np.float64]
 #: A chance this close to 0 or 1 counts as 0 or 1. It is below every positive initial chance:
 #: those are integers divided by a total below 2^63.
 ARRIVED = 2.0**-70
-#: Entries of updates processed at a time, 32 MB.
-BLOCK_ENTRIES = 2**22
 
 
 def walk_points(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcohort._arguments import brief, did_you_mean
+from fedcohort._whole_file import reason_of
 from fedcohort.errors import ExperimentError, FedcohortError
 from fedcohort.experiments.checked_table import check_keys
 from fedcohort.experiments.settings import Experiment, Panel
@@ -139,7 +140,7 @@ def _toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         raise ExperimentError(f"{path}: cannot be read ({reason}). Check the path.") from error
     except RecursionError as error:
         raise ExperimentError(

@@ -21,7 +21,7 @@ import torch
 
 from fedcohort._display import short_repr
 from fedcohort._version import __version__
-from fedcohort._whole_file import write_whole
+from fedcohort._whole_file import reason_of, write_whole
 from fedcohort.errors import ExperimentError, FedcohortError, WriteError
 from fedcohort.experiments.data_settings import EqualDevices
 from fedcohort.experiments.own_code import part_files
@@ -86,7 +86,7 @@ def locked(path: Path, owner: str) -> Iterator[None]:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         raise ExperimentError(
             f"{owner}: cannot be written ({reason}). Copy it to where you may write, or choose "
             f"another folder."
@@ -219,7 +219,7 @@ class RunFolder:
         try:
             head = json.loads((path / HEAD).read_text(encoding="utf-8"))
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
+            reason = reason_of(error)
             raise ExperimentError(
                 f"{path}: is not a run folder ({HEAD}: {reason}). See: fedcohort runs"
             ) from error
@@ -294,30 +294,36 @@ class RunFolder:
 
     def is_done(self, unit: Unit) -> bool:
         """Whether all tables of a unit are there and whole, or it was given up."""
+        return self._is_done(unit, self._done(unit)[0])
+
+    def _is_done(self, unit: Unit, done: int) -> bool:
         if self.diverged(unit).exists():
             return True
-        has_all = self._done(unit)[0] == len(unit.runs) * self.rounds_of(unit)
+        has_all = done == len(unit.runs) * self.rounds_of(unit)
         return has_all and all(is_whole(self.table(unit, name)) for name in SCHEMAS)
 
     def progress(self) -> Progress:
         """Return how far the run is, from what is in the folder."""
-        units = [unit for unit in self.units if not self.diverged(unit).exists()]
+        done = [(unit, *self._done(unit)) for unit in self.units]
+        counted = [each for each in done if not self.diverged(each[0]).exists()]
+        return Progress(
+            done=sum(rounds for _, rounds, _ in counted),
+            total=sum(len(unit.runs) * self.rounds_of(unit) for unit, _, _ in counted),
+            seconds=sum(seconds for _, _, seconds in done),
+            state=self._state([(unit, rounds) for unit, rounds, _ in done]),
+        )
+
+    def _state(self, done: list[tuple[Unit, int]]) -> str:
+        """Return the state of the run; ``done`` are its units and the rounds that each has."""
         shared = [self.federations, *([self.devices] if self.has_devices else [])]
         tables = [*self.path.glob("units/*/*.parquet"), *shared]
         if is_locked(self.path / "lock"):
-            state = "running"
-        elif any(path.exists() and not is_whole(path) for path in tables):
-            state = "damaged"
-        elif all(path.exists() for path in shared) and all(map(self.is_done, self.units)):
-            state = "complete"
-        else:
-            state = "interrupted"
-        return Progress(
-            done=sum(self._done(unit)[0] for unit in units),
-            total=sum(len(unit.runs) * self.rounds_of(unit) for unit in units),
-            seconds=sum(self._done(unit)[1] for unit in self.units),
-            state=state,
-        )
+            return "running"
+        if any(path.exists() and not is_whole(path) for path in tables):
+            return "damaged"
+        if all(path.exists() for path in shared) and all(self._is_done(*each) for each in done):
+            return "complete"
+        return "interrupted"
 
     def _done(self, unit: Unit) -> tuple[int, float]:
         """Return the rounds that a unit has done, over all its runs, and their seconds."""

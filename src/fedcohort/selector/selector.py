@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedcohort._arguments import Id, checked_flag, checked_whole
 from fedcohort._updates import Array, Update
 from fedcohort._whole_file import write_arrays
-from fedcohort.cohort import Cohort
+from fedcohort.cohort import NOBODY, Cohort
 from fedcohort.designs import Design, Recipe
 from fedcohort.designs.recipe import HasUpdates, estimator_for
 from fedcohort.designs.signals import Request
@@ -30,9 +30,6 @@ from fedcohort.selector.state import SelectorState
 from fedcohort.streams import Stream, checked_seed, stream
 
 log = getLogger("fedcohort")
-
-#: Positions of no client.
-NOBODY = np.empty(0, dtype=np.int64)
 
 
 @final

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcohort._whole_file import with_prefix, without_prefix
-from fedcohort.cohort import Cohort
+from fedcohort.cohort import NOBODY, Cohort
 from fedcohort.designs import Design, RowDesign
 from fedcohort.designs.signals import Request
 from fedcohort.errors import SimulationError
-from fedcohort.simulation.devices.cost import NOBODY, Clock, Cost, Times, round_cost
+from fedcohort.simulation.devices.cost import Clock, Cost, Times, round_cost
 from fedcohort.simulation.engine.evaluation import Evaluator, Quality, Yardstick
 from fedcohort.simulation.engine.local_training import LocalTraining
 from fedcohort.simulation.history import History, Round

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import brief, checked_whole
+from fedcohort._arguments import COMPUTE_DEVICES, brief, checked_whole
 from fedcohort._display import record_repr
 from fedcohort._whole_file import read_arrays
 from fedcohort.designs import Recipe
@@ -69,7 +69,7 @@ class Options:
         given = [name for name in optional if getattr(self, name) is not None]
         keep_positive(self, "measure_every", *given)
         keep_numbers(self, "server_lr")
-        if self.device not in ("auto", "cpu", "cuda"):
+        if self.device not in COMPUTE_DEVICES:
             raise SimulationError(
                 f"Options: device must be auto, cpu or cuda; got {brief(self.device)}. 'auto' "
                 f"takes a GPU where there is one."

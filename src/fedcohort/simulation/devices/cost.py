@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort._display import record_repr
-from fedcohort.cohort import Cohort
+from fedcohort.cohort import NOBODY, Cohort
 from fedcohort.designs.recipe import Recipe
 from fedcohort.designs.signals import AskedSignal, Request
 from fedcohort.errors import SimulationError
@@ -57,7 +57,6 @@ SHORTEST_WAIT = 1e-6
 WAIT_IN_VAIN = 60.0
 
 Seconds = NDArray[np.float64]
-NOBODY = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)

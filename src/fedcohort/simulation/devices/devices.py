@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedcohort._arguments import checked_number, checked_whole, did_you_mean
 from fedcohort._display import short_repr
+from fedcohort._whole_file import reason_of
 from fedcohort.errors import DataError, SimulationError
 from fedcohort.streams import Seed, Stream, checked_seed, stream
 
@@ -314,7 +315,7 @@ def _lines(path: Path) -> tuple[bool, list[tuple[str, dict[str, str]]]]:
         reader = csv.reader(io.StringIO(text, newline=""), strict=True)
         rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         raise DataError(f"{path}: cannot be read ({reason}). Check the path.") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: is not a CSV file ({error}). {EXAMPLE}") from error
