@@ -21,8 +21,6 @@ from fedcohort.errors import AggregationError
 Array = Any
 #: The bound on entries of updates: the square of a sum of thousands of them is finite.
 LARGEST = 1e150
-#: Numbers that are worked on at a time: 32 MB in float64.
-BLOCK_ENTRIES = 2**22
 
 
 def zero_rows(array: Array, n: int) -> Array:

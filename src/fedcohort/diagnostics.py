@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import Rng, brief, checked_rng, checked_rounds
 from fedcohort._display import short_repr
-from fedcohort._updates import BLOCK_ENTRIES
 from fedcohort.designs.base import Design, checked_population
 from fedcohort.designs.recipe import Recipe
 from fedcohort.designs.signals import Signals
@@ -19,7 +18,7 @@ from fedcohort.errors import DesignError
 from fedcohort.memory import UpdateMemory
 from fedcohort.population import Population
 from fedcohort.selector import Selector
-from fedcohort.similarity.measures import checked_updates
+from fedcohort.similarity.measures import BLOCK_ENTRIES, checked_updates
 
 __all__ = [
     "Estimate",

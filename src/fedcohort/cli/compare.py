@@ -34,6 +34,7 @@ from fedcohort.designs import AutoDesign
 from fedcohort.errors import InputError
 
 if TYPE_CHECKING:
+    from fedcohort.experiments import Results
     from fedcohort.experiments.results import Price
 
 DESIGNS_HELP = (
@@ -116,22 +117,31 @@ def _compare_run(folder: Path, *, as_json: bool, plot: Path | None) -> None:
     if not known:
         raise InputError(f"compare: {folder} has no rounds yet. Run the experiment first.")
     if plot is not None:
-        import_extra("matplotlib.figure", extra="report", owner="compare --plot")
-        from fedcohort.report.figures import static_figures
-
-        figures = static_figures(results)
-        if "costs" not in figures:
-            raise InputError(
-                f"compare: {folder} was written before costs were counted. Run it again."
-            )
-        save_figure(figures["costs"], plot)
+        _plot_costs(results, plot)
     if as_json:
         content = [
             {"panel": label, "level": level, "designs": [asdict(price) for price in each]}
             for label, level, each in known
         ]
         print(json.dumps(content, indent=2))
-        return
+    else:
+        _print_costs(known)
+
+
+def _plot_costs(results: Results, path: Path) -> None:
+    import_extra("matplotlib.figure", extra="report", owner="compare --plot")
+    from fedcohort.report.figures import static_figures
+
+    figures = static_figures(results)
+    if "costs" not in figures:
+        raise InputError(
+            f"compare: {results.folder.path} was written before costs were counted. Run it again."
+        )
+    save_figure(figures["costs"], path)
+
+
+def _print_costs(known: list[tuple[str, float, list[Price]]]) -> None:
+    """Print a table for each panel: its label, the level of the loss, and the designs' prices."""
     console = plain_console()
     for label, level, each in known:
         console.print(f"{label}: cost until the rolling loss is at most {level:.4g}\n")

@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import Rng, checked_rng, checked_whole
-from fedcohort._updates import BLOCK_ENTRIES
 from fedcohort.designs.base import RoundedDesign
 from fedcohort.designs.recipe import Knowledge
 from fedcohort.designs.similarity_clustered import TreeRecipe
 from fedcohort.population import Population
-from fedcohort.similarity.measures import checked_updates, largest_entries
+from fedcohort.similarity.measures import BLOCK_ENTRIES, checked_updates, largest_entries
 from fedcohort.similarity.trees import TreeOptions, client_tree
 
 Numbers = NDArray[np.float64]

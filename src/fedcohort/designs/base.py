@@ -15,12 +15,11 @@ from fedcohort._arguments import (
     checked_rng,
     checked_rounds,
 )
-from fedcohort._updates import BLOCK_ENTRIES
 from fedcohort.cohort import Cohort
 from fedcohort.errors import DesignError
 from fedcohort.plan import Plan
 from fedcohort.population import Population
-from fedcohort.similarity.measures import LARGEST_EXACT, checked_updates
+from fedcohort.similarity.measures import BLOCK_ENTRIES, LARGEST_EXACT, checked_updates
 
 
 def spread(weights: NDArray[np.float64], points: NDArray[np.floating]) -> float:

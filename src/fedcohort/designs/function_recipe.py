@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import field, fields, make_dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, ClassVar, final, overload
 
@@ -262,29 +262,31 @@ def recipe(
             f"recipe: name must be a string, or None for the function's; got {brief(name)}."
         )
 
-    def made(chosen: Choice) -> type[FunctionRecipe]:
-        title = getattr(chosen, "__name__", "")
-        check_one_asked(title, signals)
-        settings = _settings(title, chosen)
-        made = make_dataclass(
-            title,
-            [(each.name, Any, field(default=each.default)) for each in settings],
-            bases=(FunctionRecipe,),
-            namespace={
-                "__doc__": chosen.__doc__,
-                "__qualname__": chosen.__qualname__,
-                "name": name or title.replace("_", "-"),
-                "function": staticmethod(chosen),
-                "signals": tuple(signals),
-                **flags,
-            },
-            frozen=True,
-            repr=False,
-        )
-        made.__module__ = chosen.__module__
-        return made
+    declared = {"name": name, "signals": tuple(signals), **flags}
+    return partial(_made, declared) if function is None else _made(declared, function)
 
-    return made if function is None else made(function)
+
+def _made(declared: Mapping[str, Any], function: Choice) -> type[FunctionRecipe]:
+    """Make the recipe's class; ``declared`` are its class variables, a name of None included."""
+    title = getattr(function, "__name__", "")
+    check_one_asked(title, declared["signals"])
+    settings = _settings(title, function)
+    made = make_dataclass(
+        title,
+        [(each.name, Any, field(default=each.default)) for each in settings],
+        bases=(FunctionRecipe,),
+        namespace={
+            **declared,
+            "name": declared["name"] or title.replace("_", "-"),
+            "function": staticmethod(function),
+            "__doc__": function.__doc__,
+            "__qualname__": function.__qualname__,
+        },
+        frozen=True,
+        repr=False,
+    )
+    made.__module__ = function.__module__
+    return made
 
 
 def _settings(title: str, function: Choice) -> list[Parameter]:

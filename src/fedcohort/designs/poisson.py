@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
-from fedcohort._updates import BLOCK_ENTRIES
 from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design, drawable_clients, second_moment
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.population import Population
+from fedcohort.similarity.measures import BLOCK_ENTRIES
 
 
 class CoinDesign(Design):

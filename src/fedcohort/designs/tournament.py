@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import Rng, checked_rng, group_numbers
-from fedcohort._updates import BLOCK_ENTRIES
 from fedcohort.designs.base import RoundedDesign
 from fedcohort.designs.recipe import Knowledge
 from fedcohort.designs.similarity_clustered import TreeRecipe
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
 from fedcohort.similarity.grouping import labelled_groups
-from fedcohort.similarity.measures import checked_updates
+from fedcohort.similarity.measures import BLOCK_ENTRIES, checked_updates
 from fedcohort.similarity.trees import GroupTree, TreeOptions, check_tree, client_tree
 
 

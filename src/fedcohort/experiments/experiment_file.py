@@ -58,22 +58,11 @@ def read_experiment(
     own = {key: content.pop(key) for key in OWN_KEYS if key in content}
     above = own.pop("panel", [{}])
     laid = _laid(path, content, above, changed)
-    found = []
-    for where, merged in laid.items():
-        given = (merged["seeds"], f"{where}: seeds") if seeds is None else (seeds, "--seeds")
-        own_seeds = parsed_seeds(*given)
-        with _naming(where):
-            check_keys(merged, [*Panel.known_keys(), *OWN_KEYS])
-            found.append(Panel.of({**merged, "seeds": own_seeds}))
+    found = [_panel(where, merged, seeds) for where, merged in laid.items()]
     for keys, value in _leaves(content):
         if all(_holds(panel, keys) for panel in above):
             _check_replaced(keys, value, list(laid.values()), str(path))
-    labels = [panel.label for panel in found]
-    if len(set(labels)) < len(labels):
-        raise ExperimentError(f"{path}: panels need labels that differ; got {', '.join(labels)}.")
-    if panels is not None:
-        wanted = _chosen(panels, labels, f"--panels: {path}")
-        found = [panel for panel in found if panel.label in wanted]
+    found = _selected(found, panels, path)
     if designs is not None:
         found = [_only(panel, designs, path) for panel in found]
     name = re.sub(r"[^A-Za-z0-9._-]", "-", path.stem).lstrip("._-") or "experiment"
@@ -97,6 +86,26 @@ def _laid(
                 _put(merged, keys, value)
         laid[f"{path}: panel {number}" if len(panels) > 1 else str(path)] = merged
     return laid
+
+
+def _panel(where: str, merged: dict[str, Any], seeds: str | None) -> Panel:
+    """Make a panel from its merged tables; ``seeds`` replace its own."""
+    given = (merged["seeds"], f"{where}: seeds") if seeds is None else (seeds, "--seeds")
+    own_seeds = parsed_seeds(*given)
+    with _naming(where):
+        check_keys(merged, [*Panel.known_keys(), *OWN_KEYS])
+        return Panel.of({**merged, "seeds": own_seeds})
+
+
+def _selected(found: list[Panel], panels: str | None, path: Path) -> list[Panel]:
+    """Return the panels with these labels, None for all; refuse a label that appears twice."""
+    labels = [panel.label for panel in found]
+    if len(set(labels)) < len(labels):
+        raise ExperimentError(f"{path}: panels need labels that differ; got {', '.join(labels)}.")
+    if panels is None:
+        return found
+    wanted = _chosen(panels, labels, f"--panels: {path}")
+    return [panel for panel in found if panel.label in wanted]
 
 
 def parsed_seeds(given: object, owner: str) -> list[int]:

@@ -187,18 +187,11 @@ class RunFolder:
             "experiment": experiment.as_dict(),
             "units": [unit.as_dict() for unit in plan_units(experiment, device)],
         }
-        try:
-            content = json.dumps(head, indent=1).encode()
-        except TypeError as error:  # TOML has dates and times
-            raise ExperimentError(
-                f"{source}: values must be numbers, texts, truth values, lists or tables; got "
-                f"another ({error}). Write a date as a text."
-            ) from error
-        files = part_files(experiment, source.parent)
+        content = _as_json(head, source)
+        files = [(source, Path("experiment.toml")), *part_files(experiment, source.parent)]
         try:
             _check_new(path)
             (path / "units").mkdir(parents=True)
-            shutil.copyfile(source, path / "experiment.toml")
             for file, place in files:
                 (path / place).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, path / place)
@@ -335,6 +328,16 @@ class RunFolder:
         draw, train, measure = (table[name].to_numpy().sum() for name in names)
         # All runs of a unit train at once.
         return table.num_rows, float(draw + train / len(unit.runs) + measure)
+
+
+def _as_json(head: dict[str, Any], source: Path) -> bytes:
+    try:
+        return json.dumps(head, indent=1).encode()
+    except TypeError as error:  # TOML has dates and times
+        raise ExperimentError(
+            f"{source}: values must be numbers, texts, truth values, lists or tables; got "
+            f"another ({error}). Write a date as a text."
+        ) from error
 
 
 def _check_new(path: Path) -> None:

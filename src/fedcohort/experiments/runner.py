@@ -174,12 +174,7 @@ class _Execution:
         every = folder.experiment.checkpoint_every
 
         def progress(now: int, histories: list[History]) -> None:
-            if unit.candidate is not None and histories[0].diverged_at is not None:
-                raise _DivergedError(f"training diverges in round {histories[0].diverged_at}")
-            self._observer.advanced(work, self._text(unit, now))
-            self._track(unit, histories)
-            if now % every == 0 and now < rounds:
-                self._write_tables(unit, histories)
+            self._after_round(unit, work, now, histories)
             if self._observer.should_stop() and now < rounds:
                 simulation.save(checkpoint)
                 self._write_tables(unit, histories)
@@ -198,6 +193,16 @@ class _Execution:
         for name, table in law_tables(unit.runs, simulation.next_designs()).items():
             keep_table(folder.table(unit, name), table)
         log.info("unit %d: done, %d rounds of %d runs", unit.number, rounds, len(unit.runs))
+
+    def _after_round(self, unit: Unit, work: int, now: int, histories: list[History]) -> None:
+        """Show and track a round, and write tables if it is time; give up what diverges."""
+        if unit.candidate is not None and histories[0].diverged_at is not None:
+            raise _DivergedError(f"training diverges in round {histories[0].diverged_at}")
+        self._observer.advanced(work, self._text(unit, now))
+        self._track(unit, histories)
+        every, rounds = self._folder.experiment.checkpoint_every, self._folder.rounds_of(unit)
+        if now % every == 0 and now < rounds:
+            self._write_tables(unit, histories)
 
     def _resumed(self, simulation: Simulation, checkpoint: Path) -> int:
         try:

@@ -13,11 +13,11 @@ from scipy.sparse import csr_array
 
 from fedcohort._arguments import checked_whole
 from fedcohort._display import short_repr
-from fedcohort._updates import BLOCK_ENTRIES, Array, as_numpy, double, like, moved, zero_rows
+from fedcohort._updates import Array, as_numpy, double, like, moved, zero_rows
 from fedcohort._whole_file import read_arrays, write_arrays
 from fedcohort.errors import MemoryOfUpdatesError
 from fedcohort.memory.base import Memory
-from fedcohort.similarity.measures import inner_products
+from fedcohort.similarity.measures import BLOCK_ENTRIES, inner_products
 from fedcohort.streams import Stream, stream
 
 FORMAT = "fedcohort update memory 3"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import as_array
-from fedcohort._updates import BLOCK_ENTRIES, LARGEST, is_tensor
+from fedcohort._updates import LARGEST, is_tensor
 from fedcohort.errors import DesignError
 
 
@@ -52,6 +52,8 @@ def largest_entries(updates: NDArray[np.floating]) -> NDArray[np.float64]:
 Measure = Callable[[NDArray[np.floating]], NDArray[np.float64]]
 MeasureName = Literal["arccos", "l2", "l1"]
 
+#: Numbers that are worked on at a time: 32 MB in float64.
+BLOCK_ENTRIES = 2**22
 #: All pairs of more clients than this do not fit into the memory of one machine.
 LARGEST_EXACT = 20_000
 #: Updates converted to float64 at a time.

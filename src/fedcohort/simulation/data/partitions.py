@@ -218,6 +218,20 @@ def one_class_shards(
     DataError
         If a class has too few samples, or the sizes do not fit the clients.
     """
+    sizes = _sizes_of_class(train_size, test_size, clients_per_class)
+    rng = stream(checked_seed("one_class_shards", seed), use=Stream.PARTITION)
+    shape = (dataset.n_classes, clients_per_class)
+    train = np.tile(sizes, dataset.n_classes)
+    train = (rng.permutation(train) if deal_sizes else train).reshape(shape)
+    test = np.full(shape, test_size)
+    of_train = _shards(dataset.y, train, rng)
+    return FederatedData(dataset, of_train, _shards(dataset.test_y, test, rng))
+
+
+def _sizes_of_class(
+    train_size: int | Sequence[int], test_size: int, clients_per_class: int
+) -> NDArray[np.int64]:
+    """Validate the sizes; return one for each client of a class."""
     listed = np.ndim(train_size) > 0
     sizes = np.asarray(train_size if listed else [train_size] * clients_per_class)
     if listed and len(sizes) != clients_per_class:
@@ -228,28 +242,27 @@ def one_class_shards(
     if not sizes.size or sizes.dtype.kind not in "iu" or sizes.min() < 1 or test_size < 0:
         raise DataError(
             f"one_class_shards: needs at least one client per class, and one training sample for "
-            f"each; got {clients_per_class} and {train_size} (and {test_size} test samples)."
+            f"each; got {clients_per_class} and {train_size} (and {test_size} test samples). Raise "
+            f"what is too small."
         )
-    rng = stream(checked_seed("one_class_shards", seed), use=Stream.PARTITION)
-    shape = (dataset.n_classes, clients_per_class)
-    train = np.tile(sizes, dataset.n_classes)
-    train = (rng.permutation(train) if deal_sizes else train).reshape(shape)
-    parts = []
-    for labels, each in ((dataset.y, train), (dataset.test_y, np.full(shape, test_size))):
-        shards: list[NDArray[np.int64]] = []
-        for label in range(dataset.n_classes):
-            members = np.flatnonzero(labels == label)
-            needed = int(each[label].sum())
-            if needed > len(members):
-                raise DataError(
-                    f"one_class_shards: needs {needed} samples of class {label} for "
-                    f"{clients_per_class} clients; got {len(members)}. Lower the sizes or the "
-                    f"clients per class."
-                )
-            chosen = rng.choice(members, needed, replace=False)
-            shards.extend(np.split(chosen, np.cumsum(each[label])[:-1]))
-        parts.append(tuple(shards))
-    return FederatedData(dataset, *parts)
+    return sizes
+
+
+def _shards(
+    labels: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator
+) -> Indices:
+    """Deal samples of one class to each client; ``sizes`` has shape (n_classes, n_clients)."""
+    shards: list[NDArray[np.int64]] = []
+    for label, own in enumerate(sizes):
+        members, needed = np.flatnonzero(labels == label), int(own.sum())
+        if needed > len(members):
+            raise DataError(
+                f"one_class_shards: needs {needed} samples of class {label} for {len(own)} "
+                f"clients; got {len(members)}. Lower the sizes or the clients per class."
+            )
+        chosen = rng.choice(members, needed, replace=False)
+        shards.extend(np.split(chosen, np.cumsum(own)[:-1]))
+    return tuple(shards)
 
 
 def dirichlet_unbalanced(
