@@ -1,6 +1,7 @@
 """Diagnostics of a design.
 
-Functions named ``estimated_*`` draw cohorts; all others are exact.
+Functions named ``estimated_*`` draw cohorts; all others are exact, unless the design itself has no
+formula (``exact_weights`` and ``exact_moments`` say so).
 """
 
 import math
