@@ -1,4 +1,4 @@
-"""What the designs share whose cohort is fixed when they are built."""
+"""Base class of designs that choose their cohort when they are built."""
 
 from dataclasses import dataclass
 
