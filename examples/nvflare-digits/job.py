@@ -33,6 +33,8 @@ def make_job(options: argparse.Namespace, folder: Path) -> FedJob:
         min_clients=SITES,
         on_failure=options.on_failure,
         timeout=options.timeout,
+        start_timeout=60,
+        query_timeout=20,
         log_file=str(folder / "selections.jsonl"),
         checkpoint=str(folder / "checkpoint"),
         resume=True,
@@ -43,7 +45,6 @@ def make_job(options: argparse.Namespace, folder: Path) -> FedJob:
         script_args=f"--sites {SITES} --fails-at {options.fails_at}" if options.fails_at else "",
         framework=FrameworkType.NUMPY,
         server_expected_format=ExchangeFormat.NUMPY,
-        launch_external_process=options.fails_at.startswith("kill"),
     )
     job.to_clients(runner)
     return job

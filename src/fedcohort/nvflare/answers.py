@@ -1,4 +1,4 @@
-"""A round's answers: a client's parameters as numpy arrays, checked, and in the model's own kinds."""
+"""A round's answers: checked, as numpy arrays, and back in the kinds of the model's own."""
 
 from __future__ import annotations
 
@@ -131,10 +131,10 @@ class RoundAnswers:
 
     def reported(self) -> tuple[dict[str, float], dict[str, float]]:
         """Return what clients reported: losses, the metric ``rms_loss``, and durations."""
-        losses = {}
+        losses: dict[str, float] = {}
         for name, answer in self.answered.items():
-            loss = answer.metrics.get(LOSS_METRIC)
-            if is_finite_number(loss) and float(loss) >= 0:
+            loss: Any = answer.metrics.get(LOSS_METRIC)
+            if is_finite_number(loss) and loss >= 0:
                 losses[name] = float(loss)
         return losses, {name: answer.seconds for name, answer in self.answered.items()}
 

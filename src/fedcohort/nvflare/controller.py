@@ -1,4 +1,4 @@
-"""A FLARE controller that draws the clients: FedAvg's own rounds, with another draw and aggregate."""
+"""A FLARE controller that draws the clients: FedAvg's rounds, another draw and aggregate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from logging import getLogger
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,14 +51,19 @@ from fedcohort.nvflare.settings import (
     recipe_from,
 )
 from fedcohort.population import Label
-from fedcohort.selector import Selector
 
 log = getLogger("fedcohort")
 
 FORMAT = "fedcohort nvflare state 1"
 
 
-class CohortSelection:
+if TYPE_CHECKING:  # it calls the methods of FedAvg, and stands before controllers that inherit it
+    from nvflare.app_common.workflows.fedavg import FedAvg as Base
+else:
+    Base = object
+
+
+class CohortSelection(Base):
     """Draw every round's clients by a recipe, in a controller that inherits FLARE's ``FedAvg``.
 
     Put it before the controller: ``class Mine(CohortSelection, FedOpt)``. It takes the place of
@@ -105,6 +110,8 @@ class CohortSelection:
         Draws the clients and remembers what it needs of them; rounds count from 0.
     """
 
+    num_rounds: int
+
     def __init__(
         self,
         *args: Any,
@@ -132,7 +139,7 @@ class CohortSelection:
             recipe=recipe_from(recipe),
             seed=seed,
             sizes=checked_given(sizes),
-            groups=groups and {str(name): label for name, label in groups.items()},
+            groups=None if groups is None else {str(name): of for name, of in groups.items()},
             estimator=estimator_from(estimator),
             sketch=sketch,
             on_failure=on_failure,
@@ -156,13 +163,15 @@ class CohortSelection:
         self._check_controller()
         self._round: RoundAnswers | None = None
         self._current: FLModel | None = None
+        self._sent = FLModel(params={})
+        self._counts: Callable[[FLModel], None] | None = None
         self._until = 0.0
 
     def add_to_fed_job(self, job: Any, ctx: Any, **kwargs: Any) -> None:
         """Add the controller to a job; the server has the library, so FLARE need not copy it."""
         known = job.job.app_packages
         job.set_app_packages([*known, *({"fedcohort"} - set(known))])
-        super().add_to_fed_job(job, ctx, **kwargs)  # type: ignore[misc]
+        super().add_to_fed_job(job, ctx, **kwargs)
 
     # What FedAvg calls, in the order of a round
 
@@ -178,13 +187,13 @@ class CohortSelection:
         self.aggregator = _Aggregator(self)
         self._is_first, self._saved = True, self._saved_state()
         log.info("clients are drawn by %r, seed %d", settings.recipe, self.selector.seed)
-        super().run()  # type: ignore[misc]
+        super().run()
         if self.selector.selections is not None:
             self.selector.selections.log_summary()
 
     def load_model(self) -> FLModel:
         """Load the model from the persistor; with ``resume``, from the checkpoint."""
-        model = super().load_model()  # type: ignore[misc]
+        model = super().load_model()
         if model is not None and self._saved is not None:
             model.params = self._restored(model.params)
         self._current = model
@@ -192,15 +201,14 @@ class CohortSelection:
 
     def sample_clients(self, num_clients: int | None = None) -> list[str]:
         """Draw the round's clients; the recipe says how many."""
-        if self.selector.cohort is not None:  # the round before was not aggregated
-            self.selector.skip()
+        self._round = None
         there = self._gather()
         if self.selector.clients != self._sites.sizes:
             self.selector.clients = self._sites.sizes
         cohort = self.selector.draw(there, self._signals(there))
         self._until, self._is_first = time.monotonic() + self.timeout, False
         names = [str(each) for each in cohort.ids]
-        self.info(f"Sampled clients: {names}")  # type: ignore[attr-defined]
+        self.info(f"Sampled clients: {names}")
         return names
 
     def send_model(
@@ -213,22 +221,27 @@ class CohortSelection:
         callback: Callable[[FLModel], None] | None = None,
     ) -> None:
         """Send the model to exactly these clients; FLARE would send to all where there are none."""
-        cohort = self.selector.cohort
-        if cohort is not None and (self._round is None or self._round.number != cohort.round_):
-            arrays = {str(name): as_array(value) for name, value in (data.params or {}).items()}
-            self._check_model(arrays)
-            self._round = RoundAnswers(cohort.round_, ModelArrays(arrays), self._check)
-        if self._round is not None:
-            self._round.ask(targets or ())
+        if self._round is None:
+            self._round, self._sent, self._counts = self._opened(data), data, callback
+        now = self._round
+        now.ask(targets or ())
+
+        def accept(result: FLModel) -> bool:
+            name = str(result.meta.get("client_name"))
+            is_usable = now.accept(name, result) is None
+            if is_usable and callback is not None:
+                callback(result)
+            return is_usable  # False: FLARE then does not count it as accepted
+
         if targets:
             seconds = timeout or self._seconds()
-            super().send_model(task_name, data, targets, min_responses, seconds, callback)  # type: ignore[misc]
+            super().send_model(task_name, data, targets, min_responses, seconds, accept)
 
     def update_model(self, model: FLModel, aggr_result: FLModel) -> FLModel:
         """Move the model; it keeps its kinds and types. Save the checkpoint."""
         if aggr_result.params:
             before = dict(model.params)
-            model = super().update_model(model, aggr_result)  # type: ignore[misc]
+            model = super().update_model(model, aggr_result)
             model.params = {
                 name: in_kind_of(before[name], value) for name, value in model.params.items()
             }
@@ -244,17 +257,8 @@ class CohortSelection:
         code = result.get_return_code()
         if self._round is not None and not is_unknown_task and code not in (None, ReturnCode.OK):
             self._round.failed.setdefault(client_name, f"error: {code}")
-        accepted = super()._accept_train_result(client_name, result, fl_ctx, is_unknown_task)  # type: ignore[misc]
+        accepted = super()._accept_train_result(client_name, result, fl_ctx, is_unknown_task)
         return bool(accepted)
-
-    # What the aggregator calls
-
-    def accepted(self, result: FLModel) -> None:
-        """Take a client's answer; raise where it cannot be used, so that FLARE does not count it."""
-        name = str(result.meta.get("client_name"))
-        reason = "no round is open" if self._round is None else self._round.accept(name, result)
-        if reason is not None:
-            raise NvflareError(f"client {name}: {reason}")
 
     def aggregated(self) -> FLModel:
         """Settle the round, and return the step as a model of differences; empty: it is void."""
@@ -272,14 +276,14 @@ class CohortSelection:
             self.selector.remember(
                 now.updates, losses=losses, durations=durations, failed=now.failed
             )
+        self._round = None
         self._count(now)
         self._report(now, settled)
-        params = self._current.params if self._current is not None else now.sent.arrays
         return FLModel(
             params_type=ParamsType.DIFF,
-            params=tensors_where(params, step or {}),
+            params=tensors_where(self._sent.params, step or {}),
             metrics=now.mean_metrics(settled),
-            current_round=self.current_round,  # type: ignore[attr-defined]
+            current_round=self.current_round,
             meta=_meta(settled),
         )
 
@@ -292,27 +296,23 @@ class CohortSelection:
                 *(now.number, len(now.answered), needed),
             )
             return None
-        step = self.selector.step(now.updates)
+        step: Any = self.selector.step(now.updates)
         if not isinstance(step, Mapping):  # nobody was drawn: the estimator's memory, or nothing
             step = now.sent.unflat(step) if isinstance(step, np.ndarray) else None
         if step is not None and now.sent.plus(step) is None:
             log.error("round %d: the aggregate is not finite; the model stays", now.number)
             return None
-        return step
+        found: Mapping[str, NDArray[Any]] | None = step
+        return found
 
     def _ask_others(self, now: RoundAnswers) -> None:
         """Ask clients in the place of those that failed, until enough answered."""
         lost = list(now.failed)
-        while lost and self._until > time.monotonic() and not self.is_aborted():  # type: ignore[attr-defined]
+        while self._until > time.monotonic() and not self.is_aborted():
             more = [str(each) for each in self.selector.redraw(lost)]
             if not more:
                 break
-            self.send_model(
-                self.task_name,  # type: ignore[attr-defined]
-                self._current,
-                more,
-                callback=self._aggregate_one_result,  # type: ignore[attr-defined]
-            )
+            self.send_model(self.task_name, self._sent, more, callback=self._counts)
             self._wait()
             lost = [name for name in now.close() if name in more]
             now.log(lost)
@@ -337,14 +337,14 @@ class CohortSelection:
             dxo = create_analytic_dxo(
                 tag, float(value), AnalyticsDataType.SCALAR, global_step=now.number
             )
-            send_analytic_dxo(self, dxo, self.fl_ctx, fire_fed_event=False)  # type: ignore[attr-defined]
+            send_analytic_dxo(self, dxo, self.fl_ctx, fire_fed_event=False)
 
     # Who is there
 
     def _connected(self) -> list[str]:
         """Return the clients of the job that FLARE does not deem disconnected."""
-        names = [client.name for client in self.engine.get_clients()]  # type: ignore[attr-defined]
-        return [name for name in names if not self.get_client_disconnect_time(name)]  # type: ignore[attr-defined]
+        names = [client.name for client in self.engine.get_clients()]
+        return [name for name in names if not self.get_client_disconnect_time(name)]
 
     def _gather(self) -> list[str]:
         """Return the clients that can be drawn; wait for the first ones, and for somebody."""
@@ -359,9 +359,9 @@ class CohortSelection:
             takers = [name for name in there if self._sites.sizes[name]]
             if len(there) >= needed and takers:
                 return there
-            if time.monotonic() >= end or self.is_aborted():  # type: ignore[attr-defined]
+            if time.monotonic() >= end or self.is_aborted():
                 break
-            time.sleep(self._task_check_period)  # type: ignore[attr-defined]
+            time.sleep(self._task_check_period)
         if self._is_first:
             raise NvflareError(
                 f"{OWNER}: needs {needed} clients, and one with samples, within "
@@ -399,14 +399,14 @@ class CohortSelection:
         seconds = math.ceil(self.query_timeout)
         data = FLModelUtils.to_shareable(model)
         question = Task(name=task, data=data, timeout=seconds, result_received_cb=hear)
-        self.broadcast(task=question, fl_ctx=self.fl_ctx, targets=names)  # type: ignore[attr-defined]
+        self.broadcast(task=question, fl_ctx=self.fl_ctx, targets=names, min_responses=0)
         self._wait()
         return found
 
     def _wait(self) -> None:
         """Wait until all tasks have ended; each has a time limit."""
-        while self.get_num_standing_tasks() and not self.is_aborted():  # type: ignore[attr-defined]
-            time.sleep(self._task_check_period)  # type: ignore[attr-defined]
+        while self.get_num_standing_tasks() and not self.is_aborted():
+            time.sleep(self._task_check_period)
 
     def _seconds(self) -> int:
         """Return how long to wait for answers: half of what is left while redraws may follow."""
@@ -416,7 +416,7 @@ class CohortSelection:
     # The checkpoint
 
     def _path(self, name: str | None) -> Path | None:
-        return None if name is None else Path(self.get_run_dir()) / name  # type: ignore[attr-defined]
+        return None if name is None else Path(self.get_run_dir()) / name
 
     def _save(self, model: FLModel) -> None:
         """Write what a restarted server needs, whole or not at all."""
@@ -465,9 +465,9 @@ class CohortSelection:
             )
         self.selector.restore(below("selector.", arrays))
         self._sites.restore(head["sizes"])
-        done = self.selector.round_
-        self.start_round, self.num_rounds = done, max(0, self.num_rounds - done)  # type: ignore[has-type]
-        log.info("round %d goes on from the checkpoint, %d are left", done, self.num_rounds)
+        done, last = self.selector.round_, self.num_rounds
+        self.start_round, self.num_rounds = done, max(0, last - done)
+        log.info("round %d goes on from the checkpoint, %d of %d are done", done, done, last)
         return {name: in_kind_of(params[name], array) for name, array in found.items()}
 
     # Refusals
@@ -504,21 +504,23 @@ class CohortSelection:
 
     def _own_update(self) -> object:
         """Return the method that moves the model, below this class."""
-        return getattr(super().update_model, "__func__", None)  # type: ignore[misc]
+        return getattr(super().update_model, "__func__", None)
 
-    def _check_model(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Refuse an empty model, and another than the one that is remembered."""
-        if not arrays:
+    def _opened(self, model: FLModel) -> RoundAnswers:
+        """Open a round with a model; refuse none, and another than the one that is remembered."""
+        if not model.params:
             raise NvflareError(
                 f"{OWNER}: needs a first model, and the server has none. Add a persistor with one."
             )
-        size = ModelArrays(arrays).dimension
+        sent = ModelArrays({str(name): as_array(value) for name, value in model.params.items()})
+        size = sent.dimension
         for known in (self.selector.memory, self.selector.variates):
             if known is not None and known.dimension != size:
                 raise NvflareError(
                     f"{OWNER}: remembers updates of {known.dimension} numbers; got a model of "
                     f"{size}. Use another checkpoint for another model."
                 )
+        return RoundAnswers(self.selector.round_, sent, self._check)
 
 
 @final
@@ -535,8 +537,7 @@ class _Aggregator(ModelAggregator):
         self._controller = controller
 
     def accept_model(self, model: FLModel) -> None:
-        """Take a client's answer."""
-        self._controller.accepted(model)
+        """Do nothing: the controller has checked the answer, and keeps it."""
 
     def aggregate_model(self) -> FLModel:
         """Return the step."""

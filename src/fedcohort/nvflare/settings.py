@@ -1,4 +1,4 @@
-"""Settings as FLARE keeps them: a job's configuration is JSON, and so are a controller's arguments."""
+"""Settings as FLARE keeps them: the arguments of a controller, which a job writes as JSON."""
 
 from __future__ import annotations
 
@@ -57,16 +57,15 @@ def estimator_from(estimator: object) -> EstimatorName | Difference:
     return estimator  # type: ignore[return-value]  # the selector checks it
 
 
-def limits_from(limits: object) -> Limits:
+def limits_from(limits: Any) -> Limits:
     """Return limits; a mapping has their fields."""
     try:
-        found = limits if isinstance(limits, Limits) else Limits(**(limits or {}))  # type: ignore[call-overload]
+        return limits if isinstance(limits, Limits) else Limits(**(limits or {}))
     except TypeError as error:
         raise NvflareError(
             f"{OWNER}: limits must be Limits(...), or its fields; got {brief(limits)}. Import it "
             f"from fedcohort.nvflare."
         ) from error
-    return found  # type: ignore[no-any-return]
 
 
 @final
