@@ -6,17 +6,20 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 pytest.importorskip("nvflare", reason="the extra 'nvflare' is not installed")
 
+from nvflare.fuel.utils.class_utils import ModuleScanner
+from nvflare.fuel.utils.component_builder import ComponentBuilder
 from nvflare.job_config.api import FedJob
-from nvflare.private.fed.server.server_json_config import ServerJsonConfigurator
 
-from fedcohort import Difference, Poisson, Recipe, SizeClustered
+from fedcohort import Difference, Poisson, Population, Recipe, SizeClustered
+from fedcohort.designs import Knowledge, MultinomialDesign
 from fedcohort.nvflare import CohortController, Limits
 from flare.in_process import lines
 
@@ -44,6 +47,13 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
+class Builder(ComponentBuilder):
+    """Makes components as FLARE's server does."""
+
+    def get_module_scanner(self) -> ModuleScanner:
+        return ModuleScanner(["nvflare"], [], True)
+
+
 def exported(controller: CohortController, folder: Path) -> dict[str, Any]:
     """Write a job; return the controller's part of its configuration."""
     job = FedJob(name="one")
@@ -59,22 +69,12 @@ def exported(controller: CohortController, folder: Path) -> dict[str, Any]:
 def test_a_job_keeps_every_setting(settings: dict[str, Any], tmp_path: Path) -> None:
     before = CohortController(**settings)
     config = exported(before, tmp_path)
-    builder = ServerJsonConfigurator.__new__(ServerJsonConfigurator)
-    builder.module_scanner = None
-    args = {
-        key: value if not _is_component(value) else pytest.fail(f"{key} is a component")
-        for key, value in config["args"].items()
-    }
-    after = CohortController(**args)
+    after = Builder().build_component(config)
 
     assert config["path"] == "fedcohort.nvflare.controller.CohortController"
     assert after._settings == before._settings
     names = ("min_clients", "timeout", "checkpoint", "every", "resume", "log_file", "num_rounds")
     assert [getattr(after, n) for n in names] == [getattr(before, n) for n in names]
-
-
-def _is_component(value: object) -> bool:
-    return isinstance(value, dict) and "path" in value
 
 
 @pytest.mark.slow
@@ -118,10 +118,22 @@ def simulated(folder: Path, *flags: str) -> tuple[list[dict[str, Any]], str]:
     return lines(folder / "selections.jsonl"), text
 
 
-def test_a_recipe_of_ones_own_is_a_component_of_the_job() -> None:
-    class Mine(SizeClustered):
-        """Not one of the library's."""
+@dataclass(frozen=True)
+class Mine(Recipe):
+    """A recipe that is not one of the library's."""
 
-    controller = CohortController(recipe=Mine(2))
+    name: ClassVar[str] = "mine"
 
-    assert isinstance(controller.recipe, Recipe)
+    def design(self, population: Population, known: Knowledge) -> MultinomialDesign:
+        return MultinomialDesign(population, self.cohort_size)
+
+
+def test_a_recipe_of_ones_own_is_a_component_of_the_job(tmp_path: Path) -> None:
+    job = FedJob(name="one")
+    job.to_server(CohortController(recipe=Mine(2)))
+    job.export_job(str(tmp_path))
+    file = next(tmp_path.rglob("config_fed_server.json"))
+    config = json.loads(file.read_text())["workflows"][0]["args"]["recipe"]
+
+    assert config == {"path": f"{Mine.__module__}.Mine", "args": {"cohort_size": 2}}
+    assert [path.name for path in tmp_path.rglob("custom/**/*.py")][:1] == ["test_jobs.py"]
