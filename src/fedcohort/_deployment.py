@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging import Logger, getLogger
@@ -293,7 +293,7 @@ class ArrayCheck:
         cast = cast_to_model(arrays, sent)
         if isinstance(cast, str):
             return cast
-        norm = sent.norm(_Replaced(arrays, cast) if cast else arrays)
+        norm = sent.norm(ChainMap(cast, arrays))  # type: ignore[arg-type]  # it only reads
         if not math.isfinite(norm):
             return "is not finite, or too large for its type"
         if self.max_norm is not None and norm > self.max_norm:
@@ -302,22 +302,6 @@ class ArrayCheck:
         if self.is_remembered and norm * math.sqrt(sent.dimension) > LARGEST:
             return "is too large for float32"
         return cast
-
-
-class _Replaced(Mapping[str, NDArray[Any]]):
-    """Arrays of which some are replaced by others; none is read before it is needed."""
-
-    def __init__(self, arrays: Arrays, others: Arrays) -> None:
-        self._arrays, self._others = arrays, others
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        return self._others[name] if name in self._others else self._arrays[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
 
 
 def cast_to_model(arrays: Arrays, sent: ModelArrays) -> dict[str, NDArray[Any]] | str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from logging import getLogger
 from pathlib import Path
@@ -12,23 +12,16 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
-from nvflare.apis.analytix import AnalyticsDataType
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
-from nvflare.apis.utils.analytix_utils import create_analytic_dxo, send_analytic_dxo
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
-from nvflare.app_common.app_constant import AppConstants
-from nvflare.app_common.workflows.base_fedavg import (
-    BaseFedAvg,
-    make_fedavg_metrics_aggregation_info,
-)
+from nvflare.app_common.workflows.base_fedavg import BaseFedAvg
 from nvflare.app_common.workflows.fedavg import FedAvg
 
 from fedcohort._deployment import ArrayCheck, Limits, ModelArrays, Patience
 from fedcohort._open_round import OnFailure
-from fedcohort.cohort import Cohort
 from fedcohort.designs import Recipe
 from fedcohort.errors import NvflareError
 from fedcohort.memory import Difference, EstimatorName
@@ -48,6 +41,7 @@ from fedcohort.nvflare.settings import (
     plain_recipe,
     recipe_from,
 )
+from fedcohort.nvflare.tracking import aggregation_info, report
 from fedcohort.population import Label
 
 log = getLogger("fedcohort")
@@ -278,13 +272,13 @@ class CohortSelection(Base):
             )
         self._round = None
         self._count(now)
-        self._report(now, settled)
+        report(self, now, settled)
         return FLModel(
             params_type=ParamsType.DIFF,
             params=tensors_where(self._sent.params, step or {}),
             metrics=now.mean_metrics(settled),
             current_round=self.current_round,
-            meta=_meta(settled),
+            meta=aggregation_info(settled),
         )
 
     def _step(self, now: RoundAnswers) -> Mapping[str, NDArray[Any]] | None:
@@ -325,19 +319,6 @@ class CohortSelection(Base):
             self._give_up.lose(now.failed.values())
         elif not self._sites.takers():
             self._give_up.lose(["no client with samples was there"])
-
-    def _report(self, now: RoundAnswers, settled: Cohort) -> None:
-        """Send the round's figures to FLARE's tracking."""
-        figures = {
-            "cohort_clients": len(now.asked),
-            "failed_clients": len(now.failed),
-            "residual": settled.residual,
-        }
-        for tag, value in figures.items():
-            dxo = create_analytic_dxo(
-                tag, float(value), AnalyticsDataType.SCALAR, global_step=now.number
-            )
-            send_analytic_dxo(self, dxo, self.fl_ctx, fire_fed_event=False)
 
     # Who is there
 
@@ -426,14 +407,3 @@ class _Aggregator(ModelAggregator):
 
     def reset_stats(self) -> None:
         """Do nothing: the controller begins a round when it draws."""
-
-
-def _meta(settled: Cohort) -> dict[str, Any]:
-    """Return how the metrics were averaged, for FLARE's reports."""
-    key = "cohort_weight"
-    shares: Iterable[tuple[str, float]] = zip(
-        map(str, settled.ids), settled.weights.tolist(), strict=True
-    )
-    sites = [{"name": name, "weight": weight, "weight_key": key} for name, weight in shares]
-    info = make_fedavg_metrics_aggregation_info(weight_key=key, site_weights=sites or None)
-    return {AppConstants.METRICS_AGGREGATION_INFO: info}
