@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,6 @@ from fedcohort.nvflare.tracking import aggregation_info, report
 from fedcohort.population import Label
 
 log = getLogger("fedcohort")
-
 
 if TYPE_CHECKING:  # it calls the methods of FedAvg, and stands before controllers that inherit it
     from nvflare.app_common.workflows.fedavg import FedAvg as Base
@@ -151,7 +150,8 @@ class CohortSelection(Base):
         self.query_timeout = checked_seconds("query_timeout", query_timeout)
         self.checkpoint, self.resume = checkpoint and str(checkpoint), resume
         self.every, self.log_file = checked_count("every", every), log_file and str(log_file)
-        check_controller(self, is_plain=self._own_update() is BaseFedAvg.update_model)
+        moves = super().update_model.__func__
+        check_controller(self, is_plain=moves is BaseFedAvg.update_model)
         self._round: RoundAnswers | None = None
         self._current: FLModel | None = None
         self._sent = FLModel(params={})
@@ -168,15 +168,16 @@ class CohortSelection(Base):
 
     def run(self) -> None:
         """Prepare the selector, then train as the controller does."""
-        settings = self._settings
-        path = self._path(self.log_file)
-        self.selector = settings.selector(path or True)
-        limits = settings.limits
+        settings, limits = self._settings, self._settings.limits
+        self.selector = settings.selector(self._path(self.log_file) or True)
         self._sites = Sites(self, settings.sizes, limits)
         self._check = ArrayCheck(limits.max_norm, settings.recipe.learns)
         self._give_up = Patience(OWNER, limits.give_up_after, NvflareError)
         self.aggregator = _Aggregator(self)
         self._is_first, self._saved = True, self._saved_state()
+        if self.model is not None:
+            is_whole = isinstance(self.model, FLModel)
+            self._current = self.model if is_whole else FLModel(params=self.model)
         log.info("clients are drawn by %r, seed %d", settings.recipe, self.selector.seed)
         super().run()
         if self.selector.selections is not None:
@@ -247,8 +248,7 @@ class CohortSelection(Base):
         self, client_name: str, result: Shareable, fl_ctx: FLContext, is_unknown_task: bool = False
     ) -> bool:
         """Note why a client failed, then do as FLARE does."""
-        code = result.get_return_code()
-        now = self._round
+        now, code = self._round, result.get_return_code()
         if now is not None and not is_unknown_task and code not in (None, ReturnCode.OK):
             now.fail(client_name, f"error: {code}")
         accepted = super()._accept_train_result(client_name, result, fl_ctx, is_unknown_task)
@@ -295,9 +295,8 @@ class CohortSelection(Base):
             step = now.sent.unflat(step) if isinstance(step, np.ndarray) else None
         if step is not None and now.sent.plus(step) is None:
             log.error("round %d: the aggregate is not finite; the model stays", now.number)
-            return None
-        found: Mapping[str, NDArray[Any]] | None = step
-        return found
+            step = None
+        return cast("Mapping[str, NDArray[Any]] | None", step)
 
     def _ask_others(self, now: RoundAnswers) -> None:
         """Ask clients in the place of those that failed, until enough answered."""
@@ -320,8 +319,6 @@ class CohortSelection(Base):
         elif not self._sites.takers():
             self._give_up.lose(["no client with samples was there"])
 
-    # Who is there
-
     def _signals(self, there: list[str]) -> dict[str, dict[str, float]] | None:
         """Ask clients for what the recipe wants to know before the draw."""
         request = self.selector.ask(there)
@@ -336,8 +333,6 @@ class CohortSelection(Base):
         """Return how long to wait for answers: half of what is left while redraws may follow."""
         left = self._until - time.monotonic()
         return max(1, math.ceil(left / 2 if self.on_failure == "redraw" else left))
-
-    # The checkpoint
 
     def _path(self, name: str | None) -> Path | None:
         return None if name is None else Path(self.get_run_dir()) / name
@@ -363,10 +358,6 @@ class CohortSelection(Base):
         self.start_round, self.num_rounds = done, max(0, last - done)
         log.info("goes on from the checkpoint: %d of %d rounds are done", done, last)
         return found
-
-    def _own_update(self) -> object:
-        """Return the method that moves the model, below this class."""
-        return getattr(super().update_model, "__func__", None)
 
     def _opened(self, model: FLModel) -> RoundAnswers:
         """Open a round with a model; refuse none, and another than the one that is remembered."""
