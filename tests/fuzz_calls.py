@@ -227,9 +227,13 @@ def fuzz_law(trial: Trial) -> None:
         "rng": trial.maybe(trial.one_of(0, 7, np.random.default_rng(1))),
         "products": trial.one_of(None, 3, np.zeros((2, 2))),
     }
-    parameters = list(signature(kind).parameters.values())[2:]
+    parameters = [
+        each for each in signature(kind).parameters.values() if each.kind is not each.VAR_KEYWORD
+    ][2:]
     needed = {each.name: given[each.name] for each in parameters if each.default is each.empty}
     more = {each.name: each.default for each in parameters if each.default is not each.empty}
+    if len(parameters) + 2 < len(signature(kind).parameters):  # the options of a tree of clients
+        more |= {"tree": "auto", "measure": "arccos", "linkage": "ward", "products": None}
     usual = {name: given.get(name, trial.maybe(default, 0.3)) for name, default in more.items()}
     options = trial.some(usual, 0.4)
     population = trial.maybe(trial.population(n), 0.04)

@@ -45,9 +45,10 @@ def test_numbers_of_uses_never_change() -> None:
         "CANDIDATES",
         "DEVICES",
         "FAILURES",
+        "EVALUATION",
     ]
 
-    assert {use.name: use.value for use in Stream} == dict(zip(names, range(13), strict=True))
+    assert {use.name: use.value for use in Stream} == dict(zip(names, range(14), strict=True))
 
 
 def test_addresses_never_change() -> None:

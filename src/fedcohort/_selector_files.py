@@ -29,6 +29,8 @@ log = getLogger("fedcohort")
 FORMAT = "fedcohort selector 1"
 #: Clients that the summary names.
 LINES = 20
+#: What stands in a file for an expected count that no formula gives.
+UNKNOWN = -1.0
 
 State = Mapping[str, NDArray[Any]]
 
@@ -246,7 +248,8 @@ class SelectionLog:
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return everything that is saved."""
-        return {"drawn": self.drawn, "failed": self.failed, "expected": self.expected}
+        expected = np.where(np.isnan(self.expected), UNKNOWN, self.expected)
+        return {"drawn": self.drawn, "failed": self.failed, "expected": expected}
 
     def restore(self, state: Mapping[str, NDArray[Any]], n_clients: int) -> None:
         """Take over what :meth:`state` gave; without it, start counting now."""
@@ -259,6 +262,7 @@ class SelectionLog:
             raise ValueError(f"its log must be of its {n_clients} clients")
         if not np.isfinite(self.expected).all():
             raise ValueError("its log must be finite")
+        self.expected[self.expected == UNKNOWN] = np.nan
 
     def _rows(self, design: Design | None, round_: int, seed: int) -> list[Id] | None:
         """Return the client of each distribution: the same stream gives the same draw again."""

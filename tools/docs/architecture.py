@@ -27,7 +27,7 @@ SECTION = re.compile(r"(<!-- map: ([\w-]+) -->\n\n).*?(\n\n<!-- map: end -->)", 
 LAYERS = [
     ["version", "errors", "colours"],
     ["lazy", "arguments", "display", "whole_file", "updates"],
-    ["streams", "deployment"],
+    ["streams", "optimizers", "deployment"],
     ["population", "cohort", "synthetic"],
     ["plan", "roster"],
     ["similarity"],

@@ -116,7 +116,7 @@ def meaning(name: str, key: str) -> str:
     """Return what a docstring says of a hyper-parameter: the recipe's, or its design's.
 
     >>> meaning("deadline", "deadline")
-    'In seconds.'
+    'In seconds, positive.'
     """
     design = getattr(fedcohort.designs, f"{RECIPES[name].__name__}Design")
     for owner in (*RECIPES[name].__mro__, design):

@@ -24,6 +24,9 @@ from fedcohort._deployment import (
 )
 from fedcohort._updates import is_tensor
 from fedcohort.cohort import Cohort
+from fedcohort.errors import NvflareError
+from fedcohort.nvflare.settings import OWNER
+from fedcohort.selector import Selector
 
 #: Why a client failed that gave no answer in time.
 SILENCE = "no answer: the deadline has passed"
@@ -180,3 +183,21 @@ class RoundAnswers:
 
 def _has(metrics: Mapping[str, Any], key: str) -> bool:
     return is_finite_number(metrics.get(key))
+
+
+def opened_round(
+    selector: Selector, params: Mapping[str, Any] | None, check: ArrayCheck
+) -> RoundAnswers:
+    """Open a round with a model; refuse none, and another than the one that is remembered."""
+    if not params:
+        raise NvflareError(
+            f"{OWNER}: needs a first model, and the server has none. Add a persistor with one."
+        )
+    sent = ModelArrays({str(name): as_array(value) for name, value in params.items()})
+    for known in (selector.memory, selector.variates):
+        if known is not None and known.dimension != sent.dimension:
+            raise NvflareError(
+                f"{OWNER}: remembers updates of {known.dimension} numbers; got a model of "
+                f"{sent.dimension}. Use another checkpoint for another model."
+            )
+    return RoundAnswers(selector.round_, sent, check)

@@ -20,12 +20,18 @@ from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 from nvflare.app_common.workflows.base_fedavg import BaseFedAvg
 from nvflare.app_common.workflows.fedavg import FedAvg
 
-from fedcohort._deployment import ArrayCheck, Limits, ModelArrays, Patience
+from fedcohort._deployment import ArrayCheck, Limits, Patience
 from fedcohort._open_round import OnFailure
 from fedcohort.designs import Recipe
 from fedcohort.errors import NvflareError
 from fedcohort.memory import Difference, EstimatorName
-from fedcohort.nvflare.answers import RoundAnswers, as_array, in_kind_of, tensors_where
+from fedcohort.nvflare.answers import (
+    RoundAnswers,
+    as_array,
+    in_kind_of,
+    opened_round,
+    tensors_where,
+)
 from fedcohort.nvflare.checkpoint import SavedRun
 from fedcohort.nvflare.questions import Sites, numbers_from
 from fedcohort.nvflare.settings import (
@@ -38,10 +44,13 @@ from fedcohort.nvflare.settings import (
     checked_seconds,
     estimator_from,
     limits_from,
+    optimizer_from,
+    plain_optimizer,
     plain_recipe,
     recipe_from,
 )
 from fedcohort.nvflare.tracking import aggregation_info, report
+from fedcohort.optimizers import ServerOptimizer, State
 from fedcohort.population import Label
 
 log = getLogger("fedcohort")
@@ -74,6 +83,9 @@ class CohortSelection(Base):
         ``"plain"``, ``"difference"``, or a :class:`fedcohort.Difference` or its fields.
     sketch
         Numbers that the memory keeps of an update; None keeps it whole.
+    server_optimizer
+        How the model moves along the aggregate: one of ``fedcohort.optimizers``, or a mapping with
+        its name and fields, such as ``{"name": "adam", "lr": 0.1}``; None adds the aggregate.
     on_failure, tries
         What happens to the weight of a drawn client that fails: ``"keep"`` leaves it on the
         current model, ``"redraw"`` draws other clients in its place, up to ``tries`` times,
@@ -110,6 +122,7 @@ class CohortSelection(Base):
         groups: Mapping[str, Label | None] | None = None,
         estimator: EstimatorName | Difference | Mapping[str, Any] = "plain",
         sketch: int | None = None,
+        server_optimizer: ServerOptimizer | Mapping[str, Any] | None = None,
         on_failure: OnFailure = "keep",
         tries: int = 10,
         min_clients: int = 1,
@@ -135,15 +148,18 @@ class CohortSelection(Base):
             on_failure=on_failure,
             tries=tries,
             limits=limits_from(limits),
+            optimizer=optimizer_from(server_optimizer),
         )
         self.selector = self._settings.selector()
-        self._settings.limits.check_cohort(OWNER, self._settings.recipe.cohort_size)
+        draws = self._settings.recipe.cohort_size
+        self._settings.limits.check_cohort(OWNER, draws, NvflareError)
         # FLARE writes a job's configuration from attributes with the names of arguments.
         self.recipe, self.seed = plain_recipe(self._settings.recipe), seed
         self.sizes, self.groups = self._settings.sizes, self._settings.groups
         self.estimator = asdict(estimator) if isinstance(estimator, Difference) else estimator
         self.sketch, self.on_failure, self.tries = sketch, on_failure, tries
         self.limits = asdict(self._settings.limits)
+        self.server_optimizer = plain_optimizer(self._settings.optimizer)
         self.min_clients = checked_count("min_clients", min_clients)
         self.timeout = checked_seconds("timeout", timeout)
         self.start_timeout = checked_seconds("start_timeout", start_timeout)
@@ -174,6 +190,7 @@ class CohortSelection(Base):
         self._check = ArrayCheck(limits.max_norm, settings.recipe.learns)
         self._give_up = Patience(OWNER, limits.give_up_after, NvflareError)
         self.aggregator = _Aggregator(self)
+        self._moments: State | None = None
         self._is_first, self._saved = True, self._saved_state()
         if self.model is not None:
             is_whole = isinstance(self.model, FLModel)
@@ -215,7 +232,8 @@ class CohortSelection(Base):
     ) -> None:
         """Send the model to exactly these clients; FLARE would send to all where there are none."""
         if self._round is None:
-            self._round, self._sent, self._counts = self._opened(data), data, callback
+            self._round = opened_round(self.selector, data.params, self._check)
+            self._sent, self._counts = data, callback
         now = self._round
         now.ask(targets or ())
 
@@ -241,7 +259,9 @@ class CohortSelection(Base):
         self._current = model
         path = self._path(self.checkpoint)
         if path is not None and self.selector.round_ % self.every == 0:
-            SavedRun.of(model.params, self.selector.state(), self._sites.state()).write(path)
+            arrays = {str(name): as_array(value) for name, value in model.params.items()}
+            state, sizes = self.selector.state(), self._sites.state()
+            SavedRun(arrays, state, sizes, self.server_optimizer, self._moments).write(path)
         return model
 
     def _accept_train_result(
@@ -293,9 +313,13 @@ class CohortSelection(Base):
         step: Any = self.selector.step(now.updates)
         if not isinstance(step, Mapping):  # nobody was drawn: the estimator's memory, or nothing
             step = now.sent.unflat(step) if isinstance(step, np.ndarray) else None
+        moments, optimizer = self._moments, self._settings.optimizer
+        if step is not None and optimizer is not None:
+            step, moments = optimizer.step(step, moments)
         if step is not None and now.sent.plus(step) is None:
             log.error("round %d: the aggregate is not finite; the model stays", now.number)
-            step = None
+            return None
+        self._moments = moments
         return cast("Mapping[str, NDArray[Any]] | None", step)
 
     def _ask_others(self, now: RoundAnswers) -> None:
@@ -351,29 +375,14 @@ class CohortSelection(Base):
 
     def _restored(self, saved: SavedRun, params: Mapping[str, Any]) -> dict[str, Any]:
         """Go on from the checkpoint; return its model, in the kinds of the persistor's."""
-        found = saved.model_like(params)
+        saved.check_optimizer(self.server_optimizer)
+        found, self._moments = saved.model_like(params), saved.moments
         self.selector.restore(saved.selector)
         self._sites.restore(saved.sizes)
         done, last = self.selector.round_, self.num_rounds
         self.start_round, self.num_rounds = done, max(0, last - done)
         log.info("goes on from the checkpoint: %d of %d rounds are done", done, last)
         return found
-
-    def _opened(self, model: FLModel) -> RoundAnswers:
-        """Open a round with a model; refuse none, and another than the one that is remembered."""
-        if not model.params:
-            raise NvflareError(
-                f"{OWNER}: needs a first model, and the server has none. Add a persistor with one."
-            )
-        sent = ModelArrays({str(name): as_array(value) for name, value in model.params.items()})
-        size = sent.dimension
-        for known in (self.selector.memory, self.selector.variates):
-            if known is not None and known.dimension != size:
-                raise NvflareError(
-                    f"{OWNER}: remembers updates of {known.dimension} numbers; got a model of "
-                    f"{size}. Use another checkpoint for another model."
-                )
-        return RoundAnswers(self.selector.round_, sent, self._check)
 
 
 @final
