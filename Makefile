@@ -86,11 +86,11 @@ test-framework-%: build/%/.ready
 
 # An environment for each: what one framework pins, another needs in another version.
 .PRECIOUS: build/nvflare/.ready
-build/nvflare/.ready: NEEDS := nvflare==2.9.0 torch scikit-learn
+build/nvflare/.ready: NEEDS := --constraint constraints.txt nvflare==2.9.0 torch scikit-learn
 $(FRAMEWORKS:%=build/%/.ready): build/%/.ready: pyproject.toml constraints.txt
 	@rm -rf $(@D) && mkdir -p $(@D)
 	@$(PYTHON) -m venv $(@D) && $(@D)/bin/python -m pip install --quiet \
-		--disable-pip-version-check --constraint constraints.txt --editable '.[$*]' $(NEEDS) \
+		--disable-pip-version-check --editable '.[$*]' $(NEEDS) \
 		hypothesis packaging pytest pytest-xdist || touch $(@D)/.missing
 	@touch $@
 

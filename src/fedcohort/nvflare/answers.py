@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 
 from fedcohort._deployment import (
     LOSS_METRIC,
@@ -179,6 +180,25 @@ class RoundAnswers:
         if self._zero is None:
             self._zero = self.sent.at_zero()
         return self._zero
+
+
+@final
+class StepAggregator(ModelAggregator):
+    """What FedAvg calls in the place of an aggregator: ``step`` settles a round's answers."""
+
+    def __init__(self, step: Callable[[], FLModel]) -> None:
+        super().__init__()
+        self._step = step
+
+    def accept_model(self, model: FLModel) -> None:
+        """Do nothing: the answer was checked when it came, and is kept."""
+
+    def aggregate_model(self) -> FLModel:
+        """Return the step."""
+        return self._step()
+
+    def reset_stats(self) -> None:
+        """Do nothing: a round begins with its draw."""
 
 
 def _has(metrics: Mapping[str, Any], key: str) -> bool:

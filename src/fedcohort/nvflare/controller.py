@@ -16,7 +16,6 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
-from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 from nvflare.app_common.workflows.base_fedavg import BaseFedAvg
 from nvflare.app_common.workflows.fedavg import FedAvg
 
@@ -27,6 +26,7 @@ from fedcohort.errors import NvflareError
 from fedcohort.memory import Difference, EstimatorName
 from fedcohort.nvflare.answers import (
     RoundAnswers,
+    StepAggregator,
     as_array,
     in_kind_of,
     opened_round,
@@ -189,7 +189,7 @@ class CohortSelection(Base):
         self._sites = Sites(self, settings.sizes, limits)
         self._check = ArrayCheck(limits.max_norm, settings.recipe.learns)
         self._give_up = Patience(OWNER, limits.give_up_after, NvflareError)
-        self.aggregator = _Aggregator(self)
+        self.aggregator = StepAggregator(self.aggregated)
         self._moments: State | None = None
         self._is_first, self._saved = True, self._saved_state()
         if self.model is not None:
@@ -388,22 +388,3 @@ class CohortSelection(Base):
 @final
 class CohortController(CohortSelection, FedAvg):
     """FLARE's FedAvg with clients drawn by a recipe; see :class:`CohortSelection`."""
-
-
-@final
-class _Aggregator(ModelAggregator):
-    """Hands FedAvg's results to the controller."""
-
-    def __init__(self, controller: CohortSelection) -> None:
-        super().__init__()
-        self._controller = controller
-
-    def accept_model(self, model: FLModel) -> None:
-        """Do nothing: the controller has checked the answer, and keeps it."""
-
-    def aggregate_model(self) -> FLModel:
-        """Return the step."""
-        return self._controller.aggregated()
-
-    def reset_stats(self) -> None:
-        """Do nothing: the controller begins a round when it draws."""
