@@ -18,9 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcohort import SimilarityClustered, SizeClustered
+from fedcohort._deployment import cut_to_share
 from fedcohort.errors import DesignError, FlowerError
 from fedcohort.flower import CohortStrategy, Limits, Waits, register_size_query
-from fedcohort.flower.directory import Directory, cut_to_share
+from fedcohort.flower.directory import Directory
 from flower.federation import (
     SIZES,
     client_app,

@@ -202,7 +202,7 @@ def test_training_gives_up_with_the_reasons_counted_by_kind() -> None:
     assert message.count(f"6 times 'has other arrays than the model: {needed}") == 1
     assert message.count("6 times 'is not finite, or too large for its type'") == 1
     assert message.count("3 times \"has no number under 'num-examples'\"") == 1
-    assert message.endswith(". Mend the clients, or raise Limits(give_up_after=...).")
+    assert message.endswith(". Fix the clients, or raise Limits(give_up_after=...).")
     assert strategy.rounds_done == 3
 
 

@@ -16,7 +16,7 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 from flwr.serverapp.strategy import FedAvg
 
 from fedcohort import Poisson, SizeClustered
-from fedcohort.errors import FedcohortError, FlowerError
+from fedcohort.errors import DeploymentError, FedcohortError, FlowerError
 from fedcohort.flower import CohortStrategy, Limits, Waits
 from flower.federation import grid_of, model
 
@@ -76,7 +76,7 @@ def test_waits_and_limits_cannot_be_changed_or_given_by_position() -> None:
 @pytest.mark.parametrize("value", [*NO_WHOLE, 0], ids=repr)
 @pytest.mark.parametrize("name", ["max_size", "max_draws", "min_replies", "give_up_after"])
 def test_a_limit_that_counts_is_a_positive_integer(name: str, value: Any) -> None:
-    with pytest.raises(FlowerError) as caught:
+    with pytest.raises(DeploymentError) as caught:
         Limits(**{name: value})
 
     assert_is_a_sentence(caught.value, "Limits", name)
@@ -84,7 +84,7 @@ def test_a_limit_that_counts_is_a_positive_integer(name: str, value: Any) -> Non
 
 @pytest.mark.parametrize("name", ["min_replies", "give_up_after"])
 def test_a_limit_of_rounds_is_always_there(name: str) -> None:
-    with pytest.raises(FlowerError) as caught:
+    with pytest.raises(DeploymentError) as caught:
         Limits(**{name: None})  # type: ignore[arg-type]
 
     assert_is_a_sentence(caught.value, "Limits", name)
@@ -99,7 +99,7 @@ def test_a_limit_of_rounds_is_always_there(name: str) -> None:
     ids=repr,
 )
 def test_a_limit_of_norms_and_shares_is_a_positive_number(name: str, value: Any) -> None:
-    with pytest.raises(FlowerError) as caught:
+    with pytest.raises(DeploymentError) as caught:
         Limits(**{name: value})
 
     assert_is_a_sentence(caught.value, "Limits", name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from logging import getLogger
 from typing import Any, final
 
 import numpy as np
@@ -14,14 +15,17 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from numpy.typing import NDArray
 
 from fedcohort._arguments import checked_whole
+from fedcohort._deployment import log_reasons
 from fedcohort.designs import SizeClustered
 from fedcohort.errors import FlowerError, SelectorError
 from fedcohort.flower.directory import Directory
 from fedcohort.flower.grid import GridView, error_of, node_of
 from fedcohort.flower.inner_strategy import is_flowers_own, messages_to, waiting_for_no_more_than
-from fedcohort.flower.replies import log_reasons, metrics_of, with_content
+from fedcohort.flower.replies import metrics_of, with_content
 from fedcohort.selector import Selector
 from fedcohort.streams import Stream, stream
+
+log = getLogger("flwr.fedcohort")
 
 #: What follows a metric's name where its standard error is reported.
 STANDARD_ERROR = "-standard-error"
@@ -154,7 +158,8 @@ def usable_evaluations(
         else:
             found[key] = reply
     silent = [key for key in key_of.values() if key not in found and key not in failed]
-    log_reasons({**failed, **dict.fromkeys(silent, "no answer")}, doing, len(key_of))
+    reasons = {**failed, **dict.fromkeys(silent, "no answer")}
+    log_reasons(reasons, doing, len(key_of), logger=log)
     return found
 
 

@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedcohort._arguments import checked_flag
+from fedcohort._deployment import ArrayCheck, Limits, Patience
 from fedcohort.designs import Recipe
 from fedcohort.errors import FlowerError, SelectorError
 from fedcohort.flower.averaging import averaged
@@ -32,9 +33,8 @@ from fedcohort.flower.inner_strategy import (
     weighing_strategy,
 )
 from fedcohort.flower.queries import ask_signal
-from fedcohort.flower.replies import Decode, Patience, ReplyCheck, SentModel, TrainingRound
+from fedcohort.flower.replies import Decode, ReplyCheck, SentModel, TrainingRound
 from fedcohort.flower.settings import (
-    Limits,
     Waits,
     checked_function,
     checked_groups,
@@ -164,7 +164,7 @@ class CohortStrategy(Strategy):
             max_draws=self._limits.max_draws,
             log=checked_path("log_file", log_file) or True,
         )
-        self._limits.check_cohort(recipe.cohort_size + extra)
+        self._limits.check_cohort("CohortStrategy", recipe.cohort_size + extra, FlowerError)
         self._is_difference = estimator != "plain"
         if checked_flag("CohortStrategy", "secure_aggregation", secure_aggregation):
             refuse_secure_aggregation(recipe, is_difference=self._is_difference)
@@ -179,11 +179,11 @@ class CohortStrategy(Strategy):
             sizes, eligible=eligible, names=names, waits=waits, limits=self._limits
         )
         self._origin = {"strategy": type(self._inner).__name__, "names": names}
-        weight_key, max_norm = self._inner.weighted_by_key, self._limits.max_norm
+        arrays = ArrayCheck(self._limits.max_norm, recipe.learns)
         decoder = checked_function("decode", decode)
-        self._check = ReplyCheck(weight_key, max_norm, decoder, recipe.learns)
+        self._check = ReplyCheck(self._inner.weighted_by_key, arrays, decoder)
         self._evaluation = Evaluation(strategy, self._inner, evaluate, seed=self.seed)
-        self._patience = Patience(self._limits.give_up_after)
+        self._patience = Patience("CohortStrategy", self._limits.give_up_after, FlowerError)
         self._redraws, self._extra = on_failure == "redraw", extra
         self.clock = RoundClock(waits, more_follows=self._redraws or self._evaluation.is_on)
         self.checkpoint = Checkpoint(checkpoint, every, seed)

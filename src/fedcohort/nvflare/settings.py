@@ -1,0 +1,196 @@
+"""The arguments of a controller, which a job writes as JSON: read, checked, written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+from nvflare.app_common.workflows.fedavg import FedAvg
+
+from fedcohort._arguments import brief, checked_number, checked_whole
+from fedcohort._deployment import Limits, checked_sizes
+from fedcohort.designs import RECIPES, Recipe, make_recipe
+from fedcohort.errors import FedcohortError, NvflareError
+from fedcohort.memory import Difference, EstimatorName
+from fedcohort.optimizers import SGD, Adagrad, Adam, ServerOptimizer, Yogi
+from fedcohort.selector import Selector
+from fedcohort.selector.open_round import OnFailure
+
+#: Who is meant in errors.
+OWNER = "CohortController"
+#: The library's server optimisers, by name.
+OPTIMIZERS = {kind.__name__.lower(): kind for kind in (SGD, Adagrad, Adam, Yogi)}
+
+
+def recipe_from(recipe: object) -> Recipe:
+    """Return a recipe; a mapping has the name of one of the library's, and its fields.
+
+    Examples
+    --------
+    >>> recipe_from({"name": "size", "cohort_size": 10})
+    SizeClustered(cohort_size=10)
+    """
+    if isinstance(recipe, Recipe):
+        return recipe
+    if not isinstance(recipe, Mapping) or not {"name", "cohort_size"} <= recipe.keys():
+        raise NvflareError(
+            f"{OWNER}: recipe must be a Recipe, or its name and fields; got {brief(recipe)}. Pass "
+            f"for example {{'name': 'size', 'cohort_size': 10}}."
+        )
+    options = {key: value for key, value in recipe.items() if key not in ("name", "cohort_size")}
+    return make_recipe(recipe["name"], recipe["cohort_size"], options)
+
+
+def plain_recipe(recipe: Recipe) -> dict[str, Any] | Recipe:
+    """Return a recipe of the library as a mapping, for JSON; one of the user's as it is."""
+    if RECIPES.get(recipe.name) is not type(recipe):
+        return recipe
+    return {"name": recipe.name, **asdict(recipe)}
+
+
+def estimator_from(estimator: object) -> EstimatorName | Difference:
+    """Return an estimator; a mapping has the fields of a :class:`fedcohort.Difference`."""
+    if isinstance(estimator, Mapping):
+        try:
+            return Difference(**estimator)
+        except TypeError as error:
+            raise NvflareError(
+                f"{OWNER}: estimator must be 'plain', 'difference', or the fields of a Difference; "
+                f"got {brief(estimator)}. Its fields are shrink and clusters."
+            ) from error
+    return estimator  # type: ignore[return-value]  # the selector checks it
+
+
+def optimizer_from(optimizer: Any) -> ServerOptimizer | None:
+    """Return a server optimiser; a mapping has its name and its fields.
+
+    Examples
+    --------
+    >>> optimizer_from({"name": "sgd", "momentum": 0.9})
+    SGD(lr=1.0, momentum=0.9, damped=False, nesterov=False)
+    """
+    if optimizer is None or isinstance(optimizer, ServerOptimizer):
+        return optimizer
+    try:
+        fields = dict(optimizer)
+        return OPTIMIZERS[fields.pop("name")](**fields)
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, FedcohortError):
+            raise
+        raise NvflareError(
+            f"{OWNER}: server_optimizer must be one of fedcohort.optimizers, or its name and "
+            f"fields; got {brief(optimizer)}. Names are {', '.join(OPTIMIZERS)}."
+        ) from error
+
+
+def plain_optimizer(optimizer: ServerOptimizer | None) -> dict[str, Any] | None:
+    """Return a server optimiser as a mapping, for JSON."""
+    if optimizer is None:
+        return None
+    return {"name": type(optimizer).__name__.lower(), **asdict(optimizer)}
+
+
+def limits_from(limits: Any) -> Limits:
+    """Return limits; a mapping has their fields."""
+    try:
+        return limits if isinstance(limits, Limits) else Limits(**(limits or {}))
+    except TypeError as error:
+        raise NvflareError(
+            f"{OWNER}: limits must be Limits(...), or its fields; got {brief(limits)}. Import it "
+            f"from fedcohort.nvflare."
+        ) from error
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The checked arguments of a controller; see :class:`CohortSelection`."""
+
+    recipe: Recipe
+    seed: int | None
+    sizes: dict[str, int] | None
+    groups: dict[str, Any] | None
+    estimator: EstimatorName | Difference
+    sketch: int | None
+    on_failure: OnFailure
+    tries: int
+    limits: Limits
+    optimizer: ServerOptimizer | None
+
+    def selector(self, log: Any = True) -> Selector:
+        """Return a selector without clients."""
+        return Selector(
+            self.recipe,
+            {},
+            seed=self.seed,
+            groups=self.groups,
+            estimator=self.estimator,
+            sketch=self.sketch,
+            on_failure=self.on_failure,
+            tries=self.tries,
+            max_draws=self.limits.max_draws,
+            log=log,
+        )
+
+
+def checked_given(sizes: object) -> dict[str, int] | None:
+    """Validate sizes by client name; None asks the clients."""
+    return None if sizes is None else checked_sizes(OWNER, sizes, NvflareError)
+
+
+def checked_seconds(name: str, value: object) -> float:
+    """Validate a time to wait: FLARE counts whole seconds, at least one."""
+    return checked_number(OWNER, name, value, least=1, error=NvflareError)
+
+
+def checked_count(name: str, value: object) -> int:
+    """Validate a positive integer."""
+    return checked_whole(OWNER, name, value, least=1, error=NvflareError)
+
+
+def check_kind(controller: object) -> None:
+    """Refuse a controller that does not play the rounds of FedAvg."""
+    if not isinstance(controller, FedAvg):
+        raise NvflareError(
+            f"{OWNER}: {type(controller).__name__} must inherit FLARE's FedAvg, whose rounds it "
+            f"plays. Write class {type(controller).__name__}(CohortSelection, FedAvg)."
+        )
+
+
+def check_controller(controller: Any, *, is_plain: bool) -> None:
+    """Refuse controllers and arguments that do not go together with the selection.
+
+    ``is_plain`` says whether the model moves as in FedAvg, without a state of its own.
+    """
+    if controller.aggregator is not None:
+        raise NvflareError(
+            f"{OWNER}: an aggregator takes the place of the weights that make the aggregate "
+            f"unbiased; got {type(controller.aggregator).__name__}. Leave it out."
+        )
+    if (
+        controller.exclude_vars
+        or controller.aggregation_weights
+        or controller.enable_tensor_disk_offload
+    ):
+        raise NvflareError(
+            f"{OWNER}: exclude_vars, aggregation_weights and enable_tensor_disk_offload "
+            f"belong to FedAvg's own aggregation. Leave them out."
+        )
+    if controller.checkpoint is not None and controller.model is not None:
+        raise NvflareError(
+            f"{OWNER}: a checkpoint needs a persistor, which says what the model is made of; "
+            f"got model=. Leave model out, or the checkpoint."
+        )
+    if controller.checkpoint is not None and not is_plain:
+        raise NvflareError(
+            f"{OWNER}: {type(controller).__name__} keeps a state of its own between rounds, which "
+            f"a checkpoint would lose. Leave checkpoint out."
+        )
+    if controller.server_optimizer is not None and not is_plain:
+        raise NvflareError(
+            f"{OWNER}: {type(controller).__name__} moves the model by an optimiser of its own; got "
+            f"a server_optimizer too. Leave it out."
+        )
+    if controller.resume and controller.checkpoint is None:
+        raise NvflareError(f"{OWNER}: resume needs a checkpoint; got none. Pass its file.")
