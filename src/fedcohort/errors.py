@@ -45,8 +45,16 @@ class ExperimentError(FedcohortError, ValueError):
     """An experiment file or a run folder cannot be used."""
 
 
-class FlowerError(FedcohortError, ValueError):
+class DeploymentError(FedcohortError, ValueError):
+    """A federation cannot be run as it was asked for."""
+
+
+class FlowerError(DeploymentError):
     """A federation on Flower cannot be run as it was asked for."""
+
+
+class NvflareError(DeploymentError):
+    """A federation on NVIDIA FLARE cannot be run as it was asked for."""
 
 
 class StreamError(FedcohortError, ValueError):

@@ -15,8 +15,9 @@ from flwr.serverapp.strategy import FedAvg
 from numpy.typing import NDArray
 
 from fedcohort import SimilarityClustered, SizeClustered
+from fedcohort._deployment import ClientUpdate
 from fedcohort.flower import CohortStrategy
-from fedcohort.flower.replies import ClientUpdate, SentModel
+from fedcohort.flower.replies import Decoded, SentModel
 from fedcohort.memory import UpdateMemory
 from flower.federation import client_app, grid_of, model, one_round, remembered
 
@@ -24,7 +25,7 @@ from flower.federation import client_app, grid_of, model, one_round, remembered
 @pytest.fixture(params=[3, 2**20], ids="pieces of {}".format)
 def piece(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     size: int = request.param
-    monkeypatch.setattr("fedcohort.flower.replies.PIECE", size)
+    monkeypatch.setattr("fedcohort._deployment.PIECE", size)
     return size
 
 
@@ -56,7 +57,7 @@ def test_norms_in_pieces_are_the_norms() -> None:
 
 def test_an_update_is_the_difference_in_the_models_type_or_float32() -> None:
     before, after = arrays_of(1), arrays_of(2)
-    update = ClientUpdate(SentModel(record_of(before)), record_of(after))
+    update = ClientUpdate(SentModel(record_of(before)), Decoded(record_of(after)))
     types = [np.float32, np.float64, np.float32, np.float64, np.float64, np.int64]
 
     assert list(update) == list(before)

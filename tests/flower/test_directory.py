@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcohort import SimilarityClustered, SizeClustered
+from fedcohort._deployment import cut_to_share
 from fedcohort.errors import DesignError, FlowerError
 from fedcohort.flower import CohortStrategy, Limits, register_size_query
-from fedcohort.flower.directory import Directory, cut_to_share
+from fedcohort.flower.directory import Directory
 from flower.federation import SIZES, client_app, grid_of, model, one_round, remembered
 from flower.in_process import Clock, InProcessGrid
 

@@ -10,6 +10,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg, Strategy
 
+from fedcohort._deployment import is_finite, is_finite_number
 from fedcohort.cohort import Cohort
 from fedcohort.flower.evaluation import mean_metrics
 from fedcohort.flower.inner_strategy import (
@@ -23,8 +24,6 @@ from fedcohort.flower.replies import (
     Reply,
     SentModel,
     TrainingRound,
-    is_finite,
-    is_finite_number,
     metrics_of,
     with_content,
 )

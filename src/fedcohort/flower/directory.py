@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import astuple, replace
 from itertools import count
 from logging import getLogger
 from typing import Any, Literal, final, get_args
 
-import numpy as np
 from flwr.serverapp import Grid
-from numpy.typing import NDArray
 
-from fedcohort._arguments import brief, checked_choice, checked_whole
+from fedcohort._arguments import brief, checked_choice
+from fedcohort._deployment import ClaimedSizes, Limits, checked_sizes
 from fedcohort.errors import FlowerError
 from fedcohort.flower.grid import LONGEST_PAUSE, SHORTEST_PAUSE, Deadline, node_of, pulled, sent
-from fedcohort.flower.queries import LARGEST_SIZE, Claim, Properties, claim_of, size_queries
-from fedcohort.flower.settings import Limits, Waits
+from fedcohort.flower.queries import Claim, Properties, claim_of, size_queries
+from fedcohort.flower.settings import Waits
 
 log = getLogger("flwr.fedcohort")
 
@@ -25,11 +24,6 @@ Names = Literal["client", "node"]
 NAMES: tuple[Names, ...] = get_args(Names)
 #: Says whether a client may take part, from its name, its node's id and its properties.
 Eligible = Callable[[str, int, Properties], bool]
-#: By default, if so many clients have samples, a claimed size counts up to this share of all
-#: samples.
-MANY, LARGEST_SHARE = 10, 0.5
-#: With fewer clients a share beyond this is worth a warning.
-ALARMING_SHARE = 0.9
 
 
 @final
@@ -68,7 +62,7 @@ class Directory:
         waits: Waits | None = None,
         limits: Limits | None = None,
     ) -> None:
-        self._given = {} if sizes is None else checked_sizes(sizes)
+        self._given = {} if sizes is None else checked_sizes("CohortStrategy", sizes)
         self._eligible = checked_eligible(eligible)
         checked_choice("CohortStrategy", "names", names, NAMES)
         self._names, self._waits, self._limits = names, waits or Waits(), limits or Limits()
@@ -227,20 +221,6 @@ class Directory:
         self.sizes |= dict(zip(keys, sizes.tolist(), strict=True))
 
 
-def checked_sizes(sizes: Mapping[Any, int]) -> dict[str, int]:
-    """Validate sizes by client name or node id."""
-    if not isinstance(sizes, Mapping):
-        raise FlowerError(
-            f"CohortStrategy: sizes must map client names or node ids to samples; got "
-            f"{brief(sizes)}. Pass a dictionary, or None to ask the nodes."
-        )
-    for key, size in sizes.items():
-        name = f"the size of client {str(key)!r:.50}"
-        if checked_whole("CohortStrategy", name, size, error=FlowerError) > LARGEST_SIZE:
-            raise FlowerError(f"CohortStrategy: {name} must be at most 10^12; got {size}.")
-    return {str(key): int(size) for key, size in sizes.items()}
-
-
 def _looks() -> Iterator[int]:
     """Count looks, with longer and longer pauses between them."""
     pause = SHORTEST_PAUSE
@@ -261,75 +241,3 @@ def checked_eligible(eligible: object) -> Eligible | None:
         )
     names = {str(each) for each in eligible}
     return lambda name, node_id, properties: name in names
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ClaimedSizes:
-    """Sizes as they are claimed, before any bound.
-
-    Attributes
-    ----------
-    keys, sizes
-        The clients, and how many samples each is said to have.
-    is_own_word
-        Whether the client itself claims the size; otherwise the server knows it.
-    """
-
-    keys: Sequence[str]
-    sizes: Sequence[int]
-    is_own_word: Sequence[bool]
-
-    def bounded(self, limits: Limits) -> NDArray[np.int64]:
-        """Return the sizes that count, and log whom a bound concerns.
-
-        Explicit bounds hold for everybody; where ``max_share`` is None, clients' own word is
-        bounded by half of all samples if ten clients or more have samples.
-        """
-        claimed = np.array(self.sizes, dtype=object)  # a sum of claims must not wrap around
-        sizes = claimed if limits.max_size is None else np.minimum(claimed, limits.max_size)
-        share = limits.max_share
-        sizes = self._believed(sizes) if share is None else cut_to_share(sizes, share)
-        for place in np.flatnonzero(sizes < claimed).tolist():
-            log.warning(
-                "client %r claims %d samples; it counts as %d",
-                self.keys[place],
-                claimed[place],
-                sizes[place],
-            )
-        return sizes.astype(np.int64)
-
-    def _believed(self, sizes: NDArray[Any]) -> NDArray[Any]:
-        """Bound the clients' own claims if there are many clients; otherwise only warn."""
-        own_word = np.array(self.is_own_word, dtype=bool)
-        n_positive, total = np.count_nonzero(sizes), int(sizes.sum())
-        if n_positive >= MANY:
-            return np.where(own_word, cut_to_share(sizes, LARGEST_SHARE, own_word), sizes)
-        for place in np.flatnonzero(own_word & (sizes > ALARMING_SHARE * total)).tolist():
-            if n_positive > 1:
-                log.warning(
-                    "client %r claims %d of all %d samples: it will be drawn nearly always. Bound "
-                    "max_share if that cannot be",
-                    self.keys[place],
-                    sizes[place],
-                    total,
-                )
-        return sizes
-
-
-def cut_to_share(
-    sizes: NDArray[Any], share: float, is_bounded: NDArray[np.bool_] | bool = True
-) -> NDArray[Any]:
-    """Cut sizes at the largest number that is at most ``share`` of what they then sum to.
-
-    If there are too few clients for so small a share, all get the same size. Sizes that are not
-    bounded count in the sum as they are.
-    """
-    low, high = 0, int(sizes.max(initial=0))
-    if high <= share * int(sizes.sum()):
-        return sizes
-    while low < high:
-        middle = (low + high + 1) // 2
-        total = int(np.where(is_bounded, np.minimum(sizes, middle), sizes).sum())
-        low, high = (middle, high) if middle <= share * total else (low, middle - 1)
-    return np.asarray(np.minimum(sizes, max(low, 1)))

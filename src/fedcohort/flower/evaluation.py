@@ -14,12 +14,13 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from numpy.typing import NDArray
 
 from fedcohort._arguments import checked_whole
+from fedcohort._deployment import log_reasons
 from fedcohort.designs import SizeClustered
 from fedcohort.errors import FlowerError
 from fedcohort.flower.directory import Directory
 from fedcohort.flower.grid import GridView, error_of, node_of
 from fedcohort.flower.inner_strategy import messages_to, waiting_for_no_more_than
-from fedcohort.flower.replies import log_reasons, metrics_of, with_content
+from fedcohort.flower.replies import metrics_of, with_content
 from fedcohort.selector import Selector
 from fedcohort.streams import Stream, stream
 

@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
+from fedcohort._deployment import claimed_size
 from fedcohort.designs.signals import AskedSignal
 from fedcohort.flower.grid import error_of, exchange
 from fedcohort.flower.replies import metrics_of
@@ -27,8 +28,6 @@ CONFIG, KEY = "config", "key"
 #: The record of what else a client says of itself.
 PROPERTIES = "properties"
 LONGEST_KEY, LONGEST_PROPERTIES = 128, 10_000
-#: The largest size: a million such clients and a thousand draws still fit 63 bits.
-LARGEST_SIZE = 10**12
 #: A client's answer, from the current model (empty for a duration) and its context.
 SignalAnswer = Callable[[ArrayRecord, Context], float]
 #: What a client can say of itself: text and numbers by name.
@@ -91,9 +90,9 @@ def claim_of(reply: Message, node_id: int) -> Claim | str:
     if reply.has_error():
         return error_of(reply)
     config = reply.content.config_records.get(CONFIG, ConfigRecord())
-    size, key = metrics_of(reply).get(SIZE), str(config.get(KEY) or node_id)
-    if type(size) is not int or not 0 <= size <= LARGEST_SIZE:
-        return f"its size must be a whole number from 0 to 10^12; got {size!r:.50}"
+    size, key = claimed_size(metrics_of(reply).get(SIZE)), str(config.get(KEY) or node_id)
+    if isinstance(size, str):
+        return size
     if len(key) > LONGEST_KEY or not key.isprintable():
         return f"its key must be at most {LONGEST_KEY} printed letters"
     properties = dict(reply.content.config_records.get(PROPERTIES, ConfigRecord()))

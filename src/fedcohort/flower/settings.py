@@ -1,4 +1,4 @@
-"""How long the server waits, and what it accepts."""
+"""How long the server waits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
-from fedcohort._arguments import brief, checked_number, checked_whole
+from fedcohort._arguments import checked_number
 from fedcohort.errors import FlowerError
 
 #: The shortest time that a wait can be given.
@@ -51,62 +51,5 @@ class Waits:
         return _seconds("round", self.round(round_) if callable(self.round) else self.round)
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What the server accepts of clients, and of rounds.
-
-    Attributes
-    ----------
-    max_size, max_share
-        Bounds on the samples that a client can claim, and on its share of all samples. Without
-        ``max_share``, a client's own claim counts up to half of all samples if ten clients or
-        more have samples.
-    max_norm
-        The largest norm of an update.
-    max_draws
-        Refuse a design that can draw one client more often in a round: with differential privacy
-        a client that is drawn k times moves the aggregate by k shares.
-    min_replies
-        With fewer usable replies a round is void: the model stays.
-    give_up_after
-        End training after this many rounds in a row without a usable reply.
-    """
-
-    max_size: int | None = None
-    max_share: float | None = None
-    max_norm: float | None = None
-    max_draws: int | None = None
-    min_replies: int = 1
-    give_up_after: int = 10
-
-    def __post_init__(self) -> None:
-        for name in ("max_size", "max_draws", "min_replies", "give_up_after"):
-            value = getattr(self, name)
-            if value is not None:
-                checked_whole("Limits", name, value, least=1, error=FlowerError)
-        if self.max_share is not None:
-            _positive("max_share", self.max_share, most=1.0)
-        if self.max_norm is not None:
-            _positive("max_norm", self.max_norm)
-
-    def check_cohort(self, draws: int) -> None:
-        """Refuse ``min_replies`` that no cohort of so many draws can reach."""
-        if self.min_replies > draws:
-            raise FlowerError(
-                f"CohortStrategy: min_replies must be at most the {draws} draws of a round; got "
-                f"{self.min_replies}. Lower it, or draw more clients."
-            )
-
-
 def _seconds(name: str, value: object) -> float:
     return checked_number("Waits", name, value, least=SHORTEST, error=FlowerError)
-
-
-def _positive(name: str, value: object, **limits: float) -> float:
-    number = checked_number("Limits", name, value, least=0.0, error=FlowerError, **limits)
-    if number == 0:
-        raise FlowerError(
-            f"Limits: {name} must be more than 0; got {brief(value)}. Use None for no limit."
-        )
-    return number

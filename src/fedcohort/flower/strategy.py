@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedcohort._arguments import brief
 from fedcohort._client_records import below
+from fedcohort._deployment import ArrayCheck, Limits, Patience
 from fedcohort._open_round import OnFailure, check_equal_draws
 from fedcohort._selector_files import SelectionLog
 from fedcohort._whole_file import make_folder, read_arrays, write_arrays
@@ -39,8 +40,8 @@ from fedcohort.flower.inner_strategy import (
     weighing_strategy,
 )
 from fedcohort.flower.queries import ask_signal
-from fedcohort.flower.replies import Decode, Patience, ReplyCheck, SentModel, TrainingRound
-from fedcohort.flower.settings import Limits, Waits
+from fedcohort.flower.replies import Decode, ReplyCheck, SentModel, TrainingRound
+from fedcohort.flower.settings import Waits
 from fedcohort.flower.training_loop import Checkpoint, EvaluateFn, TrainingLoop
 from fedcohort.memory import Difference, EstimatorName
 from fedcohort.population import Label
@@ -159,7 +160,7 @@ class CohortStrategy(Strategy):
             max_draws=self._limits.max_draws,
             log=log_file or True,
         )
-        self._limits.check_cohort(recipe.cohort_size + extra)
+        self._limits.check_cohort("CohortStrategy", recipe.cohort_size + extra)
         self._is_difference = estimator != "plain"
         if secure_aggregation:
             refuse_secure_aggregation(recipe, is_difference=self._is_difference)
@@ -174,10 +175,10 @@ class CohortStrategy(Strategy):
             sizes, eligible=eligible, names=names, waits=waits, limits=self._limits
         )
         self._origin = {"strategy": type(self._inner).__name__, "names": names}
-        weight_key, max_norm = self._inner.weighted_by_key, self._limits.max_norm
-        self._check = ReplyCheck(weight_key, max_norm, decode, recipe.learns)
+        arrays = ArrayCheck(self._limits.max_norm, recipe.learns)
+        self._check = ReplyCheck(self._inner.weighted_by_key, arrays, decode)
         self._evaluation = Evaluation(strategy, self._inner, evaluate, seed=self.seed)
-        self._patience = Patience(self._limits.give_up_after)
+        self._patience = Patience("CohortStrategy", self._limits.give_up_after, FlowerError)
         self._redraws, self._extra = on_failure == "redraw", extra
         self.clock = RoundClock(waits, more_follows=self._redraws or self._evaluation.is_on)
         self.checkpoint = Checkpoint(checkpoint, every)
