@@ -40,7 +40,7 @@ LAYERS = [
     ["diagnostics"],
     ["comparison_table", "figures"],
     ["comparison"],
-    ["simulation", "flower", "testing"],
+    ["simulation", "flower", "fedbiomed", "testing"],
     ["experiments"],
     ["report"],
     ["cli"],
