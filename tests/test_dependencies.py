@@ -14,6 +14,8 @@ from requirement_closure import PROJECT, ROOT, closure, declared
 
 SOURCE = ROOT / "src" / "fedcohort"
 EXTRAS = [name for name in PROJECT["optional-dependencies"] if name not in ("all", "dev")]
+#: Frameworks that are installed in environments of their own: make test-frameworks.
+APART = {"nvflare"}
 #: Packages whose module has another name.
 MODULES = {
     "mlflow-skinny": "mlflow",
@@ -32,6 +34,7 @@ ROOMS = {
     "experiments": ["sim"],
     "report": ["sim", "report"],
     "flower": ["flower"],
+    "nvflare": ["nvflare"],
 }
 #: Needed by developers without being imported.
 TOOLS = {
@@ -110,10 +113,10 @@ def test_everything_that_is_declared_is_imported() -> None:
     assert modules_of(*EXTRAS) <= of_source()
 
 
-def test_the_extra_all_is_all_extras() -> None:
+def test_the_extra_all_is_all_extras_that_share_an_environment() -> None:
     (everything,) = map(Requirement, PROJECT["optional-dependencies"]["all"])
 
-    assert (everything.name, everything.extras) == ("fedcohort", set(EXTRAS))
+    assert (everything.name, everything.extras) == ("fedcohort", set(EXTRAS) - APART)
 
 
 def test_a_room_imports_at_once_what_its_extras_bring() -> None:
@@ -153,7 +156,7 @@ def test_the_pins_are_what_the_project_needs_with_all_that_it_brings() -> None:
         pytest.skip("the pins are for Python 3.11 on Linux")
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
-    needed = closure(declared(*EXTRAS, "dev"))
+    needed = closure(declared(*(set(EXTRAS) - APART), "dev"))
     missing = [name for name, package in needed.items() if package is None]
     if missing:
         pytest.skip(f"not everything is installed: {', '.join(missing)}")

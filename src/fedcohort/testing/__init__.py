@@ -1,4 +1,4 @@
-"""Tools to test designs: the contract that every design must pass, and its helpers."""
+"""Tools to test designs and plug-ins: the contracts that all of them pass, and helpers."""
 
 from fedcohort.errors import ContractError
 from fedcohort.testing.contract import EVERYWHERE, OF_RECIPES, ONCE, check_design
@@ -16,6 +16,13 @@ from fedcohort.testing.laws import (
     law_of_rows,
     moments,
 )
+from fedcohort.testing.plugins import (
+    PlayedRound,
+    ScriptedFederation,
+    ScriptedPlugin,
+    ScriptedRound,
+    check_plugin,
+)
 
 __all__ = [
     "EVERYWHERE",
@@ -27,9 +34,14 @@ __all__ = [
     "Counts",
     "Law",
     "Moments",
+    "PlayedRound",
+    "ScriptedFederation",
+    "ScriptedPlugin",
+    "ScriptedRound",
     "aggregate_variance",
     "agree",
     "check_design",
+    "check_plugin",
     "follows_law",
     "importance",
     "independent_rows",

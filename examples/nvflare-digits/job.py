@@ -1,0 +1,73 @@
+"""Four clients on FLARE's simulator, two drawn in every round; prints who was drawn.
+
+Run it as ``python examples/nvflare-digits/job.py``: half a minute on 2 cores. With
+``--fails-at error:site-2:1`` the second client breaks in round 1.
+"""
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from nvflare.app_common.np.np_model_persistor import NPModelPersistor
+from nvflare.client.config import ExchangeFormat
+from nvflare.job_config.api import FedJob
+from nvflare.job_config.script_runner import FrameworkType, ScriptRunner
+
+from fedcohort import SizeClustered
+from fedcohort.nvflare import CohortController
+
+SITES, PIXELS, CLASSES = 4, 64, 10
+
+
+def make_job(options: argparse.Namespace, folder: Path) -> FedJob:
+    """Put controller, model and clients into a job."""
+    job = FedJob(name="digits", min_clients=1)
+    first = np.zeros((PIXELS + 1, CLASSES)).tolist()
+    job.to_server(NPModelPersistor(model=first), id="persistor")
+    controller = CohortController(
+        recipe=SizeClustered(2),
+        seed=1,
+        num_rounds=options.rounds,
+        min_clients=SITES,
+        on_failure=options.on_failure,
+        timeout=options.timeout,
+        start_timeout=60,
+        query_timeout=20,
+        log_file=str(folder / "selections.jsonl"),
+        checkpoint=str(folder / "checkpoint"),
+        resume=True,
+    )
+    job.to_server(controller)
+    runner = ScriptRunner(
+        script=str(Path(__file__).with_name("client.py")),
+        script_args=f"--sites {SITES} --fails-at {options.fails_at}" if options.fails_at else "",
+        framework=FrameworkType.NUMPY,
+        server_expected_format=ExchangeFormat.NUMPY,
+    )
+    job.to_clients(runner)
+    return job
+
+
+def main() -> None:
+    """Run the job, and print what happened."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--on-failure", default="keep")
+    parser.add_argument("--timeout", type=float, default=60)
+    parser.add_argument("--fails-at", default="", help="how, who and when: error:site-2:1")
+    parser.add_argument("--folder", type=Path, default=None, help="for the log and the checkpoint")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = options.folder or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        job = make_job(options, folder.resolve())
+        job.simulator_run(f"{scratch}/workspace", n_clients=SITES, threads=SITES)
+        for line in (folder / "selections.jsonl").read_text().splitlines():
+            found = json.loads(line)
+            print(f"round {found['round']}: drawn {found['drawn']}, failed {found['failed']}")
+
+
+if __name__ == "__main__":
+    main()

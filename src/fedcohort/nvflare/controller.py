@@ -1,0 +1,558 @@
+"""A FLARE controller that draws the clients: FedAvg's rounds, another draw and aggregate."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from logging import getLogger
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+from nvflare.apis.analytix import AnalyticsDataType
+from nvflare.apis.controller_spec import ClientTask, Task
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.utils.analytix_utils import create_analytic_dxo, send_analytic_dxo
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from nvflare.app_common.workflows.base_fedavg import (
+    BaseFedAvg,
+    make_fedavg_metrics_aggregation_info,
+)
+from nvflare.app_common.workflows.fedavg import FedAvg
+
+from fedcohort._client_records import below
+from fedcohort._deployment import ArrayCheck, Limits, ModelArrays, Patience
+from fedcohort._open_round import OnFailure
+from fedcohort._whole_file import make_folder, read_arrays, write_arrays
+from fedcohort.cohort import Cohort
+from fedcohort.designs import Recipe
+from fedcohort.errors import NvflareError
+from fedcohort.memory import Difference, EstimatorName
+from fedcohort.nvflare.answers import RoundAnswers, as_array, in_kind_of, tensors_where
+from fedcohort.nvflare.questions import SIZE_TASK, Sites, numbers_from
+from fedcohort.nvflare.settings import (
+    OWNER,
+    Settings,
+    checked_count,
+    checked_given,
+    checked_seconds,
+    estimator_from,
+    limits_from,
+    plain_recipe,
+    recipe_from,
+)
+from fedcohort.population import Label
+
+log = getLogger("fedcohort")
+
+FORMAT = "fedcohort nvflare state 1"
+
+
+if TYPE_CHECKING:  # it calls the methods of FedAvg, and stands before controllers that inherit it
+    from nvflare.app_common.workflows.fedavg import FedAvg as Base
+else:
+    Base = object
+
+
+class CohortSelection(Base):
+    """Draw every round's clients by a recipe, in a controller that inherits FLARE's ``FedAvg``.
+
+    Put it before the controller: ``class Mine(CohortSelection, FedOpt)``. It takes the place of
+    ``sample_clients`` and of the aggregator. All arguments can be written in JSON, so that it
+    works in a job's configuration as well as with ``FedJob``.
+
+    Parameters
+    ----------
+    recipe
+        Which design to draw from: a recipe, or a mapping with the name and the fields of one of
+        the library's, such as ``{"name": "size", "cohort_size": 10}``.
+    seed
+        Seeds the draws: one seed gives one sequence of cohorts.
+    sizes
+        Samples by client name. None asks the clients, in a task named ``num_examples``.
+    groups
+        Labels by client name, for recipes that draw by group.
+    estimator
+        ``"plain"``, ``"difference"``, or a :class:`fedcohort.Difference` or its fields.
+    sketch
+        Numbers that the memory keeps of an update; None keeps it whole.
+    on_failure, tries
+        What happens to the weight of a drawn client that fails: ``"keep"`` leaves it on the
+        current model, ``"redraw"`` draws other clients in its place, up to ``tries`` times,
+        ``"renormalise"`` spreads it over the clients that answered (biased).
+    min_clients
+        Wait for so many clients and their sizes before the first round.
+    timeout, start_timeout, query_timeout
+        The seconds that the server waits: for a round's answers, all redraws together; for the
+        first clients; and for the answers to one question.
+    limits
+        What the server accepts: :class:`Limits`, or its fields.
+    checkpoint, every, resume
+        A file for the model and the selector, and how many rounds lie between two writes. With
+        ``resume`` go on from it, where it is there, until ``num_rounds`` rounds are done in all.
+    log_file
+        Where to write a JSON line for every round. Files are relative to the job's run folder.
+    kwargs
+        Arguments of the controller, such as ``num_rounds`` and ``persistor_id``.
+
+    Attributes
+    ----------
+    selector
+        Draws the clients and remembers what it needs of them; rounds count from 0.
+    """
+
+    num_rounds: int
+
+    def __init__(
+        self,
+        *args: Any,
+        recipe: Recipe | Mapping[str, Any],
+        seed: int | None = None,
+        sizes: Mapping[str, int] | None = None,
+        groups: Mapping[str, Label | None] | None = None,
+        estimator: EstimatorName | Difference | Mapping[str, Any] = "plain",
+        sketch: int | None = None,
+        on_failure: OnFailure = "keep",
+        tries: int = 10,
+        min_clients: int = 1,
+        timeout: float = 3600,
+        start_timeout: float = 600,
+        query_timeout: float = 60,
+        limits: Limits | Mapping[str, Any] | None = None,
+        checkpoint: str | None = None,
+        every: int = 1,
+        resume: bool = False,
+        log_file: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **{"ignore_result_error": True, **kwargs})
+        self._settings = Settings(
+            recipe=recipe_from(recipe),
+            seed=seed,
+            sizes=checked_given(sizes),
+            groups=None if groups is None else {str(name): of for name, of in groups.items()},
+            estimator=estimator_from(estimator),
+            sketch=sketch,
+            on_failure=on_failure,
+            tries=tries,
+            limits=limits_from(limits),
+        )
+        self.selector = self._settings.selector()
+        self._settings.limits.check_cohort(OWNER, self._settings.recipe.cohort_size)
+        # FLARE writes a job's configuration from attributes with the names of arguments.
+        self.recipe, self.seed = plain_recipe(self._settings.recipe), seed
+        self.sizes, self.groups = self._settings.sizes, self._settings.groups
+        self.estimator = asdict(estimator) if isinstance(estimator, Difference) else estimator
+        self.sketch, self.on_failure, self.tries = sketch, on_failure, tries
+        self.limits = asdict(self._settings.limits)
+        self.min_clients = checked_count("min_clients", min_clients)
+        self.timeout = checked_seconds("timeout", timeout)
+        self.start_timeout = checked_seconds("start_timeout", start_timeout)
+        self.query_timeout = checked_seconds("query_timeout", query_timeout)
+        self.checkpoint, self.resume = checkpoint and str(checkpoint), resume
+        self.every, self.log_file = checked_count("every", every), log_file and str(log_file)
+        self._check_controller()
+        self._round: RoundAnswers | None = None
+        self._current: FLModel | None = None
+        self._sent = FLModel(params={})
+        self._counts: Callable[[FLModel], None] | None = None
+        self._until = 0.0
+
+    def add_to_fed_job(self, job: Any, ctx: Any, **kwargs: Any) -> None:
+        """Add the controller to a job; the server has the library, so FLARE need not copy it."""
+        known = job.job.app_packages
+        job.set_app_packages([*known, *({"fedcohort"} - set(known))])
+        super().add_to_fed_job(job, ctx, **kwargs)
+
+    # What FedAvg calls, in the order of a round
+
+    def run(self) -> None:
+        """Prepare the selector, then train as the controller does."""
+        settings = self._settings
+        path = self._path(self.log_file)
+        self.selector = settings.selector(path or True)
+        limits = settings.limits
+        self._sites = Sites(settings.sizes, limits, self.query_timeout)
+        self._check = ArrayCheck(limits.max_norm, settings.recipe.learns)
+        self._give_up = Patience(OWNER, limits.give_up_after, NvflareError)
+        self.aggregator = _Aggregator(self)
+        self._is_first, self._saved = True, self._saved_state()
+        log.info("clients are drawn by %r, seed %d", settings.recipe, self.selector.seed)
+        super().run()
+        if self.selector.selections is not None:
+            self.selector.selections.log_summary()
+
+    def load_model(self) -> FLModel:
+        """Load the model from the persistor; with ``resume``, from the checkpoint."""
+        model = super().load_model()
+        if model is not None and self._saved is not None:
+            model.params = self._restored(model.params)
+        self._current = model
+        return model
+
+    def sample_clients(self, num_clients: int | None = None) -> list[str]:
+        """Draw the round's clients; the recipe says how many."""
+        self._round = None
+        there = self._gather()
+        if self.selector.clients != self._sites.sizes:
+            self.selector.clients = self._sites.sizes
+        cohort = self.selector.draw(there, self._signals(there))
+        self._until, self._is_first = time.monotonic() + self.timeout, False
+        names = [str(each) for each in cohort.ids]
+        self.info(f"Sampled clients: {names}")
+        return names
+
+    def send_model(
+        self,
+        task_name: str = "train",
+        data: FLModel = None,
+        targets: list[str] | None = None,
+        min_responses: int | None = None,
+        timeout: int = 0,
+        callback: Callable[[FLModel], None] | None = None,
+    ) -> None:
+        """Send the model to exactly these clients; FLARE would send to all where there are none."""
+        if self._round is None:
+            self._round, self._sent, self._counts = self._opened(data), data, callback
+        now = self._round
+        now.ask(targets or ())
+
+        def accept(result: FLModel) -> bool:
+            name = str(result.meta.get("client_name"))
+            is_usable = now.accept(name, result) is None
+            if is_usable and callback is not None:
+                callback(result)
+            return is_usable  # False: FLARE then does not count it as accepted
+
+        if targets:
+            seconds = timeout or self._seconds()
+            super().send_model(task_name, data, targets, min_responses, seconds, accept)
+
+    def update_model(self, model: FLModel, aggr_result: FLModel) -> FLModel:
+        """Move the model; it keeps its kinds and types. Save the checkpoint."""
+        if aggr_result.params:
+            before = dict(model.params)
+            model = super().update_model(model, aggr_result)
+            model.params = {
+                name: in_kind_of(before[name], value) for name, value in model.params.items()
+            }
+        self._current = model
+        if self.checkpoint is not None and self.selector.round_ % self.every == 0:
+            self._save(model)
+        return model
+
+    def _accept_train_result(
+        self, client_name: str, result: Shareable, fl_ctx: FLContext, is_unknown_task: bool = False
+    ) -> bool:
+        """Note why a client failed, then do as FLARE does."""
+        code = result.get_return_code()
+        if self._round is not None and not is_unknown_task and code not in (None, ReturnCode.OK):
+            self._round.failed.setdefault(client_name, f"error: {code}")
+        accepted = super()._accept_train_result(client_name, result, fl_ctx, is_unknown_task)
+        return bool(accepted)
+
+    def aggregated(self) -> FLModel:
+        """Settle the round, and return the step as a model of differences; empty: it is void."""
+        now = self._round
+        assert now is not None  # for mypy: FedAvg sends before it aggregates
+        now.log(now.close())
+        if self.on_failure == "redraw":
+            self._ask_others(now)
+        settled, step = self.selector.settle(now.answered), self._step(now)
+        if step is None:
+            unused = dict.fromkeys(now.answered, "the round's aggregate was not used")
+            self.selector.skip(failed={**unused, **now.failed})
+        else:
+            losses, durations = now.reported()
+            self.selector.remember(
+                now.updates, losses=losses, durations=durations, failed=now.failed
+            )
+        self._round = None
+        self._count(now)
+        self._report(now, settled)
+        return FLModel(
+            params_type=ParamsType.DIFF,
+            params=tensors_where(self._sent.params, step or {}),
+            metrics=now.mean_metrics(settled),
+            current_round=self.current_round,
+            meta=_meta(settled),
+        )
+
+    def _step(self, now: RoundAnswers) -> Mapping[str, NDArray[Any]] | None:
+        """Return what to add to the model; None where it stays."""
+        needed = self._settings.limits.min_replies
+        if now.asked and len(now.answered) < needed:
+            log.warning(
+                "round %d is void, the model stays: %d usable replies, %d are needed",
+                *(now.number, len(now.answered), needed),
+            )
+            return None
+        step: Any = self.selector.step(now.updates)
+        if not isinstance(step, Mapping):  # nobody was drawn: the estimator's memory, or nothing
+            step = now.sent.unflat(step) if isinstance(step, np.ndarray) else None
+        if step is not None and now.sent.plus(step) is None:
+            log.error("round %d: the aggregate is not finite; the model stays", now.number)
+            return None
+        found: Mapping[str, NDArray[Any]] | None = step
+        return found
+
+    def _ask_others(self, now: RoundAnswers) -> None:
+        """Ask clients in the place of those that failed, until enough answered."""
+        lost = list(now.failed)
+        while self._until > time.monotonic() and not self.is_aborted():
+            more = [str(each) for each in self.selector.redraw(lost)]
+            if not more:
+                break
+            self.send_model(self.task_name, self._sent, more, callback=self._counts)
+            self._wait()
+            lost = [name for name in now.close() if name in more]
+            now.log(lost)
+
+    def _count(self, now: RoundAnswers) -> None:
+        """Give up after too many rounds without a usable reply."""
+        if now.answered:
+            self._give_up.reset()
+        elif now.asked:
+            self._give_up.lose(now.failed.values())
+        elif not any(self._sites.sizes[name] for name in self._sites.known(self._connected())):
+            self._give_up.lose(["no client with samples was there"])
+
+    def _report(self, now: RoundAnswers, settled: Cohort) -> None:
+        """Send the round's figures to FLARE's tracking."""
+        figures = {
+            "cohort_clients": len(now.asked),
+            "failed_clients": len(now.failed),
+            "residual": settled.residual,
+        }
+        for tag, value in figures.items():
+            dxo = create_analytic_dxo(
+                tag, float(value), AnalyticsDataType.SCALAR, global_step=now.number
+            )
+            send_analytic_dxo(self, dxo, self.fl_ctx, fire_fed_event=False)
+
+    # Who is there
+
+    def _connected(self) -> list[str]:
+        """Return the clients of the job that FLARE does not deem disconnected."""
+        names = [client.name for client in self.engine.get_clients()]
+        return [name for name in names if not self.get_client_disconnect_time(name)]
+
+    def _gather(self) -> list[str]:
+        """Return the clients that can be drawn; wait for the first ones, and for somebody."""
+        needed = self.min_clients if self._is_first else 1
+        end = time.monotonic() + (self.start_timeout if self._is_first else self.timeout)
+        while True:
+            names = self._connected()
+            if unknown := self._sites.unknown(names):
+                asked = self._answers(SIZE_TASK, FLModel(params={}), unknown)
+                self._sites.hear(asked)
+            there = self._sites.known(names)
+            takers = [name for name in there if self._sites.sizes[name]]
+            if len(there) >= needed and takers:
+                return there
+            if time.monotonic() >= end or self.is_aborted():
+                break
+            time.sleep(self._task_check_period)
+        if self._is_first:
+            raise NvflareError(
+                f"{OWNER}: needs {needed} clients, and one with samples, within "
+                f"{self.start_timeout:g} s; {len(names)} came and {len(there)} told their sizes. "
+                f"Answer the task {SIZE_TASK!r} in the client's script or pass sizes, start "
+                f"clients, or raise start_timeout."
+            )
+        return there
+
+    def _signals(self, there: list[str]) -> dict[str, dict[str, float]] | None:
+        """Ask clients for what the recipe wants to know before the draw."""
+        request = self.selector.ask(there)
+        if request is None:
+            return None
+        has_model = request.signal != "duration" and self._current is not None
+        model = self._current if has_model else FLModel(params={})
+        answers = self._answers(request.signal, model, [str(each) for each in request.ids])
+        return {request.signal: numbers_from(answers, request.signal)}
+
+    def _answers(self, task: str, model: FLModel, names: list[str]) -> dict[str, object]:
+        """Ask a question; return the metric of that name by client, or why there is none."""
+        found: dict[str, object] = dict.fromkeys(names, "no answer")
+
+        def hear(client_task: ClientTask, fl_ctx: FLContext) -> None:
+            result = client_task.result
+            code = result.get_return_code()
+            try:
+                metrics = FLModelUtils.from_shareable(result).metrics or {}
+                answer = metrics.get(task, f"has no metric {task!r}")
+            except Exception as error:  # a client can send anything
+                answer = f"cannot be read: {type(error).__name__}"
+            found[client_task.client.name] = answer if code == ReturnCode.OK else f"error: {code}"
+            client_task.result = None
+
+        seconds = math.ceil(self.query_timeout)
+        data = FLModelUtils.to_shareable(model)
+        question = Task(name=task, data=data, timeout=seconds, result_received_cb=hear)
+        self.broadcast(task=question, fl_ctx=self.fl_ctx, targets=names, min_responses=0)
+        self._wait()
+        return found
+
+    def _wait(self) -> None:
+        """Wait until all tasks have ended; each has a time limit."""
+        while self.get_num_standing_tasks() and not self.is_aborted():
+            time.sleep(self._task_check_period)
+
+    def _seconds(self) -> int:
+        """Return how long to wait for answers: half of what is left while redraws may follow."""
+        left = self._until - time.monotonic()
+        return max(1, math.ceil(left / 2 if self.on_failure == "redraw" else left))
+
+    # The checkpoint
+
+    def _path(self, name: str | None) -> Path | None:
+        return None if name is None else Path(self.get_run_dir()) / name
+
+    def _save(self, model: FLModel) -> None:
+        """Write what a restarted server needs, whole or not at all."""
+        arrays = {str(name): as_array(value) for name, value in model.params.items()}
+        head = {"model": list(arrays), "sizes": self._sites.state()}
+        parts: dict[str, Mapping[str, NDArray[Any]]] = {
+            "selector": self.selector.state(),
+            "model": {str(k): array for k, array in enumerate(arrays.values())},
+        }
+        found = {f"{part}.{name}": a for part, of in parts.items() for name, a in of.items()}
+        found["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
+        path = self._path(self.checkpoint)
+        assert path is not None  # for mypy: the caller looked
+        make_folder(path.parent)
+        write_arrays(path, FORMAT, found)
+
+    def _saved_state(self) -> dict[str, NDArray[Any]] | None:
+        """Return the checkpoint to go on from; None where there is none, or none is wanted."""
+        path = self._path(self.checkpoint)
+        if path is None or not path.exists():
+            return None
+        if not self.resume:
+            raise NvflareError(
+                f"{OWNER}: {path} is there already. Pass resume=True to go on from it, or use "
+                f"another file."
+            )
+        try:
+            return read_arrays(path, FORMAT)
+        except (OSError, ValueError) as error:
+            raise NvflareError(
+                f"{OWNER}: {path} cannot be read ({error}). Start without it."
+            ) from error
+
+    def _restored(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Go on from the checkpoint; return its model, in the kinds of the persistor's."""
+        arrays = self._saved
+        assert arrays is not None  # for mypy: the caller looked
+        head = json.loads(arrays["head"].tobytes())
+        model = below("model.", arrays)
+        found = {name: model[str(k)] for k, name in enumerate(head["model"])}
+        shapes = {str(name): as_array(value).shape for name, value in params.items()}
+        if {name: array.shape for name, array in found.items()} != shapes:
+            raise NvflareError(
+                f"{OWNER}: the checkpoint has a model of other arrays than the persistor's. Use "
+                f"another checkpoint for another model."
+            )
+        self.selector.restore(below("selector.", arrays))
+        self._sites.restore(head["sizes"])
+        done, last = self.selector.round_, self.num_rounds
+        self.start_round, self.num_rounds = done, max(0, last - done)
+        log.info("round %d goes on from the checkpoint, %d of %d are done", done, done, last)
+        return {name: in_kind_of(params[name], array) for name, array in found.items()}
+
+    # Refusals
+
+    def _check_controller(self) -> None:
+        """Refuse controllers and arguments that do not go together with the selection."""
+        if not isinstance(self, FedAvg):
+            raise NvflareError(
+                f"{OWNER}: {type(self).__name__} must inherit FLARE's FedAvg, whose rounds it "
+                f"plays. Write class {type(self).__name__}(CohortSelection, FedAvg)."
+            )
+        if self.aggregator is not None:
+            raise NvflareError(
+                f"{OWNER}: an aggregator takes the place of the weights that make the aggregate "
+                f"unbiased; got {type(self.aggregator).__name__}. Leave it out."
+            )
+        if self.exclude_vars or self.aggregation_weights or self.enable_tensor_disk_offload:
+            raise NvflareError(
+                f"{OWNER}: exclude_vars, aggregation_weights and enable_tensor_disk_offload "
+                f"belong to FedAvg's own aggregation. Leave them out."
+            )
+        if self.checkpoint is not None and self.model is not None:
+            raise NvflareError(
+                f"{OWNER}: a checkpoint needs a persistor, which says what the model is made of; "
+                f"got model=. Leave model out, or the checkpoint."
+            )
+        if self.checkpoint is not None and self._own_update() is not BaseFedAvg.update_model:
+            raise NvflareError(
+                f"{OWNER}: {type(self).__name__} keeps a state of its own between rounds, which a "
+                f"checkpoint would lose. Leave checkpoint out."
+            )
+        if self.resume and self.checkpoint is None:
+            raise NvflareError(f"{OWNER}: resume needs a checkpoint; got none. Pass its file.")
+
+    def _own_update(self) -> object:
+        """Return the method that moves the model, below this class."""
+        return getattr(super().update_model, "__func__", None)
+
+    def _opened(self, model: FLModel) -> RoundAnswers:
+        """Open a round with a model; refuse none, and another than the one that is remembered."""
+        if not model.params:
+            raise NvflareError(
+                f"{OWNER}: needs a first model, and the server has none. Add a persistor with one."
+            )
+        sent = ModelArrays({str(name): as_array(value) for name, value in model.params.items()})
+        size = sent.dimension
+        for known in (self.selector.memory, self.selector.variates):
+            if known is not None and known.dimension != size:
+                raise NvflareError(
+                    f"{OWNER}: remembers updates of {known.dimension} numbers; got a model of "
+                    f"{size}. Use another checkpoint for another model."
+                )
+        return RoundAnswers(self.selector.round_, sent, self._check)
+
+
+@final
+class CohortController(CohortSelection, FedAvg):
+    """FLARE's FedAvg with clients drawn by a recipe; see :class:`CohortSelection`."""
+
+
+@final
+class _Aggregator(ModelAggregator):
+    """Hands FedAvg's results to the controller."""
+
+    def __init__(self, controller: CohortSelection) -> None:
+        super().__init__()
+        self._controller = controller
+
+    def accept_model(self, model: FLModel) -> None:
+        """Do nothing: the controller has checked the answer, and keeps it."""
+
+    def aggregate_model(self) -> FLModel:
+        """Return the step."""
+        return self._controller.aggregated()
+
+    def reset_stats(self) -> None:
+        """Do nothing: the controller begins a round when it draws."""
+
+
+def _meta(settled: Cohort) -> dict[str, Any]:
+    """Return how the metrics were averaged, for FLARE's reports."""
+    key = "cohort_weight"
+    shares: Iterable[tuple[str, float]] = zip(
+        map(str, settled.ids), settled.weights.tolist(), strict=True
+    )
+    sites = [{"name": name, "weight": weight, "weight_key": key} for name, weight in shares]
+    info = make_fedavg_metrics_aggregation_info(weight_key=key, site_weights=sites or None)
+    return {AppConstants.METRICS_AGGREGATION_INFO: info}

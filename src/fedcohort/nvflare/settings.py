@@ -1,0 +1,114 @@
+"""Settings as FLARE keeps them: the arguments of a controller, which a job writes as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+from fedcohort._arguments import brief, checked_number, checked_whole
+from fedcohort._deployment import Limits, checked_sizes
+from fedcohort._open_round import OnFailure
+from fedcohort.designs import RECIPES, Recipe, make_recipe
+from fedcohort.errors import NvflareError
+from fedcohort.memory import Difference, EstimatorName
+from fedcohort.selector import Selector
+
+#: Who is meant in errors.
+OWNER = "CohortController"
+
+
+def recipe_from(recipe: object) -> Recipe:
+    """Return a recipe; a mapping has the name of one of the library's, and its fields.
+
+    Examples
+    --------
+    >>> recipe_from({"name": "size", "cohort_size": 10})
+    SizeClustered(cohort_size=10, whole_rows_first=False)
+    """
+    if isinstance(recipe, Recipe):
+        return recipe
+    if not isinstance(recipe, Mapping) or not {"name", "cohort_size"} <= recipe.keys():
+        raise NvflareError(
+            f"{OWNER}: recipe must be a Recipe, or its name and fields; got {brief(recipe)}. Pass "
+            f"for example {{'name': 'size', 'cohort_size': 10}}."
+        )
+    options = {key: value for key, value in recipe.items() if key not in ("name", "cohort_size")}
+    return make_recipe(recipe["name"], recipe["cohort_size"], options)
+
+
+def plain_recipe(recipe: Recipe) -> dict[str, Any] | Recipe:
+    """Return a recipe of the library as a mapping, for JSON; one of the user's as it is."""
+    if RECIPES.get(recipe.name) is not type(recipe):
+        return recipe
+    return {"name": recipe.name, **asdict(recipe)}
+
+
+def estimator_from(estimator: object) -> EstimatorName | Difference:
+    """Return an estimator; a mapping has the fields of a :class:`fedcohort.Difference`."""
+    if isinstance(estimator, Mapping):
+        try:
+            return Difference(**estimator)
+        except TypeError as error:
+            raise NvflareError(
+                f"{OWNER}: estimator must be 'plain', 'difference', or the fields of a Difference; "
+                f"got {brief(estimator)}. Its fields are shrink and clusters."
+            ) from error
+    return estimator  # type: ignore[return-value]  # the selector checks it
+
+
+def limits_from(limits: Any) -> Limits:
+    """Return limits; a mapping has their fields."""
+    try:
+        return limits if isinstance(limits, Limits) else Limits(**(limits or {}))
+    except TypeError as error:
+        raise NvflareError(
+            f"{OWNER}: limits must be Limits(...), or its fields; got {brief(limits)}. Import it "
+            f"from fedcohort.nvflare."
+        ) from error
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The checked arguments of a controller; see :class:`CohortSelection`."""
+
+    recipe: Recipe
+    seed: int | None
+    sizes: dict[str, int] | None
+    groups: dict[str, Any] | None
+    estimator: EstimatorName | Difference
+    sketch: int | None
+    on_failure: OnFailure
+    tries: int
+    limits: Limits
+
+    def selector(self, log: Any = True) -> Selector:
+        """Return a selector without clients."""
+        return Selector(
+            self.recipe,
+            {},
+            seed=self.seed,
+            groups=self.groups,
+            estimator=self.estimator,
+            sketch=self.sketch,
+            on_failure=self.on_failure,
+            tries=self.tries,
+            max_draws=self.limits.max_draws,
+            log=log,
+        )
+
+
+def checked_given(sizes: object) -> dict[str, int] | None:
+    """Validate sizes by client name; None asks the clients."""
+    return None if sizes is None else checked_sizes(OWNER, sizes)
+
+
+def checked_seconds(name: str, value: object) -> float:
+    """Validate a time to wait: FLARE counts whole seconds, at least one."""
+    return checked_number(OWNER, name, value, least=1, error=NvflareError)
+
+
+def checked_count(name: str, value: object) -> int:
+    """Validate a positive integer."""
+    return checked_whole(OWNER, name, value, least=1, error=NvflareError)
