@@ -41,10 +41,10 @@ def experiment_on(nodes: LocalNodes, log_file: Path) -> Any:
     """Return an experiment whose nodes are drawn by the recipe, as soon as all are there."""
     from fedbiomed.common.logger import logger
     from fedbiomed.researcher.federated_workflows import Experiment
+    from training_plan import LinearPlan
 
     from fedcohort import SizeClustered
     from fedcohort.fedbiomed import CohortStrategy
-    from training_plan import LinearPlan
 
     logger.setLevel("ERROR")
     strategy = CohortStrategy(SizeClustered(2), seed=0, log_file=log_file)

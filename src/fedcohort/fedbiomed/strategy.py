@@ -23,7 +23,6 @@ from fedcohort._deployment import (
     checked_sizes,
 )
 from fedcohort._open_round import OnFailure
-from fedcohort.cohort import Cohort
 from fedcohort.designs import Recipe
 from fedcohort.designs.signals import ASKED
 from fedcohort.errors import FedBioMedError, FedcohortError
@@ -143,8 +142,8 @@ class CohortStrategy(Strategy):
         """
         attached = AttachedExperiment(experiment)
         attached.check()
-        if self._saved is not None and not hasattr(self, "selector"):
-            self._use(Selector.load(self._saved, recipe=recipe, log=self._log_file or True))
+        if not hasattr(self, "selector"):
+            self._load(recipe)
         elif recipe is not None:
             raise FedBioMedError(
                 f"{OWNER}: has a recipe, {self.selector.recipe!r}; got another. Leave it out."
@@ -159,17 +158,20 @@ class CohortStrategy(Strategy):
         with _as_fedbiomed_errors():
             experiment = self._experiment()
             experiment.check()
-            there = experiment.connected(from_nodes) if self._ping else list(from_nodes)
             self._close_dropped_round()
-            unknown = self._learn_sizes(experiment, there)
-            if unknown:
-                log.info("round %d asks everyone: %s say their sizes", round_i, unknown)
-                asked = there
+            for _ in range(MOST_EMPTY):
+                now = self._drawn(experiment, list(from_nodes), round_i)
+                if now.asked:
+                    break
+                self._step_alone(experiment)
             else:
-                asked = [str(each) for each in self._draw(experiment, there).ids]
-            self._round = RoundReplies(round_i, asked, is_count=bool(unknown))
-            self._sampling_node_history[round_i] = list(asked)
-            return list(asked)
+                raise FedBioMedError(
+                    f"{OWNER}: {self.selector.recipe.name} drew nobody {MOST_EMPTY} times in a "
+                    f"row. Use a larger cohort."
+                )
+            self._round = now
+            self._sampling_node_history[round_i] = list(now.asked)
+            return list(now.asked)
 
     def refine(self, training_replies: dict[str, Any], round_i: int) -> Refined:
         """Check the replies, settle what failed, and return what the aggregator averages."""
@@ -229,6 +231,12 @@ class CohortStrategy(Strategy):
         self._limits = limits
         self._patience = Patience(OWNER, limits.give_up_after, FedBioMedError)
 
+    def _load(self, recipe: Recipe | None) -> None:
+        """Load the selector of a breakpoint."""
+        if self._saved is None:
+            raise FedBioMedError(f"{OWNER}: needs a recipe; got none. Pass CohortStrategy one.")
+        self._use(Selector.load(self._saved, recipe=recipe, log=self._log_file or True))
+
     def _use(self, selector: Selector) -> None:
         """Take over a selector; refuse a recipe that reads what Fed-BioMed's nodes do not say."""
         recipe = selector.recipe
@@ -270,26 +278,26 @@ class CohortStrategy(Strategy):
             self._claims = claims
         return unknown
 
-    def _draw(self, experiment: AttachedExperiment, there: list[str]) -> Cohort:
-        """Draw a cohort of somebody: Fed-BioMed ends an experiment whose round asks nobody."""
+    def _drawn(self, experiment: AttachedExperiment, nodes: list[str], number: int) -> RoundReplies:
+        """Draw a round, from the nodes that are there."""
+        there = experiment.connected(nodes) if self._ping else nodes
+        if unknown := self._learn_sizes(experiment, there):
+            log.info("round %d asks everyone, for the sizes of %s", number, unknown)
+            return RoundReplies(number, there, is_count=True)
         members = self.selector.clients
-        available = [node for node in there if members.get(node)]
-        if not available:
+        cohort = self.selector.draw([node for node in there if node in members])
+        if self.selector.design is None:
+            self.selector.skip()
             raise FedBioMedError(
                 f"{OWNER}: no node with samples is there. Start the nodes, and run on."
             )
-        for _ in range(MOST_EMPTY):
-            cohort = self.selector.draw(available)
-            if len(cohort):
-                return cohort
-            self._step_alone(experiment)
-        raise FedBioMedError(
-            f"{OWNER}: {self.selector.recipe.name} drew nobody {MOST_EMPTY} times in a row. Use a "
-            f"larger cohort."
-        )
+        return RoundReplies(number, [str(each) for each in cohort.ids])
 
     def _step_alone(self, experiment: AttachedExperiment) -> None:
-        """End a round for which nobody was drawn: the difference estimator steps by H."""
+        """End a round for which nobody was drawn; the difference estimator steps by H.
+
+        Fed-BioMed would end the experiment if a round asked nobody.
+        """
         log.info("round %d of the selector draws nobody: on to the next", self.selector.round_)
         step = self.selector.step({})
         self.selector.skip()
