@@ -1,14 +1,15 @@
 """These tests need Fed-BioMed, which has an environment of its own; the researcher's is here."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
-if pytest.importorskip("importlib.util").find_spec("fedbiomed") is None:
+if find_spec("fedbiomed") is None:
     pytest.skip("fedbiomed is not installed", allow_module_level=True)
 
 #: Fed-BioMed makes the researcher's folder when it is imported.
@@ -26,6 +27,6 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> InProcessNodes:
 
 
 @pytest.fixture
-def experiment(nodes: InProcessNodes) -> Iterator[Callable[..., Any]]:
+def experiment(nodes: InProcessNodes) -> Callable[..., Any]:
     """Return what makes an experiment on the nodes, given a strategy."""
-    yield lambda strategy, **more: experiment_with(strategy, nodes, **more)
+    return lambda strategy, **more: experiment_with(strategy, nodes, **more)
