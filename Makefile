@@ -5,13 +5,16 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # The core is also tested with these, without torch: beyond it are tests that need more extras.
 PYTHONS := 3.12 3.13
-BEYOND := docs experiments flower report simulation test_dependencies.py test_docs.py \
+BEYOND := docs experiments flare flower report simulation test_dependencies.py test_docs.py \
 	test_examples.py test_explanation_figures.py test_notebooks.py test_package.py \
 	test_peers.py test_readme.py test_same_loop.py
+# Frameworks with an environment of their own, and how pytest runs there.
+FRAMEWORKS := nvflare
+PYTEST := --strict-markers --import-mode=importlib --doctest-modules -p no:cacheprovider
 
 .DEFAULT_GOAL := help
-.PHONY: help demo flower-demo figures docs notebooks test check check-pythons format bench \
-	bench-peers dist clean
+.PHONY: help demo flower-demo figures docs notebooks test check check-pythons test-frameworks format \
+	bench bench-peers dist clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -51,6 +54,7 @@ check: $(READY)  ## Format, lint, types, all tests (slow ones too), the core's w
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 tests src tools README.md
 	$(MAKE) check-pythons
+	$(MAKE) test-frameworks
 
 check-pythons: $(PYTHONS:%=check-python-%)  ## The core's tests with Python 3.12 and 3.13: 4 minutes
 
@@ -71,6 +75,24 @@ build/python%/.ready: pyproject.toml constraints.txt
 				--editable '.[scale]' hypothesis packaging pytest pytest-xdist && break || exit; \
 		fi; done
 	@test ! -x $(@D)/bin/python || touch $@
+
+test-frameworks: $(FRAMEWORKS:%=test-framework-%)  ## The plug-ins in frameworks of their own: NVIDIA FLARE
+
+test-framework-nvflare: TESTS := tests/flare src/fedcohort/nvflare
+test-framework-%: build/%/.ready
+	@if [ -e build/$*/.missing ]; then \
+		echo '$* cannot be installed here: its plug-in is not tested'; \
+	else build/$*/bin/python -m pytest -n 2 $(TESTS) -o addopts='$(PYTEST)'; fi
+
+# An environment for each: these frameworks pin what others need in other versions.
+.PRECIOUS: build/nvflare/.ready
+build/nvflare/.ready: NEEDS := torch scikit-learn
+$(FRAMEWORKS:%=build/%/.ready): build/%/.ready: pyproject.toml constraints.txt
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@$(PYTHON) -m venv $(@D) && $(@D)/bin/python -m pip install --quiet \
+		--disable-pip-version-check --editable '.[$*]' $(NEEDS) \
+		hypothesis packaging pytest pytest-xdist || touch $(@D)/.missing
+	@touch $@
 
 format: $(READY)  ## Format the code and mend what can be mended
 	$(BIN)/ruff check --fix .

@@ -117,6 +117,11 @@ class RoundAnswers:
         self.answered[name] = Answer(found, dict(result.metrics or {}), seconds)
         return None
 
+    def fail(self, name: str, reason: str) -> None:
+        """Note why a client that was asked failed."""
+        if name in self.asked and name not in self.answered:
+            self.failed.setdefault(name, reason)
+
     def close(self) -> list[str]:
         """Count those that did not answer among the failed; return all that are new there."""
         silent = [name for name in self.asked if name not in self.answered]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from numpy.typing import NDArray
 from nvflare.apis.analytix import AnalyticsDataType
-from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
@@ -22,26 +20,26 @@ from nvflare.apis.utils.analytix_utils import create_analytic_dxo, send_analytic
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 from nvflare.app_common.app_constant import AppConstants
-from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.base_fedavg import (
     BaseFedAvg,
     make_fedavg_metrics_aggregation_info,
 )
 from nvflare.app_common.workflows.fedavg import FedAvg
 
-from fedcohort._client_records import below
 from fedcohort._deployment import ArrayCheck, Limits, ModelArrays, Patience
 from fedcohort._open_round import OnFailure
-from fedcohort._whole_file import make_folder, read_arrays, write_arrays
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Recipe
 from fedcohort.errors import NvflareError
 from fedcohort.memory import Difference, EstimatorName
 from fedcohort.nvflare.answers import RoundAnswers, as_array, in_kind_of, tensors_where
-from fedcohort.nvflare.questions import SIZE_TASK, Sites, numbers_from
+from fedcohort.nvflare.checkpoint import SavedRun
+from fedcohort.nvflare.questions import Sites, numbers_from
 from fedcohort.nvflare.settings import (
     OWNER,
     Settings,
+    check_controller,
+    check_kind,
     checked_count,
     checked_given,
     checked_seconds,
@@ -53,8 +51,6 @@ from fedcohort.nvflare.settings import (
 from fedcohort.population import Label
 
 log = getLogger("fedcohort")
-
-FORMAT = "fedcohort nvflare state 1"
 
 
 if TYPE_CHECKING:  # it calls the methods of FedAvg, and stands before controllers that inherit it
@@ -134,6 +130,7 @@ class CohortSelection(Base):
         log_file: str | None = None,
         **kwargs: Any,
     ) -> None:
+        check_kind(self)
         super().__init__(*args, **{"ignore_result_error": True, **kwargs})
         self._settings = Settings(
             recipe=recipe_from(recipe),
@@ -160,7 +157,7 @@ class CohortSelection(Base):
         self.query_timeout = checked_seconds("query_timeout", query_timeout)
         self.checkpoint, self.resume = checkpoint and str(checkpoint), resume
         self.every, self.log_file = checked_count("every", every), log_file and str(log_file)
-        self._check_controller()
+        check_controller(self, is_plain=self._own_update() is BaseFedAvg.update_model)
         self._round: RoundAnswers | None = None
         self._current: FLModel | None = None
         self._sent = FLModel(params={})
@@ -181,7 +178,7 @@ class CohortSelection(Base):
         path = self._path(self.log_file)
         self.selector = settings.selector(path or True)
         limits = settings.limits
-        self._sites = Sites(settings.sizes, limits, self.query_timeout)
+        self._sites = Sites(self, settings.sizes, limits)
         self._check = ArrayCheck(limits.max_norm, settings.recipe.learns)
         self._give_up = Patience(OWNER, limits.give_up_after, NvflareError)
         self.aggregator = _Aggregator(self)
@@ -195,14 +192,15 @@ class CohortSelection(Base):
         """Load the model from the persistor; with ``resume``, from the checkpoint."""
         model = super().load_model()
         if model is not None and self._saved is not None:
-            model.params = self._restored(model.params)
+            model.params = self._restored(self._saved, model.params)
         self._current = model
         return model
 
     def sample_clients(self, num_clients: int | None = None) -> list[str]:
         """Draw the round's clients; the recipe says how many."""
         self._round = None
-        there = self._gather()
+        needed = self.min_clients if self._is_first else 1
+        there = self._sites.gather(needed, None if self._is_first else self.timeout)
         if self.selector.clients != self._sites.sizes:
             self.selector.clients = self._sites.sizes
         cohort = self.selector.draw(there, self._signals(there))
@@ -246,8 +244,9 @@ class CohortSelection(Base):
                 name: in_kind_of(before[name], value) for name, value in model.params.items()
             }
         self._current = model
-        if self.checkpoint is not None and self.selector.round_ % self.every == 0:
-            self._save(model)
+        path = self._path(self.checkpoint)
+        if path is not None and self.selector.round_ % self.every == 0:
+            SavedRun.of(model.params, self.selector.state(), self._sites.state()).write(path)
         return model
 
     def _accept_train_result(
@@ -255,8 +254,9 @@ class CohortSelection(Base):
     ) -> bool:
         """Note why a client failed, then do as FLARE does."""
         code = result.get_return_code()
-        if self._round is not None and not is_unknown_task and code not in (None, ReturnCode.OK):
-            self._round.failed.setdefault(client_name, f"error: {code}")
+        now = self._round
+        if now is not None and not is_unknown_task and code not in (None, ReturnCode.OK):
+            now.fail(client_name, f"error: {code}")
         accepted = super()._accept_train_result(client_name, result, fl_ctx, is_unknown_task)
         return bool(accepted)
 
@@ -313,7 +313,7 @@ class CohortSelection(Base):
             if not more:
                 break
             self.send_model(self.task_name, self._sent, more, callback=self._counts)
-            self._wait()
+            self._sites.wait()
             lost = [name for name in now.close() if name in more]
             now.log(lost)
 
@@ -323,7 +323,7 @@ class CohortSelection(Base):
             self._give_up.reset()
         elif now.asked:
             self._give_up.lose(now.failed.values())
-        elif not any(self._sites.sizes[name] for name in self._sites.known(self._connected())):
+        elif not self._sites.takers():
             self._give_up.lose(["no client with samples was there"])
 
     def _report(self, now: RoundAnswers, settled: Cohort) -> None:
@@ -341,36 +341,6 @@ class CohortSelection(Base):
 
     # Who is there
 
-    def _connected(self) -> list[str]:
-        """Return the clients of the job that FLARE does not deem disconnected."""
-        names = [client.name for client in self.engine.get_clients()]
-        return [name for name in names if not self.get_client_disconnect_time(name)]
-
-    def _gather(self) -> list[str]:
-        """Return the clients that can be drawn; wait for the first ones, and for somebody."""
-        needed = self.min_clients if self._is_first else 1
-        end = time.monotonic() + (self.start_timeout if self._is_first else self.timeout)
-        while True:
-            names = self._connected()
-            if unknown := self._sites.unknown(names):
-                asked = self._answers(SIZE_TASK, FLModel(params={}), unknown)
-                self._sites.hear(asked)
-            there = self._sites.known(names)
-            takers = [name for name in there if self._sites.sizes[name]]
-            if len(there) >= needed and takers:
-                return there
-            if time.monotonic() >= end or self.is_aborted():
-                break
-            time.sleep(self._task_check_period)
-        if self._is_first:
-            raise NvflareError(
-                f"{OWNER}: needs {needed} clients, and one with samples, within "
-                f"{self.start_timeout:g} s; {len(names)} came and {len(there)} told their sizes. "
-                f"Answer the task {SIZE_TASK!r} in the client's script or pass sizes, start "
-                f"clients, or raise start_timeout."
-            )
-        return there
-
     def _signals(self, there: list[str]) -> dict[str, dict[str, float]] | None:
         """Ask clients for what the recipe wants to know before the draw."""
         request = self.selector.ask(there)
@@ -378,35 +348,8 @@ class CohortSelection(Base):
             return None
         has_model = request.signal != "duration" and self._current is not None
         model = self._current if has_model else FLModel(params={})
-        answers = self._answers(request.signal, model, [str(each) for each in request.ids])
+        answers = self._sites.ask(request.signal, model, [str(each) for each in request.ids])
         return {request.signal: numbers_from(answers, request.signal)}
-
-    def _answers(self, task: str, model: FLModel, names: list[str]) -> dict[str, object]:
-        """Ask a question; return the metric of that name by client, or why there is none."""
-        found: dict[str, object] = dict.fromkeys(names, "no answer")
-
-        def hear(client_task: ClientTask, fl_ctx: FLContext) -> None:
-            result = client_task.result
-            code = result.get_return_code()
-            try:
-                metrics = FLModelUtils.from_shareable(result).metrics or {}
-                answer = metrics.get(task, f"has no metric {task!r}")
-            except Exception as error:  # a client can send anything
-                answer = f"cannot be read: {type(error).__name__}"
-            found[client_task.client.name] = answer if code == ReturnCode.OK else f"error: {code}"
-            client_task.result = None
-
-        seconds = math.ceil(self.query_timeout)
-        data = FLModelUtils.to_shareable(model)
-        question = Task(name=task, data=data, timeout=seconds, result_received_cb=hear)
-        self.broadcast(task=question, fl_ctx=self.fl_ctx, targets=names, min_responses=0)
-        self._wait()
-        return found
-
-    def _wait(self) -> None:
-        """Wait until all tasks have ended; each has a time limit."""
-        while self.get_num_standing_tasks() and not self.is_aborted():
-            time.sleep(self._task_check_period)
 
     def _seconds(self) -> int:
         """Return how long to wait for answers: half of what is left while redraws may follow."""
@@ -418,23 +361,8 @@ class CohortSelection(Base):
     def _path(self, name: str | None) -> Path | None:
         return None if name is None else Path(self.get_run_dir()) / name
 
-    def _save(self, model: FLModel) -> None:
-        """Write what a restarted server needs, whole or not at all."""
-        arrays = {str(name): as_array(value) for name, value in model.params.items()}
-        head = {"model": list(arrays), "sizes": self._sites.state()}
-        parts: dict[str, Mapping[str, NDArray[Any]]] = {
-            "selector": self.selector.state(),
-            "model": {str(k): array for k, array in enumerate(arrays.values())},
-        }
-        found = {f"{part}.{name}": a for part, of in parts.items() for name, a in of.items()}
-        found["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
-        path = self._path(self.checkpoint)
-        assert path is not None  # for mypy: the caller looked
-        make_folder(path.parent)
-        write_arrays(path, FORMAT, found)
-
-    def _saved_state(self) -> dict[str, NDArray[Any]] | None:
-        """Return the checkpoint to go on from; None where there is none, or none is wanted."""
+    def _saved_state(self) -> SavedRun | None:
+        """Return the checkpoint to go on from; None where there is none."""
         path = self._path(self.checkpoint)
         if path is None or not path.exists():
             return None
@@ -443,64 +371,17 @@ class CohortSelection(Base):
                 f"{OWNER}: {path} is there already. Pass resume=True to go on from it, or use "
                 f"another file."
             )
-        try:
-            return read_arrays(path, FORMAT)
-        except (OSError, ValueError) as error:
-            raise NvflareError(
-                f"{OWNER}: {path} cannot be read ({error}). Start without it."
-            ) from error
+        return SavedRun.read(path)
 
-    def _restored(self, params: Mapping[str, Any]) -> dict[str, Any]:
+    def _restored(self, saved: SavedRun, params: Mapping[str, Any]) -> dict[str, Any]:
         """Go on from the checkpoint; return its model, in the kinds of the persistor's."""
-        arrays = self._saved
-        assert arrays is not None  # for mypy: the caller looked
-        head = json.loads(arrays["head"].tobytes())
-        model = below("model.", arrays)
-        found = {name: model[str(k)] for k, name in enumerate(head["model"])}
-        shapes = {str(name): as_array(value).shape for name, value in params.items()}
-        if {name: array.shape for name, array in found.items()} != shapes:
-            raise NvflareError(
-                f"{OWNER}: the checkpoint has a model of other arrays than the persistor's. Use "
-                f"another checkpoint for another model."
-            )
-        self.selector.restore(below("selector.", arrays))
-        self._sites.restore(head["sizes"])
+        found = saved.model_like(params)
+        self.selector.restore(saved.selector)
+        self._sites.restore(saved.sizes)
         done, last = self.selector.round_, self.num_rounds
         self.start_round, self.num_rounds = done, max(0, last - done)
-        log.info("round %d goes on from the checkpoint, %d of %d are done", done, done, last)
-        return {name: in_kind_of(params[name], array) for name, array in found.items()}
-
-    # Refusals
-
-    def _check_controller(self) -> None:
-        """Refuse controllers and arguments that do not go together with the selection."""
-        if not isinstance(self, FedAvg):
-            raise NvflareError(
-                f"{OWNER}: {type(self).__name__} must inherit FLARE's FedAvg, whose rounds it "
-                f"plays. Write class {type(self).__name__}(CohortSelection, FedAvg)."
-            )
-        if self.aggregator is not None:
-            raise NvflareError(
-                f"{OWNER}: an aggregator takes the place of the weights that make the aggregate "
-                f"unbiased; got {type(self.aggregator).__name__}. Leave it out."
-            )
-        if self.exclude_vars or self.aggregation_weights or self.enable_tensor_disk_offload:
-            raise NvflareError(
-                f"{OWNER}: exclude_vars, aggregation_weights and enable_tensor_disk_offload "
-                f"belong to FedAvg's own aggregation. Leave them out."
-            )
-        if self.checkpoint is not None and self.model is not None:
-            raise NvflareError(
-                f"{OWNER}: a checkpoint needs a persistor, which says what the model is made of; "
-                f"got model=. Leave model out, or the checkpoint."
-            )
-        if self.checkpoint is not None and self._own_update() is not BaseFedAvg.update_model:
-            raise NvflareError(
-                f"{OWNER}: {type(self).__name__} keeps a state of its own between rounds, which a "
-                f"checkpoint would lose. Leave checkpoint out."
-            )
-        if self.resume and self.checkpoint is None:
-            raise NvflareError(f"{OWNER}: resume needs a checkpoint; got none. Pass its file.")
+        log.info("goes on from the checkpoint: %d of %d rounds are done", done, last)
+        return found
 
     def _own_update(self) -> object:
         """Return the method that moves the model, below this class."""

@@ -1,10 +1,12 @@
-"""Settings as FLARE keeps them: the arguments of a controller, which a job writes as JSON."""
+"""The arguments of a controller, which a job writes as JSON: read, checked, written."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, final
+
+from nvflare.app_common.workflows.fedavg import FedAvg
 
 from fedcohort._arguments import brief, checked_number, checked_whole
 from fedcohort._deployment import Limits, checked_sizes
@@ -112,3 +114,45 @@ def checked_seconds(name: str, value: object) -> float:
 def checked_count(name: str, value: object) -> int:
     """Validate a positive integer."""
     return checked_whole(OWNER, name, value, least=1, error=NvflareError)
+
+
+def check_kind(controller: object) -> None:
+    """Refuse a controller that does not play the rounds of FedAvg."""
+    if not isinstance(controller, FedAvg):
+        raise NvflareError(
+            f"{OWNER}: {type(controller).__name__} must inherit FLARE's FedAvg, whose rounds it "
+            f"plays. Write class {type(controller).__name__}(CohortSelection, FedAvg)."
+        )
+
+
+def check_controller(controller: Any, *, is_plain: bool) -> None:
+    """Refuse controllers and arguments that do not go together with the selection.
+
+    ``is_plain`` says whether the model moves as in FedAvg, without a state of its own.
+    """
+    if controller.aggregator is not None:
+        raise NvflareError(
+            f"{OWNER}: an aggregator takes the place of the weights that make the aggregate "
+            f"unbiased; got {type(controller.aggregator).__name__}. Leave it out."
+        )
+    if (
+        controller.exclude_vars
+        or controller.aggregation_weights
+        or controller.enable_tensor_disk_offload
+    ):
+        raise NvflareError(
+            f"{OWNER}: exclude_vars, aggregation_weights and enable_tensor_disk_offload "
+            f"belong to FedAvg's own aggregation. Leave them out."
+        )
+    if controller.checkpoint is not None and controller.model is not None:
+        raise NvflareError(
+            f"{OWNER}: a checkpoint needs a persistor, which says what the model is made of; "
+            f"got model=. Leave model out, or the checkpoint."
+        )
+    if controller.checkpoint is not None and not is_plain:
+        raise NvflareError(
+            f"{OWNER}: {type(controller).__name__} keeps a state of its own between rounds, which "
+            f"a checkpoint would lose. Leave checkpoint out."
+        )
+    if controller.resume and controller.checkpoint is None:
+        raise NvflareError(f"{OWNER}: resume needs a checkpoint; got none. Pass its file.")
