@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 if find_spec("fedbiomed") is None:
-    pytest.skip("fedbiomed is not installed", allow_module_level=True)
+    pytest.skip("the extra 'fedbiomed' is not installed", allow_module_level=True)
 
 #: Fed-BioMed makes the researcher's folder when it is imported.
 HOME = TemporaryDirectory()

@@ -1,16 +1,10 @@
-"""Every design in a Fed-BioMed experiment; needs Fed-BioMed, in an environment of its own."""
+"""Every design in a Fed-BioMed experiment; needs the extra ``fedbiomed``."""
 
-from importlib.util import find_spec
+from fedcohort._lazy import import_extra
 
-from fedcohort.errors import MissingExtraError
+import_extra("fedbiomed", extra="fedbiomed", owner="fedcohort.fedbiomed")
 
-if find_spec("fedbiomed") is None:
-    raise MissingExtraError(
-        "fedcohort.fedbiomed: needs fedbiomed, which is not installed. Run: pip install fedcohort "
-        "'fedbiomed[researcher]', in an environment of its own: it pins what others need newer"
-    )
-
-from fedcohort._deployment import Limits
-from fedcohort.fedbiomed.strategy import CohortStrategy
+from fedcohort._deployment import Limits  # noqa: E402
+from fedcohort.fedbiomed.strategy import CohortStrategy  # noqa: E402
 
 __all__ = ["CohortStrategy", "Limits"]
