@@ -1,7 +1,7 @@
-"""Start three Fed-BioMed nodes here, train, kill one, restart from a breakpoint, stop everything.
+"""Train on three Fed-BioMed nodes here, kill one, restart from a breakpoint, let the node back in.
 
-Run it as ``python examples/fedbiomed-tabular/demo.py`` in an environment with
-``fedbiomed[researcher,node]`` and fedcohort: one to two minutes on 2 cores.
+Run it as ``python examples/fedbiomed-tabular/demo.py`` in an environment with fedcohort and
+``fedbiomed[researcher,node]``: a minute and a half on 2 cores, most of it to start Fed-BioMed.
 """
 
 from __future__ import annotations
@@ -18,27 +18,31 @@ sys.path.insert(0, str(Path(__file__).parent))
 from local_nodes import LocalNodes
 
 ROWS = {"Nice": 200, "Lyon": 120, "Brest": 80}
-VICTIM = "Brest"
 
 
 def main() -> int:
-    """Train five rounds, lose a node in one of them, and train three more after a restart."""
+    """Play the four parts, and print who was drawn in each."""
     with tempfile.TemporaryDirectory() as name:
-        folder, start = Path(name), time.monotonic()
-        with LocalNodes(folder, ROWS) as nodes:
-            print(f"three nodes are starting ({time.monotonic() - start:.0f} s)", flush=True)
-            experiment = experiment_on(nodes, folder / "cohorts.jsonl")
-            start = time.monotonic()
-            experiment.run(rounds=3)
-            kill_when_drawn(experiment.strategy(), nodes)
-            experiment.run(rounds=3, increase=True)
-            print(f"six rounds ({time.monotonic() - start:.0f} s)", flush=True)
-            show(folder / "cohorts.jsonl", nodes.names())
-            return restarted(nodes, folder / "cohorts.jsonl")
+        log_file = Path(name) / "cohorts.jsonl"
+        with LocalNodes(Path(name), ROWS) as nodes:
+            print("three nodes are starting", flush=True)
+            experiment = experiment_on(nodes, log_file)
+            play(experiment, 3, "three rounds", nodes, log_file)
+
+            victim = kill_a_drawn_node(experiment.strategy(), nodes)
+            play(experiment, 3, "a node is killed in the first", nodes, log_file)
+
+            experiment = restarted()
+            play(experiment, 2, "after a restart from the breakpoint", nodes, log_file)
+
+            nodes.start(victim[0])
+            wait_for(experiment, nodes)
+            play(experiment, 3, f"{victim[0]} is back", nodes, log_file)
+    return 0
 
 
 def experiment_on(nodes: LocalNodes, log_file: Path) -> Any:
-    """Return an experiment whose nodes are drawn by the recipe, as soon as all are there."""
+    """Return an experiment whose nodes are drawn by a recipe, as soon as all are there."""
     from fedbiomed.common.logger import logger
     from fedbiomed.researcher.federated_workflows import Experiment
     from training_plan import LinearPlan
@@ -56,46 +60,54 @@ def experiment_on(nodes: LocalNodes, log_file: Path) -> Any:
         node_selection_strategy=strategy,
         save_breakpoints=True,
     )
-    while len(experiment.requests.ping_nodes()) < len(nodes.rows):
-        time.sleep(0.5)
+    wait_for(experiment, nodes)
     experiment.set_training_data(None, from_tags=True)
     strategy.attach(experiment)
     return experiment
 
 
-def kill_when_drawn(strategy: Any, nodes: LocalNodes) -> None:
-    """Kill the victim between a draw and its training, where Fed-BioMed cannot know it yet."""
-    draw = strategy.sample_nodes
+def wait_for(experiment: Any, nodes: LocalNodes, seconds: float = 120) -> None:
+    """Wait until all nodes are online."""
+    end = time.monotonic() + seconds
+    while len(experiment.requests.ping_nodes()) < len(nodes.rows):
+        if time.monotonic() > end:
+            raise TimeoutError(f"not all nodes came: {nodes.log()[-2000:]}")
+        time.sleep(0.5)
+
+
+def kill_a_drawn_node(strategy: Any, nodes: LocalNodes) -> list[str]:
+    """Kill a node between the next draw and its training; return a list that will name it."""
+    draw, killed = strategy.sample_nodes, list[str]()
 
     def draw_and_kill(from_nodes: list[str], round_i: int) -> list[str]:
+        strategy.sample_nodes = draw
         drawn: list[str] = draw(from_nodes, round_i)
-        if VICTIM in [nodes.names()[node] for node in drawn]:
-            strategy.sample_nodes = draw
-            nodes.kill(VICTIM)
-            print(f"{VICTIM} is drawn in round {round_i}, and killed", flush=True)
+        killed.append(nodes.names()[drawn[0]])
+        nodes.kill(killed[0])
         return drawn
 
     strategy.sample_nodes = draw_and_kill
+    return killed
 
 
-def restarted(nodes: LocalNodes, log_file: Path) -> int:
-    """Go on from the last breakpoint, as after a restart of the researcher."""
+def restarted() -> Any:
+    """Return the experiment of the last breakpoint, as after a restart of the researcher."""
     from fedbiomed.researcher.federated_workflows import Experiment
 
     experiment = Experiment.load_breakpoint()
     experiment.strategy().attach(experiment)
-    before = len(log_file.read_text().splitlines())
-    experiment.run(rounds=2, increase=True)
-    print("two rounds after a restart from the breakpoint")
-    show(log_file, nodes.names(), first=before)
-    return 0
+    return experiment
 
 
-def show(log_file: Path, names: dict[str, str], first: int = 0) -> None:
-    """Print who was drawn with what weight, and who failed."""
-    for line in log_file.read_text().splitlines()[first:]:
+def play(experiment: Any, rounds: int, what: str, nodes: LocalNodes, log_file: Path) -> None:
+    """Train, and print who was drawn with what weight, and who failed."""
+    before, start = len(log_file.read_text().splitlines()), time.monotonic()
+    experiment.run(rounds=rounds, increase=True)
+    print(f"{what} ({time.monotonic() - start:.1f} s)")
+    names = nodes.names()
+    for line in log_file.read_text().splitlines()[before:]:
         found = json.loads(line)
-        weights = {names[node]: round(weight, 3) for node, weight in found["weights"].items()}
+        weights = {names[node]: weight for node, weight in found["weights"].items()}
         failed = {names[node]: reason for node, reason in found["failed"].items()}
         print(f"  round {found['round']}: weights {weights}, failed {failed or 'none'}", flush=True)
 

@@ -59,7 +59,7 @@ class LocalNodes:
         _wait_for(making)
         _wait_for([self._add_table(name) for name in self.rows])
         for name in self.rows:
-            self._running[name] = self._command("node", "-p", self._path(name), "start")
+            self.start(name)
         return self
 
     def __exit__(
@@ -79,6 +79,14 @@ class LocalNodes:
             config.read(Path(self._path(name)) / "etc" / "config.ini")
             found[config["default"]["id"]] = name
         return found
+
+    def log(self) -> str:
+        """Return what Fed-BioMed's commands and nodes have said."""
+        return (self.folder / "fedbiomed.log").read_text(errors="replace")
+
+    def start(self, name: str) -> None:
+        """Start a node that is not running."""
+        self._running[name] = self._command("node", "-p", self._path(name), "start")
 
     def kill(self, name: str) -> None:
         """Kill a node with all its processes, as a power failure would."""
