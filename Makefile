@@ -84,13 +84,13 @@ test-framework-%: build/%/.ready
 		echo '$* cannot be installed here: its plug-in is not tested'; \
 	else build/$*/bin/python -m pytest -n 2 $(TESTS) -o addopts='$(PYTEST)'; fi
 
-# An environment for each: these frameworks pin what others need in other versions.
+# An environment for each: what one framework pins, another needs in another version.
 .PRECIOUS: build/nvflare/.ready
-build/nvflare/.ready: NEEDS := torch scikit-learn
+build/nvflare/.ready: NEEDS := nvflare==2.9.0 torch scikit-learn
 $(FRAMEWORKS:%=build/%/.ready): build/%/.ready: pyproject.toml constraints.txt
 	@rm -rf $(@D) && mkdir -p $(@D)
 	@$(PYTHON) -m venv $(@D) && $(@D)/bin/python -m pip install --quiet \
-		--disable-pip-version-check --editable '.[$*]' $(NEEDS) \
+		--disable-pip-version-check --constraint constraints.txt --editable '.[$*]' $(NEEDS) \
 		hypothesis packaging pytest pytest-xdist || touch $(@D)/.missing
 	@touch $@
 

@@ -6,6 +6,7 @@ Run it as ``python examples/nvflare-digits/job.py``: half a minute on 2 cores. W
 
 import argparse
 import json
+import sys
 import tempfile
 from pathlib import Path
 
@@ -50,8 +51,8 @@ def make_job(options: argparse.Namespace, folder: Path) -> FedJob:
     return job
 
 
-def main() -> None:
-    """Run the job, and print what happened."""
+def main() -> int:
+    """Run the job, print what happened, and return 0 if it came to its end."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--on-failure", default="keep")
@@ -64,10 +65,12 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         job = make_job(options, folder.resolve())
         job.simulator_run(f"{scratch}/workspace", n_clients=SITES, threads=SITES)
-        for line in (folder / "selections.jsonl").read_text().splitlines():
+        lines = (folder / "selections.jsonl").read_text().splitlines()
+        for line in lines:
             found = json.loads(line)
             print(f"round {found['round']}: drawn {found['drawn']}, failed {found['failed']}")
+    return 0 if len(lines) == options.rounds else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -93,7 +93,7 @@ def test_the_example_trains_though_a_client_breaks(tmp_path: Path) -> None:
 def test_the_example_trains_though_a_client_is_killed_and_goes_on_later(tmp_path: Path) -> None:
     flags = ("--on-failure", "redraw", "--timeout", "30")
     killed, _ = simulated(tmp_path, "--fails-at", "kill:site-2:1", "--rounds", "2", *flags)
-    both, text = simulated(tmp_path, "--rounds", "4")
+    both, text = simulated(tmp_path, "--rounds", "4", *flags)
 
     assert killed[1]["failed"] == {"site-2": "no answer: the deadline has passed"}
     assert sum(killed[1]["weights"].values()) == pytest.approx(1.0)  # others took its place

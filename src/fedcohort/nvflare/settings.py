@@ -26,7 +26,7 @@ def recipe_from(recipe: object) -> Recipe:
     Examples
     --------
     >>> recipe_from({"name": "size", "cohort_size": 10})
-    SizeClustered(cohort_size=10, whole_rows_first=False)
+    SizeClustered(cohort_size=10)
     """
     if isinstance(recipe, Recipe):
         return recipe
