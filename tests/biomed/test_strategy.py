@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from fedbiomed.common.exceptions import FedbiomedStrategyError
+from fedbiomed.common.optimizers import Optimizer
 from fedbiomed.common.training_plans import TorchTrainingPlan
 from fedbiomed.researcher.strategies import DefaultStrategy
 
@@ -139,6 +140,17 @@ def experiment_with_default(nodes: InProcessNodes) -> Any:
             pass
 
     return experiment_with(Attachable(), nodes)
+
+
+def test_a_server_optimiser_gets_the_aggregate(nodes: InProcessNodes, experiment: Make) -> None:
+    settings: Mapping[str, Any] = {"recipe": Multinomial(2), "seed": 3}
+    plain = experiment(CohortStrategy(**settings))
+    halved = experiment(CohortStrategy(**settings), agg_optimizer=Optimizer(lr=0.5))
+
+    plain.run_once(increase=True)
+    halved.run_once(increase=True)
+
+    assert model_of(halved) == pytest.approx(model_of(plain) / 2)
 
 
 def test_nodes_are_asked_as_they_are_drawn_and_history_says_so(

@@ -22,6 +22,7 @@ FIRST_OF = {
         "flower",
         "flower-failures",
         "flower-tls",
+        "fedbiomed",
         "own-server-loop",
         "experiment-files",
         "own-dataset",
