@@ -66,7 +66,7 @@ def seconds_of(name: str, controller: Any, folder: Path) -> list[float]:
     job.to_clients(
         ScriptRunner(script=__file__, script_args="--client", framework=FrameworkType.NUMPY)
     )
-    job.simulator_run(str(folder / name), n_clients=SITES, threads=SITES, log_config="off")
+    job.simulator_run(str(folder / name), n_clients=SITES, threads=SITES)
     times = [float(line) for line in moments.read_text().splitlines()]
     return np.diff(times).tolist()
 
@@ -78,7 +78,8 @@ def main() -> None:
     parser.add_argument("--client", action="store_true", help="play a client")
     options = parser.parse_args()
     if options.client:
-        return client()
+        client()
+        return
     sizes = {f"site-{k}": 100 * k for k in range(1, SITES + 1)}
     own = CohortController(
         recipe=SizeClustered(DRAWN), seed=0, sizes=sizes, num_rounds=options.rounds

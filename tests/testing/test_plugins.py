@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from documented_blocks import blocks_of
 from fedcohort import Selector
 from fedcohort.errors import ContractError
 from fedcohort.testing import PlayedRound, ScriptedFederation, ScriptedRound, check_plugin
 
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-plugin.md"
+
 
 class OwnLoop:
-    """A server loop of one's own, as the page on plug-ins shows it."""
+    """A server loop of one's own."""
 
     def __init__(self, federation: ScriptedFederation, path: Path) -> None:
         self.federation, self.path, self.model = federation, path, federation.model
@@ -114,6 +118,65 @@ class SkipsEmptyRounds(OwnLoop):
 
     def play(self, rounds: Sequence[ScriptedRound]) -> Sequence[PlayedRound]:
         return super().play([each for each in rounds if each.there])
+
+
+class ScriptedNetwork:
+    """What the plug-in of the page asks: a network whose clients follow the script."""
+
+    def __init__(self, federation: ScriptedFederation) -> None:
+        self.federation, self.now = federation, ScriptedRound(0, (), {}, {})
+        self.asked: list[Any] = []
+
+    def who(self) -> list[str]:
+        return list(self.now.there)
+
+    def sizes(self, names: list[str]) -> dict[str, int]:
+        return {each: self.federation.sizes[each] for each in names}
+
+    def train(self, model: Any, names: list[str]) -> Iterator[tuple[str, Any]]:
+        self.asked += names
+        for each in names:
+            moved, how = model + self.now.updates[each], self.now.failing.get(each)
+            if how in (None, "nan", "shape"):
+                yield each, moved[1:] if how == "shape" else moved * (np.nan if how else 1.0)
+
+
+class PagePlugin:
+    """The plug-in that the page shows."""
+
+    def __init__(self, federation: ScriptedFederation, folder: Path, server: Any) -> None:
+        self.federation, self.folder, self.server = federation, folder, server
+        self.model: Any = federation.model
+        folder.mkdir()
+
+    def play(self, rounds: Sequence[ScriptedRound]) -> Sequence[PlayedRound]:
+        own, network, found = self.federation, ScriptedNetwork(self.federation), []
+        log, settings = self.folder / "log", {"estimator": own.estimator}
+        server = self.server(
+            own.recipe,
+            network,
+            seed=own.seed,
+            path=self.folder / "state",
+            log=log,
+            on_failure=own.on_failure,
+            **settings,
+        )
+        for network.now in rounds:
+            network.asked = []
+            self.model = server.round(self.model)
+            line = json.loads(log.read_text().splitlines()[-1])
+            asked = frozenset(network.asked)
+            found.append(PlayedRound(line["drawn"], asked, line["weights"], self.model))
+        return found
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="there is no documentation here")
+def test_the_plugin_of_the_page_keeps_the_contract(tmp_path: Path) -> None:
+    blocks = blocks_of(PAGE.read_text(encoding="utf-8"))
+    names: dict[str, Any] = {}
+    exec(next(block.text for block in blocks if block.title == "plugin.py"), names)
+
+    check_plugin(lambda own: PagePlugin(own, tmp_path / str(own), names["CohortServer"]))
 
 
 def test_a_plain_loop_keeps_the_contract(tmp_path: Path) -> None:

@@ -23,12 +23,15 @@ REQUIREMENT = re.compile(
 )
 #: Extras that combine others or are for developers only.
 OTHERS = ("all", "dev")
+#: Extras that are best installed in an environment of their own.
+APART = ("nvflare",)
 #: Purpose of the packages of each extra.
 PURPOSES = {
     None: "everything",
     "sim": "the simulator and experiments",
     "report": "figures and the page",
     "flower": "federations on Flower",
+    "nvflare": "jobs on NVIDIA FLARE",
     "scale": "trees of vectors, for thousands of clients",
 }
 #: Packages for ``--tracker``. No extra installs them; the user chooses one.
@@ -87,7 +90,8 @@ def _print(console: Console, found: dict[str, Any], packages: list[Package]) -> 
     console.print(f"fedcohort {__version__}, Python {found['python']}, {found['platform']}")
     console.print(f"installed in {found['folder']}\n", soft_wrap=True)
     console.print(_table(packages))
-    lacking = dict.fromkeys(each.extra for each in packages if each.problem and each.extra)
+    bad = (each.extra for each in packages if each.problem and each.extra)
+    lacking = dict.fromkeys(extra for extra in bad if extra not in APART)
     if lacking:
         extras = ",".join(str(extra) for extra in lacking)
         console.print(f"\nwhat is missing comes with: pip install 'fedcohort[{extras}]'")
