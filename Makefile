@@ -80,6 +80,7 @@ test-frameworks: $(FRAMEWORKS:%=test-framework-%)  ## The plug-ins in frameworks
 
 test-framework-nvflare: TESTS := tests/flare src/fedcohort/nvflare
 test-framework-fedbiomed: TESTS := tests/biomed src/fedcohort/fedbiomed
+test-framework-fedbiomed: export PYTHONPATH := $(CURDIR)/tests/biomed/cpu_torch
 test-framework-%: build/%/.ready
 	@if [ -e build/$*/.missing ]; then \
 		echo '$* cannot be installed here: its plug-in is not tested'; \
@@ -87,12 +88,12 @@ test-framework-%: build/%/.ready
 
 # An environment for each: what one framework pins, another needs in another version.
 .PRECIOUS: build/nvflare/.ready build/fedbiomed/.ready
-build/nvflare/.ready: NEEDS := nvflare==2.9.0 torch scikit-learn
-build/fedbiomed/.ready: NEEDS := 'fedbiomed[researcher,node]==6.4.1'
+build/nvflare/.ready: NEEDS := nvflare==2.9.0 torch scikit-learn --constraint constraints.txt
+build/fedbiomed/.ready: NEEDS := 'fedbiomed[researcher,node]==6.4.1' torch==2.13.0
 $(FRAMEWORKS:%=build/%/.ready): build/%/.ready: pyproject.toml constraints.txt
 	@rm -rf $(@D) && mkdir -p $(@D)
 	@$(PYTHON) -m venv $(@D) && $(@D)/bin/python -m pip install --quiet \
-		--disable-pip-version-check --constraint constraints.txt --editable '.[$*]' $(NEEDS) \
+		--disable-pip-version-check --editable '.[$*]' $(NEEDS) \
 		hypothesis packaging pytest pytest-xdist || touch $(@D)/.missing
 	@touch $@
 

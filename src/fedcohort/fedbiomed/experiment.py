@@ -80,9 +80,10 @@ class AttachedExperiment:
         if moved is not None:
             plan.set_model_params(as_params(moved, params), local_params=plan.local_params)
 
-    def file(self, name: str) -> Path:
-        """Return the path of a file in the experiment's folder."""
-        return Path(self._own.experimentation_path()) / name
+    def state_file(self) -> Path:
+        """Return where the selector's state belongs that goes with the last round's breakpoint."""
+        number = self._own.round_current() - 1
+        return Path(self._own.experimentation_path()) / f"cohorts_{number:04d}.state"
 
 
 def _rows(shape: object) -> int | None:

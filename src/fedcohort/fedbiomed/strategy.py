@@ -195,7 +195,7 @@ class CohortStrategy(Strategy):
     def save_state_breakpoint(self) -> dict[str, Any]:
         """Return what Fed-BioMed writes into a breakpoint; the selector has a file beside it."""
         with _as_fedbiomed_errors():
-            path = self._experiment().file(f"cohorts_{self.selector.round_:04d}.state")
+            path = self._experiment().state_file()
             self.selector.save(path)
             self._parameters = {
                 "selector": str(path),
