@@ -42,8 +42,8 @@ def experiments(nodes: LocalNodes) -> dict[str, Any]:
     own = {
         "DefaultStrategy": DefaultStrategy(),
         "CohortStrategy": CohortStrategy(RECIPES["uniform"](len(ROWS)), seed=0),
-        "CohortStrategy, ping=False": CohortStrategy(
-            RECIPES["uniform"](len(ROWS)), seed=0, ping=False
+        "CohortStrategy, ping=None": CohortStrategy(
+            RECIPES["uniform"](len(ROWS)), seed=0, ping=None
         ),
     }
     found = {}

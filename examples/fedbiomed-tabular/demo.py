@@ -7,6 +7,7 @@ Run it as ``python examples/fedbiomed-tabular/demo.py`` in an environment with f
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -18,10 +19,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 from local_nodes import LocalNodes
 
 ROWS = {"Nice": 200, "Lyon": 120, "Brest": 80}
+#: Seconds; Fed-BioMed itself waits without limit for a node that does not answer.
+LONGEST = 400
 
 
 def main() -> int:
     """Play the four parts, and print who was drawn in each."""
+    signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(LONGEST)
     with tempfile.TemporaryDirectory() as name:
         log_file = Path(name) / "cohorts.jsonl"
         with LocalNodes(Path(name), ROWS) as nodes:
@@ -39,6 +44,11 @@ def main() -> int:
             wait_for(experiment, nodes)
             play(experiment, 3, f"{victim[0]} is back", nodes, log_file)
     return 0
+
+
+def give_up(number: int, frame: object) -> None:
+    """Stop the nodes too, whatever hangs."""
+    raise TimeoutError(f"the federation has not ended after {LONGEST} s")
 
 
 def experiment_on(nodes: LocalNodes, log_file: Path) -> Any:
@@ -67,12 +77,21 @@ def experiment_on(nodes: LocalNodes, log_file: Path) -> Any:
 
 
 def wait_for(experiment: Any, nodes: LocalNodes, seconds: float = 120) -> None:
-    """Wait until all nodes are online."""
-    end = time.monotonic() + seconds
-    while len(experiment.requests.ping_nodes()) < len(nodes.rows):
+    """Wait until all nodes answer a ping."""
+    from fedbiomed.common.message import PingRequest
+    from fedbiomed.researcher.requests import StopOnTimeout
+
+    ping, n_online, end = (
+        PingRequest(researcher_id=experiment.researcher_id),
+        0,
+        time.monotonic() + seconds,
+    )
+    while n_online < len(nodes.rows):
         if time.monotonic() > end:
             raise TimeoutError(f"not all nodes came: {nodes.log()[-2000:]}")
         time.sleep(0.5)
+        with experiment.requests.send(ping, policies=[StopOnTimeout(2)]) as request:
+            n_online = len(request.replies())
 
 
 def kill_a_drawn_node(strategy: Any, nodes: LocalNodes) -> list[str]:

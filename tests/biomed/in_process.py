@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fedbiomed.common.datamanager import DataManager
 from fedbiomed.common.dataset import TabularDataset
-from fedbiomed.common.message import TrainReply, TrainRequest
+from fedbiomed.common.message import PingRequest, TrainReply, TrainRequest
 from fedbiomed.common.training_plans import FedSGDClassifier
 from fedbiomed.researcher.federated_workflows import Experiment, _federated_workflow
 from numpy.typing import NDArray
@@ -60,9 +60,10 @@ class InProcessNodes:
         monkeypatch.setattr(_federated_workflow, "Requests", lambda config: nodes)
         return nodes
 
-    def ping_nodes(self) -> list[str]:
+    def online(self) -> list[str]:
+        """Return the nodes that answer a ping."""
         self.pings += 1
-        return list(self.connected)
+        return self.connected
 
     def add_monitor_callback(self, *ignored: object) -> None:
         pass
@@ -70,9 +71,9 @@ class InProcessNodes:
     def remove_monitor_callback(self, *ignored: object) -> None:
         pass
 
-    def send(
-        self, messages: Mapping[str, TrainRequest], nodes: list[str], policies: object
-    ) -> _Answered:
+    def send(self, messages: Any, nodes: list[str], policies: object) -> _Answered:
+        if isinstance(messages, PingRequest):
+            return _Answered(dict.fromkeys(set(self.online()) & set(nodes)))
         self.asked.append(sorted(nodes))
         replies = {node: self._reply(node, messages[node]) for node in nodes}
         return _Answered({node: reply for node, reply in replies.items() if reply is not None})
@@ -101,7 +102,7 @@ class InProcessNodes:
 class _Answered:
     """The answers to one request."""
 
-    def __init__(self, replies: dict[str, TrainReply]) -> None:
+    def __init__(self, replies: dict[str, Any]) -> None:
         self._replies = replies
 
     def __enter__(self) -> _Answered:
@@ -115,7 +116,7 @@ class _Answered:
     ) -> None:
         pass
 
-    def replies(self) -> dict[str, TrainReply]:
+    def replies(self) -> dict[str, Any]:
         return self._replies
 
     def errors(self) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def test_an_earlier_breakpoint_can_be_loaded(
 
 def test_settings_are_kept(nodes: InProcessNodes, experiment: Make) -> None:
     strategy = CohortStrategy(
-        SizeClustered(2), seed=7, ping=False, limits=Limits(max_norm=5.0), sizes={"Metz": 500}
+        SizeClustered(2), seed=7, ping=None, limits=Limits(max_norm=5.0), sizes={"Metz": 500}
     )
     own = experiment(strategy, save_breakpoints=True, round_limit=1)
     own.run()
@@ -97,7 +97,7 @@ def test_settings_are_kept(nodes: InProcessNodes, experiment: Make) -> None:
     loaded.strategy().attach(loaded)
 
     found = loaded.strategy()
-    assert (found._ping, found._limits.max_norm, found.selector.seed) == (False, 5.0, 7)
+    assert (found._ping, found._limits.max_norm, found.selector.seed) == (None, 5.0, 7)
     assert found.selector.clients["Metz"] == 500
 
 

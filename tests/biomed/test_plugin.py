@@ -38,7 +38,7 @@ class BioMedPlugin:
 
     def play(self, rounds: Sequence[ScriptedRound]) -> Sequence[PlayedRound]:
         self.script = {each.number: each for each in rounds}
-        self.nodes.ping_nodes = self._ping  # type: ignore[method-assign]
+        self.nodes.online = self._ping  # type: ignore[method-assign]
         self.nodes.node = self._train
         self.nodes.asked.clear()
         self._start(rounds[0])

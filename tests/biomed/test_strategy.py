@@ -178,7 +178,7 @@ def test_only_connected_nodes_are_drawn(nodes: InProcessNodes, experiment: Make)
 def test_without_ping_all_nodes_are_drawn(nodes: InProcessNodes, experiment: Make) -> None:
     nodes.connected = ["Brest", "Metz"]
 
-    experiment(CohortStrategy(Multinomial(4), seed=1, ping=False), round_limit=5).run()
+    experiment(CohortStrategy(Multinomial(4), seed=1, ping=None), round_limit=5).run()
 
     assert not set().union(*nodes.asked) <= {"Brest", "Metz"}
     assert nodes.pings == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 from weakref import ref
@@ -59,9 +59,17 @@ class AttachedExperiment:
         rows = {node: _rows(dataset.get("shape")) for node, dataset in found.items()}
         return {node: number for node, number in rows.items() if number is not None}
 
-    def connected(self, nodes: Iterable[str]) -> list[str]:
-        """Return those of the nodes that answer a ping."""
-        online = set(self._own.requests.ping_nodes())
+    def connected(self, nodes: list[str], seconds: float) -> list[str]:
+        """Return those of the nodes that answer a ping in time.
+
+        Fed-BioMed's own ``ping_nodes`` waits for ever for a node that comes back meanwhile.
+        """
+        from fedbiomed.common.message import PingRequest
+        from fedbiomed.researcher.requests import StopOnTimeout
+
+        ping = PingRequest(researcher_id=self._own.researcher_id)
+        with self._own.requests.send(ping, nodes, [StopOnTimeout(seconds)]) as request:
+            online = request.replies()
         return [node for node in nodes if node in online]
 
     def params(self) -> Params:

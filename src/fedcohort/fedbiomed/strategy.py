@@ -13,7 +13,7 @@ import numpy as np
 from fedbiomed.common.exceptions import FedbiomedStrategyError
 from fedbiomed.researcher.strategies import Strategy
 
-from fedcohort._arguments import brief, checked_flag
+from fedcohort._arguments import brief, checked_number
 from fedcohort._deployment import (
     ArrayCheck,
     ClaimedSizes,
@@ -69,7 +69,8 @@ class CohortStrategy(Strategy):
         model, ``"renormalise"`` spreads it over the nodes that answered (biased). Fed-BioMed asks
         once a round, so there is no ``"redraw"``.
     ping
-        Draw only from nodes that answer a ping. False draws from all nodes of the experiment.
+        The seconds within which a node must answer a ping to be drawn from. None pings nobody, and
+        draws from all nodes of the experiment.
     limits
         What the researcher accepts.
     log_file
@@ -93,7 +94,7 @@ class CohortStrategy(Strategy):
         estimator: EstimatorName | Difference = "plain",
         sketch: int | None = None,
         on_failure: OnFailure = "keep",
-        ping: bool = True,
+        ping: float | None = 5.0,
         limits: Limits | None = None,
         log_file: str | Path | None = None,
     ) -> None:
@@ -104,7 +105,9 @@ class CohortStrategy(Strategy):
                 f"{OWNER}: limits must be Limits(...); got {brief(limits)}. Import it from "
                 f"fedcohort.fedbiomed."
             )
-        self._ping, self._log_file = checked_flag(OWNER, "ping", ping), log_file
+        if ping is not None:
+            ping = checked_number(OWNER, "ping", ping, least=0.0, error=FedBioMedError)
+        self._ping, self._log_file = ping, log_file
         self._given = None if sizes is None else checked_sizes(OWNER, sizes)
         self._counted: dict[str, int] = {}
         self._claims: dict[str, int] | None = None
@@ -214,7 +217,7 @@ class CohortStrategy(Strategy):
             super().load_state_breakpoint(state)
             found: dict[str, Any] = state["parameters"]
             try:
-                self._saved, self._ping = Path(found["selector"]), bool(found["ping"])
+                self._saved, self._ping = Path(found["selector"]), found["ping"]
                 self._log_file, self._given = found["log_file"], found["sizes"]
                 self._counted = dict(found["counted"])
                 self._set_limits(Limits(**found["limits"]))
@@ -280,7 +283,7 @@ class CohortStrategy(Strategy):
 
     def _drawn(self, experiment: AttachedExperiment, nodes: list[str], number: int) -> RoundReplies:
         """Draw a round, from the nodes that are there."""
-        there = experiment.connected(nodes) if self._ping else nodes
+        there = nodes if self._ping is None else experiment.connected(nodes, self._ping)
         if unknown := self._learn_sizes(experiment, there):
             log.info("round %d asks everyone, for the sizes of %s", number, unknown)
             return RoundReplies(number, there, is_count=True)
