@@ -5,11 +5,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # The core is also tested with these, without torch: beyond it are tests that need more extras.
 PYTHONS := 3.12 3.13
-BEYOND := docs experiments flare flower report simulation test_dependencies.py test_docs.py \
+BEYOND := biomed docs experiments flare flower report simulation test_dependencies.py test_docs.py \
 	test_examples.py test_explanation_figures.py test_notebooks.py test_package.py \
 	test_peers.py test_readme.py test_same_loop.py
 # Frameworks with an environment of their own, and how pytest runs there.
-FRAMEWORKS := nvflare
+FRAMEWORKS := nvflare fedbiomed
 PYTEST := --strict-markers --import-mode=importlib --doctest-modules -p no:cacheprovider
 
 .DEFAULT_GOAL := help
@@ -76,17 +76,20 @@ build/python%/.ready: pyproject.toml constraints.txt
 		fi; done
 	@test ! -x $(@D)/bin/python || touch $@
 
-test-frameworks: $(FRAMEWORKS:%=test-framework-%)  ## The plug-ins in frameworks of their own: NVIDIA FLARE
+test-frameworks: $(FRAMEWORKS:%=test-framework-%)  ## The plug-ins in frameworks of their own: NVIDIA FLARE, Fed-BioMed
 
 test-framework-nvflare: TESTS := tests/flare src/fedcohort/nvflare
+test-framework-fedbiomed: TESTS := tests/biomed src/fedcohort/fedbiomed
+test-framework-fedbiomed: export PYTHONPATH := $(CURDIR)/tests/biomed/cpu_torch
 test-framework-%: build/%/.ready
 	@if [ -e build/$*/.missing ]; then \
 		echo '$* cannot be installed here: its plug-in is not tested'; \
 	else build/$*/bin/python -m pytest -n 2 $(TESTS) -o addopts='$(PYTEST)'; fi
 
 # An environment for each: what one framework pins, another needs in another version.
-.PRECIOUS: build/nvflare/.ready
-build/nvflare/.ready: NEEDS := --constraint constraints.txt nvflare==2.9.0 torch scikit-learn
+.PRECIOUS: build/nvflare/.ready build/fedbiomed/.ready
+build/nvflare/.ready: NEEDS := nvflare==2.9.0 torch scikit-learn --constraint constraints.txt
+build/fedbiomed/.ready: NEEDS := 'fedbiomed[researcher,node]==6.4.1' torch==2.13.0
 $(FRAMEWORKS:%=build/%/.ready): build/%/.ready: pyproject.toml constraints.txt
 	@rm -rf $(@D) && mkdir -p $(@D)
 	@$(PYTHON) -m venv $(@D) && $(@D)/bin/python -m pip install --quiet \

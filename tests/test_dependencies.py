@@ -15,7 +15,7 @@ from requirement_closure import PROJECT, ROOT, closure, declared
 SOURCE = ROOT / "src" / "fedcohort"
 EXTRAS = [name for name in PROJECT["optional-dependencies"] if name not in ("all", "dev")]
 #: Frameworks that are installed in environments of their own: make test-frameworks.
-APART = {"nvflare"}
+APART = {"fedbiomed", "nvflare"}
 #: Packages whose module has another name.
 MODULES = {
     "mlflow-skinny": "mlflow",
@@ -35,6 +35,7 @@ ROOMS = {
     "report": ["sim", "report"],
     "flower": ["flower"],
     "nvflare": ["nvflare"],
+    "fedbiomed": ["fedbiomed"],
 }
 #: Needed by developers without being imported.
 TOOLS = {

@@ -348,7 +348,7 @@ class Patience:
         self._example: dict[str, str] = {}
 
     def reset(self) -> None:
-        """Begin anew after a usable reply."""
+        """Start again after a usable reply."""
         self._fruitless, self._kinds, self._example = 0, Counter(), {}
 
     def lose(self, reasons: Iterable[str]) -> None:

@@ -53,6 +53,10 @@ class FlowerError(DeploymentError):
     """A federation on Flower cannot be run as it was asked for."""
 
 
+class FedBioMedError(DeploymentError):
+    """A federation on Fed-BioMed cannot be run as it was asked for."""
+
+
 class NvflareError(DeploymentError):
     """A federation on NVIDIA FLARE cannot be run as it was asked for."""
 

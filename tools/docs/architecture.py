@@ -37,7 +37,7 @@ LAYERS = [
     ["diagnostics"],
     ["comparison_table", "figures"],
     ["comparison"],
-    ["simulation", "flower", "nvflare", "testing"],
+    ["simulation", "flower", "nvflare", "fedbiomed", "testing"],
     ["experiments"],
     ["report"],
     ["cli"],

@@ -23,6 +23,7 @@ FIRST_OF = {
         "flower-failures",
         "flower-tls",
         "nvflare",
+        "fedbiomed",
         "own-server-loop",
         "write-a-plugin",
         "experiment-files",

@@ -24,7 +24,7 @@ REQUIREMENT = re.compile(
 #: Extras that combine others or are for developers only.
 OTHERS = ("all", "dev")
 #: Extras that are best installed in an environment of their own.
-APART = ("nvflare",)
+APART = ("nvflare", "fedbiomed")
 #: Purpose of the packages of each extra.
 PURPOSES = {
     None: "everything",
@@ -32,6 +32,7 @@ PURPOSES = {
     "report": "figures and the page",
     "flower": "federations on Flower",
     "nvflare": "jobs on NVIDIA FLARE",
+    "fedbiomed": "experiments on Fed-BioMed",
     "scale": "trees of vectors, for thousands of clients",
 }
 #: Packages for ``--tracker``. No extra installs them; the user chooses one.

@@ -11,12 +11,6 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-    make_folder,
-    read_arrays,
-    with_prefix,
-    without_prefix,
-    write_arrays,
-)
 from fedcohort._whole_file import (
     make_folder,
     read_arrays,

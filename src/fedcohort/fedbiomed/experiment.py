@@ -1,0 +1,101 @@
+"""What the strategy reads of a Fed-BioMed experiment, which Fed-BioMed does not hand to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+from weakref import ref
+
+from fedcohort._deployment import ModelArrays
+from fedcohort.errors import FedBioMedError
+from fedcohort.fedbiomed.replies import Params, as_arrays, as_params
+
+OWNER = "CohortStrategy"
+
+
+@final
+class AttachedExperiment:
+    """An experiment, weakly held: it holds the strategy."""
+
+    def __init__(self, experiment: object) -> None:
+        needed = ("training_data", "training_plan", "aggregator", "secagg", "requests")
+        if not all(hasattr(experiment, name) for name in needed):
+            raise FedBioMedError(
+                f"{OWNER}: attach needs Fed-BioMed's Experiment; got {type(experiment).__name__}."
+            )
+        self._experiment = ref(experiment)
+
+    @property
+    def _own(self) -> Any:
+        experiment = self._experiment()
+        if experiment is None:
+            raise FedBioMedError(
+                f"{OWNER}: its experiment is gone. Call attach with the one that runs."
+            )
+        return experiment
+
+    def check(self) -> None:
+        """Refuse what would not use the weights."""
+        from fedbiomed.researcher.aggregators import FedAverage
+
+        aggregator = self._own.aggregator()
+        if not isinstance(aggregator, FedAverage):
+            raise FedBioMedError(
+                f"{OWNER}: needs an aggregator that averages by weights, FedAverage or one that "
+                f"inherits it; got {type(aggregator).__name__}. Use DefaultStrategy with it."
+            )
+        if self._own.secagg.active:
+            raise FedBioMedError(
+                f"{OWNER}: with secure aggregation each node weighs its own parameters by its "
+                f"samples, so the draw's weights would not count. Switch secagg off, or use "
+                f"DefaultStrategy."
+            )
+
+    def known_sizes(self) -> dict[str, int]:
+        """Return the nodes' samples, where the metadata says how many: of tabular data."""
+        data = self._own.training_data()
+        found = {} if data is None else data.data()
+        rows = {node: _rows(dataset.get("shape")) for node, dataset in found.items()}
+        return {node: number for node, number in rows.items() if number is not None}
+
+    def connected(self, nodes: list[str], seconds: float) -> list[str]:
+        """Return those of the nodes that answer a ping in time.
+
+        Fed-BioMed's own ``ping_nodes`` waits for ever for a node that comes back meanwhile.
+        """
+        from fedbiomed.common.message import PingRequest
+        from fedbiomed.researcher.requests import StopOnTimeout
+
+        ping = PingRequest(researcher_id=self._own.researcher_id)
+        with self._own.requests.send(ping, nodes, [StopOnTimeout(seconds)]) as request:
+            online = request.replies()
+        return [node for node in nodes if node in online]
+
+    def params(self) -> Params:
+        """Return the parameters that nodes are sent."""
+        plan = self._own.training_plan()
+        has_buffers = self._own.training_args()["share_persistent_buffers"]
+        params: Params = plan.get_model_params(
+            exclude_buffers=not has_buffers, local_params=plan.local_params
+        )
+        return params
+
+    def move(self, step: Mapping[str, Any]) -> None:
+        """Add a step to the model."""
+        params, plan = self.params(), self._own.training_plan()
+        moved = ModelArrays(as_arrays(params)).plus(step)
+        if moved is not None:
+            plan.set_model_params(as_params(moved, params), local_params=plan.local_params)
+
+    def state_file(self) -> Path:
+        """Return where the selector's state belongs that goes with the last round's breakpoint."""
+        number = self._own.round_current() - 1
+        return Path(self._own.experimentation_path()) / f"cohorts_{number:04d}.state"
+
+
+def _rows(shape: object) -> int | None:
+    """Return the rows of a table: other data says only the shape of one sample."""
+    table = shape.get("csv") if isinstance(shape, Mapping) else None
+    is_table = isinstance(table, Sequence) and len(table) == 2 and type(table[0]) is int
+    return int(table[0]) if is_table and table is not None else None
