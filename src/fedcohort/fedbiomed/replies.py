@@ -98,6 +98,11 @@ class RoundReplies:
             {node: reason}, f"training in round {self.number}", len(self.asked), "nodes", logger=log
         )
 
+    def _log(self, failed: dict[str, str]) -> None:
+        """Log why nodes failed."""
+        doing = f"training in round {self.number}"
+        log_reasons(failed, doing, len(self.asked), "nodes", logger=log)
+
     def durations(self) -> dict[str, float]:
         """Return the seconds that the nodes say they trained."""
         found = {}
