@@ -20,8 +20,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "fedbiomed-tabular"))
 
-from demo import wait_for
-from local_nodes import LocalNodes
+from local_nodes import LocalNodes, wait_for
 
 from measurement import machine
 

@@ -10,6 +10,7 @@ a fence with                      what is done with it
 ``python``, no prompt             executed
 ``toml``, no title                read: it must be TOML
 ``console``                       every ``$ command`` is run; the lines below it are its output
+``sh``, in a terminal of its own  started, if that is the title, and ended when the page ends
 ``sh``, ``py``                    not run; the title says why, as ``title="not run: needs a GPU"``
 ``text``, ``csv`` and others      only shown
 ================================  ================================================================
@@ -17,7 +18,8 @@ a fence with                      what is done with it
 Output is compared up to white space and the length of rules, and ``...`` stands for anything:
 times, paths, versions. What a command writes to standard error is not shown, unless it fails: a
 command may fail only where the page shows its sentence. A line ``^C`` in the output stops the
-command there, when all that stands above the line has been printed.
+command there, when all that stands above the line has been printed. Ports of this machine that are
+taken are replaced by free ones, in the whole page.
 """
 
 import doctest
@@ -27,11 +29,13 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from flower_programs import QUIET, Terminals, free_port, with_free_ports
 
 FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>[\w-]*)(?P<rest>[^\n`]*)\n(?P<text>.*?)^(?P=indent)``` *$",
@@ -40,6 +44,8 @@ FENCE = re.compile(
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 #: Languages that are for reading alone, if their title says why.
 NOT_RUN = ("sh", "py")
+#: The title of a command that stays while the page goes on.
+TERMINAL = "in a terminal of its own"
 INTERRUPT = "^C\n"
 #: In a page, pip looks whether everything is there, installs nothing, and says nothing.
 LOOKING = {
@@ -48,6 +54,8 @@ LOOKING = {
     "PIP_QUIET": "1",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
 }
+#: Where ``flwr run`` starts a SuperLink for simulations.
+LOCAL_PORT = "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,7 @@ class Block:
     @property
     def runs(self) -> bool:
         """Whether something is done with the block."""
-        return self.language in ("python", "pycon", "toml", "console")
+        return self.language in ("python", "pycon", "toml", "console") or self.title == TERMINAL
 
 
 @dataclass(frozen=True)
@@ -92,12 +100,23 @@ def blocks_of(page: str) -> list[Block]:
 
 
 def commands_of(block: Block) -> list[Command]:
-    """Return the commands of a console block; a backslash at a line's end continues it."""
+    """Return the commands of a console block.
+
+    A backslash at a line's end continues a command, and so does ``<<END`` up to a line ``END``.
+    """
     parts = re.split(r"^\$ ", block.text, flags=re.MULTILINE)
     if parts[0].strip() or len(parts) < 2:
         raise ValueError(f"line {block.line}: a console block must begin with a $ command")
-    matches = (re.match(r"((?:[^\n]*\\\n)*[^\n]*)\n?(.*)", part, re.DOTALL) for part in parts[1:])
-    return [Command(match[1], match[2]) for match in matches if match]
+    return [_split(part) for part in parts[1:]]
+
+
+def _split(part: str) -> Command:
+    """Divide a command from its output."""
+    end = r".*?^END" if "<<END\n" in part else r"(?:[^\n]*\\\n)*[^\n]*"
+    match = re.match(rf"({end})(?:\n|\Z)(.*)", part, re.DOTALL | re.MULTILINE)
+    if match is None:
+        raise ValueError(f"a command has no end: {part}")
+    return Command(match[1], match[2])
 
 
 def run_page(page: Path, folder: Path) -> None:
@@ -120,10 +139,25 @@ def _importable(folder: Path) -> Iterator[None]:
 
 
 def _run_blocks(page: Path, folder: Path) -> None:
+    more = {**LOOKING, "HOME": str(folder), LOCAL_PORT: str(free_port())}
+    blocks = blocks_of(with_free_ports(page.read_text(encoding="utf-8")))
+    with Terminals(folder, {**reader_environment(folder), **more}) as terminals:
+        _run_in_order(blocks, page, folder, terminals, more)
+
+
+def _run_in_order(
+    blocks: Sequence[Block],
+    page: Path,
+    folder: Path,
+    terminals: Terminals,
+    more: Mapping[str, str],
+) -> None:
     names: dict[str, Any] = {"__name__": "__page__"}
-    for block in blocks_of(page.read_text(encoding="utf-8")):
+    for block in blocks:
         where = f"{page.name}, line {block.line}"
-        if block.title and block.language not in NOT_RUN:
+        if block.title == TERMINAL:
+            terminals.open(block.text)
+        elif block.title and block.language not in NOT_RUN:
             (folder / block.title).parent.mkdir(parents=True, exist_ok=True)
             (folder / block.title).write_text(block.text, encoding="utf-8")
         elif block.is_doctest:
@@ -134,7 +168,7 @@ def _run_blocks(page: Path, folder: Path) -> None:
             tomllib.loads(block.text)
         elif block.language == "console":
             for command in commands_of(block):
-                run_command(command, folder, where=where, more=LOOKING)
+                run_command(command, folder, where=where, more=more)
 
 
 def _run_doctest(block: Block, names: dict[str, Any], page: str) -> None:
@@ -215,7 +249,5 @@ def reader_environment(folder: Path) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "FLWR_HOME": str(folder / ".flwr"),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
+        **QUIET,
     }

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from documented_blocks import NOT_RUN, Block, blocks_of, run_page
+from documented_blocks import NOT_RUN, TERMINAL, Block, blocks_of, run_page
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -23,6 +23,7 @@ SLOW = {
     "how-to/add-a-design.md",
     "how-to/devices.md",
     "how-to/experiment-files.md",
+    "how-to/flower-tls.md",
     "how-to/own-dataset.md",
     "how-to/own-model.md",
     "how-to/resume.md",
@@ -30,6 +31,8 @@ SLOW = {
     "tutorial/first-comparison.md",
     "tutorial/first-flower-run.md",
 }
+#: Pages of which every command must run.
+LITERAL = ("how-to/flower-tls.md", "tutorial/first-flower-run.md")
 #: What the guides together install.
 EXTRAS = ("torch", "plotly", "flwr", "ray", "tensorboard", "mlflow")
 
@@ -59,6 +62,8 @@ def test_the_blocks_of_a_page_run_and_print_what_it_shows(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FEDCOHORT_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if "In a clone of the repository" in page.read_text(encoding="utf-8"):
+        (tmp_path / "examples").symlink_to(ROOT / "examples")
 
     run_page(page, tmp_path)
 
@@ -74,4 +79,14 @@ def test_what_a_guide_does_not_run_says_why(page: Path) -> None:
 
 
 def says_why(block: Block) -> bool:
-    return block.language not in NOT_RUN or block.title.startswith("not run: ")
+    titles = ("not run: ", TERMINAL)
+    return block.language not in NOT_RUN or block.title.startswith(titles)
+
+
+@pytest.mark.parametrize("name", LITERAL)
+def test_every_command_of_the_pages_about_deployments_is_run(name: str) -> None:
+    found = blocks_of((DOCS / name).read_text(encoding="utf-8"))
+
+    assert name in SLOW
+    assert [block.title for block in found if block.language in NOT_RUN and not block.runs] == []
+    assert any("flwr run" in block.text for block in found if block.language == "console")

@@ -1,10 +1,12 @@
 """What runs the pages sees what is wrong with them."""
 
+import socket
 from pathlib import Path
 
 import pytest
 
 from documented_blocks import Block, blocks_of, commands_of, run_page
+from flower_programs import free_port, is_listening
 
 
 def play(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,6 +38,14 @@ def test_commands_have_the_output_below_them() -> None:
     found = [(command.text, command.output) for command in commands_of(block)]
 
     assert found == [("echo a \\\n    b", "a b\n"), ("true", ""), ("echo c", "c\n")]
+
+
+def test_a_command_reads_on_up_to_the_line_that_ends_its_input() -> None:
+    (block,) = blocks_of(fenced("console", "$ cat <<END\na\n\nb\nEND\na\n\nb\n$ echo c\nc\n"))
+
+    found = [(command.text, command.output) for command in commands_of(block)]
+
+    assert found == [("cat <<END\na\n\nb\nEND", "a\n\nb\n"), ("echo c", "c\n")]
 
 
 def test_a_whole_page_runs_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,3 +128,59 @@ def test_a_command_that_ends_before_control_c_is_seen(
 ) -> None:
     with pytest.raises(AssertionError, match="ended before Ctrl-C"):
         play(tmp_path, fenced("console", "$ echo a\nb\n^C\n"), monkeypatch)
+
+
+#: Sends its port to whoever connects.
+SERVER = """
+import socketserver, sys
+class Answer(socketserver.StreamRequestHandler):
+    def handle(self):
+        self.wfile.write(sys.argv[2].encode())
+socketserver.TCPServer.allow_reuse_address = True
+socketserver.TCPServer(("127.0.0.1", int(sys.argv[2])), Answer).serve_forever()
+"""
+CLIENT = """
+import socket, sys
+with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as link:
+    print("found" if link.recv(9).decode() == sys.argv[1] else "lost")
+"""
+
+
+def page_with_a_server(port: int) -> str:
+    return (
+        fenced('python title="server.py"', SERVER)
+        + fenced('python title="client.py"', CLIENT)
+        + fenced('sh title="in a terminal of its own"', f"python server.py --port {port}\n")
+        + fenced("console", f"$ python client.py {port}\nfound\n")
+    )
+
+
+def test_a_command_in_a_terminal_of_its_own_stays_until_the_page_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+
+    play(tmp_path, page_with_a_server(port), monkeypatch)
+
+    assert not is_listening(port)
+
+
+def test_ports_that_are_taken_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        play(tmp_path, page_with_a_server(other.getsockname()[1]), monkeypatch)
+
+
+def test_a_server_that_does_not_start_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = fenced('sh title="in a terminal of its own"', "echo no such thing --port 9\n")
+
+    with pytest.raises(AssertionError, match="no such thing"):
+        play(tmp_path, text, monkeypatch)
+
+
+def test_two_servers_on_one_port_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = page_with_a_server(free_port())
+
+    with pytest.raises(AssertionError, match="uses ports that others have"):
+        play(tmp_path, text + text, monkeypatch)

@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from local_nodes import LocalNodes
+from local_nodes import LocalNodes, wait_for
 
 ROWS = {"Nice": 200, "Lyon": 120, "Brest": 80}
 #: Seconds; Fed-BioMed itself waits without limit for a node that does not answer.
@@ -74,24 +74,6 @@ def experiment_on(nodes: LocalNodes, log_file: Path) -> Any:
     experiment.set_training_data(None, from_tags=True)
     strategy.attach(experiment)
     return experiment
-
-
-def wait_for(experiment: Any, nodes: LocalNodes, seconds: float = 120) -> None:
-    """Wait until all nodes answer a ping."""
-    from fedbiomed.common.message import PingRequest
-    from fedbiomed.researcher.requests import StopOnTimeout
-
-    ping, n_online, end = (
-        PingRequest(researcher_id=experiment.researcher_id),
-        0,
-        time.monotonic() + seconds,
-    )
-    while n_online < len(nodes.rows):
-        if time.monotonic() > end:
-            raise TimeoutError(f"not all nodes came: {nodes.log()[-2000:]}")
-        time.sleep(0.5)
-        with experiment.requests.send(ping, policies=[StopOnTimeout(2)]) as request:
-            n_online = len(request.replies())
 
 
 def kill_a_drawn_node(strategy: Any, nodes: LocalNodes) -> list[str]:

@@ -9,10 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
@@ -134,3 +136,18 @@ def _free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
+
+
+def wait_for(experiment: Any, nodes: LocalNodes, seconds: float = 120) -> None:
+    """Wait until all nodes answer a ping."""
+    from fedbiomed.common.message import PingRequest
+    from fedbiomed.researcher.requests import StopOnTimeout
+
+    ping, end = PingRequest(researcher_id=experiment.researcher_id), time.monotonic() + seconds
+    n_online = 0
+    while n_online < len(nodes.rows):
+        if time.monotonic() > end:
+            raise TimeoutError(f"not all nodes came: {nodes.log()[-2000:]}")
+        time.sleep(0.5)
+        with experiment.requests.send(ping, policies=[StopOnTimeout(2)]) as request:
+            n_online = len(request.replies())

@@ -1,5 +1,10 @@
-"""Certificates for a federation on loopback, and keys for its nodes."""
+"""Certificates for a federation on loopback, and keys for its nodes.
 
+Run it as ``python examples/flower-mnist/certificates.py 2`` for two nodes: it writes ``ca.crt``,
+``server.crt``, ``server.key``, and for each node ``node-0.key`` and ``node-0.pub``, here.
+"""
+
+import argparse
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -72,3 +77,17 @@ def _certificate(
         names = [x509.IPAddress(ip_address("127.0.0.1")), x509.DNSName("localhost")]
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     return builder.sign(signer, hashes.SHA256())
+
+
+def main() -> None:
+    """Write the certificates, and the keys of as many nodes as are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("nodes", type=int, help="the number of nodes")
+    options, folder = parser.parse_args(), Path.cwd()
+    write_certificates(folder)
+    for number in range(options.nodes):
+        write_node_key(folder, number)
+
+
+if __name__ == "__main__":
+    main()

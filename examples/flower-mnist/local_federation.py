@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,6 +21,8 @@ from typing import Any
 from certificates import write_certificates, write_node_key
 
 APP = Path(__file__).parent
+#: A line in a log before every start.
+START = "=== start ==="
 ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -30,10 +33,15 @@ ENVIRONMENT = {
 
 
 class LocalFederation:
-    """SuperLink and SuperNodes on loopback; use it in a ``with`` statement."""
+    """SuperLink and SuperNodes on loopback; use it in a ``with`` statement.
 
-    def __init__(self, folder: Path, n_nodes: int, *, secure: bool = False) -> None:
-        self.folder, self.n_nodes, self.secure = folder, n_nodes, secure
+    ``app`` is the folder of the Flower app that :meth:`run` runs.
+    """
+
+    def __init__(
+        self, folder: Path, n_nodes: int, *, secure: bool = False, app: Path = APP
+    ) -> None:
+        self.folder, self.n_nodes, self.secure, self.app = folder, n_nodes, secure, app
         self.port = free_port()
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -96,27 +104,52 @@ class LocalFederation:
         """Where the SuperLink listens."""
         return f"127.0.0.1:{self.port}"
 
-    def start_node(self, number: int, *, register: bool = True) -> None:
-        """Start a SuperNode; in a secure federation its key is registered first."""
+    def start_node(
+        self, number: int, *, register: bool = True, partition: int | None = None, **config: Any
+    ) -> None:
+        """Start a SuperNode, or start it again: in a secure federation with the key that it had.
+
+        A new key is registered first. The partition is the node's number, if none is given;
+        ``config`` goes into the node's configuration too.
+        """
         options = ["--superlink", self.address, "--host", "127.0.0.1", "--port", str(free_port())]
         if self.secure:
-            public, private = write_node_key(self.folder, number)
-            if register:
-                self.flwr("supernode", "register", str(public))
+            private = self.folder / f"node-{number}.key"
+            if not private.exists():
+                public, private = write_node_key(self.folder, number)
+                if register:
+                    self.flwr("supernode", "register", str(public))
             options += ["--root-certificates", str(self.folder / "ca.crt")]
             options += ["--auth-supernode-private-key", str(private)]
         else:
             options.append("--insecure")
-        configuration = f"partition-id={number} num-partitions={self.n_nodes}"
+        own = number if partition is None else partition
+        values = {"partition-id": own, "num-partitions": self.n_nodes, **config}
+        configuration = " ".join(f"{key}={_toml(value)}" for key, value in values.items())
         self.nodes[number] = self._start(
             "flower-supernode", *options, "--node-config", configuration, name=f"node-{number}"
         )
 
-    def run(self, *, timeout: float = 240, **config: Any) -> str:
-        """Run the app to its end; return how the run ended."""
+    def node_id(self, number: int) -> int | None:
+        """Return the id that the SuperLink gave a node when it started last; None before that."""
+        last = self.log_of(f"node-{number}").rpartition(START)[2]
+        found = re.search(r"SuperNode ID: (\d+)", last)
+        return int(found[1]) if found else None
+
+    def signal_node(self, number: int, sent: signal.Signals) -> None:
+        """Send a signal to a node's process and all that it started; wait for a killed one."""
+        process = self.nodes[number]
+        for each in [process.pid, *_descendants(process.pid)]:
+            with suppress(ProcessLookupError):
+                os.kill(each, sent)
+        if sent == signal.SIGKILL:
+            process.wait()
+
+    def run(self, *, timeout: float = 240, pause: float = 1, **config: Any) -> str:
+        """Run the app to its end, looked for every ``pause`` seconds; return how it ended."""
         settings = " ".join(f"{key.replace('_', '-')}={_toml(v)}" for key, v in config.items())
         started = json.loads(
-            self.flwr("run", str(APP), "--run-config", settings, "--format", "json")
+            self.flwr("run", str(self.app), "--run-config", settings, "--format", "json")
         )
         run_id = started["run-id"]
         end = time.monotonic() + timeout
@@ -125,7 +158,7 @@ class LocalFederation:
             status = str(listed["runs"][0]["status"])
             if status.startswith("finished"):
                 return status
-            time.sleep(1)
+            time.sleep(pause)
         return "still running"
 
     def flwr(self, *arguments: str) -> str:
@@ -155,7 +188,9 @@ class LocalFederation:
         return [*options, "--enable-supernode-auth"]
 
     def _start(self, command: str, *options: str, name: str) -> subprocess.Popen[bytes]:
-        with (self.folder / f"{name}.log").open("wb") as log:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            log.write(f"{START}\n".encode())
+            log.flush()
             process = subprocess.Popen(
                 [_command(command), *options],
                 env=self._environment,
@@ -179,6 +214,16 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return the processes that a process started, and those that they started (Linux)."""
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, path.read_text().split()):
+                found += [child, *_descendants(child)]
+    return found
 
 
 def _command(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging import Logger, getLogger
@@ -65,18 +65,18 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in ("max_size", "max_draws", "min_replies", "give_up_after"):
-            value = getattr(self, name)
-            if value is not None:
+            value, can_be_none = getattr(self, name), name.startswith("max")
+            if value is not None or not can_be_none:
                 checked_whole("Limits", name, value, least=1, error=DeploymentError)
         if self.max_share is not None:
             _positive("max_share", self.max_share, most=1.0)
         if self.max_norm is not None:
             _positive("max_norm", self.max_norm)
 
-    def check_cohort(self, owner: str, draws: int) -> None:
+    def check_cohort(self, owner: str, draws: int, error: type[DeploymentError]) -> None:
         """Refuse ``min_replies`` that no cohort of so many draws can reach."""
         if self.min_replies > draws:
-            raise DeploymentError(
+            raise error(
                 f"{owner}: min_replies must be at most the {draws} draws of a round; got "
                 f"{self.min_replies}. Lower it, or draw more clients."
             )
@@ -98,17 +98,17 @@ def claimed_size(size: object) -> int | str:
     return size
 
 
-def checked_sizes(owner: str, sizes: object) -> dict[str, int]:
+def checked_sizes(owner: str, sizes: object, error: type[DeploymentError]) -> dict[str, int]:
     """Validate sizes by client, as the server knows them."""
     if not isinstance(sizes, Mapping):
-        raise DeploymentError(
+        raise error(
             f"{owner}: sizes must map clients to samples; got {brief(sizes)}. Pass a dictionary, "
             f"or None to ask the clients."
         )
     for key, size in sizes.items():
         name = f"the size of client {str(key)!r:.50}"
-        if checked_whole(owner, name, size, error=DeploymentError) > LARGEST_SIZE:
-            raise DeploymentError(f"{owner}: {name} must be at most 10^12; got {size}.")
+        if checked_whole(owner, name, size, error=error) > LARGEST_SIZE:
+            raise error(f"{owner}: {name} must be at most 10^12; got {size}.")
     return {str(key): int(size) for key, size in sizes.items()}
 
 
@@ -129,7 +129,7 @@ class ClaimedSizes:
     sizes: Sequence[int]
     is_own_word: Sequence[bool]
 
-    def bounded(self, limits: Limits) -> NDArray[np.int64]:
+    def bounded(self, limits: Limits, logger: Logger = log) -> NDArray[np.int64]:
         """Return the sizes that count, and log whom a bound concerns.
 
         Explicit bounds hold for everybody; where ``max_share`` is None, clients' own word is
@@ -138,9 +138,9 @@ class ClaimedSizes:
         claimed = np.array(self.sizes, dtype=object)  # a sum of claims must not wrap around
         sizes = claimed if limits.max_size is None else np.minimum(claimed, limits.max_size)
         share = limits.max_share
-        sizes = self._believed(sizes) if share is None else cut_to_share(sizes, share)
+        sizes = self._believed(sizes, logger) if share is None else cut_to_share(sizes, share)
         for place in np.flatnonzero(sizes < claimed).tolist():
-            log.warning(
+            logger.warning(
                 "client %r claims %d samples; it counts as %d",
                 self.keys[place],
                 claimed[place],
@@ -148,7 +148,7 @@ class ClaimedSizes:
             )
         return sizes.astype(np.int64)
 
-    def _believed(self, sizes: NDArray[Any]) -> NDArray[Any]:
+    def _believed(self, sizes: NDArray[Any], logger: Logger) -> NDArray[Any]:
         """Bound the clients' own claims if there are many clients; otherwise only warn."""
         own_word = np.array(self.is_own_word, dtype=bool)
         n_positive, total = np.count_nonzero(sizes), int(sizes.sum())
@@ -156,7 +156,7 @@ class ClaimedSizes:
             return np.where(own_word, cut_to_share(sizes, LARGEST_SHARE, own_word), sizes)
         for place in np.flatnonzero(own_word & (sizes > ALARMING_SHARE * total)).tolist():
             if n_positive > 1:
-                log.warning(
+                logger.warning(
                     "client %r claims %d of all %d samples: it will be drawn nearly always. Bound "
                     "max_share if that cannot be",
                     self.keys[place],
@@ -293,7 +293,7 @@ class ArrayCheck:
         cast = cast_to_model(arrays, sent)
         if isinstance(cast, str):
             return cast
-        norm = sent.norm(_Replaced(arrays, cast) if cast else arrays)
+        norm = sent.norm(ChainMap(cast, arrays))  # type: ignore[arg-type]  # it only reads
         if not math.isfinite(norm):
             return "is not finite, or too large for its type"
         if self.max_norm is not None and norm > self.max_norm:
@@ -302,22 +302,6 @@ class ArrayCheck:
         if self.is_remembered and norm * math.sqrt(sent.dimension) > LARGEST:
             return "is too large for float32"
         return cast
-
-
-class _Replaced(Mapping[str, NDArray[Any]]):
-    """Arrays of which some are replaced by others; none is read before it is needed."""
-
-    def __init__(self, arrays: Arrays, others: Arrays) -> None:
-        self._arrays, self._others = arrays, others
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        return self._others[name] if name in self._others else self._arrays[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
 
 
 def cast_to_model(arrays: Arrays, sent: ModelArrays) -> dict[str, NDArray[Any]] | str:
@@ -364,7 +348,7 @@ class Patience:
         self._example: dict[str, str] = {}
 
     def reset(self) -> None:
-        """Begin anew after a usable reply."""
+        """Start again after a usable reply."""
         self._fruitless, self._kinds, self._example = 0, Counter(), {}
 
     def lose(self, reasons: Iterable[str]) -> None:
@@ -376,24 +360,31 @@ class Patience:
             self._example.setdefault(kind, reason)
         if self._fruitless >= self._rounds:
             found = [
-                f"{count} times {brief(self._example[kind])}"
+                f"{count} times {self._example[kind]!r:.150}"
                 for kind, count in self._kinds.most_common()
             ]
             raise self._error(
                 f"{self._owner}: {self._fruitless} rounds in a row had no usable reply: "
-                f"{', '.join(found)}. Mend the clients, or raise Limits(give_up_after=...)."
+                f"{', '.join(found)}. Fix the clients, or raise Limits(give_up_after=...)."
             )
 
 
-def log_reasons(failed: Mapping[str, str], doing: str, n_asked: int, logger: Logger = log) -> None:
+def log_reasons(
+    failed: Mapping[str, str],
+    doing: str,
+    n_asked: int,
+    who: str = "clients",
+    *,
+    logger: Logger = log,
+) -> None:
     """Log why clients failed, every reason once."""
     clients: dict[str, list[str]] = {}
     for key, reason in failed.items():
         clients.setdefault(reason, []).append(key)
     for reason, keys in clients.items():
         logger.warning(
-            "%s: %d of %d clients failed (%.200s): %.200s",
-            *(doing, len(keys), n_asked, ", ".join(keys), reason),
+            "%s: %d of %d %s failed (%.200s): %.200s",
+            *(doing, len(keys), n_asked, who, ", ".join(keys), reason),
         )
 
 

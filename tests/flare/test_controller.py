@@ -18,6 +18,7 @@ from nvflare.app_common.workflows.fedavg import FedAvg
 from fedcohort import Multinomial, Selector, SizeClustered
 from fedcohort.errors import DeploymentError, NvflareError
 from fedcohort.nvflare import CohortController, CohortSelection, Limits
+from fedcohort.optimizers import Adam
 from flare.in_process import Clock, Federation, adding, lines
 
 SIZES = {"a": 30, "b": 20, "c": 10}
@@ -295,6 +296,22 @@ def test_a_controller_of_ones_own_inherits_the_selection(tmp_path: Path) -> None
     assert len(lines(tmp_path / "log")) == 1
 
 
+@pytest.mark.parametrize("given", [Adam(lr=0.5), {"name": "adam", "lr": 0.5}])
+def test_the_librarys_optimisers_move_the_model_across_restarts(given: Any, tmp_path: Path) -> None:
+    settings = {"checkpoint": "state", "resume": True, "server_optimizer": given}
+    federation(tmp_path).run(made(num_rounds=2, **settings), {"w": START})
+    saved = federation(tmp_path).run(made(num_rounds=4, **settings), {"w": START}).saved
+    model, moments, steps = START, None, np.diff([START, *by_hand(4)], axis=0)
+    for step in steps:
+        move, moments = Adam(lr=0.5).step(step, moments)
+        model = model + move
+
+    assert saved[-1]["w"].tolist() == pytest.approx(model.tolist())
+    settings["server_optimizer"] = {"name": "adam", "lr": 0.4}
+    with pytest.raises(NvflareError, match="was written with another server_optimizer"):
+        federation(tmp_path).run(made(num_rounds=5, **settings), {"w": START})
+
+
 def test_servers_optimisers_get_the_unbiased_step(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from nvflare.app_opt.pt.fedopt_ctl import FedOpt
@@ -349,6 +366,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"aggregation_weights": {"a": 1.0}}, "belong to FedAvg's own aggregation"),
     ({"aggregator": object()}, "an aggregator takes the place of the weights"),
     ({"resume": True}, "resume needs a checkpoint"),
+    ({"server_optimizer": "adam"}, "server_optimizer must be one of fedcohort.optimizers"),
+    ({"server_optimizer": {"name": "adma"}}, "Names are sgd, adagrad, adam, yogi"),
+    ({"server_optimizer": {"name": "adam", "lr": -1}}, "lr must be a number of at least 0"),
     ({"checkpoint": "x", "model": {"w": START}}, "a checkpoint needs a persistor"),
 ]
 

@@ -21,6 +21,7 @@ from nvflare.job_config.api import FedJob
 from fedcohort import Difference, Poisson, Population, Recipe, SizeClustered
 from fedcohort.designs import Knowledge, MultinomialDesign
 from fedcohort.nvflare import CohortController, Limits
+from fedcohort.optimizers import Yogi
 from flare.in_process import lines
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nvflare-digits"
@@ -33,6 +34,7 @@ SETTINGS: list[dict[str, Any]] = [
         "sizes": {"site-1": 3, "site-2": 5},
         "groups": {"site-1": "x", "site-2": "y"},
         "estimator": Difference(clusters=2),
+        "server_optimizer": Yogi(lr=0.2),
         "on_failure": "redraw",
         "tries": 3,
         "min_clients": 2,

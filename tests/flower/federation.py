@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedcohort.flower import CohortStrategy, register_size_query
-from flower.in_process import InProcessGrid
+from flower.in_process import Clock, InProcessGrid, SlowGrid
 
 SIZES = [50, 30, 20, 70, 10, 0]
 SHAPES = ((3, 2), (4,))
@@ -63,6 +63,29 @@ def grid_of(n: int = len(SIZES), *, first: int = 1000, **more: Any) -> InProcess
     app = more.pop("app", None) or client_app()
     ids = np.random.default_rng(first).permutation(n) + first
     return InProcessGrid(app, {int(node): client for client, node in enumerate(ids)}, **more)
+
+
+def slow_grid(
+    clock: Clock,
+    delay: Callable[[int, str], float],
+    n: int = len(SIZES),
+    *,
+    app: ClientApp | None = None,
+) -> SlowGrid:
+    """Make a grid of n clients whose replies take ``delay(client, message type)`` seconds."""
+    ids = np.random.default_rng(1000).permutation(n) + 1000
+    partitions = {int(node): client for client, node in enumerate(ids)}
+
+    def of_node(node: int, kind: str) -> float:
+        return delay(grid.partitions[node], kind) if node in grid.partitions else 0.0
+
+    grid = SlowGrid(app or client_app(), partitions, clock=clock, delay=of_node)
+    return grid
+
+
+def node_of(grid: InProcessGrid, client: int) -> int:
+    """Return the first node of a client."""
+    return next(node for node, each in grid.partitions.items() if each == client)
 
 
 def model(value: float = 1.0) -> ArrayRecord:

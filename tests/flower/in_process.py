@@ -29,6 +29,7 @@ class InProcessGrid(Grid):
         self.asked: list[tuple[str, int]] = []
         self.answers_for_nodes = False
         self.is_slow = False  # one reply a look
+        self.sent: list[Message] = []
         self._waiting: dict[str, Message] = {}
 
     def set_run(self, run: Any) -> None:
@@ -65,8 +66,9 @@ class InProcessGrid(Grid):
     def _answer(self, message: Message) -> list[Message]:
         node, kind = message.metadata.dst_node_id, message.metadata.message_type
         self.asked.append((kind, node))
+        self.sent.append(message)
         message.metadata.__dict__["_message_id"] = f"message-{len(self.asked)}"
-        if self.fails(node, kind):
+        if node not in self.partitions or self.fails(node, kind):
             error = Message(Error(code=6, reason="node unavailable"), reply_to=message)
             if self.answers_for_nodes:
                 error.metadata.__dict__["_src_node_id"] = 1
@@ -79,6 +81,45 @@ class InProcessGrid(Grid):
             run_config={},
         )
         return [self.app(message, context)]
+
+
+class SlowGrid(InProcessGrid):
+    """Gives every reply ``delay`` seconds after its question; never where that is infinite.
+
+    ``delay`` is a function of the node and the type of the message, and ``asked_at`` is when
+    nodes got messages of a type.
+    """
+
+    def __init__(
+        self,
+        app: ClientApp,
+        partitions: dict[int, int],
+        *,
+        clock: Clock,
+        delay: Callable[[int, str], float],
+        fails: Callable[[int, str], bool] = lambda node, kind: False,
+    ) -> None:
+        super().__init__(app, partitions, fails)
+        self.clock, self.delay = clock, delay
+        self._due: dict[str, float] = {}
+        self._asked_at: list[tuple[str, int, float]] = []
+
+    def asked_at(self, kind: str, node: int | None = None) -> list[float]:
+        return [at for type_, to, at in self._asked_at if type_ == kind and node in (None, to)]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        sent = list(messages)
+        ids = super().push_messages(sent)
+        for about in (message.metadata for message in sent):
+            self._asked_at.append((about.message_type, about.dst_node_id, self.clock.now))
+            wait = self.delay(about.dst_node_id, about.message_type)
+            self._due[about.message_id] = self.clock.now + wait
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return super().pull_messages(
+            each for each in message_ids if self._due[each] <= self.clock.now
+        )
 
 
 class Clock:

@@ -1,4 +1,4 @@
-"""A real deployment on loopback: TLS, registered nodes only, and a node that is killed."""
+"""A real deployment on loopback: TLS, registered nodes only, and nodes that are killed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,17 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-mnist"
 
 
 @pytest.fixture
-def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def secure() -> bool:
+    return True
+
+
+@pytest.fixture
+def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secure: bool) -> Any:
     monkeypatch.syspath_prepend(str(EXAMPLE))
     monkeypatch.delenv("FEDCOHORT_DATA", raising=False)
     federations = import_module("local_federation")
 
-    with federations.LocalFederation(tmp_path / "flower", 3, secure=True) as running:
+    with federations.LocalFederation(tmp_path / "flower", 3, secure=secure) as running:
         yield running
     for name in ("local_federation", "certificates"):
         sys.modules.pop(name, None)
@@ -34,6 +39,86 @@ def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def rounds_of(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+class Training:
+    """All three nodes, drawn in every round, in a thread."""
+
+    def __init__(self, federation: Any, log: Path, n_rounds: int) -> None:
+        self.federation, self.log, self.ended = federation, log, list[str]()
+        self._thread = threading.Thread(target=self._train, args=(n_rounds,))
+        self._thread.start()
+
+    def _train(self, n_rounds: int) -> None:
+        config = {"design": "size", "cohort_size": 3, "min_nodes": 3, "log_file": str(self.log)}
+        status = self.federation.run(timeout=400, num_server_rounds=n_rounds, **config)
+        self.ended.append(status)
+
+    def wait_for_a_round(self) -> None:
+        end = time.monotonic() + 180
+        while not rounds_of(self.log) and self._thread.is_alive() and time.monotonic() < end:
+            time.sleep(0.2)
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """Wait for the end; return the lines of all rounds."""
+        self._thread.join(timeout=420)
+        assert self.ended == ["finished:completed"], self.federation.log_of("superlink")[-3000:]
+        return rounds_of(self.log)
+
+
+def restarted(federation: Any, number: int) -> int:
+    """Start a node until the SuperLink takes it; return its id.
+
+    Flower refuses the key of a node that it believes to be online, for a minute at most.
+    """
+    federation.start_node(number)
+    end = time.monotonic() + 150
+    while federation.node_id(number) is None and time.monotonic() < end:
+        if federation.nodes[number].poll() is not None:
+            federation.start_node(number)
+        time.sleep(0.5)
+    return int(federation.node_id(number))
+
+
+def answered(line: dict[str, Any], client: str) -> bool:
+    return client in line["drawn"] and client not in line["failed"]
+
+
+@pytest.mark.slow
+def test_a_killed_node_that_returns_with_its_key_is_the_same_node_and_not_asked_again(
+    federation: Any, tmp_path: Path
+) -> None:
+    training = Training(federation, tmp_path / "selections.jsonl", 5)
+    training.wait_for_a_round()
+    before = federation.node_id(0)
+    federation.signal_node(0, signal.SIGKILL)
+
+    after = restarted(federation, 0)
+
+    found = training.rounds()
+    assert after == before
+    assert len(found) == 5
+    assert answered(found[-1], "0"), found
+    assert "query." not in federation.log_of("node-0").rpartition("=== start ===")[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("secure", [False])
+def test_a_killed_node_that_returns_with_its_name_is_known_when_the_old_node_is_dropped(
+    federation: Any, tmp_path: Path
+) -> None:
+    training = Training(federation, tmp_path / "selections.jsonl", 6)
+    training.wait_for_a_round()
+    before = federation.node_id(0)
+    federation.signal_node(0, signal.SIGKILL)
+
+    after = restarted(federation, 0)
+
+    found = training.rounds()
+    assert after != before
+    assert len(found) == 6
+    assert any("0" in line["failed"] for line in found)  # lost with its old node
+    assert answered(found[-1], "0"), found
 
 
 @pytest.mark.slow

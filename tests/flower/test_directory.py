@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,18 @@ from hypothesis import strategies as st
 from fedcohort import SimilarityClustered, SizeClustered
 from fedcohort._deployment import cut_to_share
 from fedcohort.errors import DesignError, FlowerError
-from fedcohort.flower import CohortStrategy, Limits, register_size_query
+from fedcohort.flower import CohortStrategy, Limits, Waits, register_size_query
 from fedcohort.flower.directory import Directory
-from flower.federation import SIZES, client_app, grid_of, model, one_round, remembered
+from flower.federation import (
+    SIZES,
+    client_app,
+    grid_of,
+    model,
+    node_of,
+    one_round,
+    remembered,
+    slow_grid,
+)
 from flower.in_process import Clock, InProcessGrid
 
 
@@ -120,7 +130,8 @@ def test_nonsense_is_left_out_and_logged(size: Any, caplog: pytest.LogCaptureFix
 
     assert "0" not in directory.present
     assert len(directory.present) == 5
-    assert "did not say how many samples it has: its size must be" in caplog.text
+    assert "asking for sizes: 1 of 6 nodes failed" in caplog.text
+    assert "its size must be a whole number from 0 to 10^12" in caplog.text
 
 
 def test_a_node_without_the_query_is_left_out() -> None:
@@ -303,3 +314,145 @@ def test_a_size_that_fits_no_plan_is_left_out(size: int) -> None:
     directory.refresh(grid)
 
     assert sorted(directory.present) == ["0", "1", "2", "4", "5"]
+
+
+def later(directory: Directory, grid: InProcessGrid, clock: Clock, seconds: int) -> None:
+    """Look once a second."""
+    for _ in range(seconds):
+        clock.sleep(1.0)
+        directory.refresh(grid)
+
+
+def test_a_restarted_node_gets_its_name_in_the_first_look_after_the_old_one_has_gone(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The SuperLink lists a killed node for a minute; the new one is asked once all the same."""
+    directory, grid = Directory(), grid_of()
+    directory.refresh(grid)
+    old = directory.node_of("3")
+    grid.partitions[9999] = 3
+
+    later(directory, grid, clock, 500)
+    waiting = directory.node_of("3")
+    del grid.partitions[old]
+    has_changed = directory.refresh(grid)
+
+    assert (waiting, has_changed, directory.node_of("3")) == (old, True, 9999)
+    assert sorted(directory.present) == ["0", "1", "2", "3", "4", "5"]
+    assert grid.asked.count(("query.num_examples", 9999)) == 1
+    assert caplog.text.count("node 9999 says it is '3', which is node") == 1
+
+
+def test_of_several_nodes_that_wait_for_a_name_the_first_gets_it() -> None:
+    directory, grid = Directory(), grid_of()
+    directory.refresh(grid)
+    for node in (9001, 9002):
+        grid.partitions[node] = 3
+        directory.refresh(grid)
+
+    del grid.partitions[directory.node_of("3")]
+    directory.refresh(grid)
+    first = directory.node_of("3")
+    del grid.partitions[9001]
+    directory.refresh(grid)
+
+    assert (first, directory.node_of("3")) == (9001, 9002)
+
+
+def test_a_node_that_comes_back_under_its_own_id_is_there_at_once() -> None:
+    """Node authentication gives a restarted node the same id."""
+    directory, grid = Directory(names="node"), grid_of()
+    directory.refresh(grid)
+    back = dict(grid.partitions)
+    gone, client = grid.partitions.popitem()
+    directory.refresh(grid)
+    without = set(directory.present)
+
+    grid.partitions = back
+    directory.refresh(grid)
+
+    assert set(directory.present) - without == {str(gone)}
+    assert directory.sizes[str(gone)] == SIZES[client]
+    assert queries(grid) == len(SIZES)
+
+
+def test_a_silent_node_is_asked_again_with_pauses_that_double(clock: Clock) -> None:
+    grid = slow_grid(clock, lambda client, kind: math.inf if client == 2 else 0.0)
+    directory = Directory(waits=Waits(query=10.0))
+    directory.refresh(grid)
+
+    later(directory, grid, clock, 320)
+
+    asked = grid.asked_at("query.num_examples", node_of(grid, 2))
+    assert asked == [0.0, 10.0, 30.0, 70.0, 150.0, 310.0]
+    assert queries(grid) == len(SIZES) - 1 + len(asked)
+
+
+def test_a_node_that_answers_nonsense_is_asked_again(clock: Clock) -> None:
+    sizes = [50, 30, -1, 70, 10, 0]
+    directory, grid = Directory(waits=Waits(query=10.0)), grid_of(app=client_app(sizes))
+    directory.refresh(grid)
+    sizes[2] = 20
+
+    later(directory, grid, clock, 9)
+    before = sorted(directory.present)
+    later(directory, grid, clock, 1)
+
+    assert before == ["0", "1", "3", "4", "5"]
+    assert directory.sizes["2"] == 20
+
+
+def test_a_late_answer_counts_although_the_node_was_asked_again(clock: Clock) -> None:
+    """It takes 95 seconds for every answer, and is asked again after 10, 30 and 70."""
+    grid = slow_grid(clock, lambda client, kind: 95.0 if client == 2 else 0.0)
+    directory = Directory(waits=Waits(query=10.0))
+    directory.refresh(grid)
+
+    later(directory, grid, clock, 94)
+    before = "2" in directory.present
+    later(directory, grid, clock, 1)
+
+    assert not before
+    assert directory.sizes["2"] == SIZES[2]
+
+
+def test_questions_to_a_node_that_has_answered_are_closed(clock: Clock) -> None:
+    """The first answer is lost, the second comes at once: nothing is left to wait for."""
+    silent = {2}
+    grid = slow_grid(clock, lambda client, kind: math.inf if client in silent else 0.0)
+    directory = Directory(waits=Waits(query=10.0))
+    directory.refresh(grid)
+    silent.clear()
+
+    later(directory, grid, clock, 11)
+
+    assert "2" in directory.present
+    assert not directory._open
+
+
+def test_claims_of_nodes_that_left_for_good_do_not_pile_up() -> None:
+    """A client restarts a thousand times under other ids: one claim of it is kept."""
+    directory, grid = Directory(), grid_of()
+    for node in range(9000, 10_000):
+        grid.partitions = {key: k for key, k in grid.partitions.items() if k != 3} | {node: 3}
+        directory.refresh(grid)
+
+    assert directory.node_of("3") == 9999
+    assert len(directory.state()["claims"]) == len(SIZES)
+    assert not directory._told | directory._pauses.keys() - set(grid.partitions)
+
+
+def test_a_size_that_no_node_gives_is_logged_once_with_the_nodes_that_are_meant(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The SuperLink's errors come from node 1."""
+    grid = grid_of(fails=lambda node, kind: True)
+    grid.answers_for_nodes = True
+
+    Directory().refresh(grid)
+
+    assert len(caplog.messages) == 1
+    nodes = ", ".join(map(str, sorted(grid.partitions)))
+    assert caplog.messages[0] == (
+        f"asking for sizes: 6 of 6 nodes failed ({nodes}): error 6: node unavailable"
+    )

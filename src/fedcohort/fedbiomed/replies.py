@@ -85,14 +85,23 @@ class RoundReplies:
                 continue
             self.replies[node], self.updates[node] = replies[node], found
             self.samples[node] = int(replies[node]["sample_size"])
-        log_reasons(self.failed, f"training in round {self.number}", len(self.asked), log)
+        log_reasons(
+            self.failed, f"training in round {self.number}", len(self.asked), "nodes", logger=log
+        )
 
     def reject(self, node: str, reason: str) -> None:
         """Count a node among the failed after all."""
         for found in (self.replies, self.updates, self.samples):
             found.pop(node, None)
         self.failed[node] = reason
-        log_reasons({node: reason}, f"training in round {self.number}", len(self.asked), log)
+        log_reasons(
+            {node: reason}, f"training in round {self.number}", len(self.asked), "nodes", logger=log
+        )
+
+    def _log(self, failed: dict[str, str]) -> None:
+        """Log why nodes failed."""
+        doing = f"training in round {self.number}"
+        log_reasons(failed, doing, len(self.asked), "nodes", logger=log)
 
     def durations(self) -> dict[str, float]:
         """Return the seconds that the nodes say they trained."""

@@ -22,7 +22,6 @@ from fedcohort._deployment import (
     Patience,
     checked_sizes,
 )
-from fedcohort._open_round import OnFailure
 from fedcohort.designs import Recipe
 from fedcohort.designs.signals import ASKED
 from fedcohort.errors import FedBioMedError, FedcohortError
@@ -31,6 +30,7 @@ from fedcohort.fedbiomed.replies import Params, RoundReplies, as_arrays, as_para
 from fedcohort.memory import Difference, EstimatorName
 from fedcohort.population import Label
 from fedcohort.selector import Selector
+from fedcohort.selector.open_round import OnFailure
 from fedcohort.streams import Seed
 
 #: Signals that Fed-BioMed's replies do not bring.
@@ -108,7 +108,7 @@ class CohortStrategy(Strategy):
         if ping is not None:
             ping = checked_number(OWNER, "ping", ping, least=0.0, error=FedBioMedError)
         self._ping, self._log_file = ping, log_file
-        self._given = None if sizes is None else checked_sizes(OWNER, sizes)
+        self._given = None if sizes is None else checked_sizes(OWNER, sizes, FedBioMedError)
         self._counted: dict[str, int] = {}
         self._claims: dict[str, int] | None = None
         self._silent: set[str] = set()
@@ -135,7 +135,7 @@ class CohortStrategy(Strategy):
             log=log_file or True,
         )
         self._use(selector)
-        limits.check_cohort(OWNER, recipe.cohort_size)
+        limits.check_cohort(OWNER, recipe.cohort_size, FedBioMedError)
 
     def attach(self, experiment: object, *, recipe: Recipe | None = None) -> CohortStrategy:
         """Let the strategy read an experiment's metadata and model; return the strategy.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from logging import getLogger
 
 import numpy as np
@@ -15,10 +15,11 @@ from fedcohort.cohort import Cohort
 from fedcohort.flower.evaluation import mean_metrics
 from fedcohort.flower.inner_strategy import (
     is_finite_state,
+    is_flowers_own,
     put_back,
     shown_the_model,
     state_of,
-    without_metrics,
+    with_metrics,
 )
 from fedcohort.flower.replies import (
     Reply,
@@ -33,6 +34,8 @@ log = getLogger("flwr.fedcohort")
 
 #: A client, its weight, and its model as the inner strategy gets it.
 Share = tuple[str, float, ArrayRecord]
+#: Averages metrics: (contents of replies, name of the weight) -> means.
+AverageMetrics = Callable[[list[RecordDict], str], MetricRecord]
 
 
 def averaged(
@@ -49,27 +52,26 @@ def averaged(
         shares, messages = _for_wrapper(now, selector, key)
     if not messages:
         return None, None
-    model, metrics = _step(strategy, inner, now, messages)
-    if metrics is not None:
-        metrics = MetricRecord({**_metrics_of_some(inner, now, shares), **metrics})
-    return model, metrics
+    by_whom = inner.train_metrics_aggr_fn
+    with with_metrics(inner, lambda: _means(by_whom, now, shares, key)):
+        return _step(strategy, inner, now, messages)
 
 
-def _metrics_of_some(inner: FedAvg, now: TrainingRound, shares: Sequence[Share]) -> MetricRecord:
-    """Return the means of the metrics that not all replies have."""
-    key = inner.weighted_by_key
-    shared = _shared_metrics([now.answered[each] for each, _, _ in shares], key)
+def _means(
+    by_whom: AverageMetrics, now: TrainingRound, shares: Sequence[Share], weight_key: str
+) -> MetricRecord:
+    """Return the means of the metrics, of each over the replies that have it."""
     messages = []
-    for each, weight, _ in shares:
-        found = now.answered[each].metrics
-        rest = {name: value for name, value in found.items() if name not in shared}
-        content = RecordDict({"metrics": MetricRecord({**rest, key: weight})})
-        messages.append(with_content(now.answered[each].message, content))
+    for key, weight, arrays in shares:
+        metrics = MetricRecord({**now.answered[key].metrics, weight_key: weight})
+        content = RecordDict({"arrays": arrays, "metrics": metrics})
+        messages.append(with_content(now.answered[key].message, content))
 
     def average(group: list[Message]) -> MetricRecord:
-        return inner.train_metrics_aggr_fn([message.content for message in group], key)
+        return by_whom([message.content for message in group], weight_key)
 
-    return mean_metrics(messages, key, average) or MetricRecord()
+    means = mean_metrics(messages, weight_key, average, each_alone=is_flowers_own(by_whom))
+    return means or MetricRecord()
 
 
 def _shares(now: TrainingRound, selector: Selector) -> list[Share]:
@@ -126,7 +128,7 @@ def _by_memory_alone(inner: FedAvg, now: TrainingRound, selector: Selector) -> A
         metrics = MetricRecord({inner.weighted_by_key: weight})
         content = RecordDict({"arrays": arrays, "metrics": metrics})
         message = Message(content, dst_node_id=0, message_type=MessageType.TRAIN)
-        with without_metrics(inner):
+        with with_metrics(inner, MetricRecord):
             shown_the_model(inner, now.number, (now.sent.record, now.config), now.grid)
             return _step(inner, inner, now, [message])[0]
     return None

@@ -12,7 +12,7 @@ from typing import Any, Literal, final, get_args
 from flwr.serverapp import Grid
 
 from fedcohort._arguments import brief, checked_choice
-from fedcohort._deployment import ClaimedSizes, Limits, checked_sizes
+from fedcohort._deployment import ClaimedSizes, Limits, checked_sizes, log_reasons
 from fedcohort.errors import FlowerError
 from fedcohort.flower.grid import LONGEST_PAUSE, SHORTEST_PAUSE, Deadline, node_of, pulled, sent
 from fedcohort.flower.queries import Claim, Properties, claim_of, size_queries
@@ -62,7 +62,7 @@ class Directory:
         waits: Waits | None = None,
         limits: Limits | None = None,
     ) -> None:
-        self._given = {} if sizes is None else checked_sizes("CohortStrategy", sizes)
+        self._given = {} if sizes is None else checked_sizes("CohortStrategy", sizes, FlowerError)
         self._eligible = checked_eligible(eligible)
         checked_choice("CohortStrategy", "names", names, NAMES)
         self._names, self._waits, self._limits = names, waits or Waits(), limits or Limits()
@@ -72,6 +72,7 @@ class Directory:
         self._open: dict[str, int] = {}  # nodes by the question that they have not answered
         self._pauses: dict[int, tuple[Deadline, float]] = {}
         self._told: set[int] = set()
+        self._unclear: dict[str, str] = {}  # for whom eligible failed, and why
         self._seated: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
 
@@ -95,14 +96,26 @@ class Directory:
 
     def takers(self, *, with_samples: bool = False) -> list[str]:
         """Return the clients that are connected and may take part."""
-        found = self.present
-        if (eligible := self._eligible) is not None:
-            found = [k for k in found if eligible(k, self.node_of(k), self.properties_of(k))]
+        found = self.present if self._eligible is None else self._allowed(self._eligible)
         return [key for key in found if self.sizes[key]] if with_samples else found
+
+    def _allowed(self, eligible: Eligible) -> list[str]:
+        """Return the connected clients that are eligible, and log for whom that cannot be said."""
+        found, failed = list[str](), dict[str, str]()
+        for key in self.present:
+            try:
+                if eligible(key, self.node_of(key), self.properties_of(key)):
+                    found.append(key)
+            except Exception as error:  # properties are a client's own word
+                failed[key] = f"{type(error).__name__}, {error}"
+        if failed != self._unclear:
+            log_reasons(failed, "eligible", len(self.present), logger=log)
+            self._unclear = failed
+        return found
 
     def wait_for_somebody(self, grid: Grid, until: Deadline) -> None:
         """Look up the connected clients; where none can be drawn, wait until one can."""
-        for look in _looks():
+        for look in _looks(until):
             self.refresh(grid)
             if self.takers(with_samples=True) or until.has_passed:
                 break
@@ -118,7 +131,7 @@ class Directory:
             If too few nodes came, or none that can be drawn, before the start's limit.
         """
         end, quiet, before = Deadline(self._waits.start), Deadline(self._waits.query), (-1, -1)
-        for _ in _looks():
+        for _ in _looks(end):
             self.refresh(grid)
             if (now := (self.n_nodes, len(self.present))) != before:
                 log.info("%d of %d nodes are known, %d are needed", now[1], now[0], needed)
@@ -131,7 +144,8 @@ class Directory:
                     f"CohortStrategy: needs {needed} nodes, and a client with samples that can be "
                     f"drawn, within {self._waits.start:g} s; {now[0]} nodes came and {now[1]} "
                     f"told their sizes. Start nodes, call register_size_query in the client app "
-                    f"or pass sizes by node id, or allow more time: Waits(start=...)."
+                    f"or pass sizes by node id, see whom eligible lets in, or allow more time: "
+                    f"Waits(start=...)."
                 )
         if unknown := sorted(self._given.keys() - self._holder.keys()):
             log.warning("sizes has %d names that no node has: %.200s", len(unknown), unknown)
@@ -139,7 +153,6 @@ class Directory:
     def refresh(self, grid: Grid) -> bool:
         """Look up the connected nodes, without waiting. Return whether a client came or went."""
         self._nodes = set(grid.get_node_ids())
-        self._open = {each: node for each, node in self._open.items() if node in self._nodes}
         # Ask at once whoever comes back.
         self._pauses = {each: of for each, of in self._pauses.items() if each in self._nodes}
         self._collect(grid)
@@ -176,17 +189,20 @@ class Directory:
 
     def _collect(self, grid: Grid) -> None:
         """Read the answers that have come."""
-        nodes = dict(self._open)
+        nodes, failed = dict(self._open), dict[str, str]()
         for reply in pulled(grid, self._open) if nodes else ():
             node = node_of(reply, nodes)
             if node not in self._nodes or node in self._claims:
                 continue
             claim = claim_of(reply, node)
             if isinstance(claim, str):
-                log.warning("node %d did not say how many samples it has: %.200s", node, claim)
+                failed[str(node)] = claim
                 continue
             name = claim.key if self._names == "client" else str(node)
             self._claims[node] = replace(claim, key=name)
+        log_reasons(failed, "asking for sizes", len(set(nodes.values())), "nodes", logger=log)
+        unknown = self._nodes - self._claims.keys()
+        self._open = {each: node for each, node in self._open.items() if node in unknown}
 
     def _seat(self) -> bool:
         """Give every name to one connected node; return whether anything changed."""
@@ -217,16 +233,16 @@ class Directory:
         keys = list(self._seated)
         claimed = [self._given.get(key, self._claims[self._seated[key]].size) for key in keys]
         claims = ClaimedSizes(keys, claimed, [key not in self._given for key in keys])
-        sizes = claims.bounded(self._limits)
+        sizes = claims.bounded(self._limits, log)
         self.sizes |= dict(zip(keys, sizes.tolist(), strict=True))
 
 
-def _looks() -> Iterator[int]:
-    """Count looks, with longer and longer pauses between them."""
+def _looks(until: Deadline) -> Iterator[int]:
+    """Count looks, with longer and longer pauses between them; none ends after ``until``."""
     pause = SHORTEST_PAUSE
     for look in count():
         yield look
-        time.sleep(pause)
+        time.sleep(min(pause, until.left))
         pause = min(1.5 * pause, LONGEST_PAUSE)
 
 
@@ -234,7 +250,7 @@ def checked_eligible(eligible: object) -> Eligible | None:
     """Return a function that says whether a client may take part; None where all may."""
     if eligible is None or callable(eligible):
         return eligible
-    if isinstance(eligible, str) or not isinstance(eligible, Collection):
+    if isinstance(eligible, (str, bytes)) or not isinstance(eligible, Collection):
         raise FlowerError(
             f"CohortStrategy: eligible must be client names, or a function of name, node id and "
             f"properties; got {brief(eligible)}. Pass a set of names."

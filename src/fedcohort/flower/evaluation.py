@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from logging import getLogger
 from typing import Any, final
 
 import numpy as np
@@ -16,13 +17,15 @@ from numpy.typing import NDArray
 from fedcohort._arguments import checked_whole
 from fedcohort._deployment import log_reasons
 from fedcohort.designs import SizeClustered
-from fedcohort.errors import FlowerError
+from fedcohort.errors import FlowerError, SelectorError
 from fedcohort.flower.directory import Directory
 from fedcohort.flower.grid import GridView, error_of, node_of
-from fedcohort.flower.inner_strategy import messages_to, waiting_for_no_more_than
+from fedcohort.flower.inner_strategy import is_flowers_own, messages_to, waiting_for_no_more_than
 from fedcohort.flower.replies import metrics_of, with_content
 from fedcohort.selector import Selector
 from fedcohort.streams import Stream, stream
+
+log = getLogger("flwr.fedcohort")
 
 #: What follows a metric's name where its standard error is reported.
 STANDARD_ERROR = "-standard-error"
@@ -79,7 +82,8 @@ class Evaluation:
             chosen = [node for node, key in nodes.items() if key in drawn]
             messages = messages_to(chosen, self._strategy, number, sent, grid, is_training=False)
         self._asked = [message.metadata for message in messages]
-        self._key_of = {each.dst_node_id: nodes[each.dst_node_id] for each in self._asked}
+        asked = {each.dst_node_id for each in self._asked}
+        self._key_of = {node: key for node, key in nodes.items() if node in asked}
         return messages
 
     def metrics(self, number: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -100,17 +104,29 @@ class Evaluation:
         def average(group: list[Message]) -> MetricRecord | None:
             return self._strategy.aggregate_evaluate(number, group)
 
-        means = mean_metrics(found.values(), key, average)
+        each_alone = is_flowers_own(self._inner.evaluate_metrics_aggr_fn)
+        means = mean_metrics(found.values(), key, average, each_alone=each_alone)
         return means and MetricRecord({**means, **errors})
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return what a checkpoint needs."""
-        return {} if self._selector is None else self._selector.state()
+        """Return what a checkpoint needs; an evaluation that was interrupted counts as one."""
+        if self._selector is None:
+            return {}
+        if self._selector.cohort is not None:
+            self._selector.skip()
+        return self._selector.state()
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take over what :meth:`state` returned."""
-        if self._selector is not None and state:
+        if self._selector is None or not state:
+            return
+        try:
             self._selector.restore(state)
+        except SelectorError as error:
+            raise FlowerError(
+                f"CohortStrategy: the state was written with another evaluate than "
+                f"{self._selector.recipe.cohort_size}. Use the same one, or None."
+            ) from error
 
     @staticmethod
     def _drawn(selector: Selector, sizes: Mapping[str, int], clients: Sequence[str]) -> set[str]:
@@ -142,7 +158,8 @@ def usable_evaluations(
         else:
             found[key] = reply
     silent = [key for key in key_of.values() if key not in found and key not in failed]
-    log_reasons({**failed, **dict.fromkeys(silent, "no answer")}, doing, len(key_of))
+    reasons = {**failed, **dict.fromkeys(silent, "no answer")}
+    log_reasons(reasons, doing, len(key_of), logger=log)
     return found
 
 
@@ -168,15 +185,20 @@ def mean_metrics(
     messages: Iterable[Message],
     weight_key: str,
     average: Callable[[list[Message]], MetricRecord | None],
+    *,
+    each_alone: bool,
 ) -> MetricRecord | None:
     """Average every metric over the replies that have it as finite numbers.
 
-    ``average`` gets replies with the same metrics: once where all report the same, which is the
-    usual case, else once for every set of metrics that the same replies have.
+    ``average`` gets replies with the same metrics: all of them once, where all report the same.
+    Otherwise it is called for every set of metrics that the same replies have, if it averages
+    ``each_alone``. A function of the user's can need several metrics of one reply: it gets the
+    replies that have all metrics that are usual.
     """
     replies = [each for each in messages if float(metrics_of(each)[weight_key]) > 0]  # type: ignore[arg-type]
     found = MetricRecord()
-    for names, places in _alike([metrics_of(each) for each in replies], weight_key).items():
+    alike = _alike if each_alone else _complete
+    for names, places in alike([metrics_of(each) for each in replies], weight_key).items():
         group = [_only(replies[place], [*names, weight_key]) for place in places]
         found.update(average(group) or {})
     return found if replies else None
@@ -194,6 +216,21 @@ def _alike(records: list[MetricRecord], weight_key: str) -> dict[tuple[str, ...]
     return {tuple(names): places for places, names in by_places.items()}
 
 
+def _complete(
+    records: list[MetricRecord], weight_key: str
+) -> dict[tuple[str, ...], tuple[int, ...]]:
+    """Return the set of metrics that most replies have, and the replies that have all of it."""
+    shapes = [
+        {name: _shape(value) for name, value in record.items() if name != weight_key}
+        for record in records
+    ]
+    usable = [{item for item in each.items() if item[1] is not None} for each in shapes]
+    sets = Counter(frozenset(each) for each in usable)
+    usual = max(sets, key=lambda each: (sets[each], len(each)), default=frozenset())
+    places = tuple(k for k, each in enumerate(usable) if usual <= each)
+    return {tuple(sorted(name for name, _ in usual)): places} if places else {}
+
+
 def _shape(value: Any) -> tuple[int, ...] | None:
     """Return the shape of a metric; None where it is missing or not finite."""
     if value is None:
@@ -206,7 +243,7 @@ def _only(message: Message, names: Iterable[str]) -> Message:
     """Return the reply with only these metrics; its record gets the same name in every reply."""
     found = metrics_of(message)
     metrics = MetricRecord({name: found[name] for name in names})
-    return with_content(message, RecordDict({"metrics": metrics}))
+    return with_content(message, RecordDict({**message.content.array_records, "metrics": metrics}))
 
 
 def standard_errors(

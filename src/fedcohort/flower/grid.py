@@ -93,11 +93,13 @@ def exchange(
         looked = time.monotonic()
         new = pulled(grid, pending)
         replies += new
-        if enough(new) or not pending or end.has_passed:
+        took = time.monotonic() - looked
+        # The last look must end in time too.
+        if enough(new) or not pending or end.left <= took:
             break
         # A look is slow where thousands of replies are open: spend a fifth of the time on it.
-        pause = min(max(SHORTEST_PAUSE, 4 * (time.monotonic() - looked)), LONGEST_PAUSE)
-        time.sleep(min(pause, end.left))
+        pause = min(max(SHORTEST_PAUSE, 4 * took), LONGEST_PAUSE)
+        time.sleep(min(pause, end.left - took))
     return replies
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from logging import getLogger
 from typing import Any
@@ -22,6 +22,7 @@ from flwr.serverapp.strategy import (
     QFedAvg,
     Strategy,
 )
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from numpy.typing import NDArray
 
 from fedcohort.designs import Recipe
@@ -100,9 +101,16 @@ def shown_the_model(
         list(inner.configure_train(number, *sent, GridView(grid, [])))
 
 
-def without_metrics(inner: FedAvg) -> AbstractContextManager[None]:
-    """Let the strategy aggregate messages without metrics."""
-    return _with(inner, train_metrics_aggr_fn=lambda contents, weight_key: MetricRecord())
+def with_metrics(
+    inner: FedAvg, average: Callable[[], MetricRecord]
+) -> AbstractContextManager[None]:
+    """Let the strategy report these metrics of training."""
+    return _with(inner, train_metrics_aggr_fn=lambda contents, weight_key: average())
+
+
+def is_flowers_own(average: object) -> bool:
+    """Whether a function that averages metrics is Flower's, which takes each metric alone."""
+    return average is aggregate_metricrecords
 
 
 def _writing_to_all(inner: FedAvg, n_nodes: int) -> AbstractContextManager[None]:

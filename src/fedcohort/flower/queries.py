@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from logging import getLogger
 from operator import index
@@ -96,9 +96,16 @@ def claim_of(reply: Message, node_id: int) -> Claim | str:
     if len(key) > LONGEST_KEY or not key.isprintable():
         return f"its key must be at most {LONGEST_KEY} printed letters"
     properties = dict(reply.content.config_records.get(PROPERTIES, ConfigRecord()))
+    if bytes in map(type, _entries(properties)):
+        return "its properties must be text and numbers; got bytes"
     if len(repr(properties)) > LONGEST_PROPERTIES:
         return f"its properties must be at most {LONGEST_PROPERTIES} letters"
     return Claim(key, size, properties)
+
+
+def _entries(properties: Properties) -> Iterator[object]:
+    for value in properties.values():
+        yield from value if isinstance(value, list) else [value]
 
 
 def register_signal_queries(

@@ -143,6 +143,8 @@ class TrainingRound:
         The metadata of the messages that were written: Flower gives them ids when it sends them.
     silence
         The reason of those that do not answer.
+    unheard
+        Why nobody could be drawn, where nobody gave the signal that was asked for.
     answered, failed
         The usable replies by client, in order of arrival, and why others cannot be used.
     """
@@ -155,6 +157,7 @@ class TrainingRound:
     check: ReplyCheck
     asked: list[Any] = field(default_factory=list)
     silence: str = SILENCE
+    unheard: str | None = None
     answered: dict[str, Reply] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -184,13 +187,15 @@ class TrainingRound:
             for key in key_of.values()
             if key not in self.answered
         }
-        log_reasons(failed, f"training in round {self.number - 1}", len(key_of), log)
+        log_reasons(failed, f"training in round {self.number - 1}", len(key_of), logger=log)
 
     def reject(self, key: str, reason: str) -> None:
         """Count a client that answered as one that failed."""
         del self.answered[key]
         self.failed[key] = reason
-        log_reasons({key: reason}, f"training in round {self.number - 1}", len(self.asked), log)
+        log_reasons(
+            {key: reason}, f"training in round {self.number - 1}", len(self.asked), logger=log
+        )
 
     def reported(self) -> tuple[dict[str, float], dict[str, float]]:
         """Return what clients reported: losses, the metric ``rms_loss``, and durations.

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping
 from logging import getLogger
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Any, final
 
-import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-from numpy.typing import NDArray
 
-from fedcohort._arguments import brief
-from fedcohort._client_records import below
+from fedcohort._arguments import checked_flag
 from fedcohort._deployment import ArrayCheck, Limits, Patience
-from fedcohort._open_round import OnFailure, check_equal_draws
-from fedcohort._selector_files import SelectionLog
-from fedcohort._whole_file import make_folder, read_arrays, write_arrays
 from fedcohort.designs import Recipe
-from fedcohort.errors import FlowerError
+from fedcohort.errors import FlowerError, SelectorError
 from fedcohort.flower.averaging import averaged
 from fedcohort.flower.directory import Directory, Eligible, Names
 from fedcohort.flower.evaluation import Evaluation
@@ -41,17 +34,28 @@ from fedcohort.flower.inner_strategy import (
 )
 from fedcohort.flower.queries import ask_signal
 from fedcohort.flower.replies import Decode, ReplyCheck, SentModel, TrainingRound
-from fedcohort.flower.settings import Waits
-from fedcohort.flower.training_loop import Checkpoint, EvaluateFn, TrainingLoop
+from fedcohort.flower.settings import (
+    Waits,
+    checked_function,
+    checked_groups,
+    checked_path,
+    of_type,
+)
+from fedcohort.flower.training_loop import (
+    Checkpoint,
+    EvaluateFn,
+    TrainingLoop,
+    read_checkpoint,
+    write_checkpoint,
+)
 from fedcohort.memory import Difference, EstimatorName
 from fedcohort.population import Label
 from fedcohort.selector import Selector
+from fedcohort.selector.files import SelectionLog
+from fedcohort.selector.open_round import OnFailure, check_equal_draws
 from fedcohort.streams import Seed
 
 log = getLogger("flwr.fedcohort")
-
-FORMAT = "fedcohort flower state 6"
-_Settings = TypeVar("_Settings", Waits, Limits)
 
 
 @final
@@ -146,23 +150,23 @@ class CohortStrategy(Strategy):
         decode: Decode | None = None,
         secure_aggregation: bool = False,
     ) -> None:
-        waits, self._limits = _of_type(Waits, waits), _of_type(Limits, limits)
+        waits, self._limits = of_type(Waits, waits), of_type(Limits, limits)
         self.selector = Selector(
             recipe,
             {},
             seed=seed,
-            groups=groups and {str(key): label for key, label in groups.items()},
+            groups=checked_groups(groups),
             estimator=estimator,
             sketch=sketch,
             on_failure=on_failure,
             tries=tries,
             extra=extra,
             max_draws=self._limits.max_draws,
-            log=log_file or True,
+            log=checked_path("log_file", log_file) or True,
         )
-        self._limits.check_cohort("CohortStrategy", recipe.cohort_size + extra)
+        self._limits.check_cohort("CohortStrategy", recipe.cohort_size + extra, FlowerError)
         self._is_difference = estimator != "plain"
-        if secure_aggregation:
+        if checked_flag("CohortStrategy", "secure_aggregation", secure_aggregation):
             refuse_secure_aggregation(recipe, is_difference=self._is_difference)
         self.strategy, self.recipe, self.seed = strategy, recipe, self.selector.seed
         self._inner = weighing_strategy(strategy)
@@ -176,12 +180,13 @@ class CohortStrategy(Strategy):
         )
         self._origin = {"strategy": type(self._inner).__name__, "names": names}
         arrays = ArrayCheck(self._limits.max_norm, recipe.learns)
-        self._check = ReplyCheck(self._inner.weighted_by_key, arrays, decode)
+        decoder = checked_function("decode", decode)
+        self._check = ReplyCheck(self._inner.weighted_by_key, arrays, decoder)
         self._evaluation = Evaluation(strategy, self._inner, evaluate, seed=self.seed)
         self._patience = Patience("CohortStrategy", self._limits.give_up_after, FlowerError)
         self._redraws, self._extra = on_failure == "redraw", extra
         self.clock = RoundClock(waits, more_follows=self._redraws or self._evaluation.is_on)
-        self.checkpoint = Checkpoint(checkpoint, every)
+        self.checkpoint = Checkpoint(checkpoint, every, seed)
         self._round: TrainingRound | None = None
         self._is_first, self._is_started = True, False
 
@@ -253,7 +258,8 @@ class CohortStrategy(Strategy):
         there = None if len(takers) == len(self.directory.sizes) else takers
         cohort = self.selector.draw(there, self._signals(now, there))
         if self._has_wrapper and self.selector.design is not None:
-            check_equal_draws(self.selector.design)
+            feature = "a privacy wrapper"
+            check_equal_draws(self.selector.design, self.selector.recipe, feature)
         self._round, self._is_first = now, False
         return self._messages(now, cohort.ids)
 
@@ -325,39 +331,30 @@ class CohortStrategy(Strategy):
         the moments or the momentum of the inner strategy.
         """
         head = {**self._origin, "directory": self.directory.state(), "model": list(arrays)}
-        parts: dict[str, Mapping[str, NDArray[Any]]] = {
+        model = {str(k): array.numpy() for k, array in enumerate(arrays.values())}
+        parts = {
             "selector": self.selector.state(),
             "evaluation": self._evaluation.state(),
             "inner": packed(state_of(self._inner)),
-            "model": {str(k): array.numpy() for k, array in enumerate(arrays.values())},
+            "model": model,
         }
-        found = {f"{part}.{name}": a for part, of in parts.items() for name, a in of.items()}
-        found["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
-        make_folder(Path(path).parent)
-        write_arrays(Path(path), FORMAT, found)
+        write_checkpoint(Path(path), head, parts)
 
     def load(self, path: str | Path) -> ArrayRecord:
         """Go on where :meth:`save` was called, in the same stream of cohorts; return the model."""
+        head, parts = read_checkpoint(Path(path), self._origin)
+        kept = self._evaluation.state()
+        self._evaluation.restore(parts["evaluation"])
         try:
-            arrays = read_arrays(Path(path), FORMAT)
-        except (OSError, ValueError) as error:
-            raise FlowerError(
-                f"CohortStrategy: {path} cannot be read ({error}). Start without it."
-            ) from error
-        head = json.loads(arrays["head"].tobytes())
-        for name, own in self._origin.items():
-            if head[name] != own:
-                raise FlowerError(
-                    f"CohortStrategy: {path} was written with another {name}, {head[name]}; got "
-                    f"{own}. Use the same one."
-                )
-        self.selector.restore(below("selector.", arrays))
-        self._evaluation.restore(below("evaluation.", arrays))
+            self.selector.restore(parts["selector"])
+        except SelectorError:
+            self._evaluation.restore(kept)  # nothing changes
+            raise
         self.directory.restore(head["directory"])
-        put_back(self._inner, unpacked(below("inner.", arrays)))
+        put_back(self._inner, unpacked(parts["inner"]))
         self._round, self._is_first = None, True
-        model = below("model.", arrays)
-        return ArrayRecord({name: Array(model[str(k)]) for k, name in enumerate(head["model"])})
+        model = parts["model"].values()
+        return ArrayRecord(dict(zip(head["model"], map(Array, model), strict=True)))
 
     @property
     def _number(self) -> int:
@@ -389,8 +386,10 @@ class CohortStrategy(Strategy):
         if request is None:
             return None
         nodes = self._keys_by_node(request.ids)
-        seconds = min(self.clock.waits.query, self.clock.seconds())
+        seconds = min(self.clock.waits.query, self.clock.until.left / 2)  # training follows
         answers = ask_signal(now.grid, request.signal, nodes, now.sent.record, seconds=seconds)
+        if nodes and not answers:
+            now.unheard = f"no client gave its {request.signal}"
         return {request.signal: answers}
 
     def _messages(self, now: TrainingRound, ids: Iterable[object]) -> list[Message]:
@@ -427,16 +426,7 @@ class CohortStrategy(Strategy):
             self._patience.reset()
         elif now.asked:
             self._patience.lose(now.failed.values())
+        elif now.unheard:
+            self._patience.lose([now.unheard])
         elif not self.directory.takers(with_samples=True):
             self._patience.lose(["no client with samples was there"])
-
-
-def _of_type(kind: type[_Settings], value: _Settings | None) -> _Settings:
-    """Return the settings, or the default ones for None."""
-    if value is not None and not isinstance(value, kind):
-        name = kind.__name__
-        raise FlowerError(
-            f"CohortStrategy: {name.lower()} must be {name}(...); got {brief(value)}. Import it "
-            f"from fedcohort.flower."
-        )
-    return kind() if value is None else value

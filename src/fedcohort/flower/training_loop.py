@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from logging import INFO, NOTSET, getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
+from numpy.typing import NDArray
 
 from fedcohort._arguments import checked_whole
-from fedcohort._whole_file import make_folder
+from fedcohort._whole_file import make_folder, read_arrays, write_arrays
 from fedcohort.errors import FlowerError
 from fedcohort.flower.grid import exchange
+from fedcohort.flower.settings import checked_path
 
 if TYPE_CHECKING:
     from fedcohort.flower.strategy import CohortStrategy
@@ -25,6 +30,9 @@ log = getLogger("flwr.fedcohort")
 
 #: Evaluates the model on the server: (round, model) -> metrics.
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+FORMAT = "fedcohort flower state 6"
+#: What is saved: arrays by part and name.
+Parts = Mapping[str, Mapping[str, NDArray[Any]]]
 #: The file in a checkpoint folder.
 FILE = "checkpoint"
 
@@ -33,9 +41,47 @@ FILE = "checkpoint"
 class Checkpoint:
     """Where and when to save; ``folder`` None saves nothing."""
 
-    def __init__(self, folder: str | Path | None, every: int) -> None:
-        self.path = None if folder is None else Path(folder) / FILE
+    def __init__(self, folder: str | Path | None, every: int, seed: object) -> None:
+        if folder is not None and seed is None:
+            raise FlowerError(
+                "CohortStrategy: checkpoint needs a seed, which a restarted server must pass "
+                "again; got None. Pass seed=0 or another number."
+            )
+        found = checked_path("checkpoint", folder)
+        self.path = None if found is None else found / FILE
         self.every = checked_whole("CohortStrategy", "every", every, least=1, error=FlowerError)
+
+
+def write_checkpoint(path: Path, head: Mapping[str, Any], parts: Parts) -> None:
+    """Write what a restarted server needs, whole or not at all."""
+    arrays = {f"{part}.{name}": array for part, of in parts.items() for name, array in of.items()}
+    arrays["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
+    make_folder(path.parent)
+    write_arrays(path, FORMAT, arrays)
+
+
+def read_checkpoint(
+    path: Path, origin: Mapping[str, str]
+) -> tuple[dict[str, Any], defaultdict[str, dict[str, NDArray[Any]]]]:
+    """Return head and parts; refuse a file of another ``origin``."""
+    try:
+        arrays = read_arrays(path, FORMAT)
+    except (OSError, ValueError) as error:
+        raise FlowerError(
+            f"CohortStrategy: {path} cannot be read ({error}). Start without it."
+        ) from error
+    head: dict[str, Any] = json.loads(arrays.pop("head").tobytes())
+    for name, own in origin.items():
+        if head[name] != own:
+            raise FlowerError(
+                f"CohortStrategy: {path} was written with another {name}, {head[name]}; got "
+                f"{own}. Use the same one."
+            )
+    parts: defaultdict[str, dict[str, NDArray[Any]]] = defaultdict(dict)
+    for name, array in arrays.items():
+        part, _, rest = name.partition(".")
+        parts[part][rest] = array
+    return head, parts
 
 
 @final
@@ -117,9 +163,10 @@ class TrainingLoop:
 
 
 def _keep(records: dict[int, MetricRecord], number: int, metrics: MetricRecord | None) -> None:
-    """Keep a round's metrics, and log them."""
+    """Keep a round's metrics, and log them if there are any."""
+    if metrics:
+        log.info("metrics: %s", metrics)
     if metrics is not None:
-        log.info("round %d: %s", number, metrics)
         records[number] = metrics
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 
 from fedcohort._deployment import (
     LOSS_METRIC,
@@ -24,6 +25,9 @@ from fedcohort._deployment import (
 )
 from fedcohort._updates import is_tensor
 from fedcohort.cohort import Cohort
+from fedcohort.errors import NvflareError
+from fedcohort.nvflare.settings import OWNER
+from fedcohort.selector import Selector
 
 #: Why a client failed that gave no answer in time.
 SILENCE = "no answer: the deadline has passed"
@@ -178,5 +182,42 @@ class RoundAnswers:
         return self._zero
 
 
+@final
+class StepAggregator(ModelAggregator):
+    """What FedAvg calls in the place of an aggregator: ``step`` settles a round's answers."""
+
+    def __init__(self, step: Callable[[], FLModel]) -> None:
+        super().__init__()
+        self._step = step
+
+    def accept_model(self, model: FLModel) -> None:
+        """Do nothing: the answer was checked when it came, and is kept."""
+
+    def aggregate_model(self) -> FLModel:
+        """Return the step."""
+        return self._step()
+
+    def reset_stats(self) -> None:
+        """Do nothing: a round begins with its draw."""
+
+
 def _has(metrics: Mapping[str, Any], key: str) -> bool:
     return is_finite_number(metrics.get(key))
+
+
+def opened_round(
+    selector: Selector, params: Mapping[str, Any] | None, check: ArrayCheck
+) -> RoundAnswers:
+    """Open a round with a model; refuse none, and another than the one that is remembered."""
+    if not params:
+        raise NvflareError(
+            f"{OWNER}: needs a first model, and the server has none. Add a persistor with one."
+        )
+    sent = ModelArrays({str(name): as_array(value) for name, value in params.items()})
+    for known in (selector.memory, selector.variates):
+        if known is not None and known.dimension != sent.dimension:
+            raise NvflareError(
+                f"{OWNER}: remembers updates of {known.dimension} numbers; got a model of "
+                f"{sent.dimension}. Use another checkpoint for another model."
+            )
+    return RoundAnswers(selector.round_, sent, check)

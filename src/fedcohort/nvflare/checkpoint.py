@@ -11,8 +11,13 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort._client_records import above, below
-from fedcohort._whole_file import make_folder, read_arrays, write_arrays
+from fedcohort._whole_file import (
+    make_folder,
+    read_arrays,
+    with_prefix,
+    without_prefix,
+    write_arrays,
+)
 from fedcohort.errors import NvflareError
 from fedcohort.nvflare.answers import as_array, in_kind_of
 from fedcohort.nvflare.settings import OWNER
@@ -33,28 +38,23 @@ class SavedRun:
         The selector's state.
     sizes
         Samples by client, as they were claimed.
+    optimizer, moments
+        The server optimiser, as JSON has it, and its state; None where there is none.
     """
 
     model: Mapping[str, NDArray[Any]]
     selector: Mapping[str, NDArray[Any]]
     sizes: Mapping[str, int]
-
-    @classmethod
-    def of(
-        cls,
-        params: Mapping[str, Any],
-        selector: Mapping[str, NDArray[Any]],
-        sizes: Mapping[str, int],
-    ) -> Self:
-        """Take what there is after a round."""
-        arrays = {str(name): as_array(value) for name, value in params.items()}
-        return cls(arrays, selector, sizes)
+    optimizer: Mapping[str, Any] | None = None
+    moments: Mapping[str, NDArray[Any]] | None = None
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all; only its owner may read it."""
-        head = {"model": list(self.model), "sizes": dict(self.sizes)}
+        kept = {"sizes": dict(self.sizes), "optimizer": self.optimizer}
+        head = {"model": list(self.model), "has_moved": self.moments is not None, **kept}
         numbered = {str(k): array for k, array in enumerate(self.model.values())}
-        arrays = above("selector.", dict(self.selector)) | above("model.", numbered)
+        arrays = with_prefix("selector.", self.selector) | with_prefix("model.", numbered)
+        arrays |= with_prefix("moments.", self.moments or {})
         arrays["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
         make_folder(path.parent)
         write_arrays(path, FORMAT, arrays)
@@ -68,9 +68,19 @@ class SavedRun:
             raise NvflareError(
                 f"{OWNER}: {path} cannot be read ({error}). Start without it."
             ) from error
-        head, model = json.loads(arrays["head"].tobytes()), below("model.", arrays)
+        head, model = json.loads(arrays["head"].tobytes()), without_prefix("model.", arrays)
         named = {name: model[str(k)] for k, name in enumerate(head["model"])}
-        return cls(named, below("selector.", arrays), head["sizes"])
+        moments = without_prefix("moments.", arrays) if head["has_moved"] else None
+        selector = without_prefix("selector.", arrays)
+        return cls(named, selector, head["sizes"], head["optimizer"], moments)
+
+    def check_optimizer(self, optimizer: Mapping[str, Any] | None) -> None:
+        """Refuse another server optimiser than the one that was saved."""
+        if self.optimizer != optimizer:
+            raise NvflareError(
+                f"{OWNER}: the checkpoint was written with another server_optimizer, "
+                f"{self.optimizer}; got {optimizer}. Use the same one."
+            )
 
     def model_like(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the model in the kinds and types of these parameters; refuse another model."""

@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
-from nvflare.apis.analytix import AnalyticsDataType
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
-from nvflare.apis.utils.analytix_utils import create_analytic_dxo, send_analytic_dxo
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
-from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
-from nvflare.app_common.app_constant import AppConstants
-from nvflare.app_common.workflows.base_fedavg import (
-    BaseFedAvg,
-    make_fedavg_metrics_aggregation_info,
-)
+from nvflare.app_common.workflows.base_fedavg import BaseFedAvg
 from nvflare.app_common.workflows.fedavg import FedAvg
 
-from fedcohort._deployment import ArrayCheck, Limits, ModelArrays, Patience
-from fedcohort._open_round import OnFailure
-from fedcohort.cohort import Cohort
+from fedcohort._deployment import ArrayCheck, Limits, Patience
 from fedcohort.designs import Recipe
 from fedcohort.errors import NvflareError
 from fedcohort.memory import Difference, EstimatorName
-from fedcohort.nvflare.answers import RoundAnswers, as_array, in_kind_of, tensors_where
+from fedcohort.nvflare.answers import (
+    RoundAnswers,
+    StepAggregator,
+    as_array,
+    in_kind_of,
+    opened_round,
+    tensors_where,
+)
 from fedcohort.nvflare.checkpoint import SavedRun
 from fedcohort.nvflare.questions import Sites, numbers_from
 from fedcohort.nvflare.settings import (
@@ -45,13 +43,17 @@ from fedcohort.nvflare.settings import (
     checked_seconds,
     estimator_from,
     limits_from,
+    optimizer_from,
+    plain_optimizer,
     plain_recipe,
     recipe_from,
 )
+from fedcohort.nvflare.tracking import aggregation_info, report
+from fedcohort.optimizers import ServerOptimizer, State
 from fedcohort.population import Label
+from fedcohort.selector.open_round import OnFailure
 
 log = getLogger("fedcohort")
-
 
 if TYPE_CHECKING:  # it calls the methods of FedAvg, and stands before controllers that inherit it
     from nvflare.app_common.workflows.fedavg import FedAvg as Base
@@ -81,6 +83,9 @@ class CohortSelection(Base):
         ``"plain"``, ``"difference"``, or a :class:`fedcohort.Difference` or its fields.
     sketch
         Numbers that the memory keeps of an update; None keeps it whole.
+    server_optimizer
+        How the model moves along the aggregate: one of ``fedcohort.optimizers``, or a mapping with
+        its name and fields, such as ``{"name": "adam", "lr": 0.1}``; None adds the aggregate.
     on_failure, tries
         What happens to the weight of a drawn client that fails: ``"keep"`` leaves it on the
         current model, ``"redraw"`` draws other clients in its place, up to ``tries`` times,
@@ -117,6 +122,7 @@ class CohortSelection(Base):
         groups: Mapping[str, Label | None] | None = None,
         estimator: EstimatorName | Difference | Mapping[str, Any] = "plain",
         sketch: int | None = None,
+        server_optimizer: ServerOptimizer | Mapping[str, Any] | None = None,
         on_failure: OnFailure = "keep",
         tries: int = 10,
         min_clients: int = 1,
@@ -142,22 +148,26 @@ class CohortSelection(Base):
             on_failure=on_failure,
             tries=tries,
             limits=limits_from(limits),
+            optimizer=optimizer_from(server_optimizer),
         )
         self.selector = self._settings.selector()
-        self._settings.limits.check_cohort(OWNER, self._settings.recipe.cohort_size)
+        draws = self._settings.recipe.cohort_size
+        self._settings.limits.check_cohort(OWNER, draws, NvflareError)
         # FLARE writes a job's configuration from attributes with the names of arguments.
         self.recipe, self.seed = plain_recipe(self._settings.recipe), seed
         self.sizes, self.groups = self._settings.sizes, self._settings.groups
         self.estimator = asdict(estimator) if isinstance(estimator, Difference) else estimator
         self.sketch, self.on_failure, self.tries = sketch, on_failure, tries
         self.limits = asdict(self._settings.limits)
+        self.server_optimizer = plain_optimizer(self._settings.optimizer)
         self.min_clients = checked_count("min_clients", min_clients)
         self.timeout = checked_seconds("timeout", timeout)
         self.start_timeout = checked_seconds("start_timeout", start_timeout)
         self.query_timeout = checked_seconds("query_timeout", query_timeout)
         self.checkpoint, self.resume = checkpoint and str(checkpoint), resume
         self.every, self.log_file = checked_count("every", every), log_file and str(log_file)
-        check_controller(self, is_plain=self._own_update() is BaseFedAvg.update_model)
+        moves = super().update_model.__func__
+        check_controller(self, is_plain=moves is BaseFedAvg.update_model)
         self._round: RoundAnswers | None = None
         self._current: FLModel | None = None
         self._sent = FLModel(params={})
@@ -174,15 +184,17 @@ class CohortSelection(Base):
 
     def run(self) -> None:
         """Prepare the selector, then train as the controller does."""
-        settings = self._settings
-        path = self._path(self.log_file)
-        self.selector = settings.selector(path or True)
-        limits = settings.limits
+        settings, limits = self._settings, self._settings.limits
+        self.selector = settings.selector(self._path(self.log_file) or True)
         self._sites = Sites(self, settings.sizes, limits)
         self._check = ArrayCheck(limits.max_norm, settings.recipe.learns)
         self._give_up = Patience(OWNER, limits.give_up_after, NvflareError)
-        self.aggregator = _Aggregator(self)
+        self.aggregator = StepAggregator(self.aggregated)
+        self._moments: State | None = None
         self._is_first, self._saved = True, self._saved_state()
+        if self.model is not None:
+            is_whole = isinstance(self.model, FLModel)
+            self._current = self.model if is_whole else FLModel(params=self.model)
         log.info("clients are drawn by %r, seed %d", settings.recipe, self.selector.seed)
         super().run()
         if self.selector.selections is not None:
@@ -220,7 +232,8 @@ class CohortSelection(Base):
     ) -> None:
         """Send the model to exactly these clients; FLARE would send to all where there are none."""
         if self._round is None:
-            self._round, self._sent, self._counts = self._opened(data), data, callback
+            self._round = opened_round(self.selector, data.params, self._check)
+            self._sent, self._counts = data, callback
         now = self._round
         now.ask(targets or ())
 
@@ -246,15 +259,16 @@ class CohortSelection(Base):
         self._current = model
         path = self._path(self.checkpoint)
         if path is not None and self.selector.round_ % self.every == 0:
-            SavedRun.of(model.params, self.selector.state(), self._sites.state()).write(path)
+            arrays = {str(name): as_array(value) for name, value in model.params.items()}
+            state, sizes = self.selector.state(), self._sites.state()
+            SavedRun(arrays, state, sizes, self.server_optimizer, self._moments).write(path)
         return model
 
     def _accept_train_result(
         self, client_name: str, result: Shareable, fl_ctx: FLContext, is_unknown_task: bool = False
     ) -> bool:
         """Note why a client failed, then do as FLARE does."""
-        code = result.get_return_code()
-        now = self._round
+        now, code = self._round, result.get_return_code()
         if now is not None and not is_unknown_task and code not in (None, ReturnCode.OK):
             now.fail(client_name, f"error: {code}")
         accepted = super()._accept_train_result(client_name, result, fl_ctx, is_unknown_task)
@@ -278,13 +292,13 @@ class CohortSelection(Base):
             )
         self._round = None
         self._count(now)
-        self._report(now, settled)
+        report(self, now, settled)
         return FLModel(
             params_type=ParamsType.DIFF,
             params=tensors_where(self._sent.params, step or {}),
             metrics=now.mean_metrics(settled),
             current_round=self.current_round,
-            meta=_meta(settled),
+            meta=aggregation_info(settled),
         )
 
     def _step(self, now: RoundAnswers) -> Mapping[str, NDArray[Any]] | None:
@@ -299,11 +313,14 @@ class CohortSelection(Base):
         step: Any = self.selector.step(now.updates)
         if not isinstance(step, Mapping):  # nobody was drawn: the estimator's memory, or nothing
             step = now.sent.unflat(step) if isinstance(step, np.ndarray) else None
+        moments, optimizer = self._moments, self._settings.optimizer
+        if step is not None and optimizer is not None:
+            step, moments = optimizer.step(step, moments)
         if step is not None and now.sent.plus(step) is None:
             log.error("round %d: the aggregate is not finite; the model stays", now.number)
             return None
-        found: Mapping[str, NDArray[Any]] | None = step
-        return found
+        self._moments = moments
+        return cast("Mapping[str, NDArray[Any]] | None", step)
 
     def _ask_others(self, now: RoundAnswers) -> None:
         """Ask clients in the place of those that failed, until enough answered."""
@@ -326,21 +343,6 @@ class CohortSelection(Base):
         elif not self._sites.takers():
             self._give_up.lose(["no client with samples was there"])
 
-    def _report(self, now: RoundAnswers, settled: Cohort) -> None:
-        """Send the round's figures to FLARE's tracking."""
-        figures = {
-            "cohort_clients": len(now.asked),
-            "failed_clients": len(now.failed),
-            "residual": settled.residual,
-        }
-        for tag, value in figures.items():
-            dxo = create_analytic_dxo(
-                tag, float(value), AnalyticsDataType.SCALAR, global_step=now.number
-            )
-            send_analytic_dxo(self, dxo, self.fl_ctx, fire_fed_event=False)
-
-    # Who is there
-
     def _signals(self, there: list[str]) -> dict[str, dict[str, float]] | None:
         """Ask clients for what the recipe wants to know before the draw."""
         request = self.selector.ask(there)
@@ -355,8 +357,6 @@ class CohortSelection(Base):
         """Return how long to wait for answers: half of what is left while redraws may follow."""
         left = self._until - time.monotonic()
         return max(1, math.ceil(left / 2 if self.on_failure == "redraw" else left))
-
-    # The checkpoint
 
     def _path(self, name: str | None) -> Path | None:
         return None if name is None else Path(self.get_run_dir()) / name
@@ -375,7 +375,8 @@ class CohortSelection(Base):
 
     def _restored(self, saved: SavedRun, params: Mapping[str, Any]) -> dict[str, Any]:
         """Go on from the checkpoint; return its model, in the kinds of the persistor's."""
-        found = saved.model_like(params)
+        saved.check_optimizer(self.server_optimizer)
+        found, self._moments = saved.model_like(params), saved.moments
         self.selector.restore(saved.selector)
         self._sites.restore(saved.sizes)
         done, last = self.selector.round_, self.num_rounds
@@ -383,57 +384,7 @@ class CohortSelection(Base):
         log.info("goes on from the checkpoint: %d of %d rounds are done", done, last)
         return found
 
-    def _own_update(self) -> object:
-        """Return the method that moves the model, below this class."""
-        return getattr(super().update_model, "__func__", None)
-
-    def _opened(self, model: FLModel) -> RoundAnswers:
-        """Open a round with a model; refuse none, and another than the one that is remembered."""
-        if not model.params:
-            raise NvflareError(
-                f"{OWNER}: needs a first model, and the server has none. Add a persistor with one."
-            )
-        sent = ModelArrays({str(name): as_array(value) for name, value in model.params.items()})
-        size = sent.dimension
-        for known in (self.selector.memory, self.selector.variates):
-            if known is not None and known.dimension != size:
-                raise NvflareError(
-                    f"{OWNER}: remembers updates of {known.dimension} numbers; got a model of "
-                    f"{size}. Use another checkpoint for another model."
-                )
-        return RoundAnswers(self.selector.round_, sent, self._check)
-
 
 @final
 class CohortController(CohortSelection, FedAvg):
     """FLARE's FedAvg with clients drawn by a recipe; see :class:`CohortSelection`."""
-
-
-@final
-class _Aggregator(ModelAggregator):
-    """Hands FedAvg's results to the controller."""
-
-    def __init__(self, controller: CohortSelection) -> None:
-        super().__init__()
-        self._controller = controller
-
-    def accept_model(self, model: FLModel) -> None:
-        """Do nothing: the controller has checked the answer, and keeps it."""
-
-    def aggregate_model(self) -> FLModel:
-        """Return the step."""
-        return self._controller.aggregated()
-
-    def reset_stats(self) -> None:
-        """Do nothing: the controller begins a round when it draws."""
-
-
-def _meta(settled: Cohort) -> dict[str, Any]:
-    """Return how the metrics were averaged, for FLARE's reports."""
-    key = "cohort_weight"
-    shares: Iterable[tuple[str, float]] = zip(
-        map(str, settled.ids), settled.weights.tolist(), strict=True
-    )
-    sites = [{"name": name, "weight": weight, "weight_key": key} for name, weight in shares]
-    info = make_fedavg_metrics_aggregation_info(weight_key=key, site_weights=sites or None)
-    return {AppConstants.METRICS_AGGREGATION_INFO: info}

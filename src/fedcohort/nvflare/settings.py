@@ -10,14 +10,17 @@ from nvflare.app_common.workflows.fedavg import FedAvg
 
 from fedcohort._arguments import brief, checked_number, checked_whole
 from fedcohort._deployment import Limits, checked_sizes
-from fedcohort._open_round import OnFailure
 from fedcohort.designs import RECIPES, Recipe, make_recipe
-from fedcohort.errors import NvflareError
+from fedcohort.errors import FedcohortError, NvflareError
 from fedcohort.memory import Difference, EstimatorName
+from fedcohort.optimizers import SGD, Adagrad, Adam, ServerOptimizer, Yogi
 from fedcohort.selector import Selector
+from fedcohort.selector.open_round import OnFailure
 
 #: Who is meant in errors.
 OWNER = "CohortController"
+#: The library's server optimisers, by name.
+OPTIMIZERS = {kind.__name__.lower(): kind for kind in (SGD, Adagrad, Adam, Yogi)}
 
 
 def recipe_from(recipe: object) -> Recipe:
@@ -59,6 +62,35 @@ def estimator_from(estimator: object) -> EstimatorName | Difference:
     return estimator  # type: ignore[return-value]  # the selector checks it
 
 
+def optimizer_from(optimizer: Any) -> ServerOptimizer | None:
+    """Return a server optimiser; a mapping has its name and its fields.
+
+    Examples
+    --------
+    >>> optimizer_from({"name": "sgd", "momentum": 0.9})
+    SGD(lr=1.0, momentum=0.9, damped=False, nesterov=False)
+    """
+    if optimizer is None or isinstance(optimizer, ServerOptimizer):
+        return optimizer
+    try:
+        fields = dict(optimizer)
+        return OPTIMIZERS[fields.pop("name")](**fields)
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, FedcohortError):
+            raise
+        raise NvflareError(
+            f"{OWNER}: server_optimizer must be one of fedcohort.optimizers, or its name and "
+            f"fields; got {brief(optimizer)}. Names are {', '.join(OPTIMIZERS)}."
+        ) from error
+
+
+def plain_optimizer(optimizer: ServerOptimizer | None) -> dict[str, Any] | None:
+    """Return a server optimiser as a mapping, for JSON."""
+    if optimizer is None:
+        return None
+    return {"name": type(optimizer).__name__.lower(), **asdict(optimizer)}
+
+
 def limits_from(limits: Any) -> Limits:
     """Return limits; a mapping has their fields."""
     try:
@@ -84,6 +116,7 @@ class Settings:
     on_failure: OnFailure
     tries: int
     limits: Limits
+    optimizer: ServerOptimizer | None
 
     def selector(self, log: Any = True) -> Selector:
         """Return a selector without clients."""
@@ -103,7 +136,7 @@ class Settings:
 
 def checked_given(sizes: object) -> dict[str, int] | None:
     """Validate sizes by client name; None asks the clients."""
-    return None if sizes is None else checked_sizes(OWNER, sizes)
+    return None if sizes is None else checked_sizes(OWNER, sizes, NvflareError)
 
 
 def checked_seconds(name: str, value: object) -> float:
@@ -153,6 +186,11 @@ def check_controller(controller: Any, *, is_plain: bool) -> None:
         raise NvflareError(
             f"{OWNER}: {type(controller).__name__} keeps a state of its own between rounds, which "
             f"a checkpoint would lose. Leave checkpoint out."
+        )
+    if controller.server_optimizer is not None and not is_plain:
+        raise NvflareError(
+            f"{OWNER}: {type(controller).__name__} moves the model by an optimiser of its own; got "
+            f"a server_optimizer too. Leave it out."
         )
     if controller.resume and controller.checkpoint is None:
         raise NvflareError(f"{OWNER}: resume needs a checkpoint; got none. Pass its file.")

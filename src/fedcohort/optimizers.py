@@ -1,0 +1,264 @@
+"""Server optimisers: how the model moves along a round's aggregate.
+
+An optimiser is a frozen record of settings. Its state is a dictionary of arrays that the caller
+keeps, so that a checkpoint can hold it:
+
+>>> optimizer, state = Adam(lr=0.1), None
+>>> model = np.zeros(1)
+>>> for aggregate in (np.ones(1), np.ones(1)):
+...     step, state = optimizer.step(aggregate, state)
+...     model = model + step
+>>> model.round(7)
+array([0.2327412])
+
+Aggregates are arrays, lists of arrays or mappings of arrays, numpy or torch, as the selector
+returns them; the step has the same structure. Counters (integer arrays beside floating-point ones)
+move by the aggregate itself. If nobody answered in a round there is no aggregate: do not call
+``step``. The model and the state then stay as they are.
+
+References
+----------
+S. Reddi et al., "Adaptive federated optimization", ICLR 2021, arXiv 2003.00295; T.-M. H. Hsu et
+al., "Measuring the effects of non-identical data distribution", arXiv 1909.06335 (momentum).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, final, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort._arguments import checked_choice, checked_flag, checked_number
+from fedcohort._updates import Layout, Update, as_numpy, like
+from fedcohort.errors import AggregationError
+
+#: How the adaptive ones start: as in the paper, or as in Flower 1.41.
+Convention = Literal["paper", "flower"]
+CONVENTIONS: tuple[Convention, ...] = get_args(Convention)
+#: The number of steps taken, and the moments, flat.
+State = Mapping[str, NDArray[np.float64]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptimizer(ABC):
+    """Turns a round's aggregate v, the direction of the update, into the model's step."""
+
+    lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, most in (("lr", np.inf), ("momentum", 1), ("beta1", 1), ("beta2", 1)):
+            if hasattr(self, name):
+                self._check(name, most)
+
+    def step(self, aggregate: Update, state: State | None = None) -> tuple[Update, State]:
+        """Return the step and the next state; the arguments stay as they are.
+
+        Parameters
+        ----------
+        aggregate
+            v, as ``selector.aggregate`` returns it.
+        state
+            What the last call returned; None at the start.
+        """
+        owner = type(self).__name__
+        layout = Layout.of(owner, aggregate)
+        flat = layout.flat(aggregate)
+        v = as_numpy(flat).astype(np.float64)
+        found = self._started(v.size) if state is None else self._checked(state, v.size)
+        rounds = int(found["rounds"]) + 1
+        step, moments = self._moved(v, found, rounds)
+        moved = layout.unflat(like(step, flat), layout.counters(aggregate))
+        return moved, {"rounds": np.array(float(rounds)), **moments}
+
+    def _started(self, size: int) -> State:
+        """Return the state before the first step."""
+        filled = {name: np.full(size, value) for name, value in self._starts().items()}
+        return {"rounds": np.array(0.0), **filled}
+
+    def _checked(self, state: State, size: int) -> State:
+        """Refuse a state of another optimiser or model."""
+        names = ["rounds", *self._starts()]
+        if list(state) != names or any(state[name].shape != (size,) for name in names[1:]):
+            shapes = {name: np.shape(array) for name, array in state.items()}
+            raise AggregationError(
+                f"{type(self).__name__}: the state must hold {', '.join(names)} for an aggregate "
+                f"of {size} numbers; got {shapes}. Pass what step returned, or None to start."
+            )
+        return state
+
+    def _check(self, name: str, most: float) -> None:
+        """Validate a number from 0; coefficients of moments stay below 1."""
+        value = checked_number(
+            type(self).__name__,
+            name,
+            getattr(self, name),
+            least=0,
+            most=most,
+            error=AggregationError,
+        )
+        if value == most:
+            raise AggregationError(
+                f"{type(self).__name__}: {name} must be below 1; got {value:g}. Try 0.9."
+            )
+
+    @abstractmethod
+    def _starts(self) -> dict[str, float]:
+        """Return the moments by name, with the number that they start from."""
+
+    @abstractmethod
+    def _moved(
+        self, v: NDArray[np.float64], state: State, rounds: int
+    ) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+        """Return the step and the next moments; ``rounds`` counts from 1."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SGD(ServerOptimizer):
+    r"""Step along the aggregate, with momentum.
+
+    .. math:: u \gets \beta u + v, \qquad \theta \gets \theta + \eta u
+
+    This is FedAvgM, and unbiased if v is: the sum of all steps is linear in v.
+
+    Parameters
+    ----------
+    lr
+        :math:`\eta`.
+    momentum
+        :math:`\beta`; 0 is a plain step.
+    damped
+        Use :math:`u \gets \beta u + (1 - \beta) v`: a constant v then gives steps of
+        :math:`\eta v`, where the undamped form gives :math:`\eta v / (1 - \beta)`.
+    nesterov
+        Step by :math:`\beta u + v` (damped: :math:`\beta u + (1 - \beta) v`) with the new u.
+    """
+
+    momentum: float = 0.0
+    damped: bool = False
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checked_flag("SGD", "damped", self.damped)
+        checked_flag("SGD", "nesterov", self.nesterov)
+
+    def _starts(self) -> dict[str, float]:
+        return {"u": 0.0} if self.momentum else {}
+
+    def _moved(
+        self, v: NDArray[np.float64], state: State, rounds: int
+    ) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+        if not self.momentum:
+            return self.lr * v, {}
+        share = (1 - self.momentum if self.damped else 1.0) * v
+        u = self.momentum * state["u"] + share
+        return self.lr * (self.momentum * u + share if self.nesterov else u), {"u": u}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Adaptive(ServerOptimizer):
+    r"""Divide by the root of a second moment s, plus tau.
+
+    Parameters
+    ----------
+    tau
+        Added to the root.
+    convention
+        ``"paper"`` starts s at :math:`\tau^2`; ``"flower"`` at 0, as Flower 1.41 does.
+    """
+
+    lr: float = 0.1
+    tau: float = 1e-3
+    convention: Convention = "paper"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        owner = type(self).__name__
+        checked_number(owner, "tau", self.tau, least=1e-12, error=AggregationError)
+        checked_choice(owner, "convention", self.convention, CONVENTIONS)
+
+    @property
+    def _first_square(self) -> float:
+        return self.tau**2 if self.convention == "paper" else 0.0
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Adagrad(_Adaptive):
+    r"""FedAdagrad: :math:`s \gets s + v^2, \; \theta \gets \theta + \eta v / (\sqrt s + \tau)`."""
+
+    def _starts(self) -> dict[str, float]:
+        return {"s": self._first_square}
+
+    def _moved(
+        self, v: NDArray[np.float64], state: State, rounds: int
+    ) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+        s = state["s"] + v**2
+        return self.lr * v / (np.sqrt(s) + self.tau), {"s": s}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TwoMoments(_Adaptive):
+    """A moving mean u of v, and a second moment s; see :class:`Adam` and :class:`Yogi`."""
+
+    beta1: float = 0.9
+    beta2: float = 0.99
+
+    def _starts(self) -> dict[str, float]:
+        return {"u": 0.0, "s": self._first_square}
+
+    def _moved(
+        self, v: NDArray[np.float64], state: State, rounds: int
+    ) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+        u = self.beta1 * state["u"] + (1 - self.beta1) * v
+        s = self._square(state["s"], v**2)
+        return self._rate(rounds) * u / (np.sqrt(s) + self.tau), {"u": u, "s": s}
+
+    def _rate(self, rounds: int) -> float:
+        return self.lr
+
+    @abstractmethod
+    def _square(self, s: NDArray[np.float64], square: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the next second moment."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Adam(_TwoMoments):
+    r"""FedAdam.
+
+    .. math:: u \gets \beta_1 u + (1 - \beta_1) v, \quad s \gets \beta_2 s + (1 - \beta_2) v^2,
+        \quad \theta \gets \theta + \eta u / (\sqrt s + \tau)
+
+    The paper has no bias correction. Flower multiplies :math:`\eta` by
+    :math:`\sqrt{1 - \beta_2^{t + 1}} / (1 - \beta_1^{t + 1})`, t the round from 1: the exponent is
+    one more than Kingma and Ba's.
+    """
+
+    def _rate(self, rounds: int) -> float:
+        if self.convention == "paper":
+            return self.lr
+        power = rounds + 1
+        return float(self.lr * np.sqrt(1 - self.beta2**power) / (1 - self.beta1**power))
+
+    def _square(self, s: NDArray[np.float64], square: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.beta2 * s + (1 - self.beta2) * square
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Yogi(_TwoMoments):
+    r"""FedYogi: as :class:`Adam`, but s forgets slowly.
+
+    .. math:: s \gets s - (1 - \beta_2) v^2 \operatorname{sign}(s - v^2)
+    """
+
+    lr: float = 0.01
+
+    def _square(self, s: NDArray[np.float64], square: NDArray[np.float64]) -> NDArray[np.float64]:
+        return s - (1 - self.beta2) * square * np.sign(s - square)
