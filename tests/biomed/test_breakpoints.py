@@ -145,7 +145,7 @@ def test_a_missing_file_is_named(nodes: InProcessNodes, experiment: Make) -> Non
     file.unlink()
     loaded = Experiment.load_breakpoint(breakpoint_of(own, 0))
 
-    with pytest.raises(SelectorError, match=r"cohorts_0000.state cannot be read"):
+    with pytest.raises(SelectorError, match=r"cohorts_0000.state cannot be used"):
         loaded.strategy().attach(loaded)
 
 
