@@ -1,7 +1,7 @@
 """Train on three Fed-BioMed nodes here, kill one, restart from a breakpoint, let the node back in.
 
 Run it as ``python examples/fedbiomed-tabular/demo.py`` in an environment with fedcohort and
-``fedbiomed[researcher,node]``: a minute and a half on 2 cores, most of it to start Fed-BioMed.
+``fedbiomed[researcher,node]``: 60 to 90 seconds on 2 cores, most of it to start Fed-BioMed.
 """
 
 from __future__ import annotations
