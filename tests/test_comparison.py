@@ -23,7 +23,7 @@ from fedcohort import (
     diagnostics,
     recipe,
 )
-from fedcohort._comparison_table import in_seconds, short
+from fedcohort._comparison_table import cell_text, in_seconds
 from fedcohort.designs import Design, Knowledge, MultinomialDesign
 from fedcohort.errors import DesignError, FedcohortError, InputError, MissingExtraError
 from fedcohort.streams import Stream, stream
@@ -94,7 +94,7 @@ def test_what_has_no_formula_is_marked_as_estimated(updates: NDArray[np.float32]
     assert row.aggregate_variance is not None
     assert row.aggregate_variance_standard_error is not None
     assert 0 < row.aggregate_variance_standard_error < row.aggregate_variance
-    assert f"~{short(row.aggregate_variance)}" in repr(found)
+    assert f"~{cell_text(row.aggregate_variance)}" in repr(found)
     assert "smallest V: about " in found.answer
 
 
@@ -130,7 +130,7 @@ def test_with_updates_it_is_what_a_selector_that_remembers_them_builds(
 
 def test_norms_of_the_updates_answer_a_recipe_that_asks_for_them() -> None:
     """Norms 3 and 1, equal sizes, one draw: chances 3/4 and 1/4."""
-    row = compare([1, 1], 1, "norm-optimal", updates=[[3.0], [-1.0]]).rows["norm-optimal"]
+    row = compare([1, 1], 1, designs="norm-optimal", updates=[[3.0], [-1.0]]).rows["norm-optimal"]
 
     assert row.design.inclusion_probability().tolist() == [0.75, 0.25]
 
@@ -150,13 +150,13 @@ def test_a_recipe_made_from_a_function_is_marked_as_estimated() -> None:
     def largest(population: Population, known: Knowledge, rng: np.random.Generator) -> list[int]:
         return [int(np.argmax(population.sizes))]
 
-    found = compare([5, 3, 2], 1, [largest(1), "size"])
+    found = compare([5, 3, 2], 1, designs=[largest(1), "size"])
 
     assert [row.weights_exact for row in found.rows.values()] == [False, True]
     line = next(line for line in repr(found).splitlines() if line.startswith("largest"))
     assert line.split()[:4] == ["largest", "~1.000", "~0", "~0"]
     assert "~            no formula" in repr(found)
-    assert "~" not in repr(compare([5, 3, 2], 1, "size"))
+    assert "~" not in repr(compare([5, 3, 2], 1, designs="size"))
 
 
 def test_recipes_are_labelled_as_the_command_line_writes_them() -> None:
@@ -184,11 +184,11 @@ def test_a_mapping_gives_designs_their_labels() -> None:
     "designs", ["size,multinomial", " size , multinomial", ("size", "multinomial")]
 )
 def test_names_are_taken_as_on_the_command_line(designs: str | tuple[str, ...]) -> None:
-    assert list(compare([5, 3, 2], 2, designs).rows) == ["size", "multinomial"]
+    assert list(compare([5, 3, 2], 2, designs=designs).rows) == ["size", "multinomial"]
 
 
 def test_one_recipe_needs_no_list() -> None:
-    assert list(compare([5, 3, 2], 2, SizeClustered(2)).rows) == ["size"]
+    assert list(compare([5, 3, 2], 2, designs=SizeClustered(2)).rows) == ["size"]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_one_recipe_needs_no_list() -> None:
 def test_sizes_are_a_list_an_array_a_mapping_or_a_population(
     sizes: list[int] | NDArray[np.int64] | dict[str, int] | Population,
 ) -> None:
-    found = compare(sizes, 2, "size")
+    found = compare(sizes, 2, designs="size")
 
     assert found.population.total == 10
     assert found.rows["size"].weight_variance == pytest.approx(0.12)
@@ -210,14 +210,14 @@ def test_updates_belong_to_the_clients_in_the_order_of_the_sizes(by_id: bool) ->
     sizes, rows = {"b": 5, "a": 1, "7": 2}, [[1.0], [0.0], [0.0]]
     updates = dict(zip(sizes, rows, strict=True)) if by_id else rows
 
-    row = compare(sizes, 1, "multinomial", updates=updates).rows["multinomial"]
+    row = compare(sizes, 1, designs="multinomial", updates=updates).rows["multinomial"]
 
     assert row.aggregate_variance == 15 / 64
 
 
 def test_an_update_by_id_may_be_a_list_of_arrays() -> None:
     found = compare(
-        {"a": 1, "b": 1}, 1, "multinomial",
+        {"a": 1, "b": 1}, 1, designs="multinomial",
         updates={"b": [np.ones((2, 2)), np.zeros(1)], "a": [np.zeros((2, 2)), np.zeros(1)]},
     )  # fmt: skip
 
@@ -252,7 +252,11 @@ def test_a_design_that_was_asked_for_and_cannot_be_built_is_an_error() -> None:
 
 def test_the_same_seed_gives_the_same_numbers() -> None:
     def inclusion(seed: int | np.random.Generator | None) -> float:
-        return compare(CIFAR_SIZES, 7, "similarity", seed=seed).rows["similarity"].mean_inclusion
+        return (
+            compare(CIFAR_SIZES, 7, designs="similarity", seed=seed)
+            .rows["similarity"]
+            .mean_inclusion
+        )
 
     assert inclusion(1) == inclusion(1) != inclusion(2)
     assert inclusion(np.random.default_rng(3)) == inclusion(np.random.default_rng(3))
@@ -295,7 +299,7 @@ def test_the_same_seed_gives_the_same_numbers() -> None:
 def test_the_answer_names_the_unbiased_design_that_varies_least(
     designs: str, updates: object, answer: str
 ) -> None:
-    assert compare(CITIES, 2, designs, updates=updates).answer == answer  # type: ignore[arg-type]
+    assert compare(CITIES, 2, designs=designs, updates=updates).answer == answer  # type: ignore[arg-type]
 
 
 def test_the_repr_is_the_table_at_80_columns(updates: NDArray[np.float32]) -> None:
@@ -307,7 +311,7 @@ def test_the_repr_is_the_table_at_80_columns(updates: NDArray[np.float32]) -> No
     assert found.answer in " ".join(lines)
     tournament, row = found.rows["tournament"], next(x for x in lines if x.startswith("tournam"))
     values = (tournament.aggregate_variance, tournament.aggregate_variance_ratio)
-    assert row.split()[:4] == ["tournament", *map(short, values), "none"]
+    assert row.split()[:4] == ["tournament", *map(cell_text, values), "none"]
 
 
 def test_a_notebook_shows_an_escaped_table() -> None:
@@ -384,9 +388,9 @@ def test_comparing_needs_neither_rich_nor_matplotlib_and_prints_nothing() -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"sizes": "x"}, "sizes must be a flat list of whole numbers"),
-        ({"sizes": {}}, "sizes must be a flat list of whole numbers.*got nothing"),
-        ({"sizes": {(1, 2): 5}}, r"compare: ids must be strings or integers; got \(1, 2\)"),
+        ({"clients": "x"}, "sizes must be a flat list of whole numbers"),
+        ({"clients": {}}, "sizes must be a flat list of whole numbers.*got nothing"),
+        ({"clients": {(1, 2): 5}}, r"compare: ids must be strings or integers; got \(1, 2\)"),
         ({"cohort_size": "three"}, "compare: cohort_size must be a whole number.*'three'"),
         ({"cohort_size": 0}, "compare: cohort_size must be a whole number of at least 1; got 0"),
         ({"seed": -1}, "compare: seed must be a whole number of at least 0"),
@@ -397,7 +401,7 @@ def test_comparing_needs_neither_rich_nor_matplotlib_and_prints_nothing() -> Non
         ({"designs": 3}, "compare: designs must be recipes or their names; got 3"),
         ({"designs": [SizeClustered]}, "compare: designs must be recipes or their names; got"),
         ({"designs": {1: "size"}}, "compare: labels of designs must be strings; got 1"),
-        ({"designs": "size,size"}, "compare: 'size' comes twice in designs"),
+        ({"designs": "size,size"}, "compare: 'size' appears twice in designs"),
         ({"designs": "target"}, "needs the group of every client"),
         ({"designs": "power-of-choice"}, "needs the signal 'loss'"),
         ({"updates": [[1.0], [np.nan], [2.0]]}, "updates must be finite.*client 1"),
@@ -405,18 +409,18 @@ def test_comparing_needs_neither_rich_nor_matplotlib_and_prints_nothing() -> Non
         ({"updates": np.zeros((2, 4))}, r"shape \(3, dimension\).*of shape \(2, 4\)"),
         ({"updates": "abc"}, r"compare: updates must be real numbers"),
         ({"updates": {0: [1.0], 1: [2.0]}}, "must have one for every client; 1 are missing.*of 2"),
-        ({"updates": {0: [1.0], 1: [2.0], 7: [0.0]}}, "updates has an entry for 7, which is no"),
+        ({"updates": {0: [1.0], 1: [2.0], 7: [0.0]}}, "updates has an entry for 7, which is not a"),
         ({"updates": {0: [1.0], 1: [np.inf], 2: [0.0]}}, "finite; that of client 1 is not"),
         ({"updates": {0: [1.0], 1: [1.0, 2.0], 2: [0.0]}}, "shape"),
         ({"groups": ["a", "b"]}, "groups must be one label per client, 3; got 2"),
-        ({"groups": {5: "a"}}, "groups has an entry for 5, which is no client's id"),
+        ({"groups": {5: "a"}}, "groups has an entry for 5, which is not a client's id"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_in_one_sentence(
     arguments: dict[str, object], message: str
 ) -> None:
     with pytest.raises(FedcohortError, match=message) as refusal:
-        compare(**{"sizes": [5, 3, 2], "cohort_size": 2, **arguments})  # type: ignore[arg-type]
+        compare(**{"clients": [5, 3, 2], "cohort_size": 2, **arguments})  # type: ignore[arg-type]
 
     assert "\n" not in str(refusal.value)
 
@@ -424,7 +428,7 @@ def test_what_cannot_be_compared_is_refused_in_one_sentence(
 def test_short_numbers_and_times() -> None:
     numbers = [0, 0.12345, 1.0, 409999990.055, 1.23e-5, 9.9721, 1e-3, 1.26e-12, None]
 
-    assert [short(number) for number in numbers] == [
+    assert [cell_text(number) for number in numbers] == [
         "0",
         "0.123",
         "1",
@@ -455,7 +459,7 @@ class TestPlot:
         monkeypatch.setenv("MPLBACKEND", "agg")
 
     def test_chances_are_drawn_against_sizes_for_each_design(self, tmp_path: Path) -> None:
-        found = compare([*CIFAR_SIZES, 0], 10, {"md": "multinomial", "fedavg": "uniform"})
+        found = compare([*CIFAR_SIZES, 0], 10, designs={"md": "multinomial", "fedavg": "uniform"})
 
         axes = found.plot(tmp_path / "chances.png")
 
@@ -470,18 +474,18 @@ class TestPlot:
         assert (tmp_path / "chances.png").read_bytes().startswith(b"\x89PNG")
 
     def test_sizes_of_many_orders_get_a_logarithmic_axis(self) -> None:
-        axes = _drawn(compare([1, 10, 1000], 2, "multinomial"))
+        axes = _drawn(compare([1, 10, 1000], 2, designs="multinomial"))
 
         assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
 
     def test_small_chances_are_not_rounded_away(self) -> None:
-        axes = _drawn(compare(np.arange(1, 50_001), 10, "multinomial"))
+        axes = _drawn(compare(np.arange(1, 50_001), 10, designs="multinomial"))
 
         _, chances = map(np.asarray, axes.lines[0].get_data())
         assert chances.min() == pytest.approx(8e-9, rel=0.01)
 
     def test_a_client_that_is_never_drawn_has_chance_0(self) -> None:
-        axes = _drawn(compare([5, 3, 2], 1, "cohort-mean"))
+        axes = _drawn(compare([5, 3, 2], 1, designs="cohort-mean"))
 
         _, chances = map(np.asarray, axes.lines[0].get_data())
         assert sorted(chances) == [0, 0, 1]
@@ -529,7 +533,7 @@ def test_tensors_are_updates_with_and_without_gradients() -> None:
     torch = pytest.importorskip("torch")
     updates = [[1.0], [2.0], [4.0]]
 
-    found = compare([5, 3, 2], 1, "size", updates=torch.tensor(updates, requires_grad=True))
+    found = compare([5, 3, 2], 1, designs="size", updates=torch.tensor(updates, requires_grad=True))
 
-    plain = compare([5, 3, 2], 1, "size", updates=np.array(updates, dtype=np.float32))
+    plain = compare([5, 3, 2], 1, designs="size", updates=np.array(updates, dtype=np.float32))
     assert found.rows["size"].aggregate_variance == plain.rows["size"].aggregate_variance

@@ -15,6 +15,9 @@ SOURCE = Path(fedcohort.__file__).parent
 
 #: The catalogue of designs names the baselines, which are made of the designs' parts.
 RECIPES = {"designs", "baselines"}
+#: Packages whose names are imported on first use, and modules that say what is public.
+PACKAGES = ["fedcohort", "fedcohort.baselines", "fedcohort.designs"]
+MODULES = ["", ".baselines", ".designs", ".diagnostics", ".similarity", ".testing"]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 
 
@@ -87,7 +90,7 @@ def test_importing_the_command_line_loads_no_plotting_and_no_torch() -> None:
     assert not heavy & loaded_by("import fedcohort.cli.app")
 
 
-@pytest.mark.parametrize("module", ["", ".designs", ".diagnostics", ".similarity", ".testing"])
+@pytest.mark.parametrize("module", MODULES)
 def test_all_is_the_public_api(module: str) -> None:
     package = import_module(f"fedcohort{module}")
     public = package.__all__
@@ -102,7 +105,7 @@ def test_all_is_the_public_api(module: str) -> None:
     assert exported == {name for name in public if name != "diagnostics"}
 
 
-@pytest.mark.parametrize("package", ["fedcohort", "fedcohort.designs"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_dir_names_everything_before_anything_is_imported(package: str) -> None:
     program = f"import sys, {package}; print('numpy' in sys.modules, *dir({package}))"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout
@@ -112,7 +115,7 @@ def test_dir_names_everything_before_anything_is_imported(package: str) -> None:
     assert set(import_module(package).__all__) <= set(names)
 
 
-@pytest.mark.parametrize("package", ["fedcohort", "fedcohort.designs"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_a_star_imports_the_public_names(package: str) -> None:
     found: dict[str, object] = {}
 
@@ -121,7 +124,7 @@ def test_a_star_imports_the_public_names(package: str) -> None:
     assert found.keys() - {"__builtins__"} == set(import_module(package).__all__)
 
 
-@pytest.mark.parametrize("package", ["fedcohort", "fedcohort.designs"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_a_misspelt_name_is_no_attribute(package: str) -> None:
     with pytest.raises(AttributeError) as error:
         import_module(package).Multinomal  # noqa: B018 - it must raise
@@ -132,7 +135,7 @@ def test_a_misspelt_name_is_no_attribute(package: str) -> None:
         exec(f"from {package} import Multinomal")
 
 
-@pytest.mark.parametrize("module", ["", "designs"])
+@pytest.mark.parametrize("module", ["", "baselines", "designs"])
 def test_no_public_name_is_that_of_a_module(module: str) -> None:
     """Importing the module would put it in the place of the name."""
     modules = {path.stem for path in (SOURCE / module).iterdir()} - {"diagnostics"}

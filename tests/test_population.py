@@ -183,7 +183,7 @@ def test_ids_name_the_clients() -> None:
     ("ids", "message"),
     [
         (["a"], r"ids must be one per client, 2; got 1"),
-        (["a", "a"], r"ids must be distinct; 'a' comes more than once"),
+        (["a", "a"], r"ids must be distinct; 'a' appears more than once"),
         ([["a"], ["b"]], r"ids must be a list of names or numbers; got \[\['a'\], \['b'\]\]"),
         (5, r"ids must be a list of names or numbers; got 5"),
     ],

@@ -156,7 +156,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[Played]:
     original = LiveRun.commit
 
     def commit(run: LiveRun) -> None:
-        now, cohort = run.now, run.selector.cohort
+        now, cohort = run.current, run.selector.cohort
         assert cohort is not None
         rounds.append(
             Played(

@@ -16,9 +16,11 @@ from fedcohort.errors import DesignError, FedcohortError, SelectorError
 UNIT_LIMIT = 2**63
 #: What stands for a generator: itself, an integer that seeds one, or None for a random one.
 Rng = np.random.Generator | int | None
+#: Where to compute; "auto" takes a GPU where there is one.
+COMPUTE_DEVICES = ("auto", "cpu", "cuda")
 #: A client's id.
 Id = str | int
-#: A cohort has an entry for every draw: more fit no memory.
+#: A cohort stores an entry for every draw; more would not fit into memory.
 LARGEST_COHORT = 10**7
 #: Cohorts that are drawn at once.
 LARGEST_ROUNDS = 10**9
@@ -70,7 +72,7 @@ def checked_number(
     most: float = math.inf,
     error: type[FedcohortError] = DesignError,
 ) -> float:
-    """Validate a finite number from ``least`` to ``most``; True and False are none."""
+    """Validate a finite number from ``least`` to ``most``; True and False are rejected."""
     is_number = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
     number = _float(value) if is_number else math.nan
     if not (least <= number <= most and math.isfinite(number)):  # NaN does not pass
@@ -89,12 +91,12 @@ def _float(value: object) -> float:
         return math.inf
 
 
-def checked_flag(owner: str, name: str, value: object) -> bool:
+def checked_flag(
+    owner: str, name: str, value: object, *, error: type[FedcohortError] = DesignError
+) -> bool:
     """Validate True or False; the string "False" is neither."""
     if not isinstance(value, (bool, np.bool_)):
-        raise DesignError(
-            f"{owner}: {name} must be True or False; got {brief(value)}. Pass a bool."
-        )
+        raise error(f"{owner}: {name} must be True or False; got {brief(value)}. Pass a bool.")
     return bool(value)
 
 
@@ -136,11 +138,18 @@ def checked_rounds(owner: str, rounds: object) -> int:
     return checked_whole(owner, "rounds", rounds, most=LARGEST_ROUNDS, way_out=way_out)
 
 
-def checked_choice(owner: str, keyword: str, value: object, choices: Iterable[str]) -> None:
+def checked_choice(
+    owner: str,
+    keyword: str,
+    value: object,
+    choices: Iterable[str],
+    *,
+    error: type[FedcohortError] = DesignError,
+) -> None:
     """Validate one of ``choices``."""
     known = list(choices)
     if not isinstance(value, str) or value not in known:
-        raise DesignError(
+        raise error(
             f"{owner}: {keyword} must be one of {', '.join(known)}; got {brief(value)}."
             f"{did_you_mean(value, known)}"
         )
@@ -184,7 +193,7 @@ def checked_list(ids: object) -> list[Any]:
 
 
 def is_list(values: object) -> TypeGuard[Iterable[object]]:
-    """Whether a value is a list or the like; a string is none."""
+    """Whether a value is a list or the like; a string is not."""
     is_point = isinstance(values, np.ndarray) and values.ndim == 0
     return isinstance(values, Iterable) and not isinstance(values, (str, bytes)) and not is_point
 

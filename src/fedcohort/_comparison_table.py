@@ -156,8 +156,8 @@ def note_on(label: str, design: Design) -> str | None:
     if not isinstance(design, ChosenDesign):
         return None
     return (
-        f"{label}: chooses anew in every round, and these numbers are those of one cohort, certain "
-        f"once it is chosen; fedcohort.diagnostics.estimated_bias measures many rounds."
+        f"{label} chooses new clients in every round; these numbers describe one such cohort. To "
+        f"measure many rounds, call fedcohort.diagnostics.estimated_bias."
     )
 
 
@@ -175,18 +175,20 @@ SIZES_COLUMNS: dict[str, Cell] = {
     "\nbias": lambda row: (
         "none" if row.unbiased else f"{'' if row.weights_exact else '~'}{row.bias:.3f}"
     ),
-    "weight\nvar.": lambda row: short(row.weight_variance, exact=row.weights_exact),
-    "vs\nMD": lambda row: short(row.weight_variance_ratio, exact=row.weights_exact),
-    "min.\nincl.": lambda row: short(row.smallest_inclusion),
-    "mean\nincl.": lambda row: short(row.mean_inclusion),
-    "distinct\nclients": lambda row: short(row.expected_distinct, digits=4),
-    "max\ndraws": lambda row: short(row.max_count, digits=4),
+    "weight\nvar.": lambda row: cell_text(row.weight_variance, exact=row.weights_exact),
+    "vs\nMD": lambda row: cell_text(row.weight_variance_ratio, exact=row.weights_exact),
+    "min.\nincl.": lambda row: cell_text(row.smallest_inclusion),
+    "mean\nincl.": lambda row: cell_text(row.mean_inclusion),
+    "distinct\nclients": lambda row: cell_text(row.expected_distinct, digits=4),
+    "max\ndraws": lambda row: cell_text(row.max_count, digits=4),
     "\nbuild": lambda row: in_seconds(row.build_seconds),
     "\ndraw": lambda row: in_seconds(row.draw_seconds),
 }
 UPDATES_COLUMNS: dict[str, Cell] = {
-    "\nV": lambda row: short(row.aggregate_variance, exact=row.aggregate_variance_exact),
-    "V vs\nMD": lambda row: short(row.aggregate_variance_ratio, exact=row.aggregate_variance_exact),
+    "\nV": lambda row: cell_text(row.aggregate_variance, exact=row.aggregate_variance_exact),
+    "V vs\nMD": lambda row: cell_text(
+        row.aggregate_variance_ratio, exact=row.aggregate_variance_exact
+    ),
 }
 #: Columns that are left out if V is shown.
 LEFT_OUT = ("min.\nincl.", "mean\nincl.", "max\ndraws")
@@ -254,7 +256,9 @@ def legend(rows: Sequence[Row], *, has_updates: bool) -> str:
     chosen = []
     for row in rows if has_updates else ():
         if isinstance(row.design, AutoDesign):
-            predicted = ", ".join(f"{name} {short(v)}" for name, v in row.design.predicted.items())
+            predicted = ", ".join(
+                f"{name} {cell_text(v)}" for name, v in row.design.predicted.items()
+            )
             choice = f"{row.label} draws from {row.design.choice}; predicted V: {predicted}"
             chosen.append(wrapped(choice))
     return "\n\n".join([text, *chosen])
@@ -265,7 +269,7 @@ def wrapped(text: str) -> str:
     return textwrap.fill(text, COLUMNS)
 
 
-def short(value: float | None, digits: int = 3, *, exact: bool | None = True) -> str:
+def cell_text(value: float | None, digits: int = 3, *, exact: bool | None = True) -> str:
     """Write a number in at most six characters, with ``~`` before an estimate."""
     if value is None:
         return "-"

@@ -1,7 +1,7 @@
 """Updates in any structure: flat arrays, lists of arrays, mappings of arrays; numpy or torch.
 
 Integer arrays beside float ones are *counters*, such as the number of batches in a normalisation
-layer. They are no part of the flat vector: they are aggregated separately and rounded.
+layer. They are not part of the flat vector: they are aggregated separately and rounded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedcohort.errors import AggregationError
 
 #: A numpy array or a torch tensor.
 Array = Any
-#: The bound on remembered numbers: the square of a sum of thousands of them is finite.
+#: The bound on entries of updates: the square of a sum of thousands of them is finite.
 LARGEST = 1e150
 
 

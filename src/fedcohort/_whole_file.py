@@ -21,7 +21,7 @@ BLOCK = 2**20
 def replace_whole(path: Path, write: Callable[[Path], None]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, then put it in its place.
 
-    Links are followed; what is no file (a pipe, a device) is written to as it is.
+    Links are followed; what is not a file (a pipe, a device) is written to directly.
     """
     target = path.resolve()
     # One name: what a killed process left is overwritten by the next one.
@@ -87,12 +87,22 @@ def read_arrays(path: Path, kind: str) -> dict[str, NDArray[Any]]:
     """Return what :func:`write_arrays` wrote; any other or damaged file is a ``ValueError``."""
     with path.open("rb") as file:
         if file.readline(len(kind) + 1) != f"{kind}\n".encode():
-            raise ValueError(f"it is no {kind}")
+            raise ValueError(f"it is not a {kind}")
         if not _is_whole(file):
             raise ValueError("it is damaged")
         file.seek(len(kind) + 1)
         names = json.loads(file.readline())
         return {name: read_array(file, allow_pickle=False) for name in names}
+
+
+def with_prefix(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Put a prefix before the names of arrays."""
+    return {f"{prefix}{name}": array for name, array in arrays.items()}
+
+
+def without_prefix(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the arrays whose names have the prefix, without it."""
+    return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
 
 
 class _HashedFile:

@@ -13,6 +13,9 @@ from fedcohort._display import html_table, short_list
 from fedcohort._updates import Array, Layout, Rows, Update, finite_rows, like
 from fedcohort.errors import AggregationError, DesignError
 
+#: Positions of no client.
+NOBODY = np.empty(0, dtype=np.int64)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cohort:
@@ -180,11 +183,19 @@ def aggregate(
             f"got {brief(memory)}. Pass one with the clients' importance."
         )
     rate = checked_number("aggregate", "server_lr", server_lr, least=0, error=AggregationError)
+    rows = _checked_rows(model, updates, cohort)
+    step, counters = rate * _step(rows, cohort, memory), rows.counted(rate * cohort.weights)
+    if model is None:
+        return rows.layout.unflat(step, counters)
+    return rows.layout.moved(model, step, counters)
+
+
+def _checked_rows(model: Update | None, updates: Any, cohort: Cohort) -> Rows:
+    """Read the updates, one row per client of the cohort; all must be finite."""
     if len(cohort) == 0 and model is not None:
         layout = Layout.of("aggregate", model)
-        rows = Rows(layout, layout.flat(model)[None][:0], [])
-    else:
-        rows = Rows.of("aggregate", updates, len(cohort))
+        return Rows(layout, layout.flat(model)[None][:0], [])
+    rows = Rows.of("aggregate", updates, len(cohort))
     finite = finite_rows(rows.flat)
     if not finite.all():
         raise AggregationError(
@@ -192,14 +203,14 @@ def aggregate(
             f"{cohort.ids[int(np.argmin(finite))]!r} is not. Drop the client from the cohort: its "
             f"weight then stays on the model."
         )
+    return rows
+
+
+def _step(rows: Rows, cohort: Cohort, memory: EstimatorMemory | None) -> Array:
+    """Return the weighted sum of the updates, or the estimate with a memory; flat."""
     flat = rows.flat
     if isinstance(flat, np.ndarray):
         flat = np.ascontiguousarray(flat, dtype=np.float64)
     if memory is None:
-        step = like(cohort.weights, flat) @ flat
-    else:
-        step = memory.aggregate(cohort.clients, cohort.weights, flat)
-    step, counters = rate * step, rows.counted(rate * cohort.weights)
-    if model is None:
-        return rows.layout.unflat(step, counters)
-    return rows.layout.moved(model, step, counters)
+        return like(cohort.weights, flat) @ flat
+    return memory.aggregate(cohort.clients, cohort.weights, flat)

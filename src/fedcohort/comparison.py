@@ -15,12 +15,12 @@ from fedcohort._comparison_table import Row, Task, cells_of, legend, note_on, te
 from fedcohort._display import html_table
 from fedcohort._figures import SIZE, check_figure_path, draw_inclusion, new_figure, save_figure
 from fedcohort._lazy import frame_of
-from fedcohort._roster import Clients, Groups, in_order_of_ids
 from fedcohort._updates import Rows, as_numpy, finite_rows
 from fedcohort.designs import Recipe
 from fedcohort.designs.catalogue import named_recipe, text_of
 from fedcohort.errors import DesignError, PopulationError
 from fedcohort.population import Population
+from fedcohort.selector.roster import Clients, Groups, in_order_of_ids
 from fedcohort.similarity.measures import checked_updates
 from fedcohort.streams import checked_seed
 
@@ -171,12 +171,12 @@ class Comparison:
 
 
 def compare(
-    sizes: Clients,
+    clients: Clients,
     cohort_size: int,
+    *,
     designs: Asked | Iterable[Asked] | Mapping[str, Asked] | None = None,
     updates: ArrayLike | Mapping[Any, Any] | None = None,
     groups: Groups | None = None,
-    *,
     seed: int | np.random.Generator | None = 0,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -184,8 +184,8 @@ def compare(
 
     Parameters
     ----------
-    sizes
-        A list or an array (ids 0 ... n - 1), sizes by id, or a :class:`Population`.
+    clients
+        Sizes as a list or an array (ids 0 ... n - 1), sizes by id, or a :class:`Population`.
     cohort_size
         The number of draws in a round.
     designs
@@ -194,13 +194,13 @@ def compare(
         The default is all designs that need only sizes, with ``groups`` also those that draw by
         group, and with ``updates`` also those that learn.
     updates
-        The clients' last updates: shape (n_clients, dimension) in the order of ``sizes``, or by
-        id. Use zeros for a client that has sent none. Adds V, the variance of the aggregate.
+        The clients' last updates: shape (n_clients, dimension) in the order of ``clients``, or
+        by id. Use zeros for a client that has sent none. Adds V, the variance of the aggregate.
     groups
-        Labels in the order of ``sizes``, or by id.
+        Labels in the order of ``clients``, or by id.
     seed
         The seed of ties and draws: an integer, a generator that is asked for one, or None for a
-        random one. ``Selector(recipe, sizes, seed=seed)`` has the same designs in round 0.
+        random one. ``Selector(recipe, clients, seed=seed)`` has the same designs in round 0.
     progress
         Wraps the list of labels while the designs are built, as ``tqdm`` does.
 
@@ -223,10 +223,10 @@ def compare(
     0.387
     """
     size = checked_cohort_size("compare", cohort_size)
-    given_order = _population(sizes, groups)
+    given_order = _population(clients, groups)
     population, places = in_order_of_ids(given_order)
     rows = None if updates is None else _rows(updates, given_order)
-    if rows is not None and population is not given_order:
+    if rows is not None and not np.array_equal(places, np.arange(len(places))):
         rows = rows[places]
     task = Task(population, size, checked_seed("compare", seed), rows)
     left_out: dict[str, str] = {}
@@ -262,7 +262,7 @@ def _defaults(task: Task, left_out: dict[str, str]) -> dict[str, Recipe]:
 def _labelled(
     designs: Asked | Iterable[Asked] | Mapping[str, Asked], cohort_size: int
 ) -> dict[str, Recipe]:
-    """Return the recipes by label; raise if one is invalid or a label comes twice."""
+    """Return the recipes by label; raise if one is invalid or a label appears twice."""
     labelled: dict[str, Recipe] = {}
     for label, asked in _pairs(designs, cohort_size):
         if not isinstance(asked, (Recipe, str)):
@@ -276,7 +276,7 @@ def _labelled(
             )
         if label in labelled:
             raise DesignError(
-                f"compare: {brief(label)} comes twice in designs. Drop one, or give both labels: "
+                f"compare: {brief(label)} appears twice in designs. Drop one, or give both labels: "
                 f"{{'first': ..., 'second': ...}}."
             )
         labelled[label] = asked if isinstance(asked, Recipe) else named_recipe(asked, cohort_size)
@@ -305,12 +305,12 @@ def _pairs(designs: object, cohort_size: int) -> Iterator[tuple[object, object]]
             yield asked.strip() if isinstance(asked, str) else asked, asked
 
 
-def _population(sizes: Clients, groups: Groups | None) -> Population:
+def _population(clients: Clients, groups: Groups | None) -> Population:
     """Return the clients in the given order."""
-    if isinstance(sizes, Mapping):
-        population = Population(list(sizes.values()), ids=list(sizes))
+    if isinstance(clients, Mapping):
+        population = Population(list(clients.values()), ids=list(clients))
     else:
-        population = sizes if isinstance(sizes, Population) else Population(sizes)
+        population = clients if isinstance(clients, Population) else Population(clients)
     for each in () if isinstance(population.ids, range) else population.ids:
         if not isinstance(each, str) and as_whole(each) is None:
             raise PopulationError(
@@ -352,8 +352,8 @@ def _check_known(name: str, given: Mapping[Any, Any], population: Population) ->
     for each in given:
         if each not in known:
             raise PopulationError(
-                f"compare: {name} has an entry for {brief(each)}, which is no client's id. Use the "
-                f"ids of sizes."
+                f"compare: {name} has an entry for {brief(each)}, which is not a client's id. Use "
+                f"the ids of clients."
             )
 
 

@@ -1,4 +1,8 @@
-"""What a design does to the clients: pure functions of a design, exact but where they say so."""
+"""Diagnostics of a design.
+
+Functions named ``estimated_*`` draw cohorts; all others are exact, unless the design itself has no
+formula (``exact_weights`` and ``exact_moments`` say so).
+"""
 
 import math
 from dataclasses import asdict, dataclass
@@ -15,7 +19,7 @@ from fedcohort.errors import DesignError
 from fedcohort.memory import UpdateMemory
 from fedcohort.population import Population
 from fedcohort.selector import Selector
-from fedcohort.similarity.measures import checked_updates
+from fedcohort.similarity.measures import BLOCK_ENTRIES, checked_updates
 
 __all__ = [
     "Estimate",
@@ -36,10 +40,6 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return __all__
-
-
-#: Entries of aggregates that are worked on at a time, 32 MB.
-BLOCK_ENTRIES = 2**22
 
 
 def _checked(design: object) -> Design:

@@ -247,6 +247,16 @@ class Plan:
 
 def _checked_units(units: csr_array, population: Population) -> csr_array:
     """Validate Proposition 1; return a sorted, read-only copy of the matrix."""
+    matrix = _integer_matrix(units)
+    _check_entries(matrix, population)
+    _check_sums(matrix, population)
+    for array in (matrix.data, matrix.indices, matrix.indptr):
+        array.setflags(write=False)
+    return matrix
+
+
+def _integer_matrix(units: csr_array) -> csr_array:
+    """Return a sorted copy without zeros."""
     kind = getattr(units, "dtype", None)
     if kind is None or kind.kind not in "iu" or len(units.shape) != 2:
         came = f"{kind or type(units).__name__} of shape {getattr(units, 'shape', ())}"
@@ -257,7 +267,11 @@ def _checked_units(units: csr_array, population: Population) -> csr_array:
     matrix: csr_array = csr_array(units, copy=True).astype(np.int64, copy=False)
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
-    m, n_clients = matrix.shape
+    return matrix
+
+
+def _check_entries(matrix: csr_array, population: Population) -> None:
+    n_clients = matrix.shape[1]
     if n_clients != population.n_clients:
         raise PlanError(
             f"Plan: needs a column for each of {population.n_clients} clients; got {n_clients}. "
@@ -267,7 +281,11 @@ def _checked_units(units: csr_array, population: Population) -> csr_array:
         raise PlanError(
             f"Plan: units must not be negative; got {matrix.data.min()}. Use 0 or more."
         )
-    rows = matrix.sum(axis=1)
+
+
+def _check_sums(matrix: csr_array, population: Population) -> None:
+    """Refuse rows that do not sum to M, and columns that do not sum to m times the size."""
+    m, rows = matrix.shape[0], matrix.sum(axis=1)
     if m == 0 or (rows != population.total).any():
         k = int(np.argmax(rows != population.total)) if m else 0
         raise PlanError(
@@ -280,6 +298,3 @@ def _checked_units(units: csr_array, population: Population) -> csr_array:
             f"Plan: column {i} must sum to {m} * {population.sizes[i]}; got {columns[i]}. "
             f"Spread exactly that much of the client over the rows."
         )
-    for array in (matrix.data, matrix.indices, matrix.indptr):
-        array.setflags(write=False)
-    return matrix

@@ -289,7 +289,7 @@ def _distinct_ids(ids: Sequence[Hashable] | None, n_clients: int) -> Sequence[Ha
     if distinct < n_clients:
         twice = next(name for name, times in Counter(names).items() if times > 1)
         raise PopulationError(
-            f"Population: ids must be distinct; {twice!r} comes more than once. "
+            f"Population: ids must be distinct; {twice!r} appears more than once. "
             f"Rename one of the clients."
         )
     return names

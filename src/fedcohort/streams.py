@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort._arguments import as_whole, brief
-from fedcohort.errors import StreamError
+from fedcohort.errors import FedcohortError, StreamError
 
 #: What stands for a seed: itself, a generator that is asked for one, or None for a random one.
 Seed = int | np.random.Generator | None
@@ -35,7 +35,7 @@ class Stream(IntEnum):
     EVALUATION = 13
 
 
-def checked_seed(owner: str, seed: Seed) -> int:
+def checked_seed(owner: str, seed: Seed, error: type[FedcohortError] = StreamError) -> int:
     """Return the integer that ``seed`` stands for.
 
     Examples
@@ -50,7 +50,7 @@ def checked_seed(owner: str, seed: Seed) -> int:
     whole = as_whole(seed)
     if whole is not None and 0 <= whole < LARGEST_SEED:
         return whole
-    raise StreamError(
+    raise error(
         f"{owner}: seed must be a whole number of at least 0, a generator or None; got "
         f"{brief(seed)}. Pass a seed below 2^128, such as 0."
     )

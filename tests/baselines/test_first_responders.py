@@ -62,7 +62,7 @@ def test_of_equally_fast_clients_each_is_as_often_the_first() -> None:
 @pytest.mark.parametrize(
     ("signals", "message"),
     [
-        (None, r"FirstResponders: needs the signal 'duration', which nobody collected"),
+        (None, r"FirstResponders: needs the signal 'duration', but it was not collected"),
         ({"duration": np.array([1.0, -3.0])}, r"at least 0; client 1 has -3.0"),
         ({"duration": np.ones(1)}, r"shape \(2,\); got float64 of shape \(1,\)"),
     ],

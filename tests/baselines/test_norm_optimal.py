@@ -136,7 +136,7 @@ def test_norms_of_any_scale_leave_every_client_a_chance(approximate: bool) -> No
 @pytest.mark.parametrize(
     ("signals", "message"),
     [
-        (None, r"NormOptimal: needs the signal 'update_norm', which nobody collected"),
+        (None, r"NormOptimal: needs the signal 'update_norm', but it was not collected"),
         ({"loss": np.ones(3)}, r"needs the signal 'update_norm'"),
         ({"update_norm": np.ones(2)}, r"per client, shape \(3,\); got float64 of shape \(2,\)"),
         ({"update_norm": np.array([1.0, -2.0, 1.0])}, r"at least 0; client 1 has -2.0"),
@@ -177,6 +177,8 @@ def test_it_is_refused_with_the_difference_estimator() -> None:
     mean = design.weight_per_draw() * design.expected_counts() @ (np.array([[0.0], [2.0]]) - h)
 
     assert (mean + population.importance @ h).tolist() == [3.0]
-    with pytest.raises(DesignError, match=r"Run: norm-optimal needs estimator 'plain'"):
+    with pytest.raises(
+        DesignError, match=r"Run: norm-optimal is biased with the difference estimator"
+    ):
         estimator_for("Run", NormOptimal(1), "difference")
     assert estimator_for("Run", NormOptimal(1), "plain") is None

@@ -41,7 +41,7 @@ def test_an_interrupt_is_no_traceback(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedcohort.cli.plan.read_federation", interrupted)
+    monkeypatch.setattr("fedcohort.cli.plan.read_clients", interrupted)
 
     result = run(capsys, "plan", SIZES, "-m", 2)
 

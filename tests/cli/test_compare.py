@@ -45,10 +45,10 @@ def test_what_is_printed_is_the_librarys_comparison(
 ) -> None:
     """Times differ from call to call: the command gets one that was made before."""
     calls: list[tuple[object, ...]] = []
-    made = compare([5, 3, 2], 2, "multinomial,size", seed=7)
+    made = compare([5, 3, 2], 2, designs="multinomial,size", seed=7)
 
     def returned(*arguments: object, **keywords: object) -> object:
-        calls.append((*arguments[1:], keywords["seed"]))
+        calls.append((*arguments[1:], *map(keywords.get, ("designs", "updates", "seed"))))
         return made
 
     monkeypatch.setattr("fedcohort.cli.compare.compare_designs", returned)
@@ -56,7 +56,7 @@ def test_what_is_printed_is_the_librarys_comparison(
     result = run(capsys, "compare", "-", *options, stdin="[5, 3, 2]")
 
     assert (result.code, result.out, result.err) == (0, f"{made!r}\n", "")
-    assert calls == [(2, ["multinomial", "size"], None, 7)]
+    assert calls == [(2, "multinomial,size", None, 7)]
 
 
 def test_a_terminal_without_unicode_gets_a_table_in_ascii() -> None:
@@ -84,7 +84,7 @@ def test_groups_in_the_file_bring_the_designs_that_need_them(
 def test_a_design_that_is_named_twice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     result = run(capsys, "compare", SIZES, "-m", 2, "-d", "size, size")
 
-    assert refused(result, "compare: 'size' comes twice in designs")
+    assert refused(result, "compare: 'size' appears twice in designs")
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_one_client_has_no_variance_to_compare(capsys: pytest.CaptureFixture[str
         (("-m", 3, "-d", ""), ("unknown design ''",)),
         (("-m", 3, "-d", "size:rows=1"), ("unknown key 'rows'; known are whole_rows_first",)),
         (("-m", 3, "-d", "similarity:measure=cos"), ("measure must be one of arccos, l2, l1",)),
-        (("-m", 3, "-d", "target"), ("needs the group of every client", "Add a column group")),
+        (("-m", 3, "-d", "target"), ("needs the group of every client", "add a column group")),
         (("-m", 3, "--seed", -1), ("--seed",)),
         (("-m", 3, "--plt", "x.png"), ("--plt",)),
         (("-m", 3, "--plot", "x.gif"), ("--plot must end in .png, .svg, .pdf; got 'x.gif'",)),
@@ -241,7 +241,7 @@ def test_designs_that_choose_anew_are_said_to_show_one_cohort(
     result = run(capsys, "compare", SIZES, "-m", 10, "--designs", "cohort-mean,size")
 
     assert result.code == 0
-    assert result.err.startswith("cohort-mean: chooses anew in every round, and these numbers are")
+    assert result.err.startswith("cohort-mean chooses new clients in every round; these numbers")
     assert result.err.count("\n") == 1
     plan = run(capsys, "plan", SIZES, "-m", 10, "--design", "cohort-mean")
     assert (plan.code, plan.err) == (0, result.err)

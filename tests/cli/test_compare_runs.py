@@ -98,7 +98,7 @@ def test_a_folder_that_is_no_run_and_a_run_without_rounds_are_refused(
     begun = run(capsys, "compare", make_folder(tmp_path))
 
     assert nothing.code == begun.code == 2
-    assert "is no run folder" in nothing.err
+    assert "is not a run folder" in nothing.err
     assert "has no results yet" in begun.err
 
 

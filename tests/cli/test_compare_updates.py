@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from command_line import DESIGNS, SIZES, Result, refused, run
 from fedcohort import diagnostics
 from fedcohort._comparison_table import MEASURED_COHORTS
-from fedcohort.cli.client_files import read_federation
+from fedcohort.cli.client_files import read_clients
 from fedcohort.designs import BalancedDesign, TournamentDesign
 from fedcohort.streams import Stream, stream
 from fedcohort.synthetic import clustered_updates
@@ -44,7 +44,7 @@ def test_json_has_the_exact_variance_of_every_design(
     found = rows(result)
     assert (list(found), result.err) == (DEFAULT, "")
     assert json.loads(result.out)["dimension"] == 64
-    population = read_federation(str(SIZES)).population
+    population = read_clients(str(SIZES))
     rng = stream(0, use=Stream.TIES)
     tournament = TournamentDesign(population, 10, updates, rng=rng).aggregate_variance(updates)
     assert found["tournament"]["aggregate_variance"] == tournament
@@ -66,7 +66,7 @@ def test_what_has_no_formula_is_estimated_with_its_standard_error(
 
     result = run(capsys, "compare", SIZES, "-m", 10, "--updates", path, "-d", "balanced", "--json")
 
-    population = read_federation(str(SIZES)).population
+    population = read_clients(str(SIZES))
     design = BalancedDesign(population, 10, updates, rng=stream(0, use=Stream.TIES))
     again = diagnostics.estimated_aggregate_variance(
         design, updates, rng=np.random.default_rng(1), rounds=MEASURED_COHORTS
@@ -238,7 +238,7 @@ def test_numbers_of_any_kind_are_read(
 @pytest.mark.parametrize(
     ("updates", "parts"),
     [
-        (np.zeros((2, 5)), ("a row for each of the 3 clients of standard input; got 2 rows",)),
+        (np.zeros((2, 5)), ("a row for each of the 3 clients; got 2 rows",)),
         (np.zeros(3), ("shape (3, dimension), one row per client; got float64 of shape (3,)",)),
         (np.zeros((3, 0)), ("got float64 of shape (3, 0)",)),
         (np.zeros((3, 2, 2)), ("got float64 of shape (3, 2, 2)", "Flatten")),

@@ -113,7 +113,7 @@ def test_one_kind_must_be_chosen(
 
     result = run(capsys, "export", results.folder.path, *options)
 
-    assert refused(result, "export: needs --csv or --parquet, one of them.")
+    assert refused(result, "export: needs either --csv or --parquet; got ")
     assert contents(results.folder.path) == before
 
 

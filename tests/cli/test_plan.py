@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from command_line import SIZES, refused, run
-from fedcohort.cli.client_files import read_federation
+from fedcohort.cli.client_files import read_clients
 from fedcohort.cli.plan import _some
 from fedcohort.designs import SizeClusteredDesign
 from fedcohort.streams import Stream, stream
@@ -146,7 +146,7 @@ def test_ids_are_printed_and_drawn_as_they_are(
 
 
 def test_a_seed_is_the_stream_of_ties(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, population = tmp_path / "plan.csv", read_federation(str(SIZES)).population
+    path, population = tmp_path / "plan.csv", read_clients(str(SIZES))
 
     run(capsys, "plan", SIZES, "-m", 10, "--seed", 5, "--out", path)
 

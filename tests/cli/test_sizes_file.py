@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from command_line import refused, run
-from fedcohort.cli.client_files import read_federation
+from fedcohort.cli.client_files import read_clients
+from fedcohort.selector.roster import in_order_of_ids
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,7 @@ from fedcohort.cli.client_files import read_federation
         ("1152921504606846977\n3.0", [2**60 + 1, 3], [0, 1], None),
         ("\ufeffid,size\na,5\n", [5], ["a"], None),
         ("[5, 3.0]", [5, 3], [0, 1], None),
-        ('{"sizes": [5, 3], "ids": ["a", 7], "groups": [1, 2]}', [3, 5], [7, "a"], (2, 1)),
+        ('{"sizes": [5, 3], "ids": ["a", 7], "groups": [1, 2]}', [5, 3], ["a", 7], (1, 2)),
         (f"{2**60 + 1}\n0", [2**60 + 1, 0], [0, 1], None),
     ],
 )
@@ -36,22 +37,22 @@ def test_csv_and_json_say_the_same(
     path = tmp_path / "sizes.txt"
     path.write_text(text, encoding="utf-8", newline="")
 
-    federation = read_federation(str(path))
+    clients = read_clients(str(path))
 
-    assert federation.population.sizes.tolist() == sizes
-    assert list(federation.population.ids) == ids
-    assert federation.population.groups == groups
+    assert clients.sizes.tolist() == sizes
+    assert list(clients.ids) == ids
+    assert clients.groups == groups
 
 
 def test_clients_stand_in_the_order_of_ids_numbers_first(tmp_path: Path) -> None:
     path = tmp_path / "sizes.csv"
     path.write_text("id,size\nb,1\n10,2\na,3\n9,4\n")
 
-    federation = read_federation(str(path))
+    population, places = in_order_of_ids(read_clients(str(path)))
 
-    assert list(federation.population.ids) == ["9", "10", "a", "b"]
-    assert federation.population.sizes.tolist() == [4, 2, 3, 1]
-    assert federation.places.tolist() == [3, 1, 2, 0]
+    assert list(population.ids) == ["9", "10", "a", "b"]
+    assert population.sizes.tolist() == [4, 2, 3, 1]
+    assert places.tolist() == [3, 1, 2, 0]
 
 
 @pytest.mark.parametrize(
@@ -79,10 +80,10 @@ def test_clients_stand_in_the_order_of_ids_numbers_first(tmp_path: Path) -> None
         ("size\n", ("got nothing",)),
         ("siz\n5", ("unknown column 'siz'", "Did you mean 'size'?")),
         ("id\na", ("needs a column size; got id",)),
-        ("size,size\n5,5", ("a column comes twice in size, size",)),
+        ("size,size\n5,5", ("a column appears twice in size, size",)),
         ("5,3,2", ("unknown column '5'", "Give one size per line")),
         ("id,size\na", ("line 2: needs 2 values (id, size); got 1",)),
-        ("id,size\na,5\na,3", ("ids must be distinct; 'a' comes more than once",)),
+        ("id,size\na,5\na,3", ("ids must be distinct; 'a' appears more than once",)),
         ('id,size\n"a,5', ("is not valid CSV",)),
         ("[5, 3", ("is not valid JSON",)),
         ("[" * 100_000, ("is not valid JSON",)),

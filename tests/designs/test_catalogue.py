@@ -23,7 +23,7 @@ def test_every_recipe_builds_the_design_of_its_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, kind in RECIPES.items() if kind.signals])
 def test_a_recipe_that_needs_signals_says_so_where_there_are_none(name: str) -> None:
-    with pytest.raises(DesignError, match=r": needs the signal '.*', which nobody collected"):
+    with pytest.raises(DesignError, match=r": needs the signal '.*', but it was not collected"):
         make_recipe(name, 2, {}).build(Population([4, 3, 2, 1]), rng=rng())
 
 

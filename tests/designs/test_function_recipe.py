@@ -199,6 +199,19 @@ def test_it_reads_what_it_declares_and_nothing_else() -> None:
         silent(1).build(Population([1, 1])).draw()
 
 
+@pytest.mark.parametrize(
+    ("signals", "way_out"),
+    [(("loss", "duration"), "duration"), (("loss", "update_norm", "past_loss"), "loss")],
+)
+def test_it_may_ask_for_one_signal(signals: tuple[str, ...], way_out: str) -> None:
+    def both(population: Population, known: Knowledge, rng: Rng) -> Any:
+        return [0]
+
+    needed = "both: a recipe may ask clients for one signal; got "
+    with pytest.raises(DesignError, match=rf"{needed}.* Declare one, or use past_{way_out}\."):
+        recipe(signals=signals)(both)
+
+
 def test_its_bias_can_be_measured() -> None:
     found = estimated_bias(largest(1), Population([3, 1]), rng=0, rounds=10)
 

@@ -69,6 +69,6 @@ def test_many_rounds_are_tossed_in_blocks_as_one_by_one(monkeypatch: pytest.Monk
     design = PoissonDesign(Population(CIFAR_SIZES), 10)
     whole = design.draw_many(25, rng())
 
-    monkeypatch.setattr("fedcohort.designs.poisson.BLOCK_COINS", 700)
+    monkeypatch.setattr("fedcohort.designs.poisson.BLOCK_ENTRIES", 700)
 
     assert (design.draw_many(25, rng()).toarray() == whole.toarray()).all()

@@ -1,7 +1,7 @@
 """Recipes are valid from the moment they exist; ``rng`` is a seed, a generator or None."""
 
-from dataclasses import MISSING, Field, fields
-from typing import Any
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,11 +14,13 @@ from fedcohort import (
     Population,
     PowerOfChoice,
     Recipe,
+    Selector,
     SimilarityClustered,
     SizeClustered,
     Uniform,
 )
-from fedcohort.designs import RECIPES
+from fedcohort.designs import RECIPES, Design, Knowledge, MultinomialDesign
+from fedcohort.designs.signals import Request
 from fedcohort.errors import DesignError
 from fedcohort.testing.contract import build_from_recipe
 
@@ -34,6 +36,30 @@ def whatever(value: object) -> Any:
 def settings() -> list[tuple[type[Recipe], Field[Any]]]:
     """Return every setting of every recipe, the cohort size included."""
     return [(kind, each) for kind in RECIPES.values() for each in fields(kind)]
+
+
+@dataclass(frozen=True)
+class Both(Recipe):
+    name: ClassVar[str] = "both"
+    signals: ClassVar[tuple[str, ...]] = ("duration", "loss")
+
+    def design(self, population: Population, known: Knowledge) -> Design:
+        return MultinomialDesign(population, self.cohort_size)
+
+
+@dataclass(frozen=True)
+class InTurn(Both):
+    def ask(self, population: Population, round_: int, rng: np.random.Generator) -> Request:
+        return Request("duration" if round_ % 2 else "loss", np.flatnonzero(population.sizes))
+
+
+def test_a_recipe_that_asks_for_two_signals_must_say_when() -> None:
+    with pytest.raises(DesignError, match=r"Both: a recipe may ask .* got loss and duration"):
+        Both(2)
+
+    request = Selector(InTurn(2), [1, 2, 3]).ask()
+    assert request is not None
+    assert request.signal == "loss"
 
 
 @pytest.mark.parametrize(

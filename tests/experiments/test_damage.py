@@ -245,7 +245,7 @@ def test_a_truncated_head_is_one_sentence_and_touches_nothing(
 
     for result in all_commands(capsys, path).values():
         assert refused(
-            result, f"{path / 'run.json'}: is damaged", "run experiment.toml anew into another"
+            result, f"{path / 'run.json'}: is damaged", "run experiment.toml again into another"
         )
     assert contents(path) == before
 
@@ -258,7 +258,7 @@ def test_a_folder_of_another_schema_is_one_sentence_and_touches_nothing(
     before = contents(path)
 
     for result in all_commands(capsys, path).values():
-        assert refused(result, f"{path}: was written with schema 0", "reads schema 1", "anew")
+        assert refused(result, f"{path}: was written with schema 0", "reads schema 1", "again")
     assert contents(path) == before
 
 
@@ -342,4 +342,4 @@ def test_what_is_no_run_folder_is_one_sentence(
 ) -> None:
     for path in (tmp_path, tmp_path / "none", write(tmp_path)):
         for result in all_commands(capsys, path).values():
-            assert refused(result, f"{path}: is no run folder (run.json: ", "fedcohort runs")
+            assert refused(result, f"{path}: is not a run folder (run.json: ", "fedcohort runs")

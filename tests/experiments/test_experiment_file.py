@@ -225,7 +225,7 @@ def test_any_unknown_key_in_a_table_is_refused(
             ("design.1.recipe must be a text of 1 to 500 characters; got 3.",),
         ),
         ('recipe = "similarity"', 'recipe = "multinomial"', ("two designs are labelled",)),
-        ("rounds = 6", "rounds = ", ("is no TOML file (", "line 2", "Mend that line.")),
+        ("rounds = 6", "rounds = ", ("is not a TOML file (", "line 2", "Fix that line.")),
     ],
 )
 def test_a_mistake_gets_one_sentence(
@@ -259,7 +259,7 @@ def test_what_is_no_text_is_no_experiment(content: bytes, tmp_path: Path) -> Non
     path = tmp_path / "small.toml"
     path.write_bytes(content)
 
-    assert "is no TOML file" in complaint(path)
+    assert "is not a TOML file" in complaint(path)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -431,11 +431,11 @@ def test_words_without_quotes_are_text(tmp_path: Path) -> None:
         ("training..lr=3", "must be as training.lr=0.1"),
         ("design=[]", "no design or panel; got 'design=[]'"),
         ("panel.label=x", "no design or panel"),
-        ("rounds.x=1", "rounds is no table"),
-        ("training.lr.x=1", "lr is no table"),
+        ("rounds.x=1", "rounds is not a table"),
+        ("training.lr.x=1", "lr is not a table"),
         ("training=3", "training must be a table; got 3."),
         ("data=3", "data must be a table; got 3."),
-        ("checkpoint_every.x=1", "checkpoint_every is no table"),
+        ("checkpoint_every.x=1", "checkpoint_every is not a table"),
         ("title.x=1", "title must be a text; got "),
         ("training.lr=0.1\nrounds=2", "got"),
     ],

@@ -90,7 +90,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on_to_the_same_end(
     out, err = process.communicate(timeout=60)
 
     assert (process.returncode, out) == (130, "")
-    assert err.splitlines()[-1] == f"stopped; go on with: fedcohort resume {path}"
+    assert err.splitlines()[-1] == f"stopped; resume with: fedcohort resume {path}"
     assert "Traceback" not in err
     progress = RunFolder.open(path).progress()
     assert progress.state == "interrupted"
@@ -175,7 +175,7 @@ def test_a_second_ctrl_c_stops_at_once(busy: tuple[subprocess.Popen[str], Path])
 
     assert process.returncode == 130
     assert time.monotonic() - begin < 20
-    assert err.splitlines()[-1] == f"stopped; go on with: fedcohort resume {path}"
+    assert err.splitlines()[-1] == f"stopped; resume with: fedcohort resume {path}"
     assert "Traceback" not in err
 
 

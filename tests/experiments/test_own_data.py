@@ -174,7 +174,7 @@ def write_array(path: Path, shift: float) -> None:
         ("mine.py:short_tests", "data: test inputs must be shaped as training inputs, (1, 8, 8)"),
         ("mine.py:many_classes", "data: n_classes must be a whole number of at least 0; got '10'."),
         ("mine.py:no_scale", "data: scale must be a finite number; got nan."),
-        ("mine.py:nobody_holds", "FederatedData: needs at least one client; got none."),
+        ("mine.py:nobody_holds", "FederatedData: needs at least one client; got none. Add one."),
         ("mine.py:strays", "every sample needs a client; 2 of 1442 have NaN."),
         ("mine.py:halves", "'mine.py:halves': data: needs one whole-number label per sample; got"),
     ],

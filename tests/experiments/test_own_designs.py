@@ -150,8 +150,8 @@ def test_a_class_of_the_library_has_an_import_path_too() -> None:
         ("mine.py:Abstract", "Abstract must be a frozen dataclass"),
         ("mine.py:function", "function must be a frozen dataclass"),
         ("none.py:Mine", "none.py: is not in "),
-        ("raising.py:Mine", "cannot be imported (RuntimeError: no luck). Mend it."),
-        ("leaving.py:Mine", "cannot be imported (SystemExit: 3). Mend it."),
+        ("raising.py:Mine", "cannot be imported (RuntimeError: no luck). Fix it."),
+        ("leaving.py:Mine", "cannot be imported (SystemExit: 3). Fix it."),
         ("broken.py:Mine", "cannot be imported (SyntaxError: "),
         ("no_such_module_anywhere:Mine", "cannot be imported (ModuleNotFoundError: No module"),
         (":Mine", "cannot be imported"),
@@ -279,7 +279,7 @@ class Later(Raising):
 @pytest.mark.parametrize(
     ("name", "part"),
     [
-        ("Raising", "with nothing to keep: broken.py, line 11 raises RuntimeError: no luck. Mend"),
+        ("Raising", "with nothing to keep: broken.py, line 11 raises RuntimeError: no luck. Fix"),
         (
             "Nothing",
             "Nothing: design must return a Design over the 10 clients of its population; got",
@@ -287,7 +287,7 @@ class Later(Raising):
         ("Elsewhere", "of its population; got MultinomialDesign over 2 clients."),
         ("Asking", "raising: ask must return a Request or None; got int."),
         ("Bare", "hyper-parameters need defaults; depth has none."),
-        ("Unmakeable", "'broken.py:Unmakeable': cannot be made (KeyError: 'depth'). Mend it."),
+        ("Unmakeable", "'broken.py:Unmakeable': cannot be made (KeyError: 'depth'). Fix it."),
         ("Nameless", "Nameless needs a name: ClassVar[str]; got none."),
     ],
 )
@@ -313,7 +313,7 @@ def test_a_design_that_fails_later_can_be_mended_and_the_run_goes_on(
 
     assert result.code == 2
     last = result.err.splitlines()[-1]
-    assert "code/broken.py, line 47 raises ZeroDivisionError: too late. Mend it. Then:" in last
+    assert "code/broken.py, line 47 raises ZeroDivisionError: too late. Fix it. Then:" in last
     assert last.endswith(f"fedcohort resume {path}")
     (path / "code" / "broken.py").write_text(BROKEN.replace("round_ == 3", "round_ == 99"))
     for name in [name for name in sys.modules if name.startswith("fedcohort_own_broken")]:

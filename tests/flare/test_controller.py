@@ -280,7 +280,7 @@ def test_a_checkpoint_is_not_overwritten_or_misread(tmp_path: Path) -> None:
     with pytest.raises(NvflareError, match="a model of other arrays than the persistor's"):
         federation(tmp_path).run(made(**settings, resume=True), {"w": np.zeros(3)})
     (tmp_path / "state").write_bytes(b"nonsense")
-    with pytest.raises(NvflareError, match=r"cannot be read \(it is no fedcohort nvflare state"):
+    with pytest.raises(NvflareError, match=r"cannot be read \(it is not a fedcohort nvflare state"):
         federation(tmp_path).run(made(**settings, resume=True), {"w": START})
 
 

@@ -16,7 +16,7 @@ from flwr.serverapp import strategy as flwr
 from numpy.typing import NDArray
 
 from fedcohort import Difference, Multinomial, Poisson, SimilarityClustered, SizeClustered
-from fedcohort.errors import AggregationError, FlowerError, SelectorError
+from fedcohort.errors import FlowerError, SelectorError
 from fedcohort.flower import CohortStrategy, Limits, register_size_query
 from flower.differences import THETA, TOLERANCE, Federation, update_in
 from flower.federation import (
@@ -319,7 +319,7 @@ def test_secure_aggregation_hides_what_would_be_remembered() -> None:
 
 
 def test_an_unknown_estimator_is_refused() -> None:
-    with pytest.raises(AggregationError, match=r"Selector: estimator must be one of plain"):
+    with pytest.raises(SelectorError, match=r"Selector: estimator must be one of plain"):
         CohortStrategy(flwr.FedAvg(), SizeClustered(4), seed=0, estimator="diff")  # type: ignore[arg-type]
 
 

@@ -29,10 +29,10 @@ from fedcohort import (
     SizeClustered,
     Uniform,
 )
-from fedcohort._open_round import OnFailure
 from fedcohort.designs import SizeClusteredDesign
 from fedcohort.errors import SelectorError
 from fedcohort.flower import CohortStrategy, Limits
+from fedcohort.selector.open_round import OnFailure
 from flower.federation import (
     SIZES,
     client_app,
@@ -179,7 +179,7 @@ def test_what_is_still_lost_after_the_tries_stays_on_the_model() -> None:
 def test_only_draws_of_one_weight_can_be_redrawn() -> None:
     strategy = CohortStrategy(FedAvg(), Poisson(3), seed=0, on_failure="redraw")
 
-    with pytest.raises(SelectorError, match=r"need a design whose draws weigh the same; Poisson"):
+    with pytest.raises(SelectorError, match=r"needs a design with equal weight per draw; Poisson"):
         in_its_own_loop(strategy).configure_train(1, model(), ConfigRecord(), grid_of())
 
 

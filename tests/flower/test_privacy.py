@@ -75,7 +75,9 @@ def test_a_wrapper_needs_draws_of_one_weight() -> None:
     """It clips replies as they come; weights that do not sum to 1 would be divided away."""
     strategy = CohortStrategy(private(FedAvg()), Poisson(3), seed=0)
 
-    with pytest.raises(SelectorError, match="privacy wrappers need a design whose draws weigh"):
+    with pytest.raises(
+        SelectorError, match="a privacy wrapper needs a design with equal weight per draw"
+    ):
         one_round(strategy, grid_of())
 
 

@@ -15,9 +15,9 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import strategy as flwr
 
 from fedcohort import Poisson, PowerOfChoice, SimilarityClustered, SizeClustered
-from fedcohort._open_round import OnFailure
 from fedcohort.errors import FlowerError
 from fedcohort.flower import CohortStrategy, Limits, register_signal_queries
+from fedcohort.selector.open_round import OnFailure
 from flower.federation import (
     DIMENSION,
     Change,

@@ -411,7 +411,7 @@ def test_importances_that_are_no_shares_of_one_are_refused(
     clusters: int | None, importance: Any, came: str
 ) -> None:
     """When the memory is made, and when it takes others; it then keeps what it had."""
-    needed = r"importance must be one share per client \(\d\), at least 0 and 1 together"
+    needed = r"importance must be one share per client \(\d\), non-negative, with sum 1"
     message = rf"^\w+: {needed}; got {came}\. Pass population\.importance, .*\.$"
     settings = Difference(clusters=clusters)
     memory = settings.memory([0.25, 0.75], np.zeros(1))

@@ -10,11 +10,12 @@ from populations import CIFAR_SIZES, rng
 pytest.importorskip("matplotlib", reason="the extra 'report' is not installed")
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from fedcohort.errors import InputError
 from fedcohort.report.allocation import allocation_figure
-from fedcohort.report.figures import class_shares_figure
+from fedcohort.report.figures import draw_class_samples, draw_class_shares
 
 
 def spans(axes: Axes) -> list[tuple[float, float]]:
@@ -85,9 +86,11 @@ def test_the_pieces_of_a_split_client_meet_at_the_cut() -> None:
 def test_class_shares_stack_to_one_and_samples_are_counted() -> None:
     counts = np.array([[5, 0, 5], [0, 4, 0], [1, 1, 2], [0, 0, 0]])
 
-    left, right = class_shares_figure(counts).axes
+    left, right = Figure().subplots(1, 2)
+    draw_class_shares(left, counts)
+    draw_class_samples(right, counts)
 
-    heights = np.array([patch.get_height() for patch in left.patches]).reshape(3, 4)  # type: ignore[attr-defined]
+    heights = np.array([patch.get_height() for patch in left.patches]).reshape(3, 4)
     assert heights.sum(axis=0).tolist() == [1, 1, 1, 0]
     assert heights[:, 2].tolist() == [0.25, 0.25, 0.5]
     assert [width for _, width in spans(right)] == [6, 5, 7]

@@ -123,7 +123,7 @@ def test_a_damaged_or_older_folder_is_one_sentence_and_the_last_page_stays(
 
 
 def test_what_is_no_run_folder_is_one_sentence(tmp_path: Path, capsys: Capture) -> None:
-    assert refused(run(capsys, "report", tmp_path), "is no run folder")
+    assert refused(run(capsys, "report", tmp_path), "is not a run folder")
 
 
 def test_a_page_that_cannot_be_written_is_one_sentence(folder: Path, capsys: Capture) -> None:

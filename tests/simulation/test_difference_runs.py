@@ -25,7 +25,7 @@ from fedcohort import (
 )
 from fedcohort.designs import MultinomialDesign
 from fedcohort.designs.recipe import HasUpdates
-from fedcohort.errors import AggregationError, SimulationError
+from fedcohort.errors import SimulationError
 from fedcohort.simulation import FederatedData, LocalTraining, Run, Simulation
 from fedcohort.simulation.engine.local_training import Lane
 from fedcohort.simulation.engine.models import flat_parameters, make_model
@@ -284,7 +284,7 @@ def test_full_participation_with_fewer_than_all_is_told_from_it() -> None:
 @pytest.mark.parametrize("estimator", ["nonsense", None, 1.0, ["plain"]])
 def test_an_unknown_estimator_is_refused(estimator: Estimator) -> None:
     with pytest.raises(
-        AggregationError, match=r"^Run: estimator must be one of plain, difference, or a Diff.*got "
+        SimulationError, match=r"^Run: estimator must be one of plain, difference, or a Diff.*got "
     ):
         Run(Multinomial(3), DIGITS, estimator=estimator)
 

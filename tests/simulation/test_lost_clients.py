@@ -13,8 +13,8 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 import torch
 
 from fedcohort import Multinomial, Recipe, Selector, SizeClustered, Uniform
-from fedcohort._open_round import OnFailure
 from fedcohort.errors import SelectorError, SimulationError
+from fedcohort.selector.open_round import OnFailure
 from fedcohort.simulation import Devices, History, Run, Simulation
 from fedcohort.simulation.engine.local_training import LocalTrainer
 from fedcohort.streams import Stream, stream

@@ -173,7 +173,7 @@ def short(design: Design) -> Law:
     ("law", "sentence"),
     [
         (halved, "its law must be positive and sum to 1; it sums to 1/2"),
-        (shifted, "Mend the formula, or the law"),
+        (shifted, "Fix the formula, or the law"),
         (short, r"must have counts of \d clients; got \(1,\)"),
     ],
 )

@@ -10,6 +10,9 @@ from sphinx.pycode import ModuleAnalyzer
 from docstring_entries import summary
 from public_names import design_of, exported, home, value_of
 
+#: Classes that are described with what they inherit, since their base is not public.
+INHERITING = {"fedcohort.Selector"}
+
 
 def names(package: str) -> str:
     """Return the page of a package, below its title."""
@@ -49,7 +52,8 @@ def _description(path: str) -> str:
     elif issubclass(value, BaseException):
         directive = f".. autoexception:: {path}"
     else:
-        directive = f".. autoclass:: {path}\n   :members:"
+        inherits = "\n   :inherited-members:" if path in INHERITING else ""
+        directive = f".. autoclass:: {path}\n   :members:{inherits}"
     return f"## {name}\n\n```{{eval-rst}}\n{directive}\n```\n"
 
 

@@ -29,13 +29,10 @@ LAYERS = [
     ["lazy", "arguments", "display", "whole_file", "updates"],
     ["streams", "optimizers", "deployment"],
     ["population", "cohort", "synthetic"],
-    ["plan", "roster"],
+    ["plan"],
     ["similarity"],
     ["memory"],
     ["designs", "baselines"],
-    ["client_records"],
-    ["open_round"],
-    ["planner", "selector_files"],
     ["selector"],
     ["diagnostics"],
     ["comparison_table", "figures"],
@@ -134,6 +131,21 @@ WALKS: dict[str, Callable[[], Callable[[], object]]] = {
     "compare": compare,
     "similarity-round": similarity_round,
 }
+#: The files of a walk to read; the others are only named. A walk that is not here lists all.
+TO_READ = {
+    "similarity-round": {
+        "simulation/round_loop.py",
+        "simulation/live_run.py",
+        "selector/selector.py",
+        "selector/planner.py",
+        "selector/open_round.py",
+        "designs/similarity_clustered.py",
+        "similarity/trees.py",
+        "plan.py",
+        "cohort.py",
+        "simulation/engine/local_training.py",
+    },
+}
 
 
 def entered(walk: Callable[[], object]) -> list[str]:
@@ -165,11 +177,16 @@ def walked(name: str) -> list[str]:
 
 
 def section(name: str) -> str:
-    """Return a list of the page as it should be: the rooms, or a walk with a line for each file."""
-    if name == "rooms":
-        return rooms()
-    lines = [f"`{file}`: {summary(SOURCE / file)}" for file in walked(name)]
-    return "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))
+    """Return a list of the page as it should be: the rooms, or a walk."""
+    return rooms() if name == "rooms" else _walk(walked(name), TO_READ.get(name))
+
+
+def _walk(files: list[str], to_read: set[str] | None) -> str:
+    """Return a line for each file to read, None for all, and the names of the others."""
+    lines = [f"`{each}`: {summary(SOURCE / each)}" for each in files if each in (to_read or files)]
+    found = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))
+    others = [f"* `{each}`" for each in files if each not in (to_read or files)]
+    return f"{found}\n\nAlso entered:\n\n" + "\n".join(others) if others else found
 
 
 def shown() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What the designs share whose cohort is fixed when they are built."""
+"""Base class of designs that choose their cohort when they are built."""
 
 from dataclasses import dataclass
 
@@ -108,7 +108,10 @@ CANDIDATES_A_DRAW = 3
 class CandidatesRecipe(Recipe):
     """The base of recipes that ask some candidates for a signal, and choose among these.
 
-    ``candidates`` is the number of clients that are asked; 0 for three times the cohort's size.
+    Parameters
+    ----------
+    candidates
+        How many clients are asked; 0 for three times the cohort's size.
     """
 
     candidates: int = 0

@@ -9,11 +9,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import Rng, checked_rng
 from fedcohort.baselines.chosen import ChosenDesign
-from fedcohort.designs.base import LARGEST_MATRIX, drawable_clients
+from fedcohort.designs.base import drawable_clients
 from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
-from fedcohort.similarity.measures import checked_updates, l2
+from fedcohort.similarity.measures import LARGEST_EXACT, checked_updates, l2
 
 
 @final
@@ -67,9 +67,9 @@ class DivFLDesign(ChosenDesign):
 
         super().__init__(population, cohort_size)
         rng = checked_rng(self.name, rng)
-        if population.n_clients > LARGEST_MATRIX:
+        if population.n_clients > LARGEST_EXACT:
             raise DesignError(
-                f"{self.name}: keeps all distances, for at most {LARGEST_MATRIX} clients; got "
+                f"{self.name}: keeps all distances, for at most {LARGEST_EXACT} clients; got "
                 f"{population.n_clients}. Use TournamentDesign with a bisecting tree."
             )
         deltas = checked_updates(self.name, updates, population.n_clients)

@@ -43,10 +43,10 @@ class NormOptimalDesign(CoinDesign):
     multiplies all chances below 1 by :math:`C = (m - n + I) / P`, capped at 1, where I is their
     number and P their sum. It stops when C is 1 or less. The expected cohort size may be below m.
 
-    Unbiased. A client of norm 0 has nothing to send: its chance and its weight are 0, which
-    changes no aggregate of these updates. A client without a norm (NaN: it did not answer) is also
-    left out, and that is a bias. In both cases ``unbiased`` is False, and ``bias`` shows whose
-    weight is missing. If no norm is positive, the cohort is empty.
+    Unbiased if every client with samples reports a positive norm. A client with norm 0 or without
+    a norm (NaN: it did not answer) is never drawn; ``unbiased`` is then False, and ``bias`` shows
+    the missing weight. A zero norm changes no aggregate; a missing norm does. If no norm is
+    positive, the cohort is empty.
 
     Needs the signal ``update_norm`` of all clients. All of them train in every round: the design
     saves upload, not work.

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -14,8 +13,7 @@ from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from fedcohort._arguments import did_you_mean
-from fedcohort._roster import in_order_of_ids
-from fedcohort.designs import Recipe
+from fedcohort._whole_file import reason_of
 from fedcohort.errors import DesignError, InputError, PopulationError
 from fedcohort.population import Population
 from fedcohort.similarity.measures import checked_updates
@@ -25,35 +23,8 @@ COLUMNS = {"size": "sizes", "id": "ids", "group": "groups"}
 EXAMPLE = "Give one size per line, or a header such as id,size."
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Federation:
-    """The content of a file of sizes.
-
-    Attributes
-    ----------
-    source
-        The file's name in messages.
-    population
-        The clients in the order of ids, as in a selector.
-    places
-        Position of each client in the file, shape (n_clients,).
-    """
-
-    source: str
-    population: Population
-    places: NDArray[np.int64]
-
-    def check_groups(self, recipe: Recipe) -> None:
-        """Refuse a recipe that draws by group if the file has no groups."""
-        if recipe.grouped and self.population.groups is None:
-            raise InputError(
-                f"design {recipe.name!r}: needs the group of every client; {self.source} gives "
-                f"none. Add a column group."
-            )
-
-
-def read_federation(path: str) -> Federation:
-    """Read sizes, and ids and groups if present. ``-`` is standard input."""
+def read_clients(path: str) -> Population:
+    """Read sizes, and ids and groups if present, in the file's order. ``-`` is standard input."""
     source = "standard input" if path == "-" else path
     text = _read_text(path, source)
     if not text.strip():
@@ -61,10 +32,9 @@ def read_federation(path: str) -> Federation:
     read = _from_json if text.lstrip()[0] in "[{" else _from_csv
     lists = read(text, source)
     try:
-        in_file = Population(lists["sizes"], ids=lists.get("ids"), groups=lists.get("groups"))
+        return Population(lists["sizes"], ids=lists.get("ids"), groups=lists.get("groups"))
     except PopulationError as error:
         raise InputError(f"{source}: {error}") from error
-    return Federation(source, *in_order_of_ids(in_file))
 
 
 def _read_text(path: str, source: str) -> str:
@@ -75,7 +45,7 @@ def _read_text(path: str, source: str) -> str:
             raise InputError("standard input: is closed. Give a file, or pipe the sizes in.")
         return sys.stdin.buffer.read().decode("utf-8-sig")
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         raise InputError(f"{source}: cannot be read ({reason}). Check the path.") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{source}: must be UTF-8 text; it is not. Save it as CSV.") from error
@@ -141,7 +111,7 @@ def _check_keys(keys: object, known: list[str], needed: str, source: str) -> Non
                 f"{did_you_mean(key, known) or ' ' + EXAMPLE}"
             )
     if len(set(keys)) < len(keys):
-        raise InputError(f"{source}: a column comes twice in {', '.join(keys)}. Drop one.")
+        raise InputError(f"{source}: a column appears twice in {', '.join(keys)}. Drop one.")
     if needed not in keys:
         raise InputError(f"{source}: needs a column {needed}; got {', '.join(keys) or 'none'}.")
 
@@ -178,26 +148,22 @@ def _number(text: str) -> int | float | None:
 REASON = 70
 
 
-def read_updates(path: Path, federation: Federation) -> NDArray[np.floating]:
-    """Read one row per client, in the order of the file of sizes. Return them in order of ids.
+def read_updates(path: Path, n_clients: int) -> NDArray[np.floating]:
+    """Read one row per client, in the order of the file of sizes.
 
-    Nothing is unpickled. If the file is in order of ids, float32 and float64 stay on disk.
+    Nothing is unpickled; float32 and float64 stay on disk.
     """
     array = _opened(path)
-    n_clients = federation.population.n_clients
     if array.ndim == 2 and len(array) != n_clients:
         raise InputError(
-            f"{path}: needs a row for each of the {n_clients} clients of {federation.source}; got "
-            f"{len(array)} rows. Save them in the order of the sizes, zeros for clients that have "
-            f"sent none."
+            f"{path}: needs a row for each of the {n_clients} clients; got {len(array)} rows. Save "
+            f"them in the order of the sizes, zeros for clients that have sent none."
         )
     try:
         with np.errstate(over="ignore"):  # overflow gives infinity, which is refused
-            updates = checked_updates(str(path), array, n_clients)
+            return checked_updates(str(path), array, n_clients)
     except DesignError as error:
         raise InputError(str(error)) from error
-    in_order = np.array_equal(federation.places, np.arange(n_clients))
-    return updates if in_order else updates[federation.places]
 
 
 def _opened(path: Path) -> NDArray[np.generic]:
@@ -206,7 +172,7 @@ def _opened(path: Path) -> NDArray[np.generic]:
         with np.errstate(over="ignore"):  # a damaged shape can overflow
             return np.asarray(open_memmap(path, mode="r"))
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         raise InputError(f"{path}: cannot be read ({reason}). Check the path.") from error
     except (ValueError, TypeError, OverflowError, SyntaxError, TokenError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")[:REASON]

@@ -16,7 +16,7 @@ from rich.table import Table
 from fedcohort._comparison_table import Row
 from fedcohort._figures import check_figure_path, save_figure
 from fedcohort._lazy import import_extra
-from fedcohort.cli.client_files import Federation, read_federation, read_updates
+from fedcohort.cli.client_files import read_clients, read_updates
 from fedcohort.cli.options import (
     SIZES_HELP,
     AsJson,
@@ -31,10 +31,10 @@ from fedcohort.cli.options import (
 from fedcohort.comparison import Comparison
 from fedcohort.comparison import compare as compare_designs
 from fedcohort.designs import AutoDesign
-from fedcohort.designs.catalogue import named_recipe
 from fedcohort.errors import InputError
 
 if TYPE_CHECKING:
+    from fedcohort.experiments import Results
     from fedcohort.experiments.results import Price
 
 DESIGNS_HELP = (
@@ -87,12 +87,12 @@ def compare(
             "compare: needs --cohort-size, the number of draws in a round; got none. Add "
             "--cohort-size 10."
         )
-    federation = read_federation(sizes)
+    clients = read_clients(sizes)
     found = compare_designs(
-        federation.population,
+        clients,
         cohort_size,
-        None if designs is None else _names(designs, cohort_size, federation),
-        None if updates is None else read_updates(updates, federation),
+        designs=designs,
+        updates=None if updates is None else read_updates(updates, clients.n_clients),
         seed=seed,
         progress=_bar,
     )
@@ -117,25 +117,34 @@ def _compare_run(folder: Path, *, as_json: bool, plot: Path | None) -> None:
     if not known:
         raise InputError(f"compare: {folder} has no rounds yet. Run the experiment first.")
     if plot is not None:
-        import_extra("matplotlib.figure", extra="report", owner="compare --plot")
-        from fedcohort.report.figures import static_figures
-
-        figures = static_figures(results)
-        if "costs" not in figures:
-            raise InputError(
-                f"compare: {folder} was written before costs were counted. Run it again."
-            )
-        save_figure(figures["costs"], plot)
+        _plot_costs(results, plot)
     if as_json:
         content = [
             {"panel": label, "level": level, "designs": [asdict(price) for price in each]}
             for label, level, each in known
         ]
         print(json.dumps(content, indent=2))
-        return
+    else:
+        _print_costs(known)
+
+
+def _plot_costs(results: Results, path: Path) -> None:
+    import_extra("matplotlib.figure", extra="report", owner="compare --plot")
+    from fedcohort.report.figures import static_figures
+
+    figures = static_figures(results)
+    if "costs" not in figures:
+        raise InputError(
+            f"compare: {results.folder.path} was written before costs were counted. Run it again."
+        )
+    save_figure(figures["costs"], path)
+
+
+def _print_costs(known: list[tuple[str, float, list[Price]]]) -> None:
+    """Print a table for each panel: its label, the level of the loss, and the designs' prices."""
     console = plain_console()
     for label, level, each in known:
-        console.print(f"{label}: what it takes until the rolling loss is at most {level:.4g}\n")
+        console.print(f"{label}: cost until the rolling loss is at most {level:.4g}\n")
         console.print(_table(each))
     console.print(
         "\nmeans over the seeds that get there; in brackets how many, where not all do\n"
@@ -151,14 +160,6 @@ def _table(each: list[Price]) -> Table:
         costs = ("-" if cost is None else f"{cost:.3g}" for cost in price.costs.values())
         table.add_row(price.design, f"{price.final_loss:.3f}", rounds, *costs)
     return table
-
-
-def _names(designs: str, cohort_size: int, federation: Federation) -> list[str]:
-    """Split the list of designs. Refuse unknown designs and designs whose groups are missing."""
-    names = designs.split(",")
-    for name in names:
-        federation.check_groups(named_recipe(name, cohort_size))
-    return names
 
 
 def _bar(labels: list[str]) -> Iterable[str]:

@@ -29,7 +29,11 @@ def export(
     from fedcohort.experiments.tables import write_table
 
     if as_csv == as_parquet:
-        raise InputError("export: needs --csv or --parquet, one of them.")
+        raise InputError(
+            "export: needs either --csv or --parquet; got {}. Pass one.".format(
+                "both" if as_csv else "neither"
+            )
+        )
     results = read_results(folder)
     target = folder / "export" if out is None else out
     make_folder(target)

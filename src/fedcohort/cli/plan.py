@@ -13,7 +13,7 @@ from rich.table import Table
 from fedcohort._comparison_table import first_design, note_on
 from fedcohort._figures import check_figure_path, save_figure
 from fedcohort._whole_file import replace_whole
-from fedcohort.cli.client_files import read_federation
+from fedcohort.cli.client_files import read_clients
 from fedcohort.cli.options import (
     CohortSize,
     Plot,
@@ -27,6 +27,7 @@ from fedcohort.cli.options import (
 from fedcohort.designs import Design, RowDesign
 from fedcohort.designs.catalogue import named_recipe
 from fedcohort.errors import InputError
+from fedcohort.selector.roster import in_order_of_ids
 
 #: Number of members of a distribution that the table names.
 NAMED_MEMBERS = 4
@@ -61,10 +62,8 @@ def plan(
     """
     if plot is not None:
         check_figure_path(plot, "plan")
-    federation = read_federation(sizes)
-    recipe = named_recipe(design, cohort_size)
-    federation.check_groups(recipe)
-    built = first_design(recipe, federation.population, seed=seed)
+    population, _ = in_order_of_ids(read_clients(sizes))
+    built = first_design(named_recipe(design, cohort_size), population, seed=seed)
     if plot is not None:
         if not isinstance(built, RowDesign):
             raise InputError(

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedcohort._arguments import COMPUTE_DEVICES
 from fedcohort.cli.options import (
     RUNS,
     RunDir,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from fedcohort.experiments import Observer, Results, RunFolder
     from fedcohort.experiments.results import DesignSummary, Numbers, PanelSummary
 
-DEVICES = ("auto", "cpu", "cuda")
 
 TRACKER_NAMES = ("tensorboard", "mlflow", "wandb")
 #: A group of options in the help.
@@ -77,7 +77,7 @@ def run(
         typer.Option(
             metavar="DEVICE",
             help="auto (a GPU where there is one), cpu or cuda.",
-            autocompletion=one_of(DEVICES),
+            autocompletion=one_of(COMPUTE_DEVICES),
         ),
     ] = "auto",
     tracker: TrackerName = None,
@@ -90,8 +90,10 @@ def run(
     from fedcohort.experiments.own_code import check_parts
     from fedcohort.simulation import Options
 
-    if device not in DEVICES:
-        raise InputError(f"run: --device must be one of {', '.join(DEVICES)}; got {device!r}.")
+    if device not in COMPUTE_DEVICES:
+        raise InputError(
+            f"run: --device must be one of {', '.join(COMPUTE_DEVICES)}; got {device!r}."
+        )
     experiment = read_experiment(
         file, seeds=seeds, designs=designs, panels=panels, changes=changes or ()
     )
@@ -134,7 +136,7 @@ def _go(folder: RunFolder, tracker_name: str | None) -> None:
         with watched() as observer:
             execute(folder, observer=cast("Observer", observer), tracker=tracker)
     except KeyboardInterrupt:
-        print(f"stopped; go on with: {folder.resume_command}", file=sys.stderr)
+        print(f"stopped; resume with: {folder.resume_command}", file=sys.stderr)
         raise
     finally:
         if tracker is not None:

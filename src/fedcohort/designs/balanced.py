@@ -15,7 +15,7 @@ from fedcohort.designs.base import RoundedDesign
 from fedcohort.designs.recipe import Knowledge
 from fedcohort.designs.similarity_clustered import TreeRecipe
 from fedcohort.population import Population
-from fedcohort.similarity.measures import checked_updates, largest_entries
+from fedcohort.similarity.measures import BLOCK_ENTRIES, checked_updates, largest_entries
 from fedcohort.similarity.trees import TreeOptions, client_tree
 
 Numbers = NDArray[np.float64]
@@ -23,8 +23,6 @@ Numbers = NDArray[np.float64]
 #: A chance this close to 0 or 1 counts as 0 or 1. It is below every positive initial chance:
 #: those are integers divided by a total below 2^63.
 ARRIVED = 2.0**-70
-#: Entries of updates processed at a time, 32 MB.
-BLOCK_ENTRIES = 2**22
 
 
 def walk_points(

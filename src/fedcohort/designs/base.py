@@ -19,10 +19,7 @@ from fedcohort.cohort import Cohort
 from fedcohort.errors import DesignError
 from fedcohort.plan import Plan
 from fedcohort.population import Population
-from fedcohort.similarity.measures import checked_updates
-
-#: Entries per block: 32 MB in float64.
-BLOCK_ENTRIES = 2**22
+from fedcohort.similarity.measures import BLOCK_ENTRIES, LARGEST_EXACT, checked_updates
 
 
 def spread(weights: NDArray[np.float64], points: NDArray[np.floating]) -> float:
@@ -55,10 +52,6 @@ def _blocks(points: NDArray[np.floating]) -> Iterator[slice]:
     step = max(1, BLOCK_ENTRIES // max(1, points.shape[1]))
     for start in range(0, len(points), step):
         yield slice(start, start + step)
-
-
-#: A covariance matrix of more clients than this does not fit the memory of one machine.
-LARGEST_MATRIX = 20_000
 
 
 class Design(ABC):
@@ -161,9 +154,9 @@ class Design(ABC):
         instead = "weight_variance, or diagnostics.estimated_aggregate_variance"
         self._require_formula("weight_covariance", instead)
         n = self.population.n_clients
-        if n > LARGEST_MATRIX:
+        if n > LARGEST_EXACT:
             raise DesignError(
-                f"{self.name}: the covariance is an n x n matrix, for at most {LARGEST_MATRIX} "
+                f"{self.name}: the covariance is an n x n matrix, for at most {LARGEST_EXACT} "
                 f"clients; got {n}, which take {8e-9 * n * n:.0f} GB. Use weight_variance or "
                 f"aggregate_variance."
             )

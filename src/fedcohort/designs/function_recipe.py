@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import field, fields, make_dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, ClassVar, final, overload
 
@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 from fedcohort._arguments import Rng, as_array, brief, checked_flag, checked_rng, checked_rounds
 from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design
-from fedcohort.designs.recipe import Knowledge, Recipe
+from fedcohort.designs.recipe import Knowledge, Recipe, check_one_asked
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
 
@@ -215,7 +215,7 @@ def recipe(
     server knows (:class:`~fedcohort.designs.Knowledge`: ``known.cohort_size``, ``known.round_``,
     and the memory and signals that are declared here), and a numpy Generator. It returns the
     positions of clients, or a pair of clients and aggregation weights. Without weights the clients
-    are averaged; a client that comes twice has twice the weight. Further parameters with defaults
+    are averaged; a client that appears twice has twice the weight. Further parameters with defaults
     become the recipe's settings.
 
     The design's moments are estimated from draws. Write a :class:`~fedcohort.Design` for exact
@@ -238,7 +238,7 @@ def recipe(
 
     Returns
     -------
-    A recipe class: ``newest(10)`` is a recipe of ten draws.
+    A recipe class: ``largest(10)`` is a recipe of ten draws.
 
     Examples
     --------
@@ -262,28 +262,31 @@ def recipe(
             f"recipe: name must be a string, or None for the function's; got {brief(name)}."
         )
 
-    def made(chosen: Choice) -> type[FunctionRecipe]:
-        title = getattr(chosen, "__name__", "")
-        settings = _settings(title, chosen)
-        made = make_dataclass(
-            title,
-            [(each.name, Any, field(default=each.default)) for each in settings],
-            bases=(FunctionRecipe,),
-            namespace={
-                "__doc__": chosen.__doc__,
-                "__qualname__": chosen.__qualname__,
-                "name": name or title.replace("_", "-"),
-                "function": staticmethod(chosen),
-                "signals": tuple(signals),
-                **flags,
-            },
-            frozen=True,
-            repr=False,
-        )
-        made.__module__ = chosen.__module__
-        return made
+    declared = {"name": name, "signals": tuple(signals), **flags}
+    return partial(_made, declared) if function is None else _made(declared, function)
 
-    return made if function is None else made(function)
+
+def _made(declared: Mapping[str, Any], function: Choice) -> type[FunctionRecipe]:
+    """Make the recipe's class; ``declared`` are its class variables, a name of None included."""
+    title = getattr(function, "__name__", "")
+    check_one_asked(title, declared["signals"])
+    settings = _settings(title, function)
+    made = make_dataclass(
+        title,
+        [(each.name, Any, field(default=each.default)) for each in settings],
+        bases=(FunctionRecipe,),
+        namespace={
+            **declared,
+            "name": declared["name"] or title.replace("_", "-"),
+            "function": staticmethod(function),
+            "__doc__": function.__doc__,
+            "__qualname__": function.__qualname__,
+        },
+        frozen=True,
+        repr=False,
+    )
+    made.__module__ = function.__module__
+    return made
 
 
 def _settings(title: str, function: Choice) -> list[Parameter]:

@@ -12,9 +12,7 @@ from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design, drawable_clients, second_moment
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.population import Population
-
-#: Coins tossed at a time.
-BLOCK_COINS = 2**22
+from fedcohort.similarity.measures import BLOCK_ENTRIES
 
 
 class CoinDesign(Design):
@@ -59,7 +57,7 @@ class CoinDesign(Design):
 
     def sample(self, rng: np.random.Generator, rounds: int) -> csr_array:
         """Draw the clients of ``rounds`` cohorts."""
-        step = max(1, BLOCK_COINS // self.population.n_clients)
+        step = max(1, BLOCK_ENTRIES // self.population.n_clients)
         starts = range(0, max(rounds, 1), step)
         tossed = [self._toss(rng, min(step, rounds - start)) for start in starts]
         return tossed[0] if len(tossed) == 1 else csr_array(vstack(tossed))

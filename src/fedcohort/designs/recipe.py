@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Real
 from typing import ClassVar, Protocol, final
@@ -20,8 +20,14 @@ from fedcohort._arguments import (
 )
 from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design, checked_population
-from fedcohort.designs.signals import ASKED, Request, SignalName, Signals, collected
-from fedcohort.errors import DesignError
+from fedcohort.designs.signals import (
+    ASKED,
+    Request,
+    SignalName,
+    Signals,
+    collected,
+)
+from fedcohort.errors import DesignError, FedcohortError
 from fedcohort.memory import Difference, EstimatorName, estimator_of
 from fedcohort.population import Population
 
@@ -158,6 +164,8 @@ class Recipe(ABC):
 
     def __post_init__(self) -> None:
         owner = type(self).__name__
+        if type(self).ask is Recipe.ask:
+            check_one_asked(owner, self.signals)
         size = checked_cohort_size(owner, self.cohort_size)
         object.__setattr__(self, "cohort_size", size)
         for field in fields(self):
@@ -231,7 +239,7 @@ class Recipe(ABC):
         if self.grouped and population.groups is None:
             raise DesignError(
                 f"{type(self).__name__}: needs the group of every client; this population has "
-                f"none. Pass groups= to Population or Selector, one label per client."
+                f"none. Pass groups= to Population or Selector, or add a column group to the file."
             )
         design = self.design(population, known)
         if not isinstance(design, Design) or design.population.n_clients != population.n_clients:
@@ -277,6 +285,16 @@ class Recipe(ABC):
         """Make the design from what is known. Called by ``build``."""
 
 
+def check_one_asked(owner: str, signals: Sequence[str]) -> None:
+    """Refuse more than one signal to ask clients for: a :class:`Request` has one."""
+    asked = [name for name in ASKED if name in signals]
+    if len(asked) > 1:
+        raise DesignError(
+            f"{owner}: a recipe may ask clients for one signal; got {' and '.join(asked)}. "
+            f"Declare one, or use past_{asked[-1]}."
+        )
+
+
 def _as_default(owner: str, name: str, value: object, default: object) -> object:
     """Validate that a setting has the type of its default; any number may replace a float."""
     kind = type(default)
@@ -298,15 +316,19 @@ def _as_default(owner: str, name: str, value: object, default: object) -> object
 
 
 def estimator_for(
-    owner: str, recipe: Recipe, estimator: EstimatorName | Difference
+    owner: str,
+    recipe: Recipe,
+    estimator: EstimatorName | Difference,
+    *,
+    error: type[FedcohortError] = DesignError,
 ) -> Difference | None:
     """Return the estimator's settings, None for the plain one; raise if it would be biased."""
-    settings = estimator_of(owner, estimator)
+    settings = estimator_of(owner, estimator, error=error)
     if settings is not None and recipe.plain_only:
-        raise DesignError(
-            f"{owner}: {recipe.name} needs estimator 'plain', since it leaves out clients whose "
-            f"update is zero, but not what is remembered of them; got {estimator!r}. Use another "
-            f"design with it."
+        raise error(
+            f"{owner}: {recipe.name} is biased with the difference estimator, because it never "
+            f"draws clients with a zero update; got {estimator!r}. Pass estimator='plain', or "
+            f"choose another design."
         )
     return settings
 

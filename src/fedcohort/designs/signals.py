@@ -54,8 +54,8 @@ def collected(owner: str, signals: Signals | None, name: SignalName) -> NDArray[
     """Return a signal; raise if nobody collected it."""
     if signals is None or name not in signals:
         raise DesignError(
-            f"{owner}: needs the signal {name!r}, which nobody collected. Let the simulator or "
-            f"the Flower strategy build it, or pass signals={{{name!r}: one number per client}}."
+            f"{owner}: needs the signal {name!r}, but it was not collected. Pass "
+            f"signals={{{name!r}: ...}} to draw, with a number from each client that was asked."
         )
     return signals[name]
 

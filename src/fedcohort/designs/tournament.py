@@ -17,11 +17,8 @@ from fedcohort.designs.similarity_clustered import TreeRecipe
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
 from fedcohort.similarity.grouping import labelled_groups
-from fedcohort.similarity.measures import checked_updates
+from fedcohort.similarity.measures import BLOCK_ENTRIES, checked_updates
 from fedcohort.similarity.trees import GroupTree, TreeOptions, check_tree, client_tree
-
-#: Random numbers drawn in one block, 32 MB.
-BLOCK_ENTRIES = 2**22
 
 
 @final

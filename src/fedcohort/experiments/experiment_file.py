@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcohort._arguments import brief, did_you_mean
+from fedcohort._whole_file import reason_of
 from fedcohort.errors import ExperimentError, FedcohortError
 from fedcohort.experiments.checked_table import check_keys
 from fedcohort.experiments.settings import Experiment, Panel
@@ -57,22 +58,11 @@ def read_experiment(
     own = {key: content.pop(key) for key in OWN_KEYS if key in content}
     above = own.pop("panel", [{}])
     laid = _laid(path, content, above, changed)
-    found = []
-    for where, merged in laid.items():
-        given = (merged["seeds"], f"{where}: seeds") if seeds is None else (seeds, "--seeds")
-        own_seeds = parsed_seeds(*given)
-        with _naming(where):
-            check_keys(merged, [*Panel.known_keys(), *OWN_KEYS])
-            found.append(Panel.of({**merged, "seeds": own_seeds}))
+    found = [_panel(where, merged, seeds) for where, merged in laid.items()]
     for keys, value in _leaves(content):
         if all(_holds(panel, keys) for panel in above):
             _check_replaced(keys, value, list(laid.values()), str(path))
-    labels = [panel.label for panel in found]
-    if len(set(labels)) < len(labels):
-        raise ExperimentError(f"{path}: panels need labels that differ; got {', '.join(labels)}.")
-    if panels is not None:
-        wanted = _chosen(panels, labels, f"--panels: {path}")
-        found = [panel for panel in found if panel.label in wanted]
+    found = _selected(found, panels, path)
     if designs is not None:
         found = [_only(panel, designs, path) for panel in found]
     name = re.sub(r"[^A-Za-z0-9._-]", "-", path.stem).lstrip("._-") or "experiment"
@@ -96,6 +86,26 @@ def _laid(
                 _put(merged, keys, value)
         laid[f"{path}: panel {number}" if len(panels) > 1 else str(path)] = merged
     return laid
+
+
+def _panel(where: str, merged: dict[str, Any], seeds: str | None) -> Panel:
+    """Make a panel from its merged tables; ``seeds`` replace its own."""
+    given = (merged["seeds"], f"{where}: seeds") if seeds is None else (seeds, "--seeds")
+    own_seeds = parsed_seeds(*given)
+    with _naming(where):
+        check_keys(merged, [*Panel.known_keys(), *OWN_KEYS])
+        return Panel.of({**merged, "seeds": own_seeds})
+
+
+def _selected(found: list[Panel], panels: str | None, path: Path) -> list[Panel]:
+    """Return the panels with these labels, None for all; refuse a label that appears twice."""
+    labels = [panel.label for panel in found]
+    if len(set(labels)) < len(labels):
+        raise ExperimentError(f"{path}: panels need labels that differ; got {', '.join(labels)}.")
+    if panels is None:
+        return found
+    wanted = _chosen(panels, labels, f"--panels: {path}")
+    return [panel for panel in found if panel.label in wanted]
 
 
 def parsed_seeds(given: object, owner: str) -> list[int]:
@@ -139,12 +149,14 @@ def _toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         raise ExperimentError(f"{path}: cannot be read ({reason}). Check the path.") from error
     except RecursionError as error:
-        raise ExperimentError(f"{path}: is no TOML file (its lists are too deep).") from error
+        raise ExperimentError(
+            f"{path}: is not a TOML file (its lists are too deep). Fix it."
+        ) from error
     except ValueError as error:  # bad TOML, bad UTF-8, or an integer with too many digits
-        raise ExperimentError(f"{path}: is no TOML file ({error}). Mend that line.") from error
+        raise ExperimentError(f"{path}: is not a TOML file ({error}). Fix that line.") from error
 
 
 def _change(path: Path, text: str) -> tuple[list[str], Any]:
@@ -175,7 +187,9 @@ def _put(content: dict[str, Any], keys: list[str], value: Any) -> None:
     for key in keys[:-1]:
         below = content.setdefault(key, {})
         if not isinstance(below, dict):
-            raise ExperimentError(f"--set: {key} is no table, so it has no {'.'.join(keys)}.")
+            raise ExperimentError(
+                f"--set: {key} is not a table, so it has no {'.'.join(keys)}. Set {key} itself."
+            )
         content = below
     content[keys[-1]] = value
 

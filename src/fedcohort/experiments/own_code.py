@@ -54,7 +54,7 @@ def part_files(experiment: Experiment, folder: Path) -> list[tuple[Path, Path]]:
 def own_errors(
     owner: str,
     done: str,
-    way_out: str = "Mend it.",
+    way_out: str = "Fix it.",
     passing: tuple[type[Exception], ...] = (),
 ) -> Iterator[None]:
     """Turn what the user's code raises into one sentence, except for ``passing``."""
@@ -177,7 +177,7 @@ def _file(what: str, folder: Path, name: str) -> ModuleType:
         return sys.modules[module_name]
     spec = spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
-        raise ExperimentError(f"{what} file {path}: is no Python file. Rename it.")
+        raise ExperimentError(f"{what} file {path}: is not a Python file. Rename it.")
     module = module_from_spec(spec)
     sys.modules[module_name] = module  # dataclasses look their module up
     try:

@@ -368,7 +368,8 @@ def chosen_training(folder: RunFolder, panel: str) -> Training:
         return training
     losses = candidate_losses(folder, panel)
     if losses.keys() != set(training.candidates()):
-        raise ExperimentError(f"{folder.path}: the grid of panel {panel!r} is still being tried.")
+        reason = f"the grid of panel {panel!r} is not finished"
+        raise ExperimentError(f"{folder.path}: {reason}. Run: {folder.resume_command}")
     best = min(losses, key=lambda point: losses[point])  # the first one in case of a tie
     if not math.isfinite(losses[best]):
         raise ExperimentError(

@@ -21,7 +21,7 @@ import torch
 
 from fedcohort._display import short_repr
 from fedcohort._version import __version__
-from fedcohort._whole_file import write_whole
+from fedcohort._whole_file import reason_of, write_whole
 from fedcohort.errors import ExperimentError, FedcohortError, WriteError
 from fedcohort.experiments.data_settings import EqualDevices
 from fedcohort.experiments.own_code import part_files
@@ -86,7 +86,7 @@ def locked(path: Path, owner: str) -> Iterator[None]:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         raise ExperimentError(
             f"{owner}: cannot be written ({reason}). Copy it to where you may write, or choose "
             f"another folder."
@@ -166,7 +166,7 @@ class RunFolder:
         except (KeyError, IndexError, TypeError, ValueError, FedcohortError) as error:
             raise ExperimentError(
                 f"{path / HEAD}: does not hold a run ({type(error).__name__}). Put back the file "
-                f"that was written, or run experiment.toml anew into another folder."
+                f"that was written, or run experiment.toml again into another folder."
             ) from error
 
     def __repr__(self) -> str:
@@ -187,18 +187,11 @@ class RunFolder:
             "experiment": experiment.as_dict(),
             "units": [unit.as_dict() for unit in plan_units(experiment, device)],
         }
-        try:
-            content = json.dumps(head, indent=1).encode()
-        except TypeError as error:  # TOML has dates and times
-            raise ExperimentError(
-                f"{source}: values must be numbers, texts, truth values, lists or tables; got "
-                f"another ({error}). Write a date as a text."
-            ) from error
-        files = part_files(experiment, source.parent)
+        content = _as_json(head, source)
+        files = [(source, Path("experiment.toml")), *part_files(experiment, source.parent)]
         try:
             _check_new(path)
             (path / "units").mkdir(parents=True)
-            shutil.copyfile(source, path / "experiment.toml")
             for file, place in files:
                 (path / place).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, path / place)
@@ -219,21 +212,21 @@ class RunFolder:
         try:
             head = json.loads((path / HEAD).read_text(encoding="utf-8"))
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
+            reason = reason_of(error)
             raise ExperimentError(
-                f"{path}: is no run folder ({HEAD}: {reason}). See: fedcohort runs"
+                f"{path}: is not a run folder ({HEAD}: {reason}). See: fedcohort runs"
             ) from error
         except ValueError as error:
             raise ExperimentError(
                 f"{path / HEAD}: is damaged ({error}). Its tables under units/ are untouched; put "
-                f"back the file, or run experiment.toml anew into another folder."
+                f"back the file, or run experiment.toml again into another folder."
             ) from error
         found = head.get("schema") if isinstance(head, dict) else None
         if found != SCHEMA:
             raise ExperimentError(
                 f"{path}: was written with schema {found!r}; this version reads schema {SCHEMA}. "
                 f"Nothing was changed: use the fedcohort that its {HEAD} names, or run its "
-                f"experiment.toml anew into another folder."
+                f"experiment.toml again into another folder."
             )
         return cls(path, head)
 
@@ -294,30 +287,36 @@ class RunFolder:
 
     def is_done(self, unit: Unit) -> bool:
         """Whether all tables of a unit are there and whole, or it was given up."""
+        return self._is_done(unit, self._done(unit)[0])
+
+    def _is_done(self, unit: Unit, done: int) -> bool:
         if self.diverged(unit).exists():
             return True
-        has_all = self._done(unit)[0] == len(unit.runs) * self.rounds_of(unit)
+        has_all = done == len(unit.runs) * self.rounds_of(unit)
         return has_all and all(is_whole(self.table(unit, name)) for name in SCHEMAS)
 
     def progress(self) -> Progress:
         """Return how far the run is, from what is in the folder."""
-        units = [unit for unit in self.units if not self.diverged(unit).exists()]
+        done = [(unit, *self._done(unit)) for unit in self.units]
+        counted = [each for each in done if not self.diverged(each[0]).exists()]
+        return Progress(
+            done=sum(rounds for _, rounds, _ in counted),
+            total=sum(len(unit.runs) * self.rounds_of(unit) for unit, _, _ in counted),
+            seconds=sum(seconds for _, _, seconds in done),
+            state=self._state([(unit, rounds) for unit, rounds, _ in done]),
+        )
+
+    def _state(self, done: list[tuple[Unit, int]]) -> str:
+        """Return the state of the run; ``done`` are its units and the rounds that each has."""
         shared = [self.federations, *([self.devices] if self.has_devices else [])]
         tables = [*self.path.glob("units/*/*.parquet"), *shared]
         if is_locked(self.path / "lock"):
-            state = "running"
-        elif any(path.exists() and not is_whole(path) for path in tables):
-            state = "damaged"
-        elif all(path.exists() for path in shared) and all(map(self.is_done, self.units)):
-            state = "complete"
-        else:
-            state = "interrupted"
-        return Progress(
-            done=sum(self._done(unit)[0] for unit in units),
-            total=sum(len(unit.runs) * self.rounds_of(unit) for unit in units),
-            seconds=sum(self._done(unit)[1] for unit in self.units),
-            state=state,
-        )
+            return "running"
+        if any(path.exists() and not is_whole(path) for path in tables):
+            return "damaged"
+        if all(path.exists() for path in shared) and all(self._is_done(*each) for each in done):
+            return "complete"
+        return "interrupted"
 
     def _done(self, unit: Unit) -> tuple[int, float]:
         """Return the rounds that a unit has done, over all its runs, and their seconds."""
@@ -331,11 +330,21 @@ class RunFolder:
         return table.num_rows, float(draw + train / len(unit.runs) + measure)
 
 
+def _as_json(head: dict[str, Any], source: Path) -> bytes:
+    try:
+        return json.dumps(head, indent=1).encode()
+    except TypeError as error:  # TOML has dates and times
+        raise ExperimentError(
+            f"{source}: values must be numbers, texts, truth values, lists or tables; got "
+            f"another ({error}). Write a date as a text."
+        ) from error
+
+
 def _check_new(path: Path) -> None:
     """Refuse a folder that holds a run or anything else."""
     if (path / HEAD).exists():
         raise ExperimentError(
-            f"{path}: holds a run already. Choose another folder with --out, or go on with: "
+            f"{path}: holds a run already. Choose another folder with --out, or resume with: "
             f"fedcohort resume {shlex.quote(str(path))}"
         )
     if path.exists() and (not path.is_dir() or any(path.iterdir())):

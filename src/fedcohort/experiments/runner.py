@@ -174,12 +174,7 @@ class _Execution:
         every = folder.experiment.checkpoint_every
 
         def progress(now: int, histories: list[History]) -> None:
-            if unit.candidate is not None and histories[0].diverged_at is not None:
-                raise _DivergedError(f"training diverges in round {histories[0].diverged_at}")
-            self._observer.advanced(work, self._text(unit, now))
-            self._track(unit, histories)
-            if now % every == 0 and now < rounds:
-                self._write_tables(unit, histories)
+            self._after_round(unit, work, now, histories)
             if self._observer.should_stop() and now < rounds:
                 simulation.save(checkpoint)
                 self._write_tables(unit, histories)
@@ -199,12 +194,22 @@ class _Execution:
             keep_table(folder.table(unit, name), table)
         log.info("unit %d: done, %d rounds of %d runs", unit.number, rounds, len(unit.runs))
 
+    def _after_round(self, unit: Unit, work: int, now: int, histories: list[History]) -> None:
+        """Show and track a round, and write tables if it is time; give up what diverges."""
+        if unit.candidate is not None and histories[0].diverged_at is not None:
+            raise _DivergedError(f"training diverges in round {histories[0].diverged_at}")
+        self._observer.advanced(work, self._text(unit, now))
+        self._track(unit, histories)
+        every, rounds = self._folder.experiment.checkpoint_every, self._folder.rounds_of(unit)
+        if now % every == 0 and now < rounds:
+            self._write_tables(unit, histories)
+
     def _resumed(self, simulation: Simulation, checkpoint: Path) -> int:
         try:
             return simulation.resume(checkpoint)
         except SimulationError as error:
             raise ExperimentError(
-                f"{error} Delete the file, and its unit starts anew while all others are kept; "
+                f"{error} Delete the file, and its unit starts again while all others are kept; "
                 f"then: {self._folder.resume_command}"
             ) from error
 
@@ -317,7 +322,7 @@ def _saying_why(folder: RunFolder) -> Iterator[None]:
         log.error("stopped: %s", error)
         raise ExperimentError(
             f"{error.place}: the run stopped, and what it had done is kept. Make room, then "
-            f"go on with: {folder.resume_command}"
+            f"resume with: {folder.resume_command}"
         ) from error
     except SimulationError as error:
         log.error("stopped: %s", error)
@@ -333,7 +338,7 @@ def _saying_why(folder: RunFolder) -> Iterator[None]:
         if place is None:
             raise
         log.exception("stopped")
-        why = f"{place} raises {type(error).__name__}: {error}. Mend it."
+        why = f"{place} raises {type(error).__name__}: {error}. Fix it."
         if folder.has_begun:
             why = f"code/{why} Then: {folder.resume_command}"
         raise ExperimentError(_stopped(folder, why)) from error

@@ -11,7 +11,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from fedcohort._arguments import brief
 from fedcohort._display import short_repr
-from fedcohort._open_round import OnFailure
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.checked_table import (
     SOME,
@@ -35,6 +34,7 @@ from fedcohort.experiments.data_settings import (
 )
 from fedcohort.experiments.own_code import own_errors, own_function
 from fedcohort.memory import Difference, EstimatorName
+from fedcohort.selector.open_round import OnFailure
 from fedcohort.simulation import Dataset, LocalTraining, Options, cnn, mlp
 from fedcohort.simulation.engine.models import ModelSource
 
@@ -96,6 +96,7 @@ class Cnn(Table):
 
 Model = Mlp | Cnn | OwnModel
 
+NEEDS_DIFFERENCE = "shrink and clusters need estimator = 'difference'. Add it, or leave them out."
 #: Tables of several kinds.
 KINDS = {
     "data": Kinds("partition", PARTITIONS),
@@ -204,14 +205,14 @@ class DesignEntry(Table):
         super().__post_init__()
         is_set = self.shrink != 1.0 or self.clusters is not None
         if self.estimator == "plain" and is_set:
-            raise ExperimentError("shrink and clusters need estimator = 'difference'.")
+            raise ExperimentError(NEEDS_DIFFERENCE)
 
     @classmethod
     def of(cls, content: object, place: str = "") -> Self:
         """Make the entry from plain values. The label names what they change."""
         if isinstance(content, dict) and isinstance(content.get("recipe"), str):
             if "estimator" not in content and {"shrink", "clusters"} & content.keys():
-                raise ExperimentError("shrink and clusters need estimator = 'difference'.")
+                raise ExperimentError(NEEDS_DIFFERENCE)
             content = {"label": _label(content), **content}
         return super().of(content, place)
 

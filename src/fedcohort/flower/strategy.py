@@ -13,8 +13,6 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedcohort._arguments import checked_flag
 from fedcohort._deployment import ArrayCheck, Limits, Patience
-from fedcohort._open_round import OnFailure, check_equal_draws
-from fedcohort._selector_files import SelectionLog
 from fedcohort.designs import Recipe
 from fedcohort.errors import FlowerError, SelectorError
 from fedcohort.flower.averaging import averaged
@@ -53,6 +51,8 @@ from fedcohort.flower.training_loop import (
 from fedcohort.memory import Difference, EstimatorName
 from fedcohort.population import Label
 from fedcohort.selector import Selector
+from fedcohort.selector.files import SelectionLog
+from fedcohort.selector.open_round import OnFailure, check_equal_draws
 from fedcohort.streams import Seed
 
 log = getLogger("flwr.fedcohort")
@@ -258,7 +258,8 @@ class CohortStrategy(Strategy):
         there = None if len(takers) == len(self.directory.sizes) else takers
         cohort = self.selector.draw(there, self._signals(now, there))
         if self._has_wrapper and self.selector.design is not None:
-            check_equal_draws(self.selector.design)
+            feature = "a privacy wrapper"
+            check_equal_draws(self.selector.design, self.selector.recipe, feature)
         self._round, self._is_first = now, False
         return self._messages(now, cohort.ids)
 

@@ -262,8 +262,8 @@ class Memory(ABC):
         # ``not (...)`` also catches NaN.
         if not (abs(total - 1) <= IMPORTANCE_TOLERANCE and shares.min(initial=0.0) >= 0):
             raise self._error(
-                f"importance must be one share per client ({self.n_clients}), at least 0 and 1 "
-                f"together; got shape {shares.shape} with the sum {shares.sum():.12g}. Pass "
+                f"importance must be one share per client ({self.n_clients}), non-negative, "
+                f"with sum 1; got shape {shares.shape} with the sum {shares.sum():.12g}. Pass "
                 f"population.importance, 0 for those that are away, and rearrange the memory "
                 f"where clients are new."
             )

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import as_array, brief, checked_number, checked_whole
 from fedcohort._updates import Array, as_numpy, double, like, moved, zero_rows
-from fedcohort.errors import AggregationError
+from fedcohort.errors import AggregationError, FedcohortError
 from fedcohort.memory.base import Memory
 from fedcohort.memory.update_memory import UpdateMemory
 
@@ -78,12 +78,17 @@ class Difference:
         return UpdateMemory(n, dimension, importance=importance, zeros=own, shrink=self.shrink)
 
 
-def estimator_of(owner: str, estimator: EstimatorName | Difference) -> Difference | None:
+def estimator_of(
+    owner: str,
+    estimator: EstimatorName | Difference,
+    *,
+    error: type[FedcohortError] = AggregationError,
+) -> Difference | None:
     """Return the settings of a named estimator; None for the plain one."""
     if isinstance(estimator, Difference):
         return estimator
     if not isinstance(estimator, str) or estimator not in ESTIMATORS:
-        raise AggregationError(
+        raise error(
             f"{owner}: estimator must be one of {', '.join(ESTIMATORS)}, or a Difference; got "
             f"{brief(estimator)}."
         )

@@ -17,15 +17,13 @@ from fedcohort._updates import Array, as_numpy, double, like, moved, zero_rows
 from fedcohort._whole_file import read_arrays, write_arrays
 from fedcohort.errors import MemoryOfUpdatesError
 from fedcohort.memory.base import Memory
-from fedcohort.similarity.measures import inner_products
+from fedcohort.similarity.measures import BLOCK_ENTRIES, inner_products
 from fedcohort.streams import Stream, stream
 
 FORMAT = "fedcohort update memory 3"
 NEVER = -1
 #: The names of the settings in a state.
 SETTINGS = {"dimension", "sketch", "seed", "shrink"}
-#: Numbers converted to float64 at a time, 32 MB.
-NUMBERS_AT_ONCE = 2**22
 
 
 @final
@@ -242,7 +240,7 @@ class UpdateMemory(Memory):
             return
         total = double(self.zeros)
         # In blocks: a float64 copy of all updates would need too much memory.
-        at_once = max(1, NUMBERS_AT_ONCE // max(self.dimension, 1))
+        at_once = max(1, BLOCK_ENTRIES // max(self.dimension, 1))
         there = np.flatnonzero(self._importance)
         for start in range(0, len(there), at_once):
             clients = there[start : start + at_once]

@@ -11,8 +11,13 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort._client_records import above, below
-from fedcohort._whole_file import make_folder, read_arrays, write_arrays
+from fedcohort._whole_file import (
+    make_folder,
+    read_arrays,
+    with_prefix,
+    without_prefix,
+    write_arrays,
+)
 from fedcohort.errors import NvflareError
 from fedcohort.nvflare.answers import as_array, in_kind_of
 from fedcohort.nvflare.settings import OWNER
@@ -48,8 +53,8 @@ class SavedRun:
         kept = {"sizes": dict(self.sizes), "optimizer": self.optimizer}
         head = {"model": list(self.model), "has_moved": self.moments is not None, **kept}
         numbered = {str(k): array for k, array in enumerate(self.model.values())}
-        arrays = above("selector.", self.selector) | above("model.", numbered)
-        arrays |= above("moments.", self.moments or {})
+        arrays = with_prefix("selector.", self.selector) | with_prefix("model.", numbered)
+        arrays |= with_prefix("moments.", self.moments or {})
         arrays["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
         make_folder(path.parent)
         write_arrays(path, FORMAT, arrays)
@@ -63,10 +68,10 @@ class SavedRun:
             raise NvflareError(
                 f"{OWNER}: {path} cannot be read ({error}). Start without it."
             ) from error
-        head, model = json.loads(arrays["head"].tobytes()), below("model.", arrays)
+        head, model = json.loads(arrays["head"].tobytes()), without_prefix("model.", arrays)
         named = {name: model[str(k)] for k, name in enumerate(head["model"])}
-        moments = below("moments.", arrays) if head["has_moved"] else None
-        selector = below("selector.", arrays)
+        moments = without_prefix("moments.", arrays) if head["has_moved"] else None
+        selector = without_prefix("selector.", arrays)
         return cls(named, selector, head["sizes"], head["optimizer"], moments)
 
     def check_optimizer(self, optimizer: Mapping[str, Any] | None) -> None:

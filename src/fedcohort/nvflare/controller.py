@@ -20,7 +20,6 @@ from nvflare.app_common.workflows.base_fedavg import BaseFedAvg
 from nvflare.app_common.workflows.fedavg import FedAvg
 
 from fedcohort._deployment import ArrayCheck, Limits, Patience
-from fedcohort._open_round import OnFailure
 from fedcohort.designs import Recipe
 from fedcohort.errors import NvflareError
 from fedcohort.memory import Difference, EstimatorName
@@ -52,6 +51,7 @@ from fedcohort.nvflare.settings import (
 from fedcohort.nvflare.tracking import aggregation_info, report
 from fedcohort.optimizers import ServerOptimizer, State
 from fedcohort.population import Label
+from fedcohort.selector.open_round import OnFailure
 
 log = getLogger("fedcohort")
 

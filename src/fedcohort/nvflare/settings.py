@@ -10,12 +10,12 @@ from nvflare.app_common.workflows.fedavg import FedAvg
 
 from fedcohort._arguments import brief, checked_number, checked_whole
 from fedcohort._deployment import Limits, checked_sizes
-from fedcohort._open_round import OnFailure
 from fedcohort.designs import RECIPES, Recipe, make_recipe
 from fedcohort.errors import FedcohortError, NvflareError
 from fedcohort.memory import Difference, EstimatorName
 from fedcohort.optimizers import SGD, Adagrad, Adam, ServerOptimizer, Yogi
 from fedcohort.selector import Selector
+from fedcohort.selector.open_round import OnFailure
 
 #: Who is meant in errors.
 OWNER = "CohortController"

@@ -68,20 +68,24 @@ def _draw_row(
     for client, share, end in zip(clients, shares, ends, strict=True):
         if share >= NAMED_SHARE:
             name = str(design.population.ids[client])
-            axes.text(
-                left + end - share / 2,
-                0.5,
-                name
-                if len(name) <= LONGEST_NAME
-                else f"{name[: LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}",
-                rotation=0 if len(name) * LETTER_SHARE <= share else 90,
-                ha="center",
-                va="center",
-                fontsize=8,
-                parse_math=False,
-            )
+            _write_name(axes, name, share, middle=left + end - share / 2)
     axes.plot([left, left, left + 1, left + 1, left], [0, 1, 1, 0, 0], color="black", linewidth=1.5)
     axes.text(left + 0.5, -0.28, f"$W_{{{k + 1}}}$", ha="center", fontsize=9)
+
+
+def _write_name(axes: Axes, name: str, share: float, *, middle: float) -> None:
+    """Write a client's name into its piece: shortened if it is long, upright if it is wide."""
+    is_long = len(name) > LONGEST_NAME
+    axes.text(
+        middle,
+        0.5,
+        f"{name[: LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}" if is_long else name,
+        rotation=0 if len(name) * LETTER_SHARE <= share else 90,
+        ha="center",
+        va="center",
+        fontsize=8,
+        parse_math=False,
+    )
 
 
 def _by_appearance(design: RowDesign) -> NDArray[np.int64]:

@@ -92,20 +92,8 @@ class Pen:
         axes.grid(alpha=0.25)
 
 
-def class_shares_figure(counts: NDArray[np.int64]) -> Figure:
-    """Draw each client's class shares as a bar, and beside them the samples of each class.
-
-    ``counts`` has shape (n_clients, n_classes): ``FederatedData.class_counts()``.
-    """
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(3, 1))
-    draw_class_shares(left, counts)
-    draw_class_samples(right, counts)
-    return figure
-
-
 def draw_class_shares(axes: Axes, counts: NDArray[np.int64]) -> None:
-    """Draw one bar per client, stacked by class."""
+    """Draw one bar per client, stacked by class; ``counts`` has shape (n_clients, n_classes)."""
     n_clients, n_classes = counts.shape
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     below = np.zeros(n_clients)

@@ -164,7 +164,7 @@ def _seconds(results: Results, panel: Panel, design: str, seeds: list[int]) -> d
         for part in PARTS:
             shared_by = sharing[run] if part == "train_seconds" else 1
             totals[part] += float(results.column("rounds", run, part).mean()) / shared_by
-    return {part: short(total / len(seeds)) for part, total in totals.items()}
+    return {part: rounded(total / len(seeds)) for part, total in totals.items()}
 
 
 def _costs(
@@ -227,10 +227,10 @@ def plain(values: ArrayLike) -> list[int] | list[float | None]:
     array = np.asarray(values)
     if array.dtype.kind in "iub":
         return [int(value) for value in array]
-    return [short(float(value)) for value in array]
+    return [rounded(float(value)) for value in array]
 
 
-def short(value: float) -> float | None:
+def rounded(value: float) -> float | None:
     """Round to five digits. Return None for NaN and infinity."""
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
@@ -364,7 +364,7 @@ def dendrogram(results: Results, run: PlannedRun) -> dict[str, Any] | None:
     for node in range(first, n_clients + len(pairs)):
         one, other = pairs[node - n_clients]
         x[node], y[node] = (x[one] + x[other]) / 2, height[node - n_clients]
-        ends = [short(float(v)) for v in (x[one], y[one], x[other], y[other], y[node])]
+        ends = [rounded(float(v)) for v in (x[one], y[one], x[other], y[other], y[node])]
         links.append([*ends, int(classes[node])])
     return {
         "leaves": plain(leaves),

@@ -11,11 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import as_array
-from fedcohort._updates import is_tensor
+from fedcohort._updates import LARGEST, is_tensor
 from fedcohort.errors import DesignError
-
-#: Larger entries are refused: their squares could overflow.
-LARGEST_ENTRY = 1e150
 
 
 def checked_updates(owner: str, updates: ArrayLike, n_clients: int) -> NDArray[np.floating]:
@@ -35,12 +32,12 @@ def checked_updates(owner: str, updates: ArrayLike, n_clients: int) -> NDArray[n
         )
     values = array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
     # NaN fails every comparison, so one comparison finds all invalid entries.
-    usable = largest_entries(values) <= LARGEST_ENTRY
+    usable = largest_entries(values) <= LARGEST
     if not usable.all():
         client = int(np.argmin(usable))
-        bad = int((~(largest_entries(values[client][:, None]) <= LARGEST_ENTRY)).sum())
+        bad = int((~(largest_entries(values[client][:, None]) <= LARGEST)).sum())
         raise DesignError(
-            f"{owner}: updates must be finite and below {LARGEST_ENTRY:g}; client {client} sent "
+            f"{owner}: updates must be finite and below {LARGEST:g}; client {client} sent "
             f"{bad} other values. Drop the client's update, or record zeros for it."
         )
     return values
@@ -55,8 +52,10 @@ def largest_entries(updates: NDArray[np.floating]) -> NDArray[np.float64]:
 Measure = Callable[[NDArray[np.floating]], NDArray[np.float64]]
 MeasureName = Literal["arccos", "l2", "l1"]
 
-#: Entries converted to float64 at a time, 32 MB. Float32 updates are never converted all at once.
+#: Numbers that are worked on at a time: 32 MB in float64.
 BLOCK_ENTRIES = 2**22
+#: All pairs of more clients than this do not fit into the memory of one machine.
+LARGEST_EXACT = 20_000
 #: Updates converted to float64 at a time.
 BLOCK_ROWS = 2**14
 

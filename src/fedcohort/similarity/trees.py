@@ -17,6 +17,7 @@ from fedcohort._lazy import import_extra
 from fedcohort.errors import DesignError
 from fedcohort.similarity.grouping import bisected_groups
 from fedcohort.similarity.measures import (
+    LARGEST_EXACT,
     MEASURES,
     MeasureName,
     angles,
@@ -43,8 +44,6 @@ Products = Callable[[], NDArray[np.float64]]
 #: if fastcluster is installed. Each takes about a second on one core.
 AUTO_EXACT = 2_000
 AUTO_VECTOR = 5_000
-#: All pairs of more clients than this do not fit into the memory of one machine.
-LARGEST_EXACT = 20_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,18 +13,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcohort._client_records import below
-from fedcohort.cohort import Cohort
+from fedcohort._whole_file import with_prefix, without_prefix
+from fedcohort.cohort import NOBODY, Cohort
 from fedcohort.designs import Design, RowDesign
 from fedcohort.designs.signals import Request
 from fedcohort.errors import SimulationError
-from fedcohort.simulation.devices.cost import NOBODY, Clock, Cost, Times, round_cost
+from fedcohort.simulation.devices.cost import Clock, Cost, Times, round_cost
 from fedcohort.simulation.engine.evaluation import Evaluator, Quality, Yardstick
 from fedcohort.simulation.engine.local_training import LocalTraining
 from fedcohort.simulation.history import History, Round
 from fedcohort.simulation.runs import Options, Run
 
-Clients = NDArray[np.int64]
+Positions = NDArray[np.int64]
 
 
 @dataclass(slots=True, eq=False)
@@ -60,9 +60,9 @@ class RoundState:
     signals: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     early_updates: Tensor = field(default_factory=lambda: torch.empty(0, 0))
     design: Design | None = None
-    trains: Clients = field(default_factory=NOBODY.copy)
-    failed: Clients = field(default_factory=NOBODY.copy)
-    clients: Clients = field(default_factory=NOBODY.copy)
+    trains: Positions = field(default_factory=NOBODY.copy)
+    failed: Positions = field(default_factory=NOBODY.copy)
+    clients: Positions = field(default_factory=NOBODY.copy)
     updates: Tensor = field(default_factory=lambda: torch.empty(0, 0))
     losses: NDArray[np.float64] | None = None
     quality: Quality | None = None
@@ -74,13 +74,13 @@ class RoundState:
     measure_seconds: float = 0.0
 
     @property
-    def early(self) -> Clients:
+    def early(self) -> Positions:
         """Clients that trained to answer, sorted."""
         if self.request is None or self.request.signal != "update_norm":
             return NOBODY
         return self.request.clients
 
-    def untrained(self) -> Clients:
+    def untrained(self) -> Positions:
         """Return the drawn clients that have not trained yet, in order of arrival."""
         return self.trains[~np.isin(self.trains, self.early)]
 
@@ -116,7 +116,7 @@ class LiveRun:
         self._clock = Clock(run.devices, run.data.population, training, **of_run)
         self.selector = run.selector(sketch=options.sketch, overlap=options.overlap)
         self._has_class = run.data.class_counts() > 0
-        self.now: RoundState
+        self.current: RoundState
 
     def unplayed(self, round_: int) -> RoundState:
         """Return a round in which everyone is available, and which is never played."""
@@ -127,13 +127,13 @@ class LiveRun:
     def open(self, round_: int) -> None:
         """Begin a round: see who is available, and whom the recipe asks."""
         if self.selector.cohort is not None:  # an interrupted round is played again
-            self.now = replace(self.now, quality=None, diverged=False)
+            self.current = replace(self.current, quality=None, diverged=False)
             return
         available, times = self._clock.available(), self._clock.times(round_)
-        self.now = RoundState(round_, available, self.selector.ask(available), times)
+        self.current = RoundState(round_, available, self.selector.ask(available), times)
 
     def answer(self, now: RoundState, model: Tensor) -> None:
-        """Let the asked clients answer from the model; an answer that is not finite is none."""
+        """Let the asked clients answer from the model; one that is not finite counts as missing."""
         if now.request is None:
             return
         signal, clients = now.request.signal, now.request.clients
@@ -146,8 +146,9 @@ class LiveRun:
         finite = np.isfinite(values)
         if signal == "duration" and not finite.all():
             raise SimulationError(
-                "Simulation: asked for duration, a client's is not finite; its device is too slow. "
-                "Raise its speed and bandwidths, or leave the client out."
+                f"Simulation: every asked client needs a finite duration; that of client "
+                f"{clients[int(np.argmin(finite))]} is not, since its device is too slow. Raise "
+                f"its speed and bandwidths, or leave the client out."
             )
         everyone = np.full(len(now.times.duration), np.nan)
         everyone[clients] = np.where(finite, values, np.nan)
@@ -155,7 +156,7 @@ class LiveRun:
 
     def draw(self) -> None:
         """Draw the cohort, and others in the place of clients that fail; only once in a round."""
-        start, now, selector = time.perf_counter(), self.now, self.selector
+        start, now, selector = time.perf_counter(), self.current, self.selector
         if now.is_drawn:
             return
         if selector.cohort is None:
@@ -170,10 +171,10 @@ class LiveRun:
 
     def _replace(self, fails: NDArray[np.bool_]) -> None:
         """Draw in the place of clients that fail, and tell who answers from who fails."""
-        asked = self.now.trains
+        asked = self.current.trains
         while self.selector.redraw(asked[fails[asked]]):
             asked = np.array(self.selector.asked, dtype=np.int64)
-        self.now.trains, self.now.failed = asked[~fails[asked]], asked[fails[asked]]
+        self.current.trains, self.current.failed = asked[~fails[asked]], asked[fails[asked]]
 
     def prepare(self, pool: Executor) -> None:
         """Build the next design in the background, if everyone is always available."""
@@ -187,7 +188,7 @@ class LiveRun:
         their samples, dropout off. With epochs they trained on exactly these samples; with steps
         on a random part of them.
         """
-        now = self.now
+        now = self.current
         now.clients, now.diverged = now.trains[finite], now.diverged or not finite.all()
         kept = torch.from_numpy(finite).to(updates.device)
         now.updates = updates if finite.all() else updates[kept]
@@ -199,16 +200,16 @@ class LiveRun:
 
     def measure(self, model: Tensor, *, last: bool) -> None:
         """Judge the model after a round, if it is its turn."""
-        if last or self._is_turn(self.now.round_):
-            self.now.quality = self._evaluator.quality(model)
-            self.now.diverged |= not math.isfinite(self.now.quality.loss)
+        if last or self._is_turn(self.current.round_):
+            self.current.quality = self._evaluator.quality(model)
+            self.current.diverged |= not math.isfinite(self.current.quality.loss)
 
     def commit(self) -> None:
         """Add the round to the history, and let the selector remember it.
 
         The round before loses its quality if it was measured only because it was the last.
         """
-        now, rounds = self.now, self.history.rounds
+        now, rounds = self.current, self.history.rounds
         if rounds and not self._is_turn(rounds[-1].round_):
             rounds[-1] = replace(rounds[-1], quality=None)
         settled = self.selector.settle(now.clients)
@@ -232,23 +233,23 @@ class LiveRun:
                 diverged=now.diverged or bool(rounds and rounds[-1].diverged),
             )
         )
-        self._clock.now += cost.simulated_seconds
+        self._clock.seconds += cost.simulated_seconds
         took = now.times.duration[now.clients]
         self.selector.remember(now.updates, now.clients, losses=now.losses, durations=took)
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Return what a resumed run needs beside its history, as arrays."""
-        kept: dict[str, NDArray[np.generic]] = {"now": np.array(self._clock.now)}
-        return kept | {f"selector.{name}": a for name, a in self.selector.state().items()}
+        kept: dict[str, NDArray[np.generic]] = {"now": np.array(self._clock.seconds)}
+        return kept | with_prefix("selector.", self.selector.state())
 
     def restore(self, history: History, state: dict[str, NDArray[np.generic]]) -> None:
         """Take over what :meth:`state` returned."""
         self.history = history
-        self._clock.now = float(state["now"])
-        self.selector.restore(below("selector.", state))
+        self._clock.seconds = float(state["now"])
+        self.selector.restore(without_prefix("selector.", state))
 
     def _cost(self, settled: Cohort) -> Cost:
-        now = self.now
+        now = self.current
         if now.design is None:
             return self._clock.idle()
         return round_cost(
@@ -262,8 +263,8 @@ class LiveRun:
         )
 
     def _rows(self) -> list[int] | None:
-        every, design = self._options.rows_every, self.now.design
-        if every is None or self.now.round_ % every or not isinstance(design, RowDesign):
+        every, design = self._options.rows_every, self.current.design
+        if every is None or self.current.round_ % every or not isinstance(design, RowDesign):
             return None
         return [int(row) for row in design.plan.main_rows()]
 

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcohort._arguments import brief, checked_whole
-from fedcohort._client_records import below
 from fedcohort._display import short_repr
-from fedcohort._whole_file import write_arrays
+from fedcohort._whole_file import with_prefix, without_prefix, write_arrays
 from fedcohort.designs import Design
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.engine.evaluation import Evaluator, FullParticipation
@@ -35,7 +34,7 @@ from fedcohort.simulation.engine.models import (
     initial_models,
 )
 from fedcohort.simulation.history import History
-from fedcohort.simulation.live_run import Clients, LiveRun, RoundState
+from fedcohort.simulation.live_run import LiveRun, Positions, RoundState
 from fedcohort.simulation.runs import FORMAT, Options, Run, fingerprint, read_checkpoint
 
 #: Called after every round with the number of rounds done and the histories.
@@ -202,7 +201,7 @@ class Simulation:
         }
         arrays = {"head": np.array(json.dumps(head)), "models": self.models}
         for k, run in enumerate(self._live):
-            arrays |= {f"{k}.{name}": array for name, array in run.state().items()}
+            arrays |= with_prefix(f"{k}.", run.state())
         write_arrays(Path(checkpoint), FORMAT, arrays)
 
     def resume(self, checkpoint: Path) -> int:
@@ -214,7 +213,7 @@ class Simulation:
         head, arrays = read_checkpoint(Path(checkpoint), expected=self._fingerprint)
         self._models.copy_(torch.from_numpy(arrays["models"]))
         for k, (run, rows) in enumerate(zip(self._live, head["histories"], strict=True)):
-            run.restore(History.of_dicts(rows), below(f"{k}.", arrays))
+            run.restore(History.of_dicts(rows), without_prefix(f"{k}.", arrays))
         self._rounds_done = int(head["rounds_done"])
         return self._rounds_done
 
@@ -224,7 +223,7 @@ class Simulation:
         for run in runs:
             run.open(round_)
         lap()
-        self._ask([run.now for run in runs])
+        self._ask([run.current for run in runs])
         asking = lap()
         list(self._map(LiveRun.draw, runs))
         self._share_draw_seconds(lap())
@@ -239,7 +238,7 @@ class Simulation:
         shared = lap() / len(runs)
         for run, model in zip(runs, moved, strict=True):
             run.measure(model, last=last)
-            run.now.train_seconds, run.now.measure_seconds = training, shared + lap()
+            run.current.train_seconds, run.current.measure_seconds = training, shared + lap()
         self._models, self._rounds_done = moved, round_ + 1
         for run in runs:
             run.commit()
@@ -259,8 +258,8 @@ class Simulation:
 
         Clients that trained before the draw do not train again.
         """
-        fresh = self._trained([run.now.untrained() for run in self._live], round_)
-        updates = [run.now.all_updates(own) for run, own in zip(self._live, fresh, strict=True)]
+        fresh = self._trained([run.current.untrained() for run in self._live], round_)
+        updates = [run.current.all_updates(own) for run, own in zip(self._live, fresh, strict=True)]
         # One look at all of them: on a GPU each look waits for its work.
         finite = torch.cat([rows.isfinite().all(dim=1) for rows in updates]).cpu().numpy()
         parts = np.split(finite, np.cumsum([len(rows) for rows in updates])[:-1])
@@ -269,7 +268,7 @@ class Simulation:
             for run, rows, good, model in zip(self._live, updates, parts, self._models, strict=True)
         ]
 
-    def _trained(self, clients: Sequence[Clients], round_: int) -> list[Tensor]:
+    def _trained(self, clients: Sequence[Positions], round_: int) -> list[Tensor]:
         """Train clients, listed run by run, at once; return each run's updates, one row each."""
         lanes = [
             Lane(k, live.run.seed, client, live.run.data.train[client])
@@ -285,7 +284,7 @@ class Simulation:
         finite = moved.isfinite().all(dim=1)
         # tolist waits for the device: its work counts as training time.
         for run, is_finite in zip(self._live, finite.tolist(), strict=True):
-            run.now.diverged |= not is_finite
+            run.current.diverged |= not is_finite
         return torch.where(finite[:, None], moved, self._models)
 
     def _compare(self, steps: list[Tensor], round_: int) -> None:
@@ -293,18 +292,18 @@ class Simulation:
         every = self.options.oracle_every
         if every is None or round_ % every:
             return
-        designs = [run.now.design for run in self._live]
+        designs = [run.current.design for run in self._live]
         variates = [run.selector.variates for run in self._live]
         sticks = self._everyone.yardsticks(self._models, designs, steps, variates, round_)
         for run, stick in zip(self._live, sticks, strict=True):
-            run.now.yardstick = stick
-            run.now.diverged |= stick is not None and not stick.is_finite
+            run.current.yardstick = stick
+            run.current.diverged |= stick is not None and not stick.is_finite
 
     def _share_draw_seconds(self, seconds: float) -> None:
         """Let designs that were built at the same time share the time that this took."""
-        total = sum(run.now.draw_seconds for run in self._live)
+        total = sum(run.current.draw_seconds for run in self._live)
         for run in self._live:
-            run.now.draw_seconds *= min(1.0, seconds / total) if total else 1.0
+            run.current.draw_seconds *= min(1.0, seconds / total) if total else 1.0
 
     @cached_property
     def _fingerprint(self) -> dict[str, str]:

@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import brief, checked_whole
+from fedcohort._arguments import COMPUTE_DEVICES, brief, checked_whole
 from fedcohort._display import record_repr
-from fedcohort._open_round import FailureRule, OnFailure
 from fedcohort._whole_file import read_arrays
 from fedcohort.designs import Recipe
 from fedcohort.designs.recipe import estimator_for
 from fedcohort.errors import SimulationError
 from fedcohort.memory import Difference, EstimatorName
 from fedcohort.selector import Selector
+from fedcohort.selector.open_round import FailureRule, OnFailure
 from fedcohort.simulation.data.partitions import FederatedData
 from fedcohort.simulation.devices.devices import Devices
 from fedcohort.simulation.engine.local_training import LocalTraining, keep_numbers, keep_positive
@@ -69,9 +69,10 @@ class Options:
         given = [name for name in optional if getattr(self, name) is not None]
         keep_positive(self, "measure_every", *given)
         keep_numbers(self, "server_lr")
-        if self.device not in ("auto", "cpu", "cuda"):
+        if self.device not in COMPUTE_DEVICES:
             raise SimulationError(
-                f"Options: device must be auto, cpu or cuda; got {brief(self.device)}."
+                f"Options: device must be auto, cpu or cuda; got {brief(self.device)}. 'auto' "
+                f"takes a GPU where there is one."
             )
 
     def torch_device(self) -> torch.device:
@@ -125,7 +126,7 @@ class Run:
         seed = checked_whole("Run", "seed", self.seed, way_out=way_out)
         object.__setattr__(self, "seed", seed)
         # One form for each estimator, since it is part of a checkpoint's fingerprint.
-        settings = estimator_for("Run", self.recipe, self.estimator)
+        settings = estimator_for("Run", self.recipe, self.estimator, error=SimulationError)
         object.__setattr__(self, "estimator", settings or "plain")
         FailureRule(self.on_failure, self.tries, self.extra)
         if self.failures is not None:
@@ -144,7 +145,7 @@ class Run:
         if chances.shape not in ((), (n,)) or not ((chances >= 0) & (chances <= 1)).all():
             raise SimulationError(
                 f"Run: failures must be a chance from 0 to 1, or one for each of the {n} clients; "
-                f"got {failures!r}."
+                f"got {brief(failures)}. Pass for example 0.1."
             )
         return np.broadcast_to(chances, (n,)).copy()
 
@@ -183,14 +184,14 @@ def read_checkpoint(
         arrays = read_arrays(path, FORMAT)
     except (OSError, ValueError) as error:
         raise SimulationError(
-            f"checkpoint {path}: cannot be read ({error}). Start anew, or use another file."
+            f"checkpoint {path}: cannot be read ({error}). Start again, or use another file."
         ) from error
     head = json.loads(str(arrays.pop("head")))
     differ = [name for name in expected if head["fingerprint"].get(name) != expected[name]]
     if differ:
         raise SimulationError(
             f"checkpoint {path}: was written by another simulation; {', '.join(differ)} "
-            f"differ. Use the same arguments, or start anew."
+            f"differ. Use the same arguments, or start again."
         )
     return head, arrays
 

@@ -215,7 +215,7 @@ def drawn_weights_average_to_the_importance_where_the_design_claims_it(c: Candid
     c.demand(
         not design.unbiased or agree(mean, importance, deviation),
         f"unbiased is True, so client {client}'s mean weight must be {importance[client]:.4g}; got "
-        f"{mean[client]:.4g}, give or take {deviation[client]:.2g}. Mend the weights, or leave "
+        f"{mean[client]:.4g}, give or take {deviation[client]:.2g}. Fix the weights, or leave "
         f"unbiased out.",
         design,
     )

@@ -221,7 +221,7 @@ class Candidate:
             self.demand(
                 close(number, right),
                 f"{what} of client {client} must be {float(right):.6g}, as the law has it; got "
-                f"{number:.6g}. Mend the formula, or the law.",
+                f"{number:.6g}. Fix the formula, or the law.",
                 design,
             )
 
@@ -233,7 +233,7 @@ class Candidate:
             self.demand(
                 not design.unbiased or equal,
                 f"unbiased is True, so client {client}'s mean weight must be {share}; got {mean}. "
-                f"Mend the law, or say unbiased = False.",
+                f"Fix the law, or say unbiased = False.",
                 design,
             )
 

@@ -9,7 +9,6 @@ from typing import Any, Literal, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort._open_round import OnFailure
 from fedcohort.designs import (
     Multinomial,
     Poisson,
@@ -21,6 +20,7 @@ from fedcohort.designs import (
 from fedcohort.errors import ContractError
 from fedcohort.memory import EstimatorName
 from fedcohort.selector import Selector
+from fedcohort.selector.open_round import OnFailure
 
 #: How a client that was asked can fail: it reports an error, answers after the deadline, sends a
 #: model with a number that is not finite, or one of another shape.

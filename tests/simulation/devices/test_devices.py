@@ -211,7 +211,7 @@ LONG = "client,speed,down,up,start,end\n"
         ("client,speed,up\n0,1,1\n", r"needs a column down; got client, speed, up"),
         ("client,speed,down,up,start\n", r"needs a column end; got"),
         ("client,sped,down,up\n", r"unknown column 'sped'; known are .* Did you mean 'speed'\?"),
-        ("client,up,down,up\n", r"a column comes twice"),
+        ("client,up,down,up\n", r"a column appears twice"),
         (HEAD + "0,1,1\n", r"line 2: needs 4 values \(client, speed, down, up\); got 3"),
         (HEAD + "0,-1,1,1\n", r"line 2: speed must be a number above 0 and finite; got '-1'"),
         (HEAD + "0,1,nan,1\n", r"line 2: down must be a number above 0 and finite; got 'nan'"),
@@ -224,7 +224,7 @@ LONG = "client,speed,down,up,start,end\n"
         ),
         (HEAD + "-1,1,1,1\n", r"line 2: client must be a whole number from 0 to 1; got '-1'"),
         (HEAD + "0,1,1,1\n", r"a line for each of the 2 clients; 1 are missing, .* client 1"),
-        (HEAD + "0,1,1,1\n0,1,1,1\n", r"line 3: client 0 comes twice"),
+        (HEAD + "0,1,1,1\n0,1,1,1\n", r"line 3: client 0 appears twice"),
         (HEAD + "0,1,1,1\n0,1,1,2\n", r"line 3: client 0 has another speed, down or up than"),
         (LONG + "0,1,1,1,5,5\n", r"line 2: start must be at least 0 and end after it"),
         (LONG + "0,1,1,1,5,\n", r"line 2: start must be .* or both empty; got '5' and ''"),
@@ -242,7 +242,7 @@ def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none\.csv: cannot be read \(no such file"):
         read_devices(tmp_path / "none.csv", 2)
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DataError, match=r"bytes\.csv: is no CSV file"):
+    with pytest.raises(DataError, match=r"bytes\.csv: is not a CSV file"):
         read_devices(tmp_path / "bytes.csv", 2)
 
 

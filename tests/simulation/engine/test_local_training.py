@@ -19,7 +19,7 @@ from fedcohort.simulation.engine.convolutions import StackedConvolutionGradients
 from fedcohort.simulation.engine.gradients import (
     Gradients,
     LanewiseGradients,
-    Layout,
+    ParameterLayout,
     ResidentData,
     StackedLinearGradients,
     VmappedGradients,
@@ -167,7 +167,7 @@ def test_both_ways_give_the_same_gradients(first: list[nn.Module], shape: tuple[
     )
     generator = torch.Generator().manual_seed(0)
     flat = torch.randn(4, flat_parameters(model).numel(), generator=generator)
-    parameters = Layout(model).stacked(flat)
+    parameters = ParameterLayout(model).stacked(flat)
     x = torch.randn(4, 6, *shape, generator=generator)
     y = torch.randint(3, (4, 6), generator=generator)
     weights = torch.rand(4, 6, generator=generator)
@@ -205,7 +205,7 @@ def test_all_ways_give_the_same_gradients_of_convolutions(
     y = torch.randint(3, (4, 5), generator=generator)
     weights = torch.rand(4, 5, generator=generator)
     keys = torch.randint(-(2**31), 2**31, (4, 3), generator=generator).int()
-    parameters = Layout(model).stacked(flat)
+    parameters = ParameterLayout(model).stacked(flat)
 
     assert StackedConvolutionGradients.fits(model)
     for dropout in (True, False):
@@ -434,7 +434,7 @@ def test_what_a_module_draws_for_itself_comes_from_the_lanes_stream_too() -> Non
 
 def test_on_a_gpu_modules_that_draw_for_themselves_are_refused() -> None:
     model = two_d_dropout()
-    parameters = Layout(model).stacked(flat_parameters(model)[None])
+    parameters = ParameterLayout(model).stacked(flat_parameters(model)[None])
     x, y = torch.rand(1, 5, 1, 8, 8), torch.zeros(1, 5, dtype=torch.int64)
 
     with pytest.raises(SimulationError, match=r"draws random numbers other than .*nn\.Dropout"):

@@ -123,7 +123,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     except (OSError, EOFError, zlib.error) as error:
         raise _broken(path, f"is broken ({error})") from error
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
-        raise _broken(path, "is no IDX file of bytes")
+        raise _broken(path, "is not an IDX file of bytes")
     n_axes = content[3]
     start = 4 + 4 * n_axes
     if len(content) < start:

@@ -44,7 +44,7 @@ class FederatedData:
 
     def __post_init__(self) -> None:
         if len(self.train) == 0:
-            raise DataError("FederatedData: needs at least one client; got none.")
+            raise DataError("FederatedData: needs at least one client; got none. Add one.")
         for name, labels in (("train", self.dataset.y), ("test", self.dataset.test_y)):
             parts = tuple(_checked_positions(k, part) for k, part in enumerate(getattr(self, name)))
             object.__setattr__(self, name, parts)
@@ -52,7 +52,7 @@ class FederatedData:
             if len(parts) != len(self.train):
                 raise DataError(
                     f"FederatedData: {name} must have one list of positions per client, "
-                    f"{len(self.train)}; got {len(parts)}."
+                    f"{len(self.train)}; got {len(parts)}. Use an empty list for a client without."
                 )
             for client, part in enumerate(parts):
                 _check_range(f"client {client}'s {name} positions", part, len(labels))
@@ -160,7 +160,8 @@ def positions_of(
     if n_axes != {0} or len(entries) != n:
         raise DataError(
             f"FederatedData: clients must be one label for each of {n} samples, or a list of "
-            f"positions per client; got {len(entries)} entries of {sorted(n_axes)} axes."
+            f"positions per client; got {len(entries)} entries of {sorted(n_axes)} axes. Pass for "
+            f"example [0, 0, 1] or [[0, 1], [2]]."
         )
     labels = np.asarray(entries)
     if labels.dtype.kind == "f" and np.isnan(labels).any():
@@ -173,7 +174,7 @@ def positions_of(
     if unknown:
         raise DataError(
             f"FederatedData: the test samples' clients must be among the training samples'; "
-            f"{min(unknown)!r} is not."
+            f"{min(unknown)!r} is not. Leave its test samples out."
         )
     return known, tuple(np.flatnonzero(labels == name) for name in known)
 
@@ -181,7 +182,8 @@ def positions_of(
 def _check_range(what: str, values: NDArray[np.int64], below: int) -> None:
     if values.size and not 0 <= values.min() <= values.max() < below:
         raise DataError(
-            f"FederatedData: {what} must be 0 to {below - 1}; got {values.min()} to {values.max()}."
+            f"FederatedData: {what} must be 0 to {below - 1}; got {values.min()} to "
+            f"{values.max()}. Drop those outside, or count from 0."
         )
 
 
@@ -216,6 +218,20 @@ def one_class_shards(
     DataError
         If a class has too few samples, or the sizes do not fit the clients.
     """
+    sizes = _sizes_of_class(train_size, test_size, clients_per_class)
+    rng = stream(checked_seed("one_class_shards", seed), use=Stream.PARTITION)
+    shape = (dataset.n_classes, clients_per_class)
+    train = np.tile(sizes, dataset.n_classes)
+    train = (rng.permutation(train) if deal_sizes else train).reshape(shape)
+    test = np.full(shape, test_size)
+    of_train = _shards(dataset.y, train, rng)
+    return FederatedData(dataset, of_train, _shards(dataset.test_y, test, rng))
+
+
+def _sizes_of_class(
+    train_size: int | Sequence[int], test_size: int, clients_per_class: int
+) -> NDArray[np.int64]:
+    """Validate the sizes; return one for each client of a class."""
     listed = np.ndim(train_size) > 0
     sizes = np.asarray(train_size if listed else [train_size] * clients_per_class)
     if listed and len(sizes) != clients_per_class:
@@ -226,28 +242,27 @@ def one_class_shards(
     if not sizes.size or sizes.dtype.kind not in "iu" or sizes.min() < 1 or test_size < 0:
         raise DataError(
             f"one_class_shards: needs at least one client per class, and one training sample for "
-            f"each; got {clients_per_class} and {train_size} (and {test_size} test samples)."
+            f"each; got {clients_per_class} and {train_size} (and {test_size} test samples). Raise "
+            f"what is too small."
         )
-    rng = stream(checked_seed("one_class_shards", seed), use=Stream.PARTITION)
-    shape = (dataset.n_classes, clients_per_class)
-    train = np.tile(sizes, dataset.n_classes)
-    train = (rng.permutation(train) if deal_sizes else train).reshape(shape)
-    parts = []
-    for labels, each in ((dataset.y, train), (dataset.test_y, np.full(shape, test_size))):
-        shards: list[NDArray[np.int64]] = []
-        for label in range(dataset.n_classes):
-            members = np.flatnonzero(labels == label)
-            needed = int(each[label].sum())
-            if needed > len(members):
-                raise DataError(
-                    f"one_class_shards: needs {needed} samples of class {label} for "
-                    f"{clients_per_class} clients; got {len(members)}. Lower the sizes or the "
-                    f"clients per class."
-                )
-            chosen = rng.choice(members, needed, replace=False)
-            shards.extend(np.split(chosen, np.cumsum(each[label])[:-1]))
-        parts.append(tuple(shards))
-    return FederatedData(dataset, *parts)
+    return sizes
+
+
+def _shards(
+    labels: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator
+) -> Indices:
+    """Deal samples of one class to each client; ``sizes`` has shape (n_classes, n_clients)."""
+    shards: list[NDArray[np.int64]] = []
+    for label, own in enumerate(sizes):
+        members, needed = np.flatnonzero(labels == label), int(own.sum())
+        if needed > len(members):
+            raise DataError(
+                f"one_class_shards: needs {needed} samples of class {label} for {len(own)} "
+                f"clients; got {len(members)}. Lower the sizes or the clients per class."
+            )
+        chosen = rng.choice(members, needed, replace=False)
+        shards.extend(np.split(chosen, np.cumsum(own)[:-1]))
+    return tuple(shards)
 
 
 def dirichlet_unbalanced(
@@ -359,11 +374,14 @@ def natural(dataset: Dataset, clients: ArrayLike, test_clients: ArrayLike) -> Fe
 
 def _check_alpha(alpha: float) -> None:
     if not isinstance(alpha, (int, float)) or not 0 < alpha < np.inf:
-        raise DataError(f"partition: alpha must be positive and finite; got {alpha}.")
+        raise DataError(
+            f"partition: alpha must be positive and finite; got {alpha}. Pass for example 0.1."
+        )
 
 
 def _check_clients(n_clients: int, n_samples: int) -> None:
     if type(n_clients) is not int or not 1 <= n_clients <= n_samples:
         raise DataError(
-            f"partition: n_clients must be 1 to the {n_samples} samples; got {n_clients}."
+            f"partition: n_clients must be 1 to the {n_samples} samples; got {n_clients}. Give "
+            f"each client at least one sample."
         )

@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort._display import record_repr
-from fedcohort.cohort import Cohort
+from fedcohort.cohort import NOBODY, Cohort
 from fedcohort.designs.recipe import Recipe
 from fedcohort.designs.signals import AskedSignal, Request
 from fedcohort.errors import SimulationError
@@ -57,7 +57,6 @@ SHORTEST_WAIT = 1e-6
 WAIT_IN_VAIN = 60.0
 
 Seconds = NDArray[np.float64]
-NOBODY = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +173,8 @@ def _waiting_seconds(
     seconds = recipe.waits(left, cohort)
     if not 0 <= seconds < math.inf:
         raise SimulationError(
-            f"{recipe.name}: waits must return seconds, at least 0 and finite; got {seconds!r}."
+            f"{recipe.name}: waits must return seconds, at least 0 and finite; got {seconds!r}. "
+            f"Return for example durations[cohort.clients].max(initial=0.0)."
         )
     return float(seconds)
 
@@ -196,7 +196,8 @@ class Clock:
         self._devices = Devices.equal(n_clients) if devices is None else devices
         if self._devices.n_clients != n_clients:
             raise SimulationError(
-                f"Run: devices must be one per client, {n_clients}; got {self._devices.n_clients}."
+                f"Run: devices must be one per client, {n_clients}; got {self._devices.n_clients}. "
+                f"Pass for example Devices.equal({n_clients})."
             )
         times = self._devices.availability
         if times is not None and not population.sizes[times.client].any():
@@ -207,7 +208,7 @@ class Clock:
         self._population, self._seed = population, seed
         self._samples = training.samples_processed(population.sizes)
         self.model_bytes = PARAMETER_BYTES * n_parameters
-        self.now = 0.0
+        self.seconds = 0.0
 
     @property
     def has_availability(self) -> bool:
@@ -216,7 +217,7 @@ class Clock:
 
     def available(self) -> NDArray[np.bool_] | None:
         """Return who is there now, shape (n_clients,); None: everyone, always."""
-        return self._devices.available(self.now) if self.has_availability else None
+        return self._devices.available(self.seconds) if self.has_availability else None
 
     def times(self, round_: int) -> Times:
         """Return how long everything takes in a round."""
@@ -234,5 +235,5 @@ class Clock:
     def idle(self) -> Cost:
         """Return the cost of a round in which nobody is available: time."""
         times, has_samples = self._devices.availability, self._population.sizes > 0
-        wait = 0.0 if times is None else times.seconds_until_somebody(self.now, has_samples)
+        wait = 0.0 if times is None else times.seconds_until_somebody(self.seconds, has_samples)
         return Cost(0, 0, 0.0, 0, WAIT_IN_VAIN if wait == math.inf else max(wait, SHORTEST_WAIT))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedcohort._arguments import checked_number, checked_whole, did_you_mean
 from fedcohort._display import short_repr
+from fedcohort._whole_file import reason_of
 from fedcohort.errors import DataError, SimulationError
 from fedcohort.streams import Seed, Stream, checked_seed, stream
 
@@ -49,7 +50,9 @@ class Availability:
         most = np.inf if self.day is None else self.day
         if not (self.client.shape == self.start.shape == self.end.shape) or self.client.ndim != 1:
             raise SimulationError(
-                "Availability: client, start and end must be lists of one length."
+                f"Availability: client, start and end must be lists of one length; got shapes "
+                f"{self.client.shape}, {self.start.shape} and {self.end.shape}. Give each interval "
+                f"all three."
             )
         # Negated, so that NaN is refused too.
         bad = ~((self.start >= 0) & (self.start < self.end) & (self.end <= most))
@@ -57,7 +60,7 @@ class Availability:
             which = f"; interval {int(np.argmax(bad))} does not" if bad.any() else ""
             raise SimulationError(
                 f"Availability: intervals must have 0 <= start < end, end at most the day (of more "
-                f"than 0 seconds){which}."
+                f"than 0 seconds){which}. Split an interval that passes the end of a day."
             )
 
     def __repr__(self) -> str:
@@ -140,13 +143,16 @@ class Devices:
             if values.ndim != 1 or values.shape != np.shape(self.speed) or not len(values):
                 raise SimulationError(
                     f"Devices: {name} must be one number per client, as many as speed has; got "
-                    f"shape {values.shape}."
+                    f"shape {values.shape}. Pass lists of one length."
                 )
             good = (values > 0) & (values < np.inf)  # False for NaN
             if not good.all():
                 bad = int(np.argmin(good))
                 what = f"{name} must be above 0 and finite"
-                raise SimulationError(f"Devices: {what}; client {bad} has {values[bad]}.")
+                raise SimulationError(
+                    f"Devices: {what}; client {bad} has {values[bad]}. Leave the client out, or "
+                    f"use Availability for one that is away."
+                )
             values.setflags(write=False)
             object.__setattr__(self, name, values)
         _check_spread("jitter", self.jitter)
@@ -154,7 +160,7 @@ class Devices:
         if len(known) and not 0 <= known.min() <= known.max() < self.n_clients:
             raise SimulationError(
                 f"Devices: available clients must be 0 to {self.n_clients - 1}; got "
-                f"{known.min()} to {known.max()}."
+                f"{known.min()} to {known.max()}. Number clients as in speed."
             )
 
     def __repr__(self) -> str:
@@ -216,7 +222,7 @@ class Devices:
         if not 0 < awake <= 1 or not 0 < day < math.inf:
             raise SimulationError(
                 f"Devices: awake must be above 0 and at most 1, day above 0 and finite; got "
-                f"awake={awake!r} and day={day!r}."
+                f"awake={awake!r} and day={day!r}. Pass for example awake=0.5 and day=86400."
             )
         rng = stream(checked_seed("Devices", seed), use=Stream.DEVICES)
         # Always draw all three, in this order: ``awake`` must not change who is fast.
@@ -287,7 +293,7 @@ def read_devices(path: Path, n_clients: int, *, jitter: float = 0.0) -> Devices:
             )
         intervals[client].append(_interval(place, cells) if has_intervals else (0.0, math.inf))
         if len(intervals[client]) > 1 and not has_intervals:
-            raise DataError(f"{place}: client {client} comes twice. Drop one of its lines.")
+            raise DataError(f"{place}: client {client} appears twice. Drop one of its lines.")
     missing = [client for client in range(n_clients) if client not in numbers]
     if missing:
         raise DataError(
@@ -309,10 +315,10 @@ def _lines(path: Path) -> tuple[bool, list[tuple[str, dict[str, str]]]]:
         reader = csv.reader(io.StringIO(text, newline=""), strict=True)
         rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         raise DataError(f"{path}: cannot be read ({reason}). Check the path.") from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: is no CSV file ({error}). {EXAMPLE}") from error
+        raise DataError(f"{path}: is not a CSV file ({error}). {EXAMPLE}") from error
     if not rows:
         raise DataError(f"{path}: is empty. {EXAMPLE}")
     header = [cell.strip().lower() for cell in rows[0][1]]
@@ -335,7 +341,7 @@ def _check_header(path: Path, header: list[str]) -> None:
                 f"{did_you_mean(name, known) or ' ' + EXAMPLE}"
             )
     if len(set(header)) < len(header):
-        raise DataError(f"{path}: a column comes twice in {', '.join(header)}. Drop one.")
+        raise DataError(f"{path}: a column appears twice in {', '.join(header)}. Drop one.")
     for name in known if set(INTERVAL) & set(header) else NEEDED:
         if name not in header:
             raise DataError(f"{path}: needs a column {name}; got {', '.join(header)}. {EXAMPLE}")

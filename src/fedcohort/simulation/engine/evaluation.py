@@ -21,7 +21,7 @@ from fedcohort.designs import Design, MultinomialDesign
 from fedcohort.memory import Memory
 from fedcohort.simulation.data.partitions import FederatedData, Indices
 from fedcohort.simulation.engine.gradients import (
-    Layout,
+    ParameterLayout,
     ResidentData,
     StackedLinearGradients,
     gradients_of,
@@ -59,7 +59,11 @@ class Evaluator:
     """Evaluates models on one federation, dropout off, every sample once."""
 
     def __init__(self, model: nn.Module, data: ResidentData, federation: FederatedData) -> None:
-        self._model, self._layout, self._data = copy.deepcopy(model).eval(), Layout(model), data
+        self._model, self._layout, self._data = (
+            copy.deepcopy(model).eval(),
+            ParameterLayout(model),
+            data,
+        )
         fits = StackedLinearGradients.fits(model)
         self._chain = StackedLinearGradients(model) if fits else None  # type: ignore[arg-type]
         self._importance = federation.population.importance
@@ -223,7 +227,7 @@ class FullParticipation:
     ) -> None:
         self._parts = [each.train for each in federations]
         self._gradients = gradients_of(model, data.x.device, dropout=False)
-        self._layout, self._data = Layout(model), data
+        self._layout, self._data = ParameterLayout(model), data
         self._train, self._pool = train, pool
 
     def yardsticks(

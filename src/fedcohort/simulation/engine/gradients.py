@@ -48,7 +48,7 @@ def rows_at(x: Tensor, positions: Tensor) -> Tensor:
 
 
 @final
-class Layout:
+class ParameterLayout:
     """Where each trained parameter of a model lies in a flat row."""
 
     def __init__(self, model: nn.Module) -> None:

@@ -17,7 +17,7 @@ from fedcohort._arguments import brief, checked_whole
 from fedcohort._display import record_repr
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.engine.gradients import (
-    Layout,
+    ParameterLayout,
     ResidentData,
     Sgd,
     StackedLinearGradients,
@@ -214,7 +214,7 @@ class LocalTrainer:
         self, model: nn.Module, training: LocalTraining, data: ResidentData, *, slots: int = 1
     ) -> None:
         self._training, self.data, self._device = training, data, data.x.device
-        self.gradients, self.layout = gradients_of(model, self._device), Layout(model)
+        self.gradients, self.layout = gradients_of(model, self._device), ParameterLayout(model)
         self._at_once = max(1, LANE_BYTES // (4 * self.layout.size))
         self._slots = min(slots, self._at_once)
         linear = isinstance(self.gradients, StackedLinearGradients) and training.is_plain

@@ -151,7 +151,7 @@ def plain_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return the named layers of a chain, in order; none if the layers do not show everything.
 
     That is: no hooks, and no parameter that is shared, frozen, reparametrised or not float32. A
-    layer that is used twice comes twice.
+    layer that is used twice appears twice.
     """
     if type(model) is not nn.Sequential:
         return []

@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort._arguments import Id
-from fedcohort._open_round import FailureRule
-from fedcohort._roster import Roster
 from fedcohort._updates import moved
 from fedcohort._whole_file import read_arrays, reason_of
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Design, Recipe, RowDesign
 from fedcohort.errors import SelectorError, WriteError
 from fedcohort.memory import Difference
+from fedcohort.selector.open_round import FailureRule
+from fedcohort.selector.roster import Roster
 from fedcohort.streams import Stream, stream
 
 log = getLogger("fedcohort")
@@ -29,8 +29,6 @@ log = getLogger("fedcohort")
 FORMAT = "fedcohort selector 1"
 #: Clients that the summary names.
 LINES = 20
-#: What stands in a file for an expected count that no formula gives.
-UNKNOWN = -1.0
 
 State = Mapping[str, NDArray[Any]]
 
@@ -83,34 +81,41 @@ class Origin:
 
 
 def head_of(state: State) -> dict[str, Any]:
-    """Return the head of a state; refuse what is no state."""
+    """Return the head of a state; without a valid one, raise a ``ValueError``."""
     try:
         head: dict[str, Any] = json.loads(state["head"].tobytes())
         round_ = int(head["round"])
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise _no_state("it has no head") from error
+        raise ValueError("it has no head") from error
     if round_ < 0:
-        raise _no_state(f"its round is {round_}")
+        raise ValueError(f"its round is {round_}")
     return {**head, "round": round_}
 
 
 @contextmanager
-def refusing_states() -> Iterator[None]:
-    """Turn the errors of an invalid state into one sentence."""
+def refusing_states(path: Path | None = None) -> Iterator[None]:
+    """Turn the errors of an invalid state into one sentence; ``path`` is the file it is from."""
     try:
         yield
     except SelectorError:
         raise
-    except KeyError as error:
-        raise _no_state(f"{error} is missing") from error
-    except (TypeError, ValueError, AttributeError, IndexError) as error:
-        raise _no_state(str(error).partition("\n")[0].rstrip(".")) from error
+    except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
+        why = _why(error)
+        if path is None:
+            message = f"this is not the state of a selector ({why}). Pass what state() gave."
+        else:
+            message = (
+                f"{path} cannot be used ({why}). Load another checkpoint, or start a new selector."
+            )
+        raise SelectorError(f"Selector: {message}") from error
 
 
-def _no_state(why: str) -> SelectorError:
-    return SelectorError(
-        f"Selector: this is not the state of a selector ({why}). Pass what state() gave."
-    )
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return reason_of(error)
+    if isinstance(error, KeyError):
+        return f"{error} is missing"
+    return str(error).partition("\n")[0].rstrip(".")
 
 
 def read_state(path: Path, recipe: Recipe | None) -> tuple[State, dict[str, Any]]:
@@ -118,14 +123,8 @@ def read_state(path: Path, recipe: Recipe | None) -> tuple[State, dict[str, Any]
 
     ``recipe`` replaces the file's. Any other or damaged file is refused.
     """
-    try:
+    with refusing_states(path):
         state = read_arrays(path, FORMAT)
-    except (OSError, ValueError) as error:
-        reason = reason_of(error) if isinstance(error, OSError) else str(error).lower()
-        raise SelectorError(
-            f"Selector: {path} cannot be read ({reason}). Start without it."
-        ) from error
-    with refusing_states():
         return state, _arguments(path, head_of(state), recipe)
 
 
@@ -165,7 +164,8 @@ class SelectionLog:
     """Count every client's draws, and write a JSON line for every round.
 
     Each of these has shape (n_clients,): how often a client was ``drawn``, how often it was
-    ``expected`` to be, and in how many rounds it ``failed``. Without a ``path`` it only counts.
+    ``expected`` to be, and in how many rounds it ``failed``. ``expected`` is NaN once a design had
+    no formula for it. Without a ``path`` it only counts.
     """
 
     drawn: NDArray[np.int64]
@@ -234,6 +234,7 @@ class SelectionLog:
     def log_summary(self) -> None:
         """Log who was drawn how often, the most surprising first."""
         surprise = np.abs(self.drawn - self.expected) / np.sqrt(np.maximum(self.expected, 1.0))
+        surprise = np.nan_to_num(surprise)  # NaN: nothing was expected
         for k in np.argsort(-surprise, kind="stable")[:LINES].tolist():
             failed = f", failed {self.failed[k]} times" if self.failed[k] else ""
             each, drawn, expected = self._roster.ids[k], self.drawn[k], self.expected[k]
@@ -248,8 +249,7 @@ class SelectionLog:
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return everything that is saved."""
-        expected = np.where(np.isnan(self.expected), UNKNOWN, self.expected)
-        return {"drawn": self.drawn, "failed": self.failed, "expected": expected}
+        return {"drawn": self.drawn, "failed": self.failed, "expected": self.expected}
 
     def restore(self, state: Mapping[str, NDArray[Any]], n_clients: int) -> None:
         """Take over what :meth:`state` gave; without it, start counting now."""
@@ -260,9 +260,8 @@ class SelectionLog:
         counts = (self.drawn, self.failed, self.expected)
         if len(state) not in (0, 3) or any(each.shape != (n_clients,) for each in counts):
             raise ValueError(f"its log must be of its {n_clients} clients")
-        if not np.isfinite(self.expected).all():
-            raise ValueError("its log must be finite")
-        self.expected[self.expected == UNKNOWN] = np.nan
+        if np.isinf(self.expected).any():
+            raise ValueError("its log must not be infinite")
 
     def _rows(self, design: Design | None, round_: int, seed: int) -> list[Id] | None:
         """Return the client of each distribution: the same stream gives the same draw again."""

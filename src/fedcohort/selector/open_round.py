@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import Id, brief, checked_choice, checked_list, checked_whole
-from fedcohort._client_records import Answers, ClientRecords
-from fedcohort._roster import Roster
 from fedcohort._updates import Array, Layout, Rows, Update, stretched
 from fedcohort.cohort import Cohort, aggregate
-from fedcohort.designs import Design
+from fedcohort.designs import Design, Recipe
 from fedcohort.errors import SelectorError
 from fedcohort.population import Population
+from fedcohort.selector.records import Answers, ClientRecords
+from fedcohort.selector.roster import Roster
 
 log = getLogger("fedcohort")
 
@@ -41,7 +41,7 @@ class FailureRule:
     max_draws: int | None = None
 
     def __post_init__(self) -> None:
-        checked_choice("Selector", "on_failure", self.on_failure, ON_FAILURE)
+        checked_choice("Selector", "on_failure", self.on_failure, ON_FAILURE, error=SelectorError)
         limits = {"tries": 0, "extra": 0} | ({} if self.max_draws is None else {"max_draws": 1})
         for name, least in limits.items():
             value = getattr(self, name)
@@ -58,10 +58,11 @@ class FailureRule:
         """Whether one draw may take the place of another."""
         return self.on_failure == "redraw" or self.extra > 0
 
-    def check(self, design: Design) -> None:
+    def check(self, design: Design, recipe: Recipe) -> None:
         """Refuse a design that this rule cannot be used with."""
         if self.needs_equal_draws:
-            check_equal_draws(design)
+            feature = f"extra={self.extra}" if self.extra else "on_failure='redraw'"
+            check_equal_draws(design, recipe, feature)
         if self.max_draws is None:
             return
         counts = design.max_count()
@@ -111,13 +112,13 @@ class FailureRule:
         return Cohort.of_shares(clients, counts, shares)
 
 
-def check_equal_draws(design: Design) -> None:
+def check_equal_draws(design: Design, recipe: Recipe, feature: str) -> None:
     """Refuse designs whose draws have different weights: one draw cannot replace another."""
     weights = design.weight_per_draw()[design.population.sizes > 0]
     if not np.array_equal(weights, np.full(len(weights), 1 / design.cohort_size)):
         raise SelectorError(
-            f"Selector: on_failure='redraw', extra and privacy wrappers need a design whose draws "
-            f"weigh the same; {design.name}'s do not. Use size or multinomial."
+            f"Selector: {feature} needs a design with equal weight per draw; "
+            f"{type(recipe).__name__}'s draws differ. Use SizeClustered or Multinomial."
         )
 
 
@@ -204,7 +205,11 @@ class OpenRound:
         """Return the positions of clients; refuse clients that were not asked, and any twice."""
         positions = self.roster.positions(ids)
         if len(np.unique(positions)) < len(positions):
-            raise SelectorError("Selector: a client answers once; got an id twice.")
+            places = positions.tolist()
+            twice = next(k for n, k in enumerate(places) if k in places[:n])
+            raise SelectorError(
+                f"Selector: client {self.roster.ids[twice]!r} is listed twice. Pass each id once."
+            )
         for client in positions.tolist():
             if client not in self.draws.asked:
                 raise SelectorError(

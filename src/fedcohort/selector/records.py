@@ -25,6 +25,7 @@ from fedcohort._updates import (
     same_place,
     usable_rows,
 )
+from fedcohort._whole_file import with_prefix, without_prefix
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Recipe
 from fedcohort.designs.signals import ASKED, PAST
@@ -243,7 +244,7 @@ class ClientRecords:
         return rows.new_zeros(rows.shape[1])
 
     def record(self, answers: Answers, population: Population, round_: int) -> None:
-        """Remember updates; the memory shows them after :meth:`settle`."""
+        """Remember updates; the memory shows them after :meth:`publish`."""
         clients, kept = answers.clients, answers.kept
         if not len(clients):
             return
@@ -256,11 +257,14 @@ class ClientRecords:
         if kept is not None and (shortens := self.memory or self._empty) is not None:
             self.pending.append((clients, kept, shortens.dimension, round_))
 
-    def settle(self, before: int, ahead: UpdateMemory | None = None) -> None:
-        """Show the updates of rounds before this one; ``ahead`` is a memory that does already."""
-        due = [each for each in self.pending if each[3] < before]
-        self.pending = [each for each in self.pending if each[3] >= before]
-        self.memory = self._with(due, self.memory) if ahead is None else ahead
+    def publish(self, before_round: int, prepared: UpdateMemory | None = None) -> None:
+        """Move pending updates of earlier rounds into the memory.
+
+        If ``prepared`` is given, it already contains them and replaces the memory.
+        """
+        due = [each for each in self.pending if each[3] < before_round]
+        self.pending = [each for each in self.pending if each[3] >= before_round]
+        self.memory = self._with(due, self.memory) if prepared is None else prepared
 
     def ahead(self) -> Callable[[], UpdateMemory | None]:
         """Return a function, safe in a thread, that copies the memory and adds all updates."""
@@ -318,11 +322,11 @@ class ClientRecords:
 
     def state(self) -> State:
         """Return everything that is saved, as arrays."""
-        kept = above("signal.", self._signals)
+        kept = with_prefix("signal.", self._signals)
         if self.memory is not None:
-            kept |= above("memory.", self.memory.state())
+            kept |= with_prefix("memory.", self.memory.state())
         if self.variates is not None:
-            kept |= above("variates.", self.variates.state())
+            kept |= with_prefix("variates.", self.variates.state())
         for clients, rows, dimension, round_ in self.pending:  # between rounds at most one
             kept |= {"pending.clients": clients, "pending.rows": rows}
             kept["pending.of"] = np.array([dimension, round_])
@@ -333,7 +337,7 @@ class ClientRecords:
         self.n_clients = n_clients
         # A new dictionary: a copy of these records shares the old one.
         self._signals = {name: state[f"signal.{name}"].astype(np.float64) for name in self._signals}
-        memory, variates = below("memory.", state), below("variates.", state)
+        memory, variates = without_prefix("memory.", state), without_prefix("variates.", state)
         self.memory = UpdateMemory.of_state(memory) if memory else None
         self.variates = None
         if variates and self._difference is not None:
@@ -360,13 +364,3 @@ class ClientRecords:
                 raise ValueError("pending updates must be finite")
         if not all(of_clients) or len(self._dimensions()) > 1:
             raise ValueError(f"what it remembers must be of its {n} clients, and of one model")
-
-
-def above(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:
-    """Return the arrays under a prefix, with it."""
-    return {f"{prefix}{name}": array for name, array in state.items()}
-
-
-def below(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:
-    """Return the arrays under a prefix, without it."""
-    return {name.removeprefix(prefix): a for name, a in state.items() if name.startswith(prefix)}

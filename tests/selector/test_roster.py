@@ -18,8 +18,8 @@ from fedcohort import (
     Target,
     Uniform,
 )
-from fedcohort._roster import Roster
 from fedcohort.errors import FedcohortError, SelectorError
+from fedcohort.selector.roster import Roster
 from selectors_for_tests import SIZES, Largest, drawn, frozen, played, updates_for
 
 

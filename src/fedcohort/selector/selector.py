@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from copy import copy
 from dataclasses import replace
 from logging import getLogger
 from pathlib import Path
@@ -13,32 +12,28 @@ from typing import Any, Literal, Self, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import Id, brief, checked_flag, checked_whole
-from fedcohort._client_records import Answers, ClientRecords, above, below
-from fedcohort._display import html_table, record_repr
-from fedcohort._open_round import Draws, FailureRule, Numbers, OnFailure, OpenRound, Updates
-from fedcohort._planner import Planner
-from fedcohort._roster import Clients, Groups, Roster
-from fedcohort._selector_files import FORMAT, Origin, SelectionLog, read_state, refusing_states
+from fedcohort._arguments import Id, checked_flag, checked_whole
 from fedcohort._updates import Array, Update
 from fedcohort._whole_file import write_arrays
-from fedcohort.cohort import Cohort
+from fedcohort.cohort import NOBODY, Cohort
 from fedcohort.designs import Design, Recipe
 from fedcohort.designs.recipe import HasUpdates, estimator_for
 from fedcohort.designs.signals import Request
 from fedcohort.errors import SelectorError
-from fedcohort.memory import Difference, EstimatorName, Memory, UpdateMemory
+from fedcohort.memory import Difference, EstimatorName
 from fedcohort.population import Population
+from fedcohort.selector.files import FORMAT, Origin, SelectionLog, read_state, refusing_states
+from fedcohort.selector.open_round import Draws, FailureRule, Numbers, OnFailure, OpenRound, Updates
+from fedcohort.selector.records import Answers
+from fedcohort.selector.roster import Clients, Groups, Roster
+from fedcohort.selector.state import SelectorState
 from fedcohort.streams import Stream, checked_seed, stream
 
 log = getLogger("fedcohort")
 
-#: Positions of no client.
-NOBODY = np.empty(0, dtype=np.int64)
-
 
 @final
-class Selector:
+class Selector(SelectorState):
     """The server's side of one federation: who trains in each round, and with what weight.
 
     It holds all that a server keeps between rounds. One seed gives one sequence of cohorts.
@@ -116,72 +111,17 @@ class Selector:
                 f"Selector: recipe must be a Recipe; got {type(recipe).__name__}. Pass for example "
                 f"SizeClustered(10)."
             )
-        self.recipe, self.seed, self.round_ = recipe, checked_seed("Selector", seed), 0
-        difference = estimator_for("Selector", recipe, estimator)
+        number = checked_seed("Selector", seed, SelectorError)
+        difference = estimator_for("Selector", recipe, estimator, error=SelectorError)
         if sketch is not None:
             sketch = checked_whole("Selector", "sketch", sketch, least=1, error=SelectorError)
-        rule = self._rule = FailureRule(on_failure, tries, extra, max_draws)
-        overlap = checked_flag("Selector", "overlap", overlap)
-        self._origin = Origin(recipe, difference, rule, self.seed, sketch, overlap)
-        self._roster = Roster(clients, groups, importance)
-        self._records = ClientRecords(recipe, difference, sketch=sketch, seed=self.seed)
-        self._planner = Planner(recipe, rule, self._records, seed=self.seed, overlap=overlap)
-        self._open: OpenRound | None = None
-        self._last_design: Design | None = None
-        self._present: NDArray[np.bool_] | None = None
-        self.selections: SelectionLog | None = None
-        self.clients = clients
+        rule = FailureRule(on_failure, tries, extra, max_draws)
+        overlap = checked_flag("Selector", "overlap", overlap, error=SelectorError)
+        origin = Origin(recipe, difference, rule, number, sketch, overlap)
+        super().__init__(origin, Roster(clients, groups, importance))
+        self._move(self._roster.set(clients, check=self._planner.rehearse))
         if log:
             self.selections = SelectionLog(self._roster, None if log is True else Path(log))
-
-    def __repr__(self) -> str:
-        recipe, n = record_repr(self.recipe), self._roster.is_member.sum()
-        return f"Selector({recipe}, {n} clients, seed={self.seed}, round_={self.round_})"
-
-    def _repr_html_(self) -> str:
-        rows = [
-            ("recipe", record_repr(self.recipe)),
-            ("clients", int(self._roster.is_member.sum())),
-            ("estimator", record_repr(self._origin.difference or "plain")),
-            ("on failure", self._rule.on_failure),
-            ("seed", self.seed),
-            ("round", f"{self.round_}, {'not drawn yet' if self._open is None else 'drawn'}"),
-        ]
-        return html_table("Selector", (), rows)
-
-    # Who there is
-
-    @property
-    def clients(self) -> dict[Id, int]:
-        """The members' sizes by id; assign sizes to let members come, go or change size."""
-        return self._roster.members()
-
-    @clients.setter
-    def clients(self, clients: Clients) -> None:
-        self._refuse_open("clients can change")
-        self._catch_up()
-        were_known = self._roster.n_clients > 0
-        order = self._roster.set(clients, check=self._check_clients)
-        if were_known:  # else it has just built the first design
-            self._planner.discard()
-        self._move(order)
-
-    @property
-    def population(self) -> Population:
-        """Everyone that is known, in the order of ids; who has left has size 0."""
-        return self._roster.population
-
-    def forget(self, ids: Iterable[object]) -> None:
-        """Erase clients: membership, updates, signals, labels and counts.
-
-        Lines already written to a log file stay, and so does what a client has added to the means
-        of its cluster (``Difference(clusters=...)``).
-        """
-        self._refuse_open("clients can be forgotten")
-        self._catch_up()
-        order = self._roster.remove(ids)
-        self._planner.discard(last=True)
-        self._move(order)
 
     # Before the draw
 
@@ -211,25 +151,32 @@ class Selector:
         self._catch_up()
         present = self._present if available is None else self._roster.presence(available)
         population = self._roster.available(self._roster.is_member if present is None else present)
-        roster, round_, design, cohort = self._roster, self.round_, None, Cohort.empty()
         if population is None:
-            log.info("round %d: no client with samples is available", round_)
+            log.info("round %d: no client with samples is available", self.round_)
+            design, draws = None, self._draws(self._roster.population, None)
         else:
-            is_full, given = population is roster.population, roster.signals(signals)
-            design = self._planner.design(population, given, round_, is_full=is_full)
-            cohort = design.draw(stream(self.seed, round_=round_, use=Stream.COHORT))
+            design = self._design(population, signals)
+            draws = self._draws(population, design)
             self._records.reweigh(population)
-        draws = Draws(
-            cohort.named(roster.names(cohort.clients), round_),
-            roster.population if population is None else population,
-            0 if design is None else design.cohort_size,
-            stream(self.seed, round_=round_, use=Stream.REDRAW),
-            self._rule.tries,
-        )
         size = self.recipe.cohort_size
-        self._open = OpenRound(roster, self._records, self._rule, design, draws, size)
+        self._open = OpenRound(self._roster, self._records, self._rule, design, draws, size)
         self._last_design, self._present = design, None
         return draws.cohort
+
+    def _design(self, population: Population, signals: Mapping[str, Any] | None) -> Design:
+        """Return the law of this round over the available clients."""
+        is_full, given = population is self._roster.population, self._roster.signals(signals)
+        return self._planner.design(population, given, self.round_, is_full=is_full)
+
+    def _draws(self, population: Population, design: Design | None) -> Draws:
+        """Draw from the law; without one, draw nobody."""
+        seed, round_, cohort, size = self.seed, self.round_, Cohort.empty(), 0
+        if design is not None:
+            cohort = design.draw(stream(seed, round_=round_, use=Stream.COHORT))
+            size = design.cohort_size
+        named = cohort.named(self._roster.names(cohort.clients), round_)
+        rng = stream(seed, round_=round_, use=Stream.REDRAW)
+        return Draws(named, population, size, rng, self._rule.tries)
 
     @property
     def cohort(self) -> Cohort | None:
@@ -239,12 +186,15 @@ class Selector:
     @property
     def asked(self) -> list[Id]:
         """Whom the open round has asked so far, replacements included; in the order of ids."""
-        now = self._required("be asked about")
+        now = self._required("asked")
         return self._roster.names(sorted(now.draws.asked))
 
     @property
     def design(self) -> Design | None:
-        """The law of the open round, or of the last one; None before the first."""
+        """The law of the open round, or of the last one.
+
+        None before the first draw, after :meth:`restore`, and if nobody was available.
+        """
         return self._last_design
 
     def next_design(
@@ -266,7 +216,7 @@ class Selector:
 
     def prepare(self, executor: Executor) -> None:
         """Build the next round's design in the background, where ``overlap`` allows it."""
-        now, everyone = self._required("be prepared"), self._roster.population
+        now, everyone = self._required("prepare"), self._roster.population
         if now.design is not None and now.draws.population is everyone:
             self._planner.prepare(executor, everyone, self.round_ + 1)
 
@@ -277,14 +227,14 @@ class Selector:
 
         If some of them fail too, call it again with these, until it returns nobody.
         """
-        return self._required("be drawn again").redrawn(lost)
+        return self._required("redraw").redrawn(lost)
 
     def settle(self, answered: Iterable[object]) -> Cohort:
         """Return the cohort of the clients that answered, with final weights; change nothing.
 
         ``answered`` are ids, with ``extra`` in order of arrival.
         """
-        now = self._required("be settled")
+        now = self._required("settle")
         return now.settled(now.positions(answered))
 
     def step(self, updates: Updates, ids: Iterable[object] | None = None) -> Update:
@@ -297,7 +247,7 @@ class Selector:
 
         None where there is nothing to recall, or nobody is available.
         """
-        return self._required("be recalled").recall(ids)
+        return self._required("recall").recall(ids)
 
     def for_average(
         self, updates: Mapping[Any, Update]
@@ -308,7 +258,7 @@ class Selector:
         :math:`\Delta_i` makes its average the aggregate. If nobody was drawn and the difference
         estimator remembers something, one entry is H: its id is None, its update flat.
         """
-        return self._required("be averaged").for_average(updates)
+        return self._required("for_average").for_average(updates)
 
     # The end of a round
 
@@ -333,12 +283,12 @@ class Selector:
             Each is an array, a list of arrays or a mapping of arrays, numpy or torch. A client
             that is missing has failed, and so has one whose update is not finite.
         ids
-            Whose the rows are; the cohort's by default.
+            The client of each row; the cohort's by default.
         losses, durations
             What the clients reported: the root of the mean squared loss of their samples, and the
             seconds they took; by id, or in the order of the updates.
         """
-        now = self._required("be aggregated")
+        now = self._required("aggregate")
         answers = now.answers(updates, ids, whole=True)
         heard = now.reported(answers, losses, durations)
         result = now.step(answers, model)
@@ -360,76 +310,17 @@ class Selector:
         failed. Updates are read one at a time, and only where the recipe or the estimator needs
         them.
         """
-        now = self._required("be remembered")
+        now = self._required("remember")
         reasons = now.reasons(failed)
         answers = now.answers(updates, ids, whole=self._records.wants_rows)
         self._finish(now, answers, now.reported(answers, losses, durations), reasons)
 
     def skip(self, failed: Mapping[Any, str] | None = None) -> None:
         """End the round as if nobody had answered; nothing is remembered."""
-        now = self._required("be skipped")
+        now = self._required("skip")
         self._finish(now, Answers(NOBODY, NOBODY), {}, now.reasons(failed))
 
     # Saving
-
-    @property
-    def memory(self) -> UpdateMemory | None:
-        """The clients' last updates, in the order of ``population``; assign one to start from."""
-        self._catch_up()
-        return self._records.memory
-
-    @memory.setter
-    def memory(self, memory: UpdateMemory) -> None:
-        self._refuse_open("the memory can change")
-        n = self._roster.n_clients
-        if not isinstance(memory, UpdateMemory) or memory.n_clients != n:
-            raise SelectorError(
-                f"Selector: memory must be an UpdateMemory of its {n} clients; got {brief(memory)}."
-            )
-        self._catch_up()
-        self._planner.discard()
-        self._records.memory, self._records.pending = memory, []
-
-    @property
-    def variates(self) -> Memory | None:
-        """What the difference estimator remembers; None before the first update."""
-        return self._records.variates
-
-    @property
-    def wants_losses(self) -> bool:
-        """Whether the recipe reads the losses that clients report."""
-        return "past_loss" in self.recipe.signals
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the clients' sizes and all that is remembered of them take."""
-        return self._roster.sizes.nbytes + self._roster.is_member.nbytes + self._records.nbytes
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Return a copy of everything that is saved, as arrays; an open round is not."""
-        return {name: array.copy() for name, array in self._arrays().items()}
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what :meth:`state` gave; refuse a state of another recipe or settings.
-
-        If something is missing in the state or does not fit, nothing changes.
-        """
-        round_ = self._origin.round_of(state)
-        with refusing_states():
-            # Into copies: nothing changes where one part of the state cannot be read.
-            roster, records = copy(self._roster), copy(self._records)
-            selections = copy(self.selections)
-            roster.restore(below("roster.", state))
-            records.restore(below("records.", state), roster.n_clients)
-            if selections is not None:
-                selections.restore(below("log.", state), roster.n_clients)
-            changes = bool(state["changes"])
-        self._planner.catch_up(self.round_)
-        self._planner.discard(last=True)
-        vars(self._roster).update(vars(roster))
-        vars(self._records).update(vars(records))
-        self.selections, self._planner.changes = selections, changes
-        self.round_, self._open, self._present, self._last_design = round_, None, None, None
 
     def save(self, path: str | Path) -> None:
         """Write the state to a file, whole or not at all; only its owner may read it."""
@@ -449,50 +340,16 @@ class Selector:
         """
         state, arguments = read_state(Path(path), recipe)
         selector = cls(clients={}, log=log, **arguments)
-        selector.restore(state)
+        with refusing_states(Path(path)):
+            selector._restore(state)
         return selector
 
-    def _arrays(self) -> dict[str, NDArray[Any]]:
-        self._catch_up()
-        changes = np.array(self._planner.changes)
-        kept = {"head": self._origin.head(self.round_), "changes": changes}
-        kept |= above("roster.", self._roster.state()) | above("records.", self._records.state())
-        log = {} if self.selections is None else self.selections.state()
-        return kept | above("log.", log)
-
-    # What the above is made of
-
-    def _refuse_open(self, what: str) -> None:
-        if self._open is not None:
+    def _required(self, method: str) -> OpenRound:
+        if self._open is None:
             raise SelectorError(
-                f"Selector: round {self.round_} is open; it must end before {what}. Call aggregate "
-                f"or remember, or skip."
+                f"Selector: {method} needs an open round; none is open. Call draw first."
             )
-
-    def _check_clients(self, population: Population) -> None:
-        """Refuse first clients that cannot be drawn from, and ids that a log cannot write."""
-        if not self._roster.n_clients:
-            self._planner.rehearse(population)
-        if self.selections is not None:
-            self.selections.check(population.ids)
-
-    def _required(self, what: str) -> OpenRound:
-        if self._open is None:
-            raise SelectorError(f"Selector: no round is open that could {what}. Call draw first.")
         return self._open
-
-    def _catch_up(self) -> None:
-        """Between rounds, take over what was built while clients trained."""
-        if self._open is None:
-            self._planner.catch_up(self.round_)
-
-    def _move(self, order: NDArray[np.int64] | None) -> None:
-        """Move what is known of clients to their new positions; None: all keep theirs."""
-        self._present = None
-        if order is not None:
-            self._records.rearrange(order)
-            if self.selections is not None:
-                self.selections.rearrange(order)
 
     def _finish(
         self,

@@ -10,6 +10,7 @@ import pytest
 
 from fedcohort import (
     Multinomial,
+    NormOptimal,
     Poisson,
     PowerOfChoice,
     Selector,
@@ -29,28 +30,47 @@ def selector() -> Selector:
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("method", "call"),
     [
-        lambda s: s.aggregate({}),
-        lambda s: s.remember({}),
-        lambda s: s.skip(),
-        lambda s: s.settle([]),
-        lambda s: s.redraw([]),
-        lambda s: s.step({}),
-        lambda s: s.recall([]),
-        lambda s: s.for_average({}),
-        lambda s: s.asked,
-        lambda s: s.prepare(None),
+        ("aggregate", lambda s: s.aggregate({})),
+        ("remember", lambda s: s.remember({})),
+        ("skip", lambda s: s.skip()),
+        ("settle", lambda s: s.settle([])),
+        ("redraw", lambda s: s.redraw([])),
+        ("step", lambda s: s.step({})),
+        ("recall", lambda s: s.recall([])),
+        ("for_average", lambda s: s.for_average({})),
+        ("asked", lambda s: s.asked),
+        ("prepare", lambda s: s.prepare(None)),
     ],
 )
 def test_without_a_draw_there_is_nothing_to_end(
-    selector: Selector, call: Callable[[Selector], object]
+    selector: Selector, method: str, call: Callable[[Selector], object]
 ) -> None:
     before = frozen(selector)
 
-    with pytest.raises(SelectorError, match=r"no round is open .* Call draw first"):
+    with pytest.raises(SelectorError, match=f"Selector: {method} needs an open round; none is "):
         call(selector)
     assert frozen(selector) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("seed", -1), ("estimator", "best"), ("sketch", 0), ("on_failure", "retry")),
+        *(("tries", -1), ("extra", 0.5), ("max_draws", 0), ("overlap", "no")),
+    ],
+)
+def test_every_setting_is_refused_with_the_same_kind_of_error(name: str, value: object) -> None:
+    settings: dict[str, Any] = {name: value}
+
+    with pytest.raises(SelectorError, match=f"Selector: {name} must be "):
+        Selector(SizeClustered(2), SIZES, **settings)
+
+
+def test_a_biased_estimator_is_refused_with_the_same_kind_of_error() -> None:
+    with pytest.raises(SelectorError, match=r"norm-optimal is biased .* Pass estimator='plain'"):
+        Selector(NormOptimal(2), SIZES, estimator="difference")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +107,10 @@ BAD_ENDS: dict[str, tuple[Callable[[Selector, dict[Any, Any]], object], str]] = 
     "width": (lambda s, u: s.aggregate({k: np.ones(4) for k in u}), "of 3 numbers; got 4"),
     "rows": (lambda s, u: s.aggregate(np.ones((9, 3))), "one per client and all of one shape"),
     "rows' ids": (lambda s, u: s.aggregate(np.ones((1, 3)), ids=["zoe"]), "'zoe' is not the id"),
-    "ids twice": (lambda s, u: s.aggregate(np.ones((2, 3)), [*u][:1] * 2), "got an id twice"),
+    "ids twice": (
+        lambda s, u: s.aggregate(np.ones((2, 3)), [*u][:1] * 2),
+        "is listed twice. Pass each id once",
+    ),
     "both": (lambda s, u: s.aggregate(u, ids=list(u)), "Leave ids out"),
     "text": (lambda s, u: s.aggregate(dict.fromkeys(u, "hello")), "must be real numbers"),
     "complex": (lambda s, u: s.aggregate(dict.fromkeys(u, NAN * 1j)), "must be real numbers"),
@@ -146,8 +169,8 @@ def test_a_failed_first_round_leaves_no_memory_behind() -> None:
         ({"max_draws": 0}, "max_draws must be a whole number of at least 1; got 0"),
         ({"extra": 1, "on_failure": "redraw"}, "extra must be 0 with on_failure='redraw'"),
         ({"recipe": Uniform(7)}, "at most the 6 clients of positive size; got 7"),
-        ({"recipe": Poisson(5), "on_failure": "redraw"}, "draws weigh the same; PoissonDesign's"),
-        ({"recipe": Poisson(4), "extra": 1}, "draws weigh the same; PoissonDesign's"),
+        ({"recipe": Poisson(5), "on_failure": "redraw"}, "equal weight per draw; Poisson's"),
+        ({"recipe": Poisson(4), "extra": 1}, "equal weight per draw; Poisson's"),
         ({"recipe": Multinomial(3), "max_draws": 2}, "can draw client 'a' 3 times in a round"),
         ({"clients": {"a": -1}}, "sizes must not be negative"),
         ({"clients": {"a": 0}}, "sizes must not all be 0"),
@@ -171,7 +194,7 @@ def test_everything_is_checked_at_construction(arguments: dict[str, Any], messag
         ({"zoe": 1.0}, "'zoe' is not the id of a client"),
         ({"a": "low"}, "numbers by id, or one for each of the 6 clients; got dict"),
         ({"a": -1.0}, "must be finite and at least 0"),
-        (None, "needs the signal 'loss', which nobody collected"),
+        (None, "needs the signal 'loss', but it was not collected"),
     ],
 )
 def test_signals_that_cannot_be_used_open_no_round(loss: Any, message: str) -> None:

@@ -194,7 +194,7 @@ def test_draws_that_may_weigh_differently_are_refused_at_construction() -> None:
     """With equal norms the coins of these clients would weigh the same."""
     sizes = [17, 13, 10, 6, 6, 1, 2, 1, 4, 16, 13, 18]
 
-    with pytest.raises(SelectorError, match="need a design whose draws weigh the same"):
+    with pytest.raises(SelectorError, match="needs a design with equal weight per draw"):
         Selector(NormOptimal(2), sizes, seed=0, on_failure="redraw")
 
 

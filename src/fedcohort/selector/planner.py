@@ -1,4 +1,13 @@
-"""Designs for rounds: tried before the first round, rebuilt when something changes."""
+"""Designs for rounds: tried before the first round, rebuilt when something changes.
+
+With ``overlap`` the design of round t + 1 is built while the clients of round t train::
+
+    draw t          the law knows the updates of rounds up to t - 2
+    prepare t + 1   a thread copies the memory, adds the updates of round t - 1, and builds
+    aggregate t     the updates of round t are pending: no law knows them yet
+    catch up        the memory and the design that the thread made are taken over
+    draw t + 1      the law knows the updates of rounds up to t - 1
+"""
 
 from __future__ import annotations
 
@@ -10,14 +19,15 @@ from typing import TypeVar, final
 
 import numpy as np
 
-from fedcohort._client_records import Answers, ClientRecords
-from fedcohort._open_round import FailureRule
+from fedcohort._arguments import brief
 from fedcohort.designs import Design, Recipe
 from fedcohort.designs.recipe import HasUpdates, Knowledge
 from fedcohort.designs.signals import ASKED, Request, Signals
 from fedcohort.errors import DesignError, SelectorError
 from fedcohort.memory import UpdateMemory
 from fedcohort.population import Population
+from fedcohort.selector.open_round import FailureRule
+from fedcohort.selector.records import Answers, ClientRecords
 from fedcohort.streams import Stream, stream
 
 log = getLogger("fedcohort")
@@ -45,8 +55,8 @@ class Planner:
         if rule.extra:
             self._recipe = replace(recipe, cohort_size=recipe.cohort_size + rule.extra)
         self._rule, self._records, self._seed = rule, records, seed
-        #: Whether a design is for one round only.
-        self.changes = bool(recipe.learns or recipe.signals)
+        #: Whether each round needs a design of its own.
+        self.rebuilds_every_round = bool(recipe.learns or recipe.signals)
         #: The design that was used last; None before the first.
         self.last: Design | None = None
         #: A design that was built ahead, and its round.
@@ -87,7 +97,7 @@ class Planner:
         ready, self._ready = self._ready, None
         if ready is not None and ready[0] == round_ and is_full and not given:
             self.last = ready[1]
-        elif self.changes or not _is_over(self.last, population):
+        elif self.rebuilds_every_round or not _covers(self.last, population):
             self.last = self.built(population, given, round_, self._records.memory)
         assert self.last is not None  # for mypy: a missing one was built
         return self.last
@@ -140,20 +150,20 @@ class Planner:
         memory = None
         if ahead.exception() is None:
             self._ready, memory = ahead.result()
-        self._records.settle(round_ - 1, memory)
+        self._records.publish(round_ - 1, memory)
 
     def learn(self, answers: Answers, population: Population, round_: int) -> None:
         """Remember a round's updates; with overlap the memory shows them one round later."""
         if self._ahead is None:
-            self._records.settle(round_)
+            self._records.publish(round_)
         self._records.record(answers, population, round_)
         if not self._overlap:
-            self._records.settle(round_ + 1)
+            self._records.publish(round_ + 1)
 
     def discard(self, *, last: bool = False) -> None:
         """Drop the design built ahead: clients or memory change; ``last``: drop every design."""
         self._ready = None
-        self.last = None if self.changes or last else self.last
+        self.last = None if self.rebuilds_every_round or last else self.last
 
     def _build(
         self,
@@ -164,7 +174,7 @@ class Planner:
         memory: HasUpdates | None,
     ) -> Design:
         # A design that never changes takes its tie-breaks from round 0.
-        address = round_ if self.changes else 0
+        address = round_ if self.rebuilds_every_round else 0
         known = Knowledge(
             recipe,
             memory=memory,
@@ -173,11 +183,11 @@ class Planner:
             rng=stream(self._seed, round_=address, use=Stream.TIES),
         )
         design = recipe.build_from(population, known)
-        if not self.changes and (known.round_was_read or not design.lasts):
-            self.changes = True
+        if not self.rebuilds_every_round and (known.round_was_read or not design.lasts):
+            self.rebuilds_every_round = True
             if round_ != address:
                 return self._build(recipe, population, signals, round_, memory)
-        self._rule.check(design)
+        self._rule.check(design, recipe)
         return design
 
     def _fitted(self, population: Population, make: Callable[[Recipe], Made]) -> Made:
@@ -200,7 +210,7 @@ class Planner:
         return None if request is None else _checked(recipe, request, population)
 
 
-def _is_over(design: Design | None, population: Population) -> bool:
+def _covers(design: Design | None, population: Population) -> bool:
     """Whether a design is over these clients and sizes."""
     if design is None:
         return False
@@ -215,7 +225,8 @@ def _checked(recipe: Recipe, request: Request, population: Population) -> Reques
     """Validate a request: distinct clients that are available."""
     if not isinstance(request, Request):
         raise SelectorError(
-            f"{recipe.name}: ask must return a Request or None; got {type(request).__name__}."
+            f"{recipe.name}: ask must return a Request or None; got {type(request).__name__}. "
+            f"Return for example Request('loss', clients)."
         )
     clients = np.asarray(request.clients)
     there = np.flatnonzero(population.sizes)
@@ -223,6 +234,7 @@ def _checked(recipe: Recipe, request: Request, population: Population) -> Reques
     if request.signal not in ASKED or not fine:
         raise SelectorError(
             f"{recipe.name}: must ask for one of {', '.join(ASKED)}, and sorted, distinct clients "
-            f"that are available and have samples; got {request.signal!r} of {clients.tolist()}."
+            f"that are available and have samples; got {request.signal!r} of "
+            f"{brief(clients.tolist())}. Choose among np.flatnonzero(population.sizes)."
         )
     return Request(request.signal, clients.astype(np.int64))

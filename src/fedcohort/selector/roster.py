@@ -33,15 +33,15 @@ class Roster:
 
     Parameters
     ----------
-    clients
-        The first members, which are :meth:`set` later; ``groups`` and ``importance`` may have
-        their order.
+    order
+        Clients in whose order ``groups`` and ``importance`` may be given. They become members only
+        by :meth:`set`.
     groups, importance
         Labels and shares, also of clients that have not come yet.
     """
 
     def __init__(
-        self, clients: Clients = (), groups: Groups | None = None, importance: Any = None
+        self, order: Clients = (), groups: Groups | None = None, importance: Any = None
     ) -> None:
         #: In order; a ``range`` where they are 0 ... n - 1.
         self.ids: Sequence[Id] = range(0)
@@ -53,10 +53,10 @@ class Roster:
         self.labels: dict[Id, Label] | None = None
         self.units: dict[Id, int] | None = None
         if groups is not None:
-            labels, ids = _values_and_ids("groups", groups, clients)
+            labels, ids = _values_and_ids("groups", groups, order)
             self.labels = dict(zip(ids, checked_labels(labels, len(ids)), strict=True))
         if importance is not None:
-            shares, ids = _values_and_ids("importance", importance, clients)
+            shares, ids = _values_and_ids("importance", importance, order)
             units = Population(importance=shares).sizes.tolist()
             if len(units) != len(ids):
                 raise SelectorError(
@@ -130,7 +130,7 @@ class Roster:
         if isinstance(known, range):
             if isinstance(ids, range) and ids == known[: len(ids)]:
                 return np.arange(len(ids))
-            # Not of a subclass: a masked array has entries that are no ids.
+            # Not of a subclass: the entries of a masked array are not all ids.
             if type(ids) is np.ndarray and ids.ndim == 1 and ids.dtype.kind in "iu":
                 if len(bad := ids[(ids < 0) | (ids >= n)]):
                     raise _unknown(int(bad[0]))

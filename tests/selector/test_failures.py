@@ -24,8 +24,8 @@ from fedcohort import (
     SizeClustered,
     Uniform,
 )
-from fedcohort._open_round import Draws, FailureRule
 from fedcohort.designs import MultinomialDesign, SizeClusteredDesign
+from fedcohort.selector.open_round import Draws, FailureRule
 from fedcohort.streams import Stream, stream
 from laws import Law, law
 from populations import rng

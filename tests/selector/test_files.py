@@ -20,6 +20,7 @@ from fedcohort import (
     Multinomial,
     Oort,
     Poisson,
+    Population,
     PowerOfChoice,
     Recipe,
     RoundRobin,
@@ -29,8 +30,10 @@ from fedcohort import (
     Stratified,
     Tournament,
     Uniform,
+    recipe,
 )
 from fedcohort._whole_file import read_arrays, write_arrays
+from fedcohort.designs import Knowledge
 from fedcohort.errors import FedcohortError, SelectorError
 from selectors_for_tests import SIZES, Largest, Rotating, drawn, frozen, played, updates_for
 
@@ -225,10 +228,10 @@ def damaged(content: bytes, kind: str) -> bytes:
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("empty", "it is no fedcohort selector 1"),
-        ("foreign", "it is no fedcohort selector 1"),
-        ("pickle", "it is no fedcohort selector 1"),
-        ("other version", "it is no fedcohort selector 1"),
+        ("empty", "it is not a fedcohort selector 1"),
+        ("foreign", "it is not a fedcohort selector 1"),
+        ("pickle", "it is not a fedcohort selector 1"),
+        ("other version", "it is not a fedcohort selector 1"),
         ("truncated", "it is damaged"),
         ("one byte less", "it is damaged"),
         ("one byte more", "it is damaged"),
@@ -243,12 +246,53 @@ def test_a_foreign_or_damaged_file_is_refused_in_a_sentence(
     Selector(SizeClustered(2), SIZES, seed=0).save(path)
     path.write_bytes(damaged(path.read_bytes(), kind))
 
-    with pytest.raises(SelectorError, match=rf"selector cannot be read \({reason}\)\. Start"):
+    with pytest.raises(SelectorError, match=rf"selector cannot be used \({reason}\)\. Load"):
         Selector.load(path)
 
 
+def test_a_file_whose_state_does_not_fit_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "selector"
+    state = Selector(SizeClustered(2), SIZES, seed=0).state()
+    write_arrays(path, "fedcohort selector 1", {**state, "roster.sizes": np.array([-1] * 6)})
+
+    with pytest.raises(
+        SelectorError, match=r"selector cannot be used \(sizes must not be negative"
+    ):
+        Selector.load(path)
+
+
+def test_a_log_of_a_design_without_a_formula_can_be_loaded(tmp_path: Path) -> None:
+    @recipe
+    def newest(population: Population, known: Knowledge, rng: np.random.Generator) -> Any:
+        return np.flatnonzero(population.sizes)[-known.cohort_size :]
+
+    selector = Selector(newest(2), SIZES, seed=5, log=True)
+    played(selector, 3)
+    selector.save(tmp_path / "selector")
+    loaded = Selector.load(tmp_path / "selector", recipe=newest(2), log=True)
+
+    assert frozen(loaded) == frozen(selector)
+    assert loaded.selections is not None
+    assert np.isnan(loaded.selections.expected).all()
+    assert loaded.selections.drawn.sum() == 6
+
+
+def test_the_summary_of_a_log_takes_unknown_numbers_as_no_surprise(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    selector = Selector(SizeClustered(2), SIZES, seed=5, log=True)
+    played(selector, 3)
+    assert selector.selections is not None
+    selector.selections.expected[0] = np.nan
+    with caplog.at_level("INFO", logger="fedcohort"):
+        selector.selections.log_summary()
+
+    named = [line for line in caplog.messages if line.startswith("client ")]
+    assert named[-1].startswith(f"client {selector.population.ids[0]}: ")
+
+
 def test_a_missing_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(SelectorError, match=r"cannot be read \(no such file or directory\)"):
+    with pytest.raises(SelectorError, match=r"cannot be used \(no such file or directory\)"):
         Selector.load(tmp_path / "none")
 
 
@@ -272,7 +316,8 @@ def bad_states(state: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield {**state, name: np.full(array.shape, "x")}
             yield {**state, name: np.array(3)}
         if array.dtype.kind == "f" and not name.startswith("records.signal."):
-            yield {**state, name: np.full(array.shape, np.nan)}
+            bad = np.inf if name == "log.expected" else np.nan
+            yield {**state, name: np.full(array.shape, bad)}
 
 
 @pytest.mark.parametrize(("recipe", "arguments"), RUNS, ids=str)
