@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap, Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from logging import Logger, getLogger
 from typing import Any, final
@@ -25,6 +25,8 @@ LARGEST = float(np.finfo(np.float32).max)
 LARGEST_SIZE = 10**12
 #: The metric of a train reply that is remembered as ``past_loss``.
 LOSS_METRIC = "rms_loss"
+#: Why a client failed that gave no answer in time.
+SILENCE = "no answer: the deadline has passed"
 #: By default, if so many clients have samples, a claimed size counts up to this share of all
 #: samples.
 MANY, LARGEST_SHARE = 10, 0.5
@@ -115,18 +117,11 @@ def checked_sizes(owner: str, sizes: object, error: type[DeploymentError]) -> di
 @final
 @dataclass(frozen=True, slots=True)
 class ClaimedSizes:
-    """Sizes as they are claimed, before any bound.
-
-    Attributes
-    ----------
-    keys, sizes
-        The clients, and how many samples each is said to have.
-    is_own_word
-        Whether the client itself claims the size; otherwise the server knows it.
-    """
+    """Sizes as they are claimed, before any bound."""
 
     keys: Sequence[str]
     sizes: Sequence[int]
+    #: Whether the client itself claims the size; otherwise the server knows it.
     is_own_word: Sequence[bool]
 
     def bounded(self, limits: Limits, logger: Logger = log) -> NDArray[np.int64]:
@@ -275,17 +270,11 @@ class ClientUpdate(Mapping[str, NDArray[Any]]):
 @final
 @dataclass(frozen=True, slots=True)
 class ArrayCheck:
-    """Checks whether a client's arrays can be used.
+    """Checks whether a client's arrays can be used."""
 
-    Attributes
-    ----------
-    max_norm
-        The largest norm of an update; None for any.
-    is_remembered
-        Whether the memory keeps updates, in float32, and sums of their entries.
-    """
-
+    #: The largest norm of an update; None for any.
     max_norm: float | None = None
+    #: Whether the memory keeps updates, in float32, and sums of their entries.
     is_remembered: bool = False
 
     def __call__(self, arrays: Arrays, sent: ModelArrays) -> dict[str, NDArray[Any]] | str:
@@ -331,41 +320,42 @@ def cast_to_model(arrays: Arrays, sent: ModelArrays) -> dict[str, NDArray[Any]] 
 
 @final
 class Patience:
-    """Counts rounds in a row without a usable reply, and why.
+    """Says which rounds are void, and gives up after too many in a row without a usable reply."""
 
-    Parameters
-    ----------
-    owner, error
-        Who gives up, and the error that it raises.
-    rounds
-        Give up after so many.
-    """
+    def __init__(self, owner: str, limits: Limits, error: type[DeploymentError]) -> None:
+        self._owner, self._limits, self._error = owner, limits, error
+        self._fruitless, self._kinds, self._example = 0, Counter[str](), dict[str, str]()
 
-    def __init__(self, owner: str, rounds: int, error: type[DeploymentError]) -> None:
-        self._owner, self._rounds, self._error = owner, rounds, error
-        self._fruitless = 0
-        self._kinds: Counter[str] = Counter()
-        self._example: dict[str, str] = {}
+    def is_void(self, round_: int, n_answered: int, logger: Logger = log) -> bool:
+        """Say whether a round has too few usable replies, and log it."""
+        needed = self._limits.min_replies
+        if n_answered < needed:
+            logger.warning(
+                "round %d is void, the model stays: %d usable replies, %d are needed",
+                *(round_, n_answered, needed),
+            )
+        return n_answered < needed
 
-    def reset(self) -> None:
-        """Start again after a usable reply."""
-        self._fruitless, self._kinds, self._example = 0, Counter(), {}
+    def end_round(self, answered: Sized, reasons: Iterable[str]) -> None:
+        """Count a round in which nobody answered, for these reasons; a usable reply ends the row.
 
-    def lose(self, reasons: Iterable[str]) -> None:
-        """Count a round without a usable reply; give up after the last."""
-        self._fruitless += 1
-        for reason in reasons:
+        A round without reasons counts neither way: a design may draw nobody.
+        """
+        found = Counter[str]()
+        for reason in () if answered else reasons:
             kind = reason.partition(":")[0]
-            self._kinds[kind] += 1
+            found[kind] += 1
             self._example.setdefault(kind, reason)
-        if self._fruitless >= self._rounds:
-            found = [
-                f"{count} times {self._example[kind]!r:.150}"
-                for kind, count in self._kinds.most_common()
+        if answered:
+            self._fruitless, self._kinds, self._example = 0, found, {}
+        self._fruitless, self._kinds = self._fruitless + bool(found), self._kinds + found
+        if self._fruitless >= self._limits.give_up_after:
+            counted = [
+                f"{n} times {self._example[kind]!r:.150}" for kind, n in self._kinds.most_common()
             ]
             raise self._error(
                 f"{self._owner}: {self._fruitless} rounds in a row had no usable reply: "
-                f"{', '.join(found)}. Fix the clients, or raise Limits(give_up_after=...)."
+                f"{', '.join(counted)}. Fix the clients, or raise Limits(give_up_after=...)."
             )
 
 

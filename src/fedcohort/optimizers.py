@@ -36,6 +36,8 @@ from fedcohort._arguments import checked_choice, checked_flag, checked_number
 from fedcohort._updates import Layout, Update, as_numpy, like
 from fedcohort.errors import AggregationError
 
+__all__ = ["SGD", "Adagrad", "Adam", "ServerOptimizer", "Yogi"]
+
 #: How the adaptive ones start: as in the paper, or as in Flower 1.41.
 Convention = Literal["paper", "flower"]
 CONVENTIONS: tuple[Convention, ...] = get_args(Convention)

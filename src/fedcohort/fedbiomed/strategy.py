@@ -192,7 +192,7 @@ class CohortStrategy(Strategy):
             self._success_node_history[round_i] = list(now.replies)
             shares = self._counted_shares(now) if now.is_count else self._settled(now, params)
             self._round = None
-            self._count(now)
+            self._patience.end_round(now.replies, now.failed.values())
             return _refined(now, shares or {now.asked[0]: (1.0, params)})
 
     def save_state_breakpoint(self) -> dict[str, Any]:
@@ -232,7 +232,7 @@ class CohortStrategy(Strategy):
 
     def _set_limits(self, limits: Limits) -> None:
         self._limits = limits
-        self._patience = Patience(OWNER, limits.give_up_after, FedBioMedError)
+        self._patience = Patience(OWNER, limits, FedBioMedError)
 
     def _load(self, recipe: Recipe | None) -> None:
         """Load the selector of a breakpoint."""
@@ -319,12 +319,7 @@ class CohortStrategy(Strategy):
 
     def _settled(self, now: RoundReplies, params: Params) -> Shares:
         """Settle the round and remember it; return whom to average, nobody if the model stays."""
-        needed = self._limits.min_replies
-        if len(now.replies) < needed:
-            log.warning(
-                "round %d is void, the model stays: %d usable replies, %d are needed",
-                *(now.number, len(now.replies), needed),
-            )
+        if self._patience.is_void(now.number, len(now.replies), log):
             unused = dict.fromkeys(now.replies, "the round was void")
             self.selector.skip(failed={**unused, **now.failed})
             return {}
@@ -351,13 +346,6 @@ class CohortStrategy(Strategy):
                 return self._shares(now, params)
             shares[str(node)] = weight / total, as_params(moved, params)
         return shares
-
-    def _count(self, now: RoundReplies) -> None:
-        """Give up after too many rounds without a usable reply."""
-        if now.replies:
-            self._patience.reset()
-        else:
-            self._patience.lose(now.failed.values())
 
 
 def _refined(now: RoundReplies, shares: Shares) -> Refined:

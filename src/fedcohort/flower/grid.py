@@ -10,12 +10,11 @@ from typing import Any, final
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedcohort._deployment import SILENCE
 from fedcohort.flower.settings import SHORTEST, Waits
 
 #: Seconds between two looks for replies, at least and at most.
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
-#: Why a client failed that gave no answer in time.
-SILENCE = "no answer: the deadline has passed"
 #: Flower's codes of errors that the SuperLink gives for messages whose time has passed.
 EXPIRED = (3, 4)
 

@@ -25,9 +25,11 @@ from flwr.serverapp.strategy import (
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from numpy.typing import NDArray
 
+from fedcohort._deployment import ModelArrays
 from fedcohort.designs import Recipe
 from fedcohort.errors import FlowerError
 from fedcohort.flower.grid import GridView
+from fedcohort.selector import Selector
 
 log = getLogger("flwr.fedcohort")
 
@@ -156,8 +158,15 @@ def is_finite_state(inner: FedAvg) -> bool:
     return all(np.isfinite(array).all() for _, array in _arrays(state_of(inner)))
 
 
-def check_state(inner: FedAvg, model: Mapping[str, NDArray[Any]]) -> None:
-    """Refuse a model of other shapes than the strategy's moments or momentum."""
+def check_model(sent: ModelArrays, inner: FedAvg, selector: Selector) -> None:
+    """Refuse another model than the one that the strategy or the selector goes on from."""
+    for known in (selector.memory, selector.variates):
+        if known is not None and known.dimension != sent.dimension:
+            raise FlowerError(
+                f"CohortStrategy: remembers updates of {known.dimension} numbers; got a model of "
+                f"{sent.dimension}. Use a new strategy for another model."
+            )
+    model = sent.arrays
     shapes = [array.shape for array in model.values()]
     for value in state_of(inner).values():
         is_named = hasattr(value, "items")
@@ -200,17 +209,17 @@ def _arrays(state: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
             yield f"{attribute}{DOT}{name}", whole
 
 
-def refuse_wrapper(wrapper: Strategy) -> None:
-    """Refuse a wrapper for privacy with the difference estimator."""
-    raise FlowerError(
-        f"CohortStrategy: with the difference estimator {type(wrapper).__name__} would clip "
-        f"differences in the place of updates, and a client's last update would move the model in "
-        f"every later round, which no noise accounts for. Use estimator='plain'."
-    )
+def check_wrapper(wrapper: Strategy, recipe: Recipe, *, is_difference: bool) -> None:
+    """Refuse a wrapper for privacy with the difference estimator.
 
-
-def warn_of_choice(wrapper: Strategy, recipe: Recipe) -> None:
-    """Warn that a wrapper's noise does not cover a choice that depends on updates."""
+    Warn where its noise does not cover a choice that depends on updates.
+    """
+    if is_difference:
+        raise FlowerError(
+            f"CohortStrategy: with the difference estimator {type(wrapper).__name__} would clip "
+            f"differences in the place of updates, and a client's last update would move the model "
+            f"in every later round, which no noise accounts for. Use estimator='plain'."
+        )
     if recipe.learns:
         getLogger(__name__).warning(
             "CohortStrategy: %s chooses by the clients' updates before %s adds noise; what the "

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from fedcohort._deployment import (
     LOSS_METRIC,
+    SILENCE,
     ArrayCheck,
     ClientUpdate,
     ModelArrays,
     is_finite_number,
     log_reasons,
 )
-from fedcohort.flower.grid import SILENCE, error_of, node_of
+from fedcohort.flower.grid import error_of, node_of
 
 log = getLogger("flwr.fedcohort")
 

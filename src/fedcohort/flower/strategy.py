@@ -20,27 +20,20 @@ from fedcohort.flower.directory import Directory, Eligible, Names
 from fedcohort.flower.evaluation import Evaluation
 from fedcohort.flower.grid import RoundClock, exchange
 from fedcohort.flower.inner_strategy import (
-    check_state,
+    check_model,
+    check_wrapper,
     messages_to,
     packed,
     put_back,
     refuse_other_loops,
     refuse_secure_aggregation,
-    refuse_wrapper,
     state_of,
     unpacked,
-    warn_of_choice,
     weighing_strategy,
 )
 from fedcohort.flower.queries import ask_signal
 from fedcohort.flower.replies import Decode, ReplyCheck, SentModel, TrainingRound
-from fedcohort.flower.settings import (
-    Waits,
-    checked_function,
-    checked_groups,
-    checked_path,
-    of_type,
-)
+from fedcohort.flower.settings import Waits, checked_function, checked_groups, checked_path, of_type
 from fedcohort.flower.training_loop import (
     Checkpoint,
     EvaluateFn,
@@ -172,9 +165,7 @@ class CohortStrategy(Strategy):
         self._inner = weighing_strategy(strategy)
         self._has_wrapper = strategy is not self._inner
         if self._has_wrapper:
-            if self._is_difference:
-                refuse_wrapper(strategy)
-            warn_of_choice(strategy, recipe)
+            check_wrapper(strategy, recipe, is_difference=self._is_difference)
         self.directory = Directory(
             sizes, eligible=eligible, names=names, waits=waits, limits=self._limits
         )
@@ -183,7 +174,7 @@ class CohortStrategy(Strategy):
         decoder = checked_function("decode", decode)
         self._check = ReplyCheck(self._inner.weighted_by_key, arrays, decoder)
         self._evaluation = Evaluation(strategy, self._inner, evaluate, seed=self.seed)
-        self._patience = Patience("CohortStrategy", self._limits.give_up_after, FlowerError)
+        self._patience = Patience("CohortStrategy", self._limits, FlowerError)
         self._redraws, self._extra = on_failure == "redraw", extra
         self.clock = RoundClock(waits, more_follows=self._redraws or self._evaluation.is_on)
         self.checkpoint = Checkpoint(checkpoint, every, seed)
@@ -242,7 +233,7 @@ class CohortStrategy(Strategy):
             refuse_other_loops(is_difference=self._is_difference)
         self._close_dropped_round()
         sent = SentModel(arrays)
-        self._check_model(sent)
+        check_model(sent, self._inner, self.selector)
         if self._is_first:
             self.directory.gather(grid, self._inner.min_available_nodes)
         self.clock.begin(self.rounds_done)
@@ -258,8 +249,7 @@ class CohortStrategy(Strategy):
         there = None if len(takers) == len(self.directory.sizes) else takers
         cohort = self.selector.draw(there, self._signals(now, there))
         if self._has_wrapper and self.selector.design is not None:
-            feature = "a privacy wrapper"
-            check_equal_draws(self.selector.design, self.selector.recipe, feature)
+            check_equal_draws(self.selector.design, self.recipe, "a privacy wrapper")
         self._round, self._is_first = now, False
         return self._messages(now, cohort.ids)
 
@@ -269,9 +259,8 @@ class CohortStrategy(Strategy):
         if now is None or cohort is None or not self._extra:
             return False
         now.accept(replies, self._keys_by_node(cohort.ids))
-        counts = zip(cohort.ids, cohort.counts.tolist(), strict=True)
-        answered: int = sum(count for each, count in counts if each in now.answered)
-        return answered >= self.recipe.cohort_size
+        has_answered = [each in now.answered for each in cohort.ids]
+        return int(cohort.counts[has_answered].sum()) >= self.recipe.cohort_size
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -287,22 +276,15 @@ class CohortStrategy(Strategy):
         now.take(replies, self._keys_by_node(cohort.ids))
         if self._redraws and now.failed:
             self._ask_others(now)
-        is_void = bool(now.asked) and len(now.answered) < self._limits.min_replies
-        if is_void:
-            needed = self._limits.min_replies
-            log.warning(
-                "round %d is void, the model stays: %d usable replies, %d are needed",
-                *(now.number - 1, len(now.answered), needed),
-            )
-        model, metrics = (
-            (None, None) if is_void else averaged(self.strategy, self._inner, now, self.selector)
-        )
+        model, metrics = None, None
+        if not now.asked or not self._patience.is_void(now.number - 1, len(now.answered), log):
+            model, metrics = averaged(self.strategy, self._inner, now, self.selector)
         if model is None:
             unused = dict.fromkeys(now.answered, "the round's aggregate was not used")
             self.selector.skip(failed={**unused, **now.failed})
         else:
             self._remember(now)
-        self._count(now)
+        self._patience.end_round(now.answered, self._why_nobody_answered(now))
         return model, metrics
 
     def configure_evaluate(
@@ -331,12 +313,11 @@ class CohortStrategy(Strategy):
         the moments or the momentum of the inner strategy.
         """
         head = {**self._origin, "directory": self.directory.state(), "model": list(arrays)}
-        model = {str(k): array.numpy() for k, array in enumerate(arrays.values())}
         parts = {
             "selector": self.selector.state(),
             "evaluation": self._evaluation.state(),
             "inner": packed(state_of(self._inner)),
-            "model": model,
+            "model": {str(k): array.numpy() for k, array in enumerate(arrays.values())},
         }
         write_checkpoint(Path(path), head, parts)
 
@@ -353,8 +334,8 @@ class CohortStrategy(Strategy):
         self.directory.restore(head["directory"])
         put_back(self._inner, unpacked(parts["inner"]))
         self._round, self._is_first = None, True
-        model = parts["model"].values()
-        return ArrayRecord(dict(zip(head["model"], map(Array, model), strict=True)))
+        arrays = map(Array, parts["model"].values())
+        return ArrayRecord(dict(zip(head["model"], arrays, strict=True)))
 
     @property
     def _number(self) -> int:
@@ -367,16 +348,6 @@ class CohortStrategy(Strategy):
         if (cohort := self.selector.cohort) is not None:
             log.warning("round %d was dropped by what calls this strategy", cohort.round_)
             self.selector.skip(failed=dict.fromkeys(cohort.ids, "the round was dropped"))
-
-    def _check_model(self, sent: SentModel) -> None:
-        """Refuse another model than the one that is remembered."""
-        check_state(self._inner, sent.arrays)
-        for known in (self.selector.memory, self.selector.variates):
-            if known is not None and known.dimension != sent.dimension:
-                raise FlowerError(
-                    f"CohortStrategy: remembers updates of {known.dimension} numbers; got a model "
-                    f"of {sent.dimension}. Use a new strategy for another model."
-                )
 
     def _signals(
         self, now: TrainingRound, there: list[str] | None
@@ -420,13 +391,11 @@ class CohortStrategy(Strategy):
             n, size = self.selector.population.n_clients, variates.nbytes / 1e6
             log.info("the difference estimator's memory of %d clients takes %.2f MB", n, size)
 
-    def _count(self, now: TrainingRound) -> None:
-        """Give up after too many rounds without a usable reply."""
-        if now.answered:
-            self._patience.reset()
-        elif now.asked:
-            self._patience.lose(now.failed.values())
-        elif now.unheard:
-            self._patience.lose([now.unheard])
-        elif not self.directory.takers(with_samples=True):
-            self._patience.lose(["no client with samples was there"])
+    def _why_nobody_answered(self, now: TrainingRound) -> Iterable[str]:
+        """Return the reasons of a round without a reply; none if the design drew nobody."""
+        if now.asked:
+            return now.failed.values()
+        if now.unheard:
+            return [now.unheard]
+        is_empty = not self.directory.takers(with_samples=True)
+        return ["no client with samples was there"] if is_empty else []

@@ -1,4 +1,4 @@
-"""A round's answers: checked, as numpy arrays, and back in the kinds of the model's own."""
+"""A round's answers: checked, as numpy arrays, and what FLARE is told of them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
+from nvflare.apis.analytix import AnalyticsDataType
+from nvflare.apis.utils.analytix_utils import create_analytic_dxo, send_analytic_dxo
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.workflows.base_fedavg import make_fedavg_metrics_aggregation_info
 
 from fedcohort._deployment import (
     LOSS_METRIC,
+    SILENCE,
     ArrayCheck,
     Arrays,
     ClientUpdate,
@@ -29,8 +34,11 @@ from fedcohort.errors import NvflareError
 from fedcohort.nvflare.settings import OWNER
 from fedcohort.selector import Selector
 
-#: Why a client failed that gave no answer in time.
-SILENCE = "no answer: the deadline has passed"
+if TYPE_CHECKING:
+    from fedcohort.nvflare.controller import CohortSelection
+
+#: What FLARE's reports call the weight of a client's metrics.
+WEIGHT = "cohort_weight"
 
 
 def as_array(value: object) -> NDArray[Any]:
@@ -221,3 +229,24 @@ def opened_round(
                 f"{sent.dimension}. Use another checkpoint for another model."
             )
     return RoundAnswers(selector.round_, sent, check)
+
+
+def report(controller: CohortSelection, now: RoundAnswers, settled: Cohort) -> None:
+    """Send a round's figures to FLARE's tracking, as scalars."""
+    figures = {
+        "cohort_clients": len(now.asked),
+        "failed_clients": len(now.failed),
+        "residual": settled.residual,
+    }
+    for tag, value in figures.items():
+        kind = AnalyticsDataType.SCALAR
+        dxo = create_analytic_dxo(tag, float(value), kind, global_step=now.number)
+        send_analytic_dxo(controller, dxo, controller.fl_ctx)
+
+
+def aggregation_info(settled: Cohort) -> dict[str, Any]:
+    """Return how the metrics were averaged, for FLARE's reports."""
+    shares = zip(map(str, settled.ids), settled.weights.tolist(), strict=True)
+    sites = [{"name": name, "weight": weight, "weight_key": WEIGHT} for name, weight in shares]
+    info = make_fedavg_metrics_aggregation_info(weight_key=WEIGHT, site_weights=sites or None)
+    return {AppConstants.METRICS_AGGREGATION_INFO: info}

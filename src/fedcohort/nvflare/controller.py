@@ -26,9 +26,11 @@ from fedcohort.memory import Difference, EstimatorName
 from fedcohort.nvflare.answers import (
     RoundAnswers,
     StepAggregator,
+    aggregation_info,
     as_array,
     in_kind_of,
     opened_round,
+    report,
     tensors_where,
 )
 from fedcohort.nvflare.checkpoint import SavedRun
@@ -48,7 +50,6 @@ from fedcohort.nvflare.settings import (
     plain_recipe,
     recipe_from,
 )
-from fedcohort.nvflare.tracking import aggregation_info, report
 from fedcohort.optimizers import ServerOptimizer, State
 from fedcohort.population import Label
 from fedcohort.selector.open_round import OnFailure
@@ -188,7 +189,7 @@ class CohortSelection(Base):
         self.selector = settings.selector(self._path(self.log_file) or True)
         self._sites = Sites(self, settings.sizes, limits)
         self._check = ArrayCheck(limits.max_norm, settings.recipe.learns)
-        self._give_up = Patience(OWNER, limits.give_up_after, NvflareError)
+        self._patience = Patience(OWNER, limits, NvflareError)
         self.aggregator = StepAggregator(self.aggregated)
         self._moments: State | None = None
         self._is_first, self._saved = True, self._saved_state()
@@ -291,7 +292,10 @@ class CohortSelection(Base):
                 now.updates, losses=losses, durations=durations, failed=now.failed
             )
         self._round = None
-        self._count(now)
+        reasons = list(now.failed.values())
+        if not now.asked and not self._sites.takers():
+            reasons = ["no client with samples was there"]
+        self._patience.end_round(now.answered, reasons)
         report(self, now, settled)
         return FLModel(
             params_type=ParamsType.DIFF,
@@ -303,12 +307,7 @@ class CohortSelection(Base):
 
     def _step(self, now: RoundAnswers) -> Mapping[str, NDArray[Any]] | None:
         """Return what to add to the model; None where it stays."""
-        needed = self._settings.limits.min_replies
-        if now.asked and len(now.answered) < needed:
-            log.warning(
-                "round %d is void, the model stays: %d usable replies, %d are needed",
-                *(now.number, len(now.answered), needed),
-            )
+        if now.asked and self._patience.is_void(now.number, len(now.answered)):
             return None
         step: Any = self.selector.step(now.updates)
         if not isinstance(step, Mapping):  # nobody was drawn: the estimator's memory, or nothing
@@ -333,15 +332,6 @@ class CohortSelection(Base):
             self._sites.wait()
             lost = [name for name in now.close() if name in more]
             now.log(lost)
-
-    def _count(self, now: RoundAnswers) -> None:
-        """Give up after too many rounds without a usable reply."""
-        if now.answered:
-            self._give_up.reset()
-        elif now.asked:
-            self._give_up.lose(now.failed.values())
-        elif not self._sites.takers():
-            self._give_up.lose(["no client with samples was there"])
 
     def _signals(self, there: list[str]) -> dict[str, dict[str, float]] | None:
         """Ask clients for what the recipe wants to know before the draw."""
