@@ -1,11 +1,17 @@
 """Lists of sizes, good and bad, from files and standard input."""
 
+import io
+import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from command_line import refused, run
 from fedcohort.cli.client_files import read_clients
+from fedcohort.errors import InputError, MissingExtraError
 from fedcohort.selector.roster import in_order_of_ids
 
 
@@ -58,51 +64,109 @@ def test_clients_stand_in_the_order_of_ids_numbers_first(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("", ("standard input: needs at least one size; the file is empty",)),
+        ("", (": needs at least one size; the file is empty. Give one size per line, or",)),
         (" \n", ("the file is empty",)),
         (",\n", ("the file is empty",)),
         ('""', ("the file is empty",)),
-        ("1_000", ("unknown column '1_000'",)),
-        ("5\n1_000", ("size must be a whole number; got '1_000'",)),
-        ("9" * 5000, ("sizes must be finite; client 0 has inf",)),
-        ("[" + "9" * 5000 + "]", ("is not valid JSON",)),
+        ("sep=;\n", ("the file is empty",)),
+        # sizes
+        ("5\n1_000", (", line 2: size must be a whole number; got '1_000'. Correct it, or",)),
+        ("9" * 5000, (", line 1: size must be a whole number; got '999", "Correct it")),
         ("1" + "0" * 400, ("must sum to less than 2^63; got 1000",)),
-        ("id,size\na,5,9", ("line 2: needs 2 values (id, size); got 3",)),
-        ("group,size\n,5", ("line 2: group is empty",)),
-        ('{"sizes": [3], "ids": ["\\ud800"]}', ("ids must be integers or names; client 0 has",)),
-        ("5\n-3", ("sizes must not be negative; client 1 has -3",)),
-        ("5\n1.5", ("sizes must be whole numbers; client 1 has 1.5", "Round it")),
-        ("nan", ("sizes must be finite; client 0 has nan",)),
-        ("5\ninf", ("sizes must be finite; client 1 has inf",)),
-        ("0\n0", ("sizes must not all be 0",)),
-        ("5\nfive", ("standard input, line 2: size must be a whole number; got 'five'",)),
         ("99999999999999999999", ("must sum to less than 2^63",)),
-        ("size\n", ("got nothing",)),
-        ("siz\n5", ("unknown column 'siz'", "Did you mean 'size'?")),
-        ("id\na", ("needs a column size; got id",)),
-        ("size,size\n5,5", ("a column appears twice in size, size",)),
-        ("5,3,2", ("unknown column '5'", "Give one size per line")),
-        ("id,size\na", ("line 2: needs 2 values (id, size); got 1",)),
-        ("id,size\na,5\na,3", ("ids must be distinct; 'a' appears more than once",)),
-        ('id,size\n"a,5', ("is not valid CSV",)),
+        ("0\n0", ("sizes must not all be 0",)),
+        ("5\n\n-3", (", line 3: size must not be negative; got '-3'. Give 0 if", "or drop")),
+        ("5\n1.5", (", line 2: size must be a whole number; got '1.5'. Round it, or name the",)),
+        ("size\n5\n5,1", (", line 3: size must be a whole number; got '5,1'. Round it",)),
+        ("size\n5,0\n5,146", (", line 2: size must be a whole number; got '5,0'. Round it",)),
+        ("size\n51,46", ("got '51,46'",)),
+        ("size\n5,146 200", ("got '5,146 200'",)),
+        ("nan", (", line 1: size must be a whole number; got 'nan'. Give 0 if the client",)),
+        ("5\ninf", (", line 2: size must be a whole number; got 'inf'. Give 0",)),
+        ("id,size\na,N/A", (", line 2: size must be a whole number; got 'N/A'. Give 0",)),
+        ("id,size\na,5\nb, ", (", line 3: size must be a whole number; it is empty. Give 0",)),
+        ("id,size\na,\nb,", (", line 2: size must be a whole number; it is empty.",)),
+        ("5\nfive", (", line 2: size must be a whole number; got 'five'. Correct it",)),
+        (
+            "id,count\na,12\nb,5.146\nc,1.000",
+            (
+                ", line 3: count must be a whole number; got '5.146' (and 1 more), which may be "
+                "thousands or a fraction. Add --thousands . for thousands, or write the numbers "
+                "without a point.",
+            ),
+        ),
+        ("1.000", (", line 1: size must be a whole number; got '1.000'", "--thousands .")),
+        ("size\n1.234.567", ("got '1.234.567'", "--thousands .")),
+        ("id;size\na;5.146,00", ("got '5.146,00'", "--thousands .")),
+        # rows and columns
+        ("id,size\n", (": needs at least one client; got none. Give one size per line",)),
+        ("id,size\na", (", line 2: needs 2 values (id, size); got 1.",)),
+        ("id,size\nb,1\na,5,146", (", line 3: needs 2 values (id, size); got 3. Put quotes",)),
+        ('id,size\na,1\n"b\nc,5', (", line 3: is not valid CSV", "Check the quotes.")),
+        ('"id,size', (", line 1: is not valid CSV",)),
+        ("1_000", (": needs a column of sizes, called size, n_samples, count or the like; got",)),
+        ("siz\n5", ("the like; got siz. Name it: --size-column siz.",)),
+        ("id\na", ("the like; got id. Give one size per line, or a header such as id,size.",)),
+        ("id,my beds\na,5", ("got id, my beds. Name it: --size-column 'my beds'.",)),
+        ("a,year,beds\nx,1,2", ("got a, year, beds. Name it: --size-column year or beds.",)),
+        ("5,3,2", (": needs a first line that names the columns; got 5, 3, 2. Give one size",)),
+        ("Nice,5\nLyon,3", (": needs a first line that names the columns; got Nice, 5.",)),
+        ("size,size\n5,5", (": needs one column of sizes; got size, size. Rename or drop one.",)),
+        (
+            "id,n,Num Rows\na,5,5",
+            ("one column of sizes; got Num Rows, n. Choose one: --size-column 'Num Rows'.",),
+        ),
+        (
+            "id,ID,size\na,b,5",
+            ("needs one column of ids; got id, ID. Choose one: --id-column id.",),
+        ),
+        # ids and groups
+        (
+            "id,size\na,5\nb,2\na,3",
+            (", line 4: id must be distinct; 'a' is also on line 2. Rename one, or choose",),
+        ),
+        ("site,size\n,5", (", line 2: site must be a name or an integer; got ''. Correct it",)),
+        ("region,size\n,5\n,3", (": region must have a label; all are empty. Fill it in.",)),
+        # JSON
         ("[5, 3", ("is not valid JSON",)),
         ("[" * 100_000, ("is not valid JSON",)),
-        ("[]", ("got nothing",)),
-        ("[5, true]", ("sizes must be numbers; client 1 has true",)),
-        ('[5, "3"]', ('sizes must be numbers; client 1 has "3"',)),
-        ("[5, NaN]", ("sizes must be finite; client 1 has nan",)),
-        ('{"sizes": 5}', ("sizes must be a list; got 5",)),
-        ('{"size": [5]}', ("unknown column 'size'", "Did you mean 'sizes'?")),
-        ('{"ids": [5]}', ("needs a column sizes; got ids",)),
+        ("[" + "9" * 5000 + "]", ("is not valid JSON",)),
+        ('{"a": 5, "a": 3}', ("is not valid JSON (the key 'a' appears twice in an object)",)),
+        ("[]", ("needs at least one client; got none",)),
+        ("{}", ("needs at least one client; got none",)),
+        ("[5, true]", (", client 1: size must be a whole number; got True. Correct it",)),
+        ("[5, null]", (", client 1: size must be a whole number; it is empty.",)),
+        ("[5, [3]]", (", client 1: size must be a whole number; got [3].",)),
+        ("[5, NaN]", (", client 1: size must be a whole number; got nan. Give 0",)),
+        ("[5, 1e999]", (", client 1: size must be a whole number; got inf. Give 0",)),
+        ("[5, 2.5]", (", client 1: size must be a whole number; got 2.5. Round it",)),
+        ("[5, -2]", (", client 1: size must not be negative; got -2.",)),
+        ('[{"n": 5}, {"id": "b"}]', (", client 1: n must be a whole number; it is empty.",)),
+        ('[{"n": 5}, 3]', (", client 0: size must be a whole number; got {'n': 5}.",)),
+        ('{"a": 5, "b": "x"}', (", client 1: size must be a whole number; got 'x'.",)),
+        ('{"sizes": 5}', (": sizes must be a list, or an object of ids and sizes; got 5. Write",)),
+        ('{"id": "a", "size": 5}', (": size must be a list, or an object of ids and sizes; got",)),
+        ('{"ids": [5]}', ("needs a column of sizes", "got ids")),
+        ('{"sizes": {"a": 5}, "groups": {"b": 1}}', ("must have the same ids; they differ in",)),
         ('{"sizes": [5], "ids": ["a", "b"]}', ("ids must be one per client, 1; got 2",)),
         (
             '{"sizes": [5], "groups": ["a", "b"]}',
             ("groups must be one label per client, 1; got 2",),
         ),
-        ('{"sizes": [5], "ids": [null]}', ("ids must be integers or names; client 0 has null",)),
-        ('{"sizes": [5], "ids": [1.5]}', ("ids must be integers or names; client 0 has 1.5",)),
-        ('{"sizes": [5], "groups": [0.5]}', ("groups must be integers or names",)),
-        (b"\xff\xfe5", ("must be UTF-8 text",)),
+        ('{"sizes": [3], "ids": ["\\ud800"]}', ("client 0: ids must be a name or an integer",)),
+        (
+            '{"sizes": [5], "ids": [null]}',
+            ("client 0: ids must be a name or an integer; got None",),
+        ),
+        ('{"sizes": [5], "ids": [1.5]}', ("client 0: ids must be a name or an integer; got 1.5",)),
+        ('{"sizes": [5], "ids": [[1]]}', ("client 0: ids must be a name or an integer; got [1]",)),
+        ('{"sizes": [5], "groups": [0.5]}', ("client 0: groups must be a name or an integer",)),
+        # files that are not text
+        (b"\xff\xfe5", (": must be text (UTF-8, UTF-16 with", "it starts with b'\\xff\\xfe5'.")),
+        (b"\x89PNG\r\n\x1a\n\0\0\0", (": must be text", "Save it as CSV.")),
+        ("id,size".encode("utf-16-le"), (": must be text (UTF-8, UTF-16 with a byte order mark",)),
+        (b"5\n\x81\n", (": must be text",)),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", (": needs an .xlsx file; it is an old Excel file",)),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(
@@ -112,6 +176,110 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
         result = run(capsys, command, "-", "--cohort-size", 1, stdin=text)
 
         assert refused(result, "standard input", *parts)
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (
+            ("--size-column", "n_sample"),
+            (
+                "standard input: --size-column must be one of Site, N Samples, Region; got "
+                "'n_sample'. Did you mean 'N Samples'?",
+            ),
+        ),
+        (("--id-column", "xyz"), ("--id-column must be one of", "Choose one of these.")),
+        (("--group-column", "regions"), ("got 'regions'. Did you mean 'Region'?",)),
+        (
+            ("--size-column", "region"),
+            (", line 2: Region must be a whole number; got 'x'. Correct it, or name the column",),
+        ),
+        (("--id-column", "region"), (", line 3: Region must be distinct; 'x' is also on line 2",)),
+        (
+            ("--thousands", "_"),
+            ("--thousands must be a point, a comma, an apostrophe or a space; got '_'. Write",),
+        ),
+        (("--thousands", ""), ("--thousands must be a point",)),
+        (
+            ("--thousands", "."),
+            ("line 3: N Samples must be a whole number with the thousands mark '.'; got '5,146'",),
+        ),
+    ],
+)
+def test_a_bad_option_is_one_sentence_and_exit_code_2(
+    options: tuple[str, ...], parts: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = 'Site,N Samples,Region\na,5,x\nb,"5,146",x\n'
+
+    for command in ("plan", "compare"):
+        assert refused(run(capsys, command, "-", "-m", 1, *options, stdin=text), *parts)
+
+
+def test_a_damaged_workbook_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("openpyxl", reason="openpyxl reads Excel files")
+    archive = io.BytesIO()
+    with ZipFile(archive, "w") as file:
+        file.writestr("sizes.csv", "5")
+
+    for data in (b"PK\x03\x04", archive.getvalue()):
+        result = run(capsys, "plan", "-", "-m", 1, stdin=data)
+
+        assert refused(result, "standard input: must be an .xlsx file or text; it is not, or not")
+
+
+def test_an_empty_sheet_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    openpyxl = pytest.importorskip("openpyxl", reason="openpyxl writes Excel files")
+    openpyxl.Workbook().save(tmp_path / "sizes.xlsx")
+
+    result = run(capsys, "plan", tmp_path / "sizes.xlsx", "-m", 1)
+
+    assert refused(result, "sizes.xlsx, sheet 'Sheet': needs at least one size; the file is empty")
+
+
+def test_a_bad_cell_of_a_sheet_is_named_by_its_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    openpyxl = pytest.importorskip("openpyxl", reason="openpyxl writes Excel files")
+    book = openpyxl.Workbook()
+    for row in (["id", "size"], ["a", 5], [], ["b", 1.5]):
+        book.active.append(row)
+    book.save(tmp_path / "sizes.xlsx")
+
+    result = run(capsys, "plan", tmp_path / "sizes.xlsx", "-m", 1)
+
+    assert refused(result, "sizes.xlsx, row 4: size must be a whole number; got 1.5. Round it")
+
+
+def test_without_openpyxl_the_install_command_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+
+    result = run(capsys, "plan", "-", "-m", 1, stdin=b"PK\x03\x04")
+
+    assert refused(result, "standard input: needs openpyxl", "Run: pip install openpyxl, or save")
+
+
+CELLS = st.sampled_from(["id", "size", "n", "5", "5,146", "1.000", "-1", "", "é", "\0", "{", "["])
+MARKS = st.sampled_from([",", ";", "\t", "|", "\n", "\r", '"', " ", ":", "}", "]"])
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    data=st.binary(max_size=30)
+    | st.lists(CELLS | MARKS).map(lambda parts: "".join(parts).encode())
+    | st.lists(CELLS | MARKS).map(lambda parts: "".join(parts).encode("utf-16"))
+)
+def test_any_file_is_read_or_refused(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "sizes"
+    path.write_bytes(data)
+
+    try:
+        outcome = repr(read_clients(str(path)))
+    except (InputError, MissingExtraError) as error:
+        outcome = str(error)
+
+    assert outcome.startswith(("Population(", str(path)))
 
 
 def test_a_file_that_cannot_be_read_is_named(

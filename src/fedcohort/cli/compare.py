@@ -20,8 +20,12 @@ from fedcohort.cli.client_files import read_clients, read_updates
 from fedcohort.cli.options import (
     SIZES_HELP,
     AsJson,
+    GroupColumn,
+    IdColumn,
     Plot,
     Seed,
+    SizeColumn,
+    Thousands,
     argument,
     option,
     plain_console,
@@ -60,6 +64,10 @@ def compare(
     seed: Seed = 0,
     as_json: AsJson = False,
     plot: Plot = None,
+    size_column: SizeColumn = None,
+    id_column: IdColumn = None,
+    group_column: GroupColumn = None,
+    thousands: Thousands = None,
 ) -> None:
     """Compare designs on client sizes, or by the costs of a run.
 
@@ -74,11 +82,17 @@ def compare(
     """
     if plot is not None:
         check_figure_path(plot, "compare")
+    reading = {
+        "size_column": size_column,
+        "id_column": id_column,
+        "group_column": group_column,
+        "thousands": thousands,
+    }
     if Path(sizes).is_dir():
-        if designs or updates or cohort_size is not None:
+        if designs or updates or cohort_size is not None or any(reading.values()):
             raise InputError(
-                "compare: a run folder needs no --cohort-size, --designs or --updates; got some. "
-                "Drop them."
+                "compare: a run folder needs no --cohort-size, --designs or --updates, and no "
+                "columns or --thousands; got some. Drop them."
             )
         _compare_run(Path(sizes), as_json=as_json, plot=plot)
         return
@@ -87,7 +101,7 @@ def compare(
             "compare: needs --cohort-size, the number of draws in a round; got none. Add "
             "--cohort-size 10."
         )
-    clients = read_clients(sizes)
+    clients = read_clients(sizes, **reading)
     found = compare_designs(
         clients,
         cohort_size,

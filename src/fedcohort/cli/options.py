@@ -177,8 +177,52 @@ def argument(value: str, text: str, complete: Callable[..., list[str]] | None = 
     return typer.Argument(metavar=value, show_default=False, help=text, autocompletion=complete)
 
 
-SIZES_HELP = "CSV or JSON file of client sizes, optional ids and groups; - is standard input."
+SIZES_HELP = (
+    "CSV, JSON or Excel file of client sizes, optional ids and groups; - is standard input."
+)
 Sizes = Annotated[str, argument("FILE", SIZES_HELP)]
+
+
+def _reading(name: str, value: str, text: str) -> Any:
+    return option(name, value, text, group="How the file is read")
+
+
+SizeColumn = Annotated[
+    str | None,
+    _reading(
+        "--size-column",
+        "NAME",
+        "Column of sizes. Default: size, count, n, or the number of samples, examples, records, "
+        "rows, instances, observations or data points, as n_samples, num_samples, samples, "
+        "sample_count or sample_size.",
+    ),
+]
+IdColumn = Annotated[
+    str | None,
+    _reading(
+        "--id-column",
+        "NAME",
+        "Column of ids. Default: the first of id, client, name, hospital, site, centre, "
+        "institution, node, device, user; also as client_id or client_name.",
+    ),
+]
+GroupColumn = Annotated[
+    str | None,
+    _reading(
+        "--group-column",
+        "NAME",
+        "Column of groups. Default: the first of group, stratum, region, cluster.",
+    ),
+]
+Thousands = Annotated[
+    str | None,
+    _reading(
+        "--thousands",
+        "MARK",
+        "Thousands mark of the sizes: a point, a comma, an apostrophe or a space. Default: all of "
+        "them but the point.",
+    ),
+]
 CohortSize = Annotated[int, option("--cohort-size -m", "M", "Draws in a round.")]
 SEED_HELP = "Seed of the order of equal clients and of draws."
 Seed = Annotated[int, typer.Option(min=0, metavar="N", help=SEED_HELP)]

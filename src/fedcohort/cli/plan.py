@@ -16,9 +16,13 @@ from fedcohort._whole_file import replace_whole
 from fedcohort.cli.client_files import read_clients
 from fedcohort.cli.options import (
     CohortSize,
+    GroupColumn,
+    IdColumn,
     Plot,
     Seed,
+    SizeColumn,
     Sizes,
+    Thousands,
     a_design,
     option,
     plain_console,
@@ -55,6 +59,10 @@ def plan(
         Path | None, option("", "FILE", "Also write all of it to this CSV file.")
     ] = None,
     plot: Plot = None,
+    size_column: SizeColumn = None,
+    id_column: IdColumn = None,
+    group_column: GroupColumn = None,
+    thousands: Thousands = None,
 ) -> None:
     """Show a design's distributions and each client's chance to be drawn.
 
@@ -62,7 +70,14 @@ def plan(
     """
     if plot is not None:
         check_figure_path(plot, "plan")
-    population, _ = in_order_of_ids(read_clients(sizes))
+    clients = read_clients(
+        sizes,
+        size_column=size_column,
+        id_column=id_column,
+        group_column=group_column,
+        thousands=thousands,
+    )
+    population, _ = in_order_of_ids(clients)
     built = first_design(named_recipe(design, cohort_size), population, seed=seed)
     if plot is not None:
         if not isinstance(built, RowDesign):
