@@ -38,7 +38,7 @@ def test_a_reader_that_leaves_early_causes_no_traceback(options: tuple[str, ...]
 def test_an_interrupt_is_no_traceback(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fedcohort.cli.plan.read_clients", interrupted)

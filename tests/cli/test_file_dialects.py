@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from command_line import refused, run
-from fedcohort.cli.client_files import read_clients
+from fedcohort.cli.client_files import CLIENTS, SAMPLES, USUAL, read_clients
 from fedcohort.population import Population
 
 RNG = np.random.default_rng(300)
@@ -176,6 +177,14 @@ def test_json_objects_name_the_clients(content: str, tmp_path: Path) -> None:
     assert agree(read, Population([5, 3], ids=["a", "b"]))
 
 
+def test_a_note_says_what_else_a_json_object_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read_clients(saved(tmp_path / "sizes.json", '{"year": 2026, "sizes": [5, 3], "of": "beds"}'))
+
+    assert capsys.readouterr().err.endswith("sizes.json: ignored year, of: no list.\n")
+
+
 @pytest.mark.parametrize(
     ("header", "options", "note"),
     [
@@ -262,3 +271,21 @@ def test_a_run_folder_takes_no_columns(tmp_path: Path, capsys: pytest.CaptureFix
     result = run(capsys, "compare", tmp_path, "--size-column", "n")
 
     assert refused(result, "compare: a run folder needs no", "Drop them.")
+
+
+@pytest.mark.parametrize(
+    ("role", "words"), [("size", SAMPLES), ("id", CLIENTS), ("group", ("group", "region"))]
+)
+def test_the_documentation_lists_the_usual_names_in_their_order(
+    role: str, words: tuple[str, ...]
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "command-line.md"
+    row = re.search(rf"^\| {role} column \| (.*) \|$", page.read_text("utf-8"), re.MULTILINE)
+    assert row
+
+    names = [name.replace("_", "") for name in re.findall(r"`(\w+)`", row[1])]
+    places = [USUAL[role].index(name) for name in names]
+
+    assert len(names) >= 4
+    assert role == "size" or places == sorted(places)  # two columns of sizes are refused
+    assert [word for word in words if word not in row[1].replace("data point", "datapoint")] == []

@@ -69,6 +69,7 @@ def test_clients_stand_in_the_order_of_ids_numbers_first(tmp_path: Path) -> None
         (",\n", ("the file is empty",)),
         ('""', ("the file is empty",)),
         ("sep=;\n", ("the file is empty",)),
+        (b"\xa0", ("the file is empty",)),
         # sizes
         ("5\n1_000", (", line 2: size must be a whole number; got '1_000'. Correct it, or",)),
         ("9" * 5000, (", line 1: size must be a whole number; got '999", "Correct it")),

@@ -155,7 +155,7 @@ def _refuse_without_sizes(table: Table, taken: set[int]) -> NoReturn:
     if any(is_number(name) for name in table.names):
         raise InputError(
             f"{table.source}: needs a first line that names the columns; got "
-            f"{listed(table.names)}. {EXAMPLE}"
+            f"{listed(table.names)}. {EXAMPLE} If these are names, choose with --size-column."
         )
     names = [
         shlex.quote(table.names[k])

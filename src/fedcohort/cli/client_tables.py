@@ -7,13 +7,13 @@ import re
 import sys
 import warnings
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
-from string import whitespace
 from typing import Any, NoReturn
 from zipfile import BadZipFile
 
@@ -34,6 +34,7 @@ SNIFFED = 50
 CHUNK = 256
 #: Line with which Excel names the delimiter of a CSV file.
 SEPARATOR_LINE = re.compile(rf'"?sep=([{DELIMITERS}])"?[ ]*[\r\n]', re.IGNORECASE)
+EMPTY = re.compile(rf'[\s"{DELIMITERS}]*')
 CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")
 MARKS_OF_ORDER = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 ZIP, OLE = b"PK\x03\x04", b"\xd0\xcf\x11\xe0"
@@ -92,7 +93,7 @@ def read_table(path: str, thousands: str | None = None) -> Table:
     if data.startswith(ZIP):
         return _from_excel(data, source)
     text, notes = _decoded(data, source)
-    if not text.strip(DELIMITERS + '"' + whitespace):
+    if EMPTY.fullmatch(text):
         refuse_empty(source)
     if text.lstrip()[0] in "[{":
         return _from_json(text, source, notes)
@@ -233,7 +234,9 @@ def _from_json(text: str, source: str, notes: tuple[str, ...]) -> Table:
             cells = [[each.get(name) for each in content] for name in names]
             return Table(source, names, cells, notes=notes)
         return Table(source, ["size"], [content], notes=notes)
-    if any(isinstance(value, (list, dict)) for value in content.values()):
+    other = [name for name, value in content.items() if not isinstance(value, (list, dict))]
+    if len(other) < len(content):
+        notes += (f"{source}: ignored {listed(other)}: no list.",) if other else ()
         return Table(source, *_columns_of(content, source), notes=notes)
     if sizes := [name for name in content if name.lower() in ("size", "sizes")]:
         raise InputError(
@@ -247,8 +250,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Refuse an object that has a key twice: Python would keep the last one only."""
     content = dict(pairs)
     if len(content) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for k, name in enumerate(names) if name in names[:k])
+        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"the key {brief(twice)} appears twice in an object")
     return content
 
