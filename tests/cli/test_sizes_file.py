@@ -26,6 +26,8 @@ from fedcohort.selector.roster import in_order_of_ids
         ("id\tsize\r\na\t5\r\n", [5], ["a"], None),
         ('"id","size"\n"a, b",5\n', [5], ["a, b"], None),
         ('id,size\n"a\nb",5\nab,3\nc\u2028d,1\n', [5, 3, 1], ["a\nb", "ab", "c\u2028d"], None),
+        ('"client\nid",size,"a;b;c"\na,5,\n', [5], ["a"], None),
+        ("id|size\na,b;c|5\nd,e;f|3\n", [5, 3], ["a,b;c", "d,e;f"], None),
         ("1152921504606846977\n3.0", [2**60 + 1, 3], [0, 1], None),
         ("\ufeffid,size\na,5\n", [5], ["a"], None),
         ("[5, 3.0]", [5, 3], [0, 1], None),

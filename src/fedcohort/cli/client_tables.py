@@ -154,7 +154,7 @@ def _from_csv(text: str, source: str, notes: tuple[str, ...], thousands: str | N
 def _cells(
     records: Iterator[tuple[int, list[str]]], header: list[str], source: str
 ) -> tuple[list[list[str]], list[int]]:
-    """Return the columns, and the line of each record.."""
+    """Return the columns, and the line of each record."""
     columns: list[list[str]] = [[] for _ in header]
     places: list[int] = []
     while chunk := list(islice(records, CHUNK)):
@@ -193,9 +193,8 @@ def _delimiter(text: str, thousands: str | None) -> str:
     first = next(line for line in io.StringIO(text, newline="") if line.strip())
     if is_grouped(first, thousands):
         return NO_DELIMITER
-    fits = {mark: _fit(text, mark) for mark in DELIMITERS if mark in first}
-    best = max(fits, key=lambda mark: fits[mark], default=NO_DELIMITER)
-    return best if fits.get(best, (False, 0))[1] > 1 else NO_DELIMITER
+    fits = {mark: fit for mark in DELIMITERS if (fit := _fit(text, mark))[1] > 1}
+    return max(fits, key=lambda mark: fits[mark], default=NO_DELIMITER)
 
 
 def _fit(text: str, delimiter: str) -> tuple[bool, int]:
