@@ -19,7 +19,6 @@ from fedcohort._updates import (
     as_numpy,
     finite_rows,
     joined,
-    like,
     moved,
     row_norms,
     same_place,
@@ -30,7 +29,7 @@ from fedcohort.cohort import Cohort
 from fedcohort.designs import Recipe
 from fedcohort.designs.signals import ASKED, PAST
 from fedcohort.errors import AggregationError, SelectorError
-from fedcohort.memory import Difference, Memory, UpdateMemory
+from fedcohort.memory import Difference, Memory, UpdateMemory, Variates
 from fedcohort.population import Population
 
 State = dict[str, NDArray[Any]]
@@ -85,7 +84,7 @@ class ClientRecords:
         #: The clients' last updates; None before the first, and where the recipe does not learn.
         self.memory: UpdateMemory | None = None
         #: The estimator's memory; None before the first update, and for the plain estimator.
-        self.variates: Memory | None = None
+        self.variates: Variates | None = None
         #: Updates that the memory does not show yet, by round. With overlap these are the last
         #: round's: the next design must not know them.
         self.pending: list[Pending] = []
@@ -196,12 +195,8 @@ class ClientRecords:
         return pending | {each.dimension for each in self._memories}
 
     def _finite(self, rows: Array) -> NDArray[np.bool_]:
-        """Say which updates are finite, also in the type that the estimator remembers them in."""
-        good = finite_rows(rows) if self._difference is None else usable_rows(rows)
-        if self.variates is not None and self.variates.zeros.dtype != rows.dtype:
-            with np.errstate(over="ignore", invalid="ignore"):
-                good &= finite_rows(like(rows, self.variates.zeros))
-        return good
+        """Say which updates are finite, and small enough for the estimator to remember."""
+        return finite_rows(rows) if self._difference is None else usable_rows(rows)
 
     def _shortened(self, rows: Array) -> NDArray[np.float32] | None:
         """Return what the memory keeps of updates; None where it keeps nothing."""
@@ -222,7 +217,7 @@ class ClientRecords:
         if self.variates is not None:
             self.variates.reweigh(population.importance)
 
-    def estimator(self, rows: Array) -> Memory | None:
+    def estimator(self, rows: Array) -> Variates | None:
         """Return the estimator's memory in the kind of ``rows``; None before the first update."""
         variates = self.variates
         if variates is None or self._difference is None:
@@ -327,6 +322,7 @@ class ClientRecords:
             kept |= with_prefix("memory.", self.memory.state())
         if self.variates is not None:
             kept |= with_prefix("variates.", self.variates.state())
+            kept["variates_like"] = as_numpy(self.variates.zeros)[None][:0]
         for clients, rows, dimension, round_ in self.pending:  # between rounds at most one
             kept |= {"pending.clients": clients, "pending.rows": rows}
             kept["pending.of"] = np.array([dimension, round_])
@@ -341,8 +337,8 @@ class ClientRecords:
         self.memory = UpdateMemory.of_state(memory) if memory else None
         self.variates = None
         if variates and self._difference is not None:
-            wide = variates["updates" if self._difference.clusters is None else "means"]
-            zeros = np.zeros(wide.shape[1], dtype=wide.dtype)
+            empty = state["variates_like"]
+            zeros = np.zeros(empty.shape[1], dtype=empty.dtype)
             self.variates = self._difference.memory(variates["importance"], zeros)
             self.variates.restore(variates)
         self.pending = []
