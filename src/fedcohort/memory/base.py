@@ -266,12 +266,12 @@ class Variates(Memory):
         n_before = self.n_clients
         super().rearrange(order)
         places = np.asarray(order, dtype=np.int64)
-        before = self._importance = moved(self._importance, places)
+        shares = self._importance = moved(self._importance, places)
         if np.count_nonzero(places >= 0) < n_before:
             # p must sum to 1, or ``restore`` would refuse the state.
-            total, equal = before.sum(), np.full(len(places), 1 / max(len(places), 1))
-            self._importance = before / total if total else equal
-            self._reweigh(before)
+            total, equal = shares.sum(), np.full(len(places), 1 / max(len(places), 1))
+            self._importance = shares / total if total else equal
+            self._reweigh(None)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return the memory's state and p as numpy arrays."""
@@ -304,8 +304,8 @@ class Variates(Memory):
             )
         return shares
 
-    def _reweigh(self, before: NDArray[np.float64]) -> None:
-        """Recompute what depends on the importance, which was ``before``."""
+    def _reweigh(self, before: NDArray[np.float64] | None) -> None:
+        """Adapt what depends on the importance, which was ``before``; None: compute it again."""
 
     @abstractmethod
     def _remembered(self, clients: NDArray[np.int64]) -> Array:

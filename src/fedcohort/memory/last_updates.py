@@ -146,24 +146,25 @@ class LastUpdates(Remembering):
     def _mean(self) -> Array:
         return like(self._arrays["sum"], self.zeros)
 
-    def _reweigh(self, before: NDArray[np.float64]) -> None:
-        """Adjust the sum to another p.
+    def _reweigh(self, before: NDArray[np.float64] | None) -> None:
+        """Adapt the sum to another p.
 
         If a few clients come or go, p of all others changes by one factor: scale the sum by it,
         and add what is left for the few. If most change, add up all rows.
         """
         now, known = self._importance, np.flatnonzero(self._slots != NONE)
-        both = known[(before[known] > 0) & (now[known] > 0)]
-        factor = float(np.median(now[both] / before[both])) if len(both) else 0.0
-        change = now[known] - factor * before[known]
-        # Shares are quotients of integers: within rounding, equal factors give equal products.
-        differs = np.abs(change) > 4 * np.finfo(np.float64).eps * now[known]
-        if 2 * np.count_nonzero(differs) > len(known):
-            factor, change, differs = 0.0, now[known], now[known] > 0
-        self._arrays["sum"] = self._arrays["sum"] * factor
-        if factor == 0.0:
-            self._arrays["sum"] = double(self.zeros)
-        self._add_rows(known[differs], change[differs])
+        if before is not None:
+            both = known[(before[known] > 0) & (now[known] > 0)]
+            factor = float(np.median(now[both] / before[both])) if len(both) else 0.0
+            change = now[known] - factor * before[known]
+            # Shares are quotients of integers: a common factor is exact but for rounding.
+            differs = np.abs(change) > 4 * np.finfo(np.float64).eps * now[known]
+            if 2 * np.count_nonzero(differs) <= len(known):
+                self._arrays["sum"] = factor * self._arrays["sum"]
+                self._add_rows(known[differs], change[differs])
+                return
+        self._arrays["sum"] = double(self.zeros)
+        self._add_rows(known, now[known])
 
     def _add_rows(self, clients: NDArray[np.int64], shares: NDArray[np.float64]) -> None:
         """Add rows to the sum, by these shares; in blocks, since a float64 copy of all is large."""
@@ -175,7 +176,7 @@ class LastUpdates(Remembering):
 
     def _rearrange(self, order: NDArray[np.int64]) -> None:
         gone = np.setdiff1d(np.flatnonzero(self._slots != NONE), order)
-        self._forget(gone)
+        self._store.drop(self._slots[gone])
         self._slots = moved(self._slots, order, fill=NONE)
         self._arrays["last_seen"] = moved(self._arrays["last_seen"], order, fill=NEVER)
         if "scale" in self._arrays:

@@ -57,7 +57,10 @@ class Encoding:
         if self.form == "sign":
             return _packed(rows < 0), abs(rows).mean(1)
         most = float(np.finfo(self.dtype).max)
-        return _cast(rows.clip(-most, most), self.dtype), rows[:, 0] * 0
+        within = rows.clip(-most, most)
+        if self.form == "float16":  # by float32, as torch does: numpy rounds the same then
+            within = _cast(within, "float32")
+        return _cast(within, self.dtype), rows[:, 0] * 0
 
     def decode(self, values: Array, scale: Array, zeros: Array) -> Array:
         """Return the rows, in the kind and type of ``zeros``."""

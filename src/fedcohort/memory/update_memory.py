@@ -182,7 +182,7 @@ class UpdateMemory(Memory):
         """Make a memory from the state that :meth:`state` returned; it uses numpy arrays."""
         try:
             head, kept = json.loads(str(state["head"])), state["updates"]
-            if set(head) != SETTINGS or kept.ndim != 2 or kept.dtype != np.float32:
+            if set(head) != SETTINGS or kept.ndim != 2 or kept.dtype.kind != "f":
                 raise ValueError("its settings or updates are of another kind")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise cls._error(

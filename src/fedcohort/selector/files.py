@@ -53,7 +53,7 @@ class Origin:
         """Return the round of a state; refuse a state of another recipe or other settings."""
         head = head_of(state)
         for name, own in self._plain().items():
-            if head.get(name) != own:
+            if _compared(head.get(name)) != _compared(own):
                 raise SelectorError(
                     f"Selector: the state was written with another {name}, "
                     f"{_shown(head.get(name))}; got {_shown(own)}. Use the same one."
@@ -78,6 +78,11 @@ class Origin:
         }
         plain: dict[str, Any] = json.loads(json.dumps(values, default=np.generic.item))
         return plain
+
+
+def _compared(value: Any) -> Any:
+    """Leave out the path of the estimator's file: a folder with its checkpoint may move."""
+    return {**value, "file": None} if isinstance(value, dict) and "file" in value else value
 
 
 def head_of(state: State) -> dict[str, Any]:

@@ -322,7 +322,7 @@ class ClientRecords:
             kept |= with_prefix("memory.", self.memory.state())
         if self.variates is not None:
             kept |= with_prefix("variates.", self.variates.state())
-            kept["variates_like"] = as_numpy(self.variates.zeros)[None][:0]
+            kept["variates.zeros"] = as_numpy(self.variates.zeros)
         for clients, rows, dimension, round_ in self.pending:  # between rounds at most one
             kept |= {"pending.clients": clients, "pending.rows": rows}
             kept["pending.of"] = np.array([dimension, round_])
@@ -337,9 +337,7 @@ class ClientRecords:
         self.memory = UpdateMemory.of_state(memory) if memory else None
         self.variates = None
         if variates and self._difference is not None:
-            empty = state["variates_like"]
-            zeros = np.zeros(empty.shape[1], dtype=empty.dtype)
-            self.variates = self._difference.memory(variates["importance"], zeros)
+            self.variates = self._difference.memory(variates["importance"], variates["zeros"])
             self.variates.restore(variates)
         self.pending = []
         if any(name.startswith("pending.") for name in state):
