@@ -244,11 +244,17 @@ class Variates(Memory):
 
     def of(self, clients: NDArray[np.int64]) -> Array:
         """Return h of these clients, shape (len(clients), dimension)."""
-        return self._shrink * self._remembered(clients)
+        rows = self._remembered(clients)
+        return rows if self._shrink == 1 else self._shrink * rows
 
     def expected(self) -> Array:
         """Return the sum of p h over all clients, shape (dimension,)."""
         return self._shrink * self._mean()
+
+    @property
+    def nbytes_at_most(self) -> int:
+        """Bytes in use once every client was seen."""
+        return self.nbytes
 
     def reweigh(self, importance: ArrayLike) -> None:
         """Set another p. A client with p = 0 is away, but its update is kept."""

@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._updates import Array, as_numpy, double, like, moved, zero_rows
+from fedcohort._updates import Array, as_numpy, difference, double, like, moved, zero_rows
 from fedcohort.memory.base import Variates
 from fedcohort.memory.row_stores import NONE, Encoding, FileStore, RowForm, RowStore
 from fedcohort.similarity.measures import BLOCK_ENTRIES
@@ -112,10 +112,17 @@ class LastUpdates(Remembering):
         """Bytes in use, without the file's."""
         return super().nbytes + self._slots.nbytes + self._store.nbytes
 
+    @property
+    def nbytes_at_most(self) -> int:
+        """Bytes in use once every client was seen, without the file's."""
+        most = min(self.n_clients, self._most or self.n_clients)
+        rows = 0 if isinstance(self._store, FileStore) else most * self._store.encoding.nbytes
+        return self.nbytes - self._store.nbytes + rows
+
     def _replace(self, clients: NDArray[np.int64], updates: Array) -> None:
         values, scale = self._store.encoding.encode(updates)
         new = self._store.encoding.decode(values, scale, self.zeros)
-        self._add(clients, double(new) - double(self._remembered(clients)))
+        self._add(clients, difference(new, self._remembered(clients)))
         self._slots[clients] = self._store.write(self._slots[clients], values)
         if "scale" in self._arrays:
             self._arrays["scale"][clients] = scale
@@ -135,12 +142,13 @@ class LastUpdates(Remembering):
 
     def _remembered(self, clients: NDArray[np.int64]) -> Array:
         known = np.flatnonzero(self._slots[clients] != NONE)
+        seen = clients[known]
+        scale = self._arrays["scale"][seen] if "scale" in self._arrays else self.zeros
+        found = self._store.encoding.decode(self._store.read(self._slots[seen]), scale, self.zeros)
+        if len(known) == len(clients):
+            return found
         rows = zero_rows(self.zeros[None], len(clients))
-        if len(known):
-            seen = clients[known]
-            scale = self._arrays["scale"][seen] if "scale" in self._arrays else self.zeros
-            values = self._store.read(self._slots[seen])
-            rows[known] = self._store.encoding.decode(values, scale, self.zeros)
+        rows[known] = found
         return rows
 
     def _mean(self) -> Array:

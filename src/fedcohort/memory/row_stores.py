@@ -49,6 +49,11 @@ class Encoding:
         """The type of the values."""
         return "uint8" if self.form == "sign" else self.form
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values of a row."""
+        return self.width * np.dtype(self.dtype).itemsize
+
     def encode(self, rows: Array) -> tuple[Array, Array]:
         """Return the values, shape (n, width), and the scales, shape (n,)."""
         if self.form == "int8":
@@ -56,18 +61,24 @@ class Encoding:
             return _cast((rows / _or_one(scale)[:, None]).round(), "int8"), scale
         if self.form == "sign":
             return _packed(rows < 0), abs(rows).mean(1)
+        return self._rounded(rows), rows[:, 0] * 0
+
+    def _rounded(self, rows: Array) -> Array:
+        """Return floats in this encoding's type, clipped to its range."""
+        if str(rows.dtype).endswith(self.dtype):
+            return rows
         most = float(np.finfo(self.dtype).max)
         within = rows.clip(-most, most)
         if self.form == "float16":  # by float32, as torch does: numpy rounds the same then
             within = _cast(within, "float32")
-        return _cast(within, self.dtype), rows[:, 0] * 0
+        return _cast(within, self.dtype)
 
     def decode(self, values: Array, scale: Array, zeros: Array) -> Array:
         """Return the rows, in the kind and type of ``zeros``."""
         if self.form == "sign":
             rows = 1 - 2 * like(_unpacked(values, self.dimension), zeros)
         else:
-            rows = like(values, zeros)
+            rows = values if values.dtype == zeros.dtype else like(values, zeros)
         return rows if self.form.startswith("float") else rows * scale[:, None]
 
 
@@ -93,7 +104,7 @@ def _packed(bits: Array) -> Array:
     torch = sys.modules["torch"]
     padded = torch.nn.functional.pad(bits.to(torch.uint8), (0, -bits.shape[1] % 8))
     powers = 2 ** torch.arange(7, -1, -1, device=bits.device, dtype=torch.uint8)
-    return (padded.view(len(bits), -1, 8) * powers).sum(2, dtype=torch.uint8)
+    return (padded.view(len(bits), padded.shape[1] // 8, 8) * powers).sum(2, dtype=torch.uint8)
 
 
 def _unpacked(packed: Array, n: int) -> Array:
@@ -102,7 +113,8 @@ def _unpacked(packed: Array, n: int) -> Array:
         return np.unpackbits(packed, axis=1, count=n)
     torch = sys.modules["torch"]
     shifts = torch.arange(7, -1, -1, device=packed.device, dtype=torch.uint8)
-    return ((packed[:, :, None] >> shifts) & 1).view(len(packed), -1)[:, :n]
+    bits = (packed[:, :, None] >> shifts) & 1
+    return bits.view(len(packed), 8 * packed.shape[1])[:, :n]
 
 
 class RowStore:
@@ -165,8 +177,7 @@ class RowStore:
 
     def _more(self, least: int) -> int:
         """Return how many slots to add: a quarter of what there is, but not too many."""
-        row_bytes = self.encoding.width * np.dtype(self.encoding.dtype).itemsize
-        return max(least, min(self.capacity // 4, BLOCK_BYTES // max(row_bytes, 1)))
+        return max(least, min(self.capacity // 4, BLOCK_BYTES // self.encoding.nbytes))
 
     def _grow(self, least: int) -> int:
         """Add slots, and return how many."""
