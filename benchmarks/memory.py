@@ -136,16 +136,17 @@ def main() -> None:
         return
     n, m, d = arguments.clients, arguments.cohort, arguments.parameters
     print(f"{n} clients, {m} a round, {d} numbers; MB = 1e6 bytes\n")
-    print("form        memory MB  saved MB  peak MB   ms/round  over plain    save ms")
+    print("form       memory MB  saved MB   peak MB   ms/round  over plain    save ms")
     for form in arguments.forms.split(","):
         command = [sys.executable, __file__, *sys.argv[1:], "--one", form]
         ended = subprocess.run(command, capture_output=True, text=True, check=True)
         found = json.loads(ended.stdout)
-        ratio = found["ms"] / found["plain_ms"]
-        print(
-            f"{form:<10}{found['bytes'] / 1e6:>11.1f}{found['saved'] / 1e6:>10.1f}"
-            f"{found['peak'] / 1e6:>9.1f}{found['ms']:>11.2f}{ratio:>12.2f}{found['save_ms']:>11.1f}"
+        megabytes = [found[name] / 1e6 for name in ("bytes", "saved", "peak")]
+        ratio, save = found["ms"] / found["plain_ms"], found["save_ms"]
+        memory, saved, peak = (
+            f"{each:>{width}.1f}" for each, width in zip(megabytes, WIDTHS, strict=True)
         )
+        print(f"{form:<10}{memory}{saved}{peak}{found['ms']:>11.2f}{ratio:>12.2f}{save:>11.1f}")
 
 
 if __name__ == "__main__":
