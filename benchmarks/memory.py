@@ -141,12 +141,9 @@ def main() -> None:
         command = [sys.executable, __file__, *sys.argv[1:], "--one", form]
         ended = subprocess.run(command, capture_output=True, text=True, check=True)
         found = json.loads(ended.stdout)
-        megabytes = [found[name] / 1e6 for name in ("bytes", "saved", "peak")]
+        megabytes = "".join(f"{found[name] / 1e6:>10.1f}" for name in ("bytes", "saved", "peak"))
         ratio, save = found["ms"] / found["plain_ms"], found["save_ms"]
-        memory, saved, peak = (
-            f"{each:>{width}.1f}" for each, width in zip(megabytes, WIDTHS, strict=True)
-        )
-        print(f"{form:<10}{memory}{saved}{peak}{found['ms']:>11.2f}{ratio:>12.2f}{save:>11.1f}")
+        print(f"{form:<10}{megabytes}{found['ms']:>11.2f}{ratio:>12.2f}{save:>11.1f}")
 
 
 if __name__ == "__main__":

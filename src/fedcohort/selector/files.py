@@ -44,6 +44,7 @@ class Origin:
     seed: int
     sketch: int | None
     overlap: bool
+    rebuild_every: int
 
     def head(self, round_: int) -> NDArray[np.uint8]:
         """Return the head of a state, as an array."""
@@ -75,6 +76,7 @@ class Origin:
             "sketch": self.sketch,
             "failures": asdict(self.rule),
             "overlap": self.overlap,
+            "rebuild_every": self.rebuild_every,
         }
         plain: dict[str, Any] = json.loads(json.dumps(values, default=np.generic.item))
         return plain
@@ -149,6 +151,7 @@ def _arguments(path: Path, head: dict[str, Any], recipe: Recipe | None) -> dict[
         "estimator": "plain" if difference is None else Difference(**difference),
         "sketch": head["sketch"],
         "overlap": head["overlap"],
+        "rebuild_every": head["rebuild_every"],
         **head["failures"],
     }
 

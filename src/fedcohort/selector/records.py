@@ -67,6 +67,17 @@ class Answers:
         return np.setdiff1d(self.given, self.clients)
 
 
+def _pending_of(state: Mapping[str, NDArray[Any]]) -> list[Pending]:
+    """Return what is pending, round by round."""
+    clients, rows = state["clients"].astype(np.int64), state["rows"].astype(np.float32)
+    sizes, dimensions, rounds = state["of"].astype(np.int64).tolist()
+    if clients.shape != (sum(sizes),) or rows.shape[:1] != clients.shape or min(sizes) < 0:
+        raise ValueError("pending updates must have one row per client")
+    ends = np.cumsum(sizes)[:-1]
+    parts = zip(np.split(clients, ends), np.split(rows, ends), dimensions, rounds, strict=True)
+    return list(parts)
+
+
 @final
 class ClientRecords:
     """What is remembered of the clients, for a recipe and an estimator.
@@ -261,10 +272,10 @@ class ClientRecords:
         self.pending = [each for each in self.pending if each[3] >= before_round]
         self.memory = self._with(due, self.memory) if prepared is None else prepared
 
-    def ahead(self) -> Callable[[], UpdateMemory | None]:
-        """Return a function, safe in a thread, that copies the memory and adds all updates."""
-        memory, pending = self.memory, list(self.pending)
-        return lambda: self._with(pending, deepcopy(memory))
+    def ahead(self, before_round: int) -> Callable[[], UpdateMemory | None]:
+        """Return a function, safe in a thread, that adds updates of earlier rounds to a copy."""
+        memory, due = self.memory, [each for each in self.pending if each[3] < before_round]
+        return lambda: self._with(due, deepcopy(memory)) if due else memory
 
     def _with(self, updates: list[Pending], memory: UpdateMemory | None) -> UpdateMemory | None:
         """Record updates in a memory; make one if there is none."""
@@ -323,9 +334,14 @@ class ClientRecords:
         if self.variates is not None:
             kept |= with_prefix("variates.", self.variates.state())
             kept["variates.zeros"] = as_numpy(self.variates.zeros)
-        for clients, rows, dimension, round_ in self.pending:  # between rounds at most one
-            kept |= {"pending.clients": clients, "pending.rows": rows}
-            kept["pending.of"] = np.array([dimension, round_])
+        if self.pending:
+            clients, rows, dimensions, rounds = zip(*self.pending, strict=True)
+            kept |= {
+                "pending.clients": np.concatenate(clients),
+                "pending.rows": np.concatenate(rows),
+            }
+            sizes = list(map(len, clients))
+            kept["pending.of"] = np.array([sizes, dimensions, rounds], dtype=np.int64)
         return kept
 
     def restore(self, state: Mapping[str, NDArray[Any]], n_clients: int) -> None:
@@ -341,9 +357,7 @@ class ClientRecords:
             self.variates.restore(variates)
         self.pending = []
         if any(name.startswith("pending.") for name in state):
-            clients, rows = state["pending.clients"], state["pending.rows"]
-            dimension, round_ = state["pending.of"].tolist()
-            self.pending = [(clients.astype(np.int64), rows.astype(np.float32), dimension, round_)]
+            self.pending = _pending_of(without_prefix("pending.", state))
         self._check()
 
     def _check(self) -> None:

@@ -33,7 +33,12 @@ class SelectorState:
             origin.recipe, origin.difference, sketch=origin.sketch, seed=origin.seed
         )
         self._planner = Planner(
-            origin.recipe, origin.rule, self._records, seed=origin.seed, overlap=origin.overlap
+            origin.recipe,
+            origin.rule,
+            self._records,
+            seed=origin.seed,
+            overlap=origin.overlap,
+            rebuild_every=origin.rebuild_every,
         )
         self._open: OpenRound | None = None
         self._last_design: Design | None = None
