@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from inspect import isabstract, signature
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from fedcohort import (
 from fedcohort import designs as laws
 from fedcohort.cli.app import main
 from fedcohort.designs import RECIPES, Design, RowDesign
+from fedcohort.memory import Keep
 from small_runs import SMALL
 
 EPS = float(np.finfo(float).eps)
@@ -399,8 +400,9 @@ def fuzz_memory(trial: Trial) -> None:
 
 
 def fuzz_difference(trial: Trial) -> None:
-    options = trial.some({"shrink": trial.number(), "clusters": trial.whole()}, 0.6)
-    settings = trial.call(Difference, **options)
+    options = {"shrink": trial.number(), "clusters": trial.whole(), "rank": trial.whole()}
+    options |= {"keep": trial.one_of(*get_args(Keep)), "max_remembered": trial.whole()}
+    settings = trial.call(Difference, **trial.some(options, 0.4))
     n = trial.n_clients()
     shares = trial.maybe(trial.rng.dirichlet(np.ones(n)))
     memory = trial.call(settings.memory, shares, trial.maybe(np.zeros(3), 0.06))

@@ -117,6 +117,8 @@ def examples(folder: Path) -> dict[str, Callable[[], object]]:
         "Dataset": lambda: DIGITS.dataset,
         "Devices": lambda: Devices.generated(1000, seed=0),
         "Difference": lambda: Difference(clusters=5),
+        "LastUpdates": lambda: Difference().memory(np.full(10, 0.1), np.zeros(3000)),
+        "LowRankUpdates": lambda: Difference(keep="rank").memory(np.full(10, 0.1), np.zeros(3000)),
         "Estimate": lambda: diagnostics.Estimate(1 / 3, 1 / 7),
         "Estimates": lambda: diagnostics.Estimates(many, many / 10),
         "Experiment": lambda: RunFolder.open(folder).experiment,

@@ -30,10 +30,9 @@ from dataclasses import dataclass
 from typing import Literal, final, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcohort._arguments import checked_choice, checked_flag, checked_number
-from fedcohort._updates import Layout, Update, as_numpy, like
+from fedcohort._updates import Array, Layout, Update, double, like
 from fedcohort.errors import AggregationError
 
 __all__ = ["SGD", "Adagrad", "Adam", "ServerOptimizer", "Yogi"]
@@ -41,8 +40,8 @@ __all__ = ["SGD", "Adagrad", "Adam", "ServerOptimizer", "Yogi"]
 #: How the adaptive ones start: as in the paper, or as in Flower 1.41.
 Convention = Literal["paper", "flower"]
 CONVENTIONS: tuple[Convention, ...] = get_args(Convention)
-#: The number of steps taken, and the moments, flat.
-State = Mapping[str, NDArray[np.float64]]
+#: The number of steps taken, and the moments: flat, in float64, on the aggregate's device.
+State = Mapping[str, Array]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,28 +68,28 @@ class ServerOptimizer(ABC):
         owner = type(self).__name__
         layout = Layout.of(owner, aggregate)
         flat = layout.flat(aggregate)
-        v = as_numpy(flat).astype(np.float64)
-        found = self._started(v.size) if state is None else self._checked(state, v.size)
+        v = double(flat)
+        found = self._started(v) if state is None else self._checked(state, v)
         rounds = int(found["rounds"]) + 1
         step, moments = self._moved(v, found, rounds)
         moved = layout.unflat(like(step, flat), layout.counters(aggregate))
         return moved, {"rounds": np.array(float(rounds)), **moments}
 
-    def _started(self, size: int) -> State:
+    def _started(self, v: Array) -> State:
         """Return the state before the first step."""
-        filled = {name: np.full(size, value) for name, value in self._starts().items()}
+        filled = {name: 0 * v + value for name, value in self._starts().items()}
         return {"rounds": np.array(0.0), **filled}
 
-    def _checked(self, state: State, size: int) -> State:
-        """Refuse a state of another optimiser or model."""
+    def _checked(self, state: State, v: Array) -> State:
+        """Return the state on the device of v; refuse one of another optimiser or model."""
         names = ["rounds", *self._starts()]
-        if list(state) != names or any(state[name].shape != (size,) for name in names[1:]):
+        if list(state) != names or any(state[name].shape != v.shape for name in names[1:]):
             shapes = {name: np.shape(array) for name, array in state.items()}
             raise AggregationError(
                 f"{type(self).__name__}: the state must hold {', '.join(names)} for an aggregate "
-                f"of {size} numbers; got {shapes}. Pass what step returned, or None to start."
+                f"of {len(v)} numbers; got {shapes}. Pass what step returned, or None to start."
             )
-        return state
+        return {"rounds": state["rounds"], **{name: like(state[name], v) for name in names[1:]}}
 
     def _check(self, name: str, most: float) -> None:
         """Validate a number from 0; coefficients of moments stay below 1."""
@@ -112,9 +111,7 @@ class ServerOptimizer(ABC):
         """Return the moments by name, with the number that they start from."""
 
     @abstractmethod
-    def _moved(
-        self, v: NDArray[np.float64], state: State, rounds: int
-    ) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+    def _moved(self, v: Array, state: State, rounds: int) -> tuple[Array, dict[str, Array]]:
         """Return the step and the next moments; ``rounds`` counts from 1."""
 
 
@@ -152,9 +149,7 @@ class SGD(ServerOptimizer):
     def _starts(self) -> dict[str, float]:
         return {"u": 0.0} if self.momentum else {}
 
-    def _moved(
-        self, v: NDArray[np.float64], state: State, rounds: int
-    ) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+    def _moved(self, v: Array, state: State, rounds: int) -> tuple[Array, dict[str, Array]]:
         if not self.momentum:
             return self.lr * v, {}
         share = (1 - self.momentum if self.damped else 1.0) * v
@@ -197,11 +192,9 @@ class Adagrad(_Adaptive):
     def _starts(self) -> dict[str, float]:
         return {"s": self._first_square}
 
-    def _moved(
-        self, v: NDArray[np.float64], state: State, rounds: int
-    ) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+    def _moved(self, v: Array, state: State, rounds: int) -> tuple[Array, dict[str, Array]]:
         s = state["s"] + v**2
-        return self.lr * v / (np.sqrt(s) + self.tau), {"s": s}
+        return self.lr * v / (_root(s) + self.tau), {"s": s}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,18 +207,16 @@ class _TwoMoments(_Adaptive):
     def _starts(self) -> dict[str, float]:
         return {"u": 0.0, "s": self._first_square}
 
-    def _moved(
-        self, v: NDArray[np.float64], state: State, rounds: int
-    ) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+    def _moved(self, v: Array, state: State, rounds: int) -> tuple[Array, dict[str, Array]]:
         u = self.beta1 * state["u"] + (1 - self.beta1) * v
         s = self._square(state["s"], v**2)
-        return self._rate(rounds) * u / (np.sqrt(s) + self.tau), {"u": u, "s": s}
+        return self._rate(rounds) * u / (_root(s) + self.tau), {"u": u, "s": s}
 
     def _rate(self, rounds: int) -> float:
         return self.lr
 
     @abstractmethod
-    def _square(self, s: NDArray[np.float64], square: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _square(self, s: Array, square: Array) -> Array:
         """Return the next second moment."""
 
 
@@ -248,7 +239,7 @@ class Adam(_TwoMoments):
         power = rounds + 1
         return float(self.lr * np.sqrt(1 - self.beta2**power) / (1 - self.beta1**power))
 
-    def _square(self, s: NDArray[np.float64], square: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _square(self, s: Array, square: Array) -> Array:
         return self.beta2 * s + (1 - self.beta2) * square
 
 
@@ -262,5 +253,13 @@ class Yogi(_TwoMoments):
 
     lr: float = 0.01
 
-    def _square(self, s: NDArray[np.float64], square: NDArray[np.float64]) -> NDArray[np.float64]:
-        return s - (1 - self.beta2) * square * np.sign(s - square)
+    def _square(self, s: Array, square: Array) -> Array:
+        return s - (1 - self.beta2) * square * _sign(s - square)
+
+
+def _root(values: Array) -> Array:
+    return np.sqrt(values) if isinstance(values, np.ndarray) else values.sqrt()
+
+
+def _sign(values: Array) -> Array:
+    return np.sign(values) if isinstance(values, np.ndarray) else values.sign()

@@ -46,8 +46,10 @@ def variates_of(strategy: CohortStrategy) -> dict[str, NDArray[Any]]:
 
 def remembered(strategy: CohortStrategy) -> dict[str, NDArray[Any]]:
     """Return h by client, of a memory that keeps whole updates."""
-    ids = map(str, strategy.selector.population.ids)
-    return dict(zip(ids, variates_of(strategy)["updates"], strict=True))
+    ids = list(map(str, strategy.selector.population.ids))
+    variates = strategy.selector.variates
+    assert variates is not None
+    return dict(zip(ids, variates.of(np.arange(len(ids))), strict=True))
 
 
 def spoiled(value: float, dtype: Any = np.float32) -> Any:
@@ -139,11 +141,13 @@ def test_a_round_whose_aggregate_is_dropped_is_not_remembered() -> None:
     assert all((after[key] == before[key]).all() for key in before)
 
 
-def test_updates_are_remembered_in_the_models_own_type() -> None:
-    """A float64 model can hold 1e100, float32 cannot."""
+@pytest.mark.parametrize("keep", ["float64", "float32"])
+def test_updates_beyond_float32_are_remembered(keep: Any) -> None:
+    """A float64 model can hold 1e100. float32 cannot: it is clipped, which keeps E[v]."""
     app, numbers = spoiled(1e100, np.float64)
     start = ArrayRecord(layers(np.ones(DIMENSION)))
-    strategy = CohortStrategy(flwr.FedAvg(), Multinomial(8), seed=1, estimator="difference")
+    settings = Difference(keep=keep)
+    strategy = CohortStrategy(flwr.FedAvg(), Multinomial(8), seed=1, estimator=settings)
     in_its_own_loop(strategy)
     numbers[0] = 2
 
@@ -151,7 +155,7 @@ def test_updates_are_remembered_in_the_models_own_type() -> None:
 
     assert failed(strategy) == {}
     assert moved is not None
-    assert remembered(strategy)["3"][7] == 1e100
+    assert remembered(strategy)["3"][7] == (1e100 if keep == "float64" else np.finfo("f4").max)
 
 
 def test_while_nothing_is_remembered_replies_go_on_as_they_came() -> None:
@@ -289,7 +293,7 @@ def test_the_size_of_the_memory_is_logged_once(caplog: pytest.LogCaptureFixture)
             one_round(strategy, grid, number)
 
     lines = [line for line in caplog.messages if "difference estimator" in line]
-    assert lines == ["the difference estimator's memory of 1000 clients takes 0.05 MB"]
+    assert lines == ["the difference estimator takes up to 0.06 MB for 1000 clients"]
 
 
 def private(strategy: Any) -> Any:

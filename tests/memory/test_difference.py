@@ -26,7 +26,7 @@ from fedcohort.designs import (
     UniformDesign,
 )
 from fedcohort.errors import AggregationError, MemoryOfUpdatesError
-from fedcohort.memory import ClusterMeans, Memory, UpdateMemory
+from fedcohort.memory import ClusterMeans, LastUpdates, Variates
 from populations import cohort_sizes, populations, rng
 
 Build = Callable[[Population, int, np.ndarray], Design]
@@ -64,7 +64,7 @@ def cohorts(design: Design) -> list[tuple[float, Cohort]]:
     return found
 
 
-def remembering(settings: Difference, population: Population, updates: np.ndarray) -> Memory:
+def remembering(settings: Difference, population: Population, updates: np.ndarray) -> Variates:
     """Return a memory in which every client has sent an update."""
     memory = settings.memory(population.importance, np.zeros(updates.shape[1]))
     memory.record(np.arange(population.n_clients), updates)
@@ -76,7 +76,13 @@ def remembering(settings: Difference, population: Population, updates: np.ndarra
     population=populations(),
     cohort_size=cohort_sizes(),
     seed=st.integers(0, 2**32 - 1),
-    settings=st.sampled_from([Difference(), Difference(0.5), Difference(clusters=2)]),
+    settings=st.sampled_from(
+        [
+            *(Difference(), Difference(0.5), Difference(clusters=2)),
+            *(Difference(keep="float16"), Difference(keep="int8"), Difference(keep="sign")),
+            *(Difference(keep="rank", rank=1), Difference(keep="int8", max_remembered=2)),
+        ]
+    ),
 )
 def test_the_estimator_is_unbiased_for_any_h_and_as_noisy_as_what_h_leaves(
     name: str, population: Population, cohort_size: int, seed: int, settings: Difference
@@ -106,7 +112,7 @@ def test_memory_of_the_updates_themselves_gives_full_participation(name: str) ->
     population = Population([7, 4, 4, 0, 1])
     updates = rng(1).standard_normal((5, 3))
     design = DESIGNS[name](population, 3, updates)
-    memory = remembering(Difference(), population, updates)
+    memory = remembering(Difference(keep="float64"), population, updates)
 
     for _, cohort in cohorts(design):
         moved = aggregate(np.zeros(3), updates[cohort.clients], cohort, memory=memory)
@@ -175,7 +181,8 @@ def test_the_running_sum_does_not_drift(dtype: type[np.floating]) -> None:
     """
     n, m, size = 20, 5, 6
     importance = rng(0).dirichlet(np.ones(n))
-    memory = Difference().memory(importance, np.zeros(size, dtype=dtype))
+    settings = Difference(keep="float64" if dtype is np.float64 else "float32")
+    memory = settings.memory(importance, np.zeros(size, dtype=dtype))
     kept, bound = np.zeros((n, size)), np.zeros(size)
     generator = rng(1)
     widest = 9.0 if dtype is np.float64 else 4.5
@@ -274,7 +281,7 @@ def test_the_nearest_cluster_is_found_under_a_large_common_part() -> None:
     assert memory.state()["cluster"].tolist() == [0, 1, 0, 1]
 
 
-def a_history(kind: str, settings: Difference, rounds: int) -> Memory:
+def a_history(kind: str, settings: Difference, rounds: int) -> Variates:
     """Return a memory after some rounds of small integers, exact in every type."""
     zeros: Any = np.zeros(3)
     if kind == "torch":
@@ -284,7 +291,7 @@ def a_history(kind: str, settings: Difference, rounds: int) -> Memory:
     return memory
 
 
-def going_on(memory: Memory, rounds: range) -> None:
+def going_on(memory: Variates, rounds: range) -> None:
     for round_ in rounds:
         clients = np.sort(rng(round_).choice(6, 2, replace=False))
         updates: Any = rng(round_).integers(-8, 9, size=(2, 3)).astype(float)
@@ -340,7 +347,7 @@ def test_recording_keeps_no_hold_of_the_callers_arrays() -> None:
     memory.record(np.array([0]), updates)
 
     updates[:], importance[:] = 7.0, 9.0
-    memory.state()["updates"][:] = 7.0
+    memory.state()["rows"][:] = 7.0
     memory.record(np.array([1]), np.ones((1, 2)))
 
     assert memory.of(np.arange(2)).tolist() == [[1.0, 1.0], [1.0, 1.0]]
@@ -371,6 +378,16 @@ def test_an_empty_cohort_moves_by_what_is_expected_of_all() -> None:
         ({"clusters": 0}, "clusters must be a whole number of at least 1; got 0"),
         ({"clusters": 2.0}, "clusters must be a whole number of at least 1; got 2.0"),
         ({"clusters": True}, "clusters must be a whole number of at least 1; got True"),
+        ({"keep": "int4"}, "keep must be one of float32, float64, .*, rank; got 'int4'"),
+        ({"keep": None}, "keep must be one of .*; got None"),
+        ({"rank": 0}, "rank must be a whole number of at least 1; got 0"),
+        ({"rank": 8}, "rank needs keep='rank'; got Difference.rank=8."),
+        ({"max_remembered": 0}, "max_remembered must be a whole number of at least 1; got 0"),
+        ({"clusters": 2, "keep": "int8"}, "clusters cannot be combined with keep"),
+        ({"clusters": 2, "max_remembered": 9}, "clusters cannot be combined with keep"),
+        ({"file": 3}, "file must be a path; got 3"),
+        ({"file": "no/such/folder/rows"}, "the folder of file must be there; got 'no/such"),
+        ({"file": "rows", "keep": "rank"}, "a file cannot hold keep='rank'"),
     ],
 )
 def test_bad_settings_get_one_sentence(settings: dict[str, Any], message: str) -> None:
@@ -487,13 +504,13 @@ def test_the_state_of_another_memory_is_refused() -> None:
         for n, size in ((4, 2), (4, 3), (5, 2))
     ]
 
-    assert {type(memory) for memory in memories} == {UpdateMemory, ClusterMeans}
+    assert {type(memory) for memory in memories} == {LastUpdates, ClusterMeans}
     for one in memories:
         for other in memories:
             if one is other:
                 one.restore(other.state())
                 continue
-            with pytest.raises(MemoryOfUpdatesError, match=r"state must have numbers of shapes"):
+            with pytest.raises(MemoryOfUpdatesError, match=r"state must have|importance must be"):
                 one.restore(other.state())
 
 
@@ -521,7 +538,7 @@ def test_shrinking_moves_the_variance_along_the_documented_parabola(name: str) -
             - 2 * shrink * c(updates, remembered)
             + shrink**2 * c(remembered, remembered)
         )
-        memory = remembering(Difference(shrink), population, remembered)
+        memory = remembering(Difference(shrink, keep="float64"), population, remembered)
         left = updates - memory.of(np.arange(4))
         # Sums of 48 products of covariances below 1 and normal numbers, a few units each.
         assert abs(design.aggregate_variance(left) - expected) <= 1000 * EPS * 50
@@ -547,11 +564,19 @@ def test_recording_before_aggregating_is_biased_as_documented() -> None:
 @pytest.mark.parametrize(
     ("settings", "bad"),
     [
-        (Difference(), {"updates": np.full((3, 2), np.nan)}),
-        (Difference(), {"updates": np.full((3, 2), 1e300)}),  # as float32 it is infinite
-        (Difference(), {"updates": np.full((3, 2), "a")}),
-        (Difference(), {"updates": np.full((3, 2), None)}),
-        (Difference(), {"updates": np.ones(2)}),
+        (Difference(), {"rows": np.full((2, 2), np.nan)}),
+        (Difference(), {"rows": np.full((2, 2), 1e300)}),  # as float32 it is infinite
+        (Difference(), {"rows": np.full((2, 2), "a")}),
+        (Difference(), {"rows": np.full((2, 2), None)}),
+        (Difference(), {"rows": np.ones(2)}),
+        (Difference(), {"clients": np.array([0, 0])}),
+        (Difference(), {"clients": np.array([0, 3])}),
+        (Difference(), {"last_seen": np.array([0, 1, -2])}),
+        (Difference(keep="int8"), {"rows": np.full((2, 2), -128)}),
+        (Difference(keep="int8"), {"scale": np.full(3, np.inf)}),
+        (Difference(keep="sign"), {"rows": np.full((2, 1), 256)}),
+        (Difference(keep="rank"), {"basis": np.full((2, 2), np.nan)}),
+        (Difference(keep="rank"), {"coefficients": np.ones((3, 3))}),
         (Difference(), {"sum": np.array([np.inf, 0.0])}),
         (Difference(), {"importance": np.full(3, np.nan)}),
         (Difference(), {"importance": np.full(3, "a")}),

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcohort import Population, SimilarityClustered, Tournament, aggregate
+from fedcohort import Population, Tournament
 from fedcohort.designs import TournamentDesign
 from fedcohort.errors import MemoryOfUpdatesError
 from fedcohort.memory import CountSketch, UpdateMemory
@@ -322,75 +322,20 @@ def test_clients_move_to_other_places_with_their_updates_and_products() -> None:
     assert memory.products().tolist() == [[61, 0, 83], [0, 0, 0], [83, 0, 113]]
 
 
-def test_one_memory_serves_the_design_and_the_estimator() -> None:
-    population, updates = Population([1, 1, 2]), np.array([[4.0, 0.0], [0.0, 4.0], [2.0, 2.0]])
-    memory = UpdateMemory(3, 2, importance=population.importance)
-    memory.record([0, 1, 2], updates, round_=0)
-    design = SimilarityClustered(1).build(population, memory=memory, rng=0)
-
-    cohort = design.draw(0)
-    moved = aggregate(np.zeros(2), updates[cohort.clients], cohort, memory=memory)
-
-    # Nothing has changed since it was recorded: the estimate is everyone's mean.
-    assert moved.tolist() == (population.importance @ updates).tolist()
-
-
-def test_a_memory_without_importance_or_whole_updates_cannot_aggregate() -> None:
-    one, update = np.array([0]), np.ones((1, 4))
-
-    with pytest.raises(MemoryOfUpdatesError, match="needs the clients' importance to aggregate"):
-        UpdateMemory(2, 4).aggregate(one, np.ones(1), update)
-    with pytest.raises(MemoryOfUpdatesError, match="it keeps sketches of 2 numbers"):
-        UpdateMemory(2, 4, sketch=2, importance=[0.5, 0.5]).aggregate(one, np.ones(1), update)
-
-
-def test_importance_may_come_later() -> None:
-    memory = UpdateMemory(2, 1)
-    memory.record([0], [[4.0]], round_=0)
-
-    memory.reweigh([0.25, 0.75])
-
-    assert memory.expected().tolist() == [1.0]
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("importance", [None, [0.25, 0.75]])
-def test_a_state_keeps_types_and_importance(dtype: type, importance: list[float] | None) -> None:
-    memory = UpdateMemory(2, 3, zeros=np.zeros(3, dtype=dtype), importance=importance, shrink=0.5)
+def test_a_state_keeps_updates_and_products() -> None:
+    memory = UpdateMemory(2, 3)
     memory.record([1], [[1.0, 2.0, 1 / 3]], round_=5)
     memory.products()
 
     again = UpdateMemory.of_state(memory.state())
 
-    assert again.updates.dtype == dtype
     assert (again.updates == memory.updates).all()
     assert (again.products() == memory.products()).all()
-    if importance is not None:
-        assert again.expected().tolist() == memory.expected().tolist()
-
-
-@pytest.mark.parametrize("shrink", ["x", None, np.nan, -0.5, 1.5, True])
-def test_a_shrink_that_is_no_share_is_refused(shrink: Any) -> None:
-    with pytest.raises(MemoryOfUpdatesError, match=r"shrink must be a number from 0 to 1; got "):
-        UpdateMemory(2, 1, shrink=shrink)
-
-
-def test_a_shrink_of_a_state_that_is_no_share_is_refused() -> None:
-    state = UpdateMemory(2, 1).state()
-    state["head"] = np.array(str(state["head"]).replace("1.0", "7.0"))
-
-    with pytest.raises(MemoryOfUpdatesError, match=r"shrink must be a number from 0 to 1; got 7"):
-        UpdateMemory.of_state(state)
-
-
-def test_zeros_that_are_none_are_refused() -> None:
-    with pytest.raises(MemoryOfUpdatesError, match=r"a flat model of floats, all 0; got array"):
-        UpdateMemory(2, 2, zeros=np.array([0.0, 1.0]))
 
 
 @pytest.mark.parametrize("order", [[0, 2], [0, 0], [-2, 1], [0.5, 1.0], "x", [[0], [1]], None])
 def test_an_order_that_is_none_is_refused_and_changes_nothing(order: Any) -> None:
-    memory = UpdateMemory(2, 1, importance=[0.5, 0.5])
+    memory = UpdateMemory(2, 1)
     memory.record([1], [[3.0]])
 
     with pytest.raises(MemoryOfUpdatesError, match=r"order must be distinct numbers from 0 to 1"):
@@ -406,7 +351,7 @@ def test_what_is_no_state_is_refused(state: Any) -> None:
 
 
 def test_everybody_may_be_forgotten() -> None:
-    memory = UpdateMemory(2, 1, importance=[0.5, 0.5])
+    memory = UpdateMemory(2, 1)
     memory.record([0], [[3.0]])
 
     memory.rearrange(np.array([], dtype=np.int64))

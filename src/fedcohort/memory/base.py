@@ -1,4 +1,4 @@
-"""The base of all memories: it records clients' updates and aggregates with them."""
+"""The bases of all memories: one records clients' updates, the other also aggregates with them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ from fedcohort.population import IMPORTANCE_TOLERANCE
 
 
 class Memory(ABC):
-    """What the server remembers of its clients; h is ``shrink`` times that.
+    """What the server remembers of its clients' updates.
 
-    Designs that learn read ``updates``. The difference estimator aggregates with h
-    (:meth:`aggregate`). Only ``record``, ``reweigh``, ``rearrange`` and ``restore`` change it: h
-    is fixed during a round.
+    Only ``record``, ``rearrange`` and ``restore`` change it.
 
     Parameters
     ----------
@@ -30,15 +28,9 @@ class Memory(ABC):
         The number of clients.
     zeros
         Zeros of shape (dimension,), with the array kind, type and device of the updates.
-    importance
-        p, shape (n_clients,): at least 0, with the sum 1. Needed to aggregate.
-    shrink
-        The factor on what is remembered, from 0 to 1.
     """
 
-    def __init__(
-        self, n_clients: int, zeros: Array, *, importance: ArrayLike | None, shrink: float
-    ) -> None:
+    def __init__(self, n_clients: int, zeros: Array) -> None:
         is_flat = len(getattr(zeros, "shape", ())) == 1
         if not is_flat or "float" not in str(zeros.dtype) or bool((zeros != 0).any()):
             raise self._error(
@@ -46,18 +38,10 @@ class Memory(ABC):
                 f"numpy.zeros(model.size)."
             )
         self.n_clients, self.zeros = n_clients, zeros
-        name, error = type(self).__name__, MemoryOfUpdatesError
-        self._shrink = checked_number(name, "shrink", shrink, least=0, most=1, error=error)
-        self._importance = None if importance is None else self._shares(importance)
         #: All that is remembered, by its name in the state.
         self._arrays: dict[str, Array] = {}
         #: The smallest and the largest number of the arrays of integers.
         self._limits: dict[str, tuple[int, int]] = {}
-
-    @property
-    @abstractmethod
-    def updates(self) -> NDArray[np.floating]:
-        """What is remembered of each client, zero before the first; shape (n_clients, width)."""
 
     def record(self, clients: object, updates: Any, *, round_: int = 0) -> None:
         """Remember one update per client.
@@ -101,33 +85,6 @@ class Memory(ABC):
             )
         self._record(clients, kept, round_)
 
-    def aggregate(
-        self, clients: NDArray[np.int64], weights: NDArray[np.float64], updates: Array
-    ) -> Array:
-        r"""Return :math:`v = \sum_i w_i (\Delta_i - h_i) + \sum_j p_j h_j`, shape (dimension,).
-
-        ``updates`` has one row for each of ``clients``.
-        """
-        positions = self._positions(clients)
-        self._check_rows(updates, len(positions))
-        weighed = like(weights, updates)
-        if self._shrink == 0:
-            return weighed @ updates
-        return weighed @ (updates - self.of(positions)) + self.expected()
-
-    def of(self, clients: NDArray[np.int64]) -> Array:
-        """Return h of these clients, shape (len(clients), dimension)."""
-        return self._shrink * self._remembered(clients)
-
-    def expected(self) -> Array:
-        """Return the sum of p h over all clients, shape (dimension,)."""
-        if self._importance is None:
-            raise self._error(
-                "needs the clients' importance to aggregate; got none. Pass "
-                "importance=population.importance, or call reweigh."
-            )
-        return self._shrink * self._mean(self._importance)
-
     @property
     def dimension(self) -> int:
         """The number of entries of an update."""
@@ -138,39 +95,19 @@ class Memory(ABC):
         """Bytes in use."""
         return sum(int(array.nbytes) for array in self._arrays.values())
 
-    def reweigh(self, importance: ArrayLike) -> None:
-        """Set another p. A client with p = 0 is away, but its update is kept."""
-        shares = self._shares(importance)
-        # If p did not change, keep the mean: a new sum would round differently.
-        if self._importance is None or not np.array_equal(shares, self._importance):
-            self._importance = shares
-            self._reweigh()
-
     def rearrange(self, order: NDArray[np.int64]) -> None:
         """Reorder the clients: ``order`` has each client's old position, -1 for a new client.
 
-        Clients that are not in ``order`` are forgotten; p is rescaled to the sum 1. New clients
-        have p = 0 until ``reweigh``.
+        Clients that are not in ``order`` are forgotten.
         """
         way_out = "Give each client's old position, or -1 for a new client."
         order = self._distinct(order, -1, "order", way_out)
-        forgets = np.count_nonzero(order >= 0) < self.n_clients
-        self.n_clients = len(order)
         self._rearrange(order)
-        if self._importance is None:
-            return
-        self._importance = moved(self._importance, order)
-        if forgets:
-            # p must sum to 1, or ``restore`` would refuse the state.
-            total = self._importance.sum()
-            equal = np.full(len(order), 1 / max(len(order), 1))
-            self._importance = self._importance / total if total else equal
-            self._reweigh()
+        self.n_clients = len(order)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return the memory's state as numpy arrays."""
-        kept = {name: as_numpy(array).copy() for name, array in self._arrays.items()}
-        return kept if self._importance is None else {"importance": self._importance.copy(), **kept}
+        return {name: as_numpy(array).copy() for name, array in self._arrays.items()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Restore a state that :meth:`state` returned; if it is invalid, raise and change nothing.
@@ -180,8 +117,6 @@ class Memory(ABC):
         state = state if isinstance(state, Mapping) else {}
         own = self._like_state(state)
         needed = {name: tuple(array.shape) for name, array in own.items()}
-        if self._importance is not None:
-            needed["importance"] = self._importance.shape
         found = {
             name: array.shape
             for name, array in state.items()
@@ -192,15 +127,17 @@ class Memory(ABC):
                 f"the memory's state must have numbers of shapes {needed}; got {found}. Restore it "
                 f"with the clients, the model and the settings of its own."
             )
-        shares = None if self._importance is None else self._shares(state["importance"])
         for name, array in own.items():
             if not self._is_valid(name, state[name], array):
                 raise self._error(
                     f"{name} of the memory's state must be finite and in its range. Pass what "
                     f"state() gave."
                 )
-        self._importance = shares
-        self._arrays = {name: like(state[name], array) for name, array in own.items()}
+        self._adopt({name: like(state[name], array) for name, array in own.items()})
+
+    def _adopt(self, arrays: dict[str, Array]) -> None:
+        """Take over the validated arrays of a state."""
+        self._arrays = arrays
 
     def _like_state(self, state: Mapping[str, NDArray[Any]]) -> dict[str, Array]:
         """Return arrays of the shapes and types that a state must have."""
@@ -217,9 +154,7 @@ class Memory(ABC):
         return bool(usable_rows(kept.reshape(1, -1)).all())
 
     def __repr__(self) -> str:
-        return short_repr(
-            self, n_clients=self.n_clients, dimension=self.dimension, shrink=self._shrink
-        )
+        return short_repr(self, n_clients=self.n_clients, dimension=self.dimension)
 
     def _check_rows(self, rows: Array, n: int) -> None:
         """Raise if the updates have another array kind or shape than this memory."""
@@ -254,6 +189,112 @@ class Memory(ABC):
             )
         return places.astype(np.int64)
 
+    @classmethod
+    def _error(cls, sentence: str) -> MemoryOfUpdatesError:
+        return MemoryOfUpdatesError(f"{cls.__name__}: {sentence}")
+
+    def _kept(self, rows: Array) -> Array:
+        """Return what is kept of flat updates, one row each."""
+        return like(rows, self.zeros)
+
+    @abstractmethod
+    def _record(self, clients: NDArray[np.int64], updates: Array, round_: int) -> None:
+        """Remember validated updates, in the memory's type."""
+
+    @abstractmethod
+    def _rearrange(self, order: NDArray[np.int64]) -> None:
+        """Reorder the clients; ``n_clients`` is still the number before."""
+
+
+class Variates(Memory):
+    """What the difference estimator remembers of the clients; h is ``shrink`` times that.
+
+    h is fixed during a round: only ``record``, ``reweigh``, ``rearrange`` and ``restore`` change
+    it, between rounds. The estimator is then unbiased, whatever is remembered.
+
+    Parameters
+    ----------
+    importance
+        p, shape (n_clients,): at least 0, with the sum 1.
+    zeros
+        Zeros of shape (dimension,), with the array kind, type and device of the updates.
+    shrink
+        The factor on what is remembered, from 0 to 1.
+    """
+
+    def __init__(self, importance: ArrayLike, zeros: Array, *, shrink: float) -> None:
+        super().__init__(max(as_array(importance).size, 1), zeros)
+        name, error = type(self).__name__, MemoryOfUpdatesError
+        self._shrink = checked_number(name, "shrink", shrink, least=0, most=1, error=error)
+        self._importance = self._shares(importance)
+
+    def aggregate(
+        self, clients: NDArray[np.int64], weights: NDArray[np.float64], updates: Array
+    ) -> Array:
+        r"""Return :math:`v = \sum_i w_i (\Delta_i - h_i) + \sum_j p_j h_j`, shape (dimension,).
+
+        ``updates`` has one row for each of ``clients``.
+        """
+        positions = self._positions(clients)
+        self._check_rows(updates, len(positions))
+        weighed = like(weights, updates)
+        if self._shrink == 0:
+            return weighed @ updates
+        return weighed @ (updates - self.of(positions)) + self.expected()
+
+    def of(self, clients: NDArray[np.int64]) -> Array:
+        """Return h of these clients, shape (len(clients), dimension)."""
+        rows = self._remembered(clients)
+        return rows if self._shrink == 1 else self._shrink * rows
+
+    def expected(self) -> Array:
+        """Return the sum of p h over all clients, shape (dimension,)."""
+        return self._shrink * self._mean()
+
+    @property
+    def nbytes_at_most(self) -> int:
+        """Bytes in use once every client was seen."""
+        return self.nbytes
+
+    def reweigh(self, importance: ArrayLike) -> None:
+        """Set another p. A client with p = 0 is away, but its update is kept."""
+        shares = self._shares(importance)
+        # If p did not change, keep the mean: a new sum would round differently.
+        if not np.array_equal(shares, self._importance):
+            before, self._importance = self._importance, shares
+            self._reweigh(before)
+
+    def rearrange(self, order: NDArray[np.int64]) -> None:
+        """Reorder the clients, as :meth:`Memory.rearrange` does; p is rescaled to the sum 1.
+
+        New clients have p = 0 until ``reweigh``.
+        """
+        n_before = self.n_clients
+        super().rearrange(order)
+        places = np.asarray(order, dtype=np.int64)
+        shares = self._importance = moved(self._importance, places)
+        if np.count_nonzero(places >= 0) < n_before:
+            # p must sum to 1, or ``restore`` would refuse the state.
+            total, equal = shares.sum(), np.full(len(places), 1 / max(len(places), 1))
+            self._importance = shares / total if total else equal
+            self._reweigh(None)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return the memory's state and p as numpy arrays."""
+        return {"importance": self._importance.copy(), **super().state()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Restore a state that :meth:`state` returned; an invalid one changes nothing."""
+        found = state.get("importance") if isinstance(state, Mapping) else None
+        shares = self._shares([] if found is None else found)
+        super().restore(state)
+        self._importance = shares
+
+    def __repr__(self) -> str:
+        return short_repr(
+            self, n_clients=self.n_clients, dimension=self.dimension, shrink=self._shrink
+        )
+
     def _shares(self, importance: ArrayLike) -> NDArray[np.float64]:
         """Validate and copy importances: one share per client, with the sum 1."""
         given = as_array(importance)
@@ -269,29 +310,13 @@ class Memory(ABC):
             )
         return shares
 
-    @classmethod
-    def _error(cls, sentence: str) -> MemoryOfUpdatesError:
-        return MemoryOfUpdatesError(f"{cls.__name__}: {sentence}")
-
-    def _kept(self, rows: Array) -> Array:
-        """Return what is kept of flat updates, one row each."""
-        return like(rows, self.zeros)
-
-    @abstractmethod
-    def _record(self, clients: NDArray[np.int64], updates: Array, round_: int) -> None:
-        """Remember validated updates, in the memory's type."""
-
-    def _reweigh(self) -> None:  # noqa: B027 - cluster means have nothing to do
-        """Recompute what depends on the importance."""
-
-    @abstractmethod
-    def _rearrange(self, order: NDArray[np.int64]) -> None:
-        """Reorder the clients."""
+    def _reweigh(self, before: NDArray[np.float64] | None) -> None:
+        """Adapt what depends on the importance, which was ``before``; None: compute it again."""
 
     @abstractmethod
     def _remembered(self, clients: NDArray[np.int64]) -> Array:
         """Return what is remembered of these clients, without ``shrink``."""
 
     @abstractmethod
-    def _mean(self, importance: NDArray[np.float64]) -> Array:
+    def _mean(self) -> Array:
         """Return the importance-weighted mean of what is remembered, without ``shrink``."""

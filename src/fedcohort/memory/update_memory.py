@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import Any, Self, final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedcohort._arguments import checked_whole
 from fedcohort._display import short_repr
-from fedcohort._updates import Array, as_numpy, double, like, moved, zero_rows
+from fedcohort._updates import Array, as_numpy, moved
 from fedcohort._whole_file import read_arrays, write_arrays
 from fedcohort.errors import MemoryOfUpdatesError
 from fedcohort.memory.base import Memory
-from fedcohort.similarity.measures import BLOCK_ENTRIES, inner_products
+from fedcohort.similarity.measures import inner_products
 from fedcohort.streams import Stream, stream
 
-FORMAT = "fedcohort update memory 3"
+FORMAT = "fedcohort update memory 4"
 NEVER = -1
 #: The names of the settings in a state.
-SETTINGS = {"dimension", "sketch", "seed", "shrink"}
+SETTINGS = {"dimension", "sketch", "seed"}
 
 
 @final
@@ -63,9 +63,7 @@ class CountSketch:
 class UpdateMemory(Memory):
     """The last update of every client, whole or sketched; zero before the first.
 
-    Designs that learn read it (``build(population, memory=memory)``). The difference estimator
-    uses it too (``aggregate(model, updates, cohort, memory=memory)``), if updates are whole and
-    ``importance`` is given.
+    Designs that learn read it (``build(population, memory=memory)``).
 
     Parameters
     ----------
@@ -76,22 +74,13 @@ class UpdateMemory(Memory):
         :class:`CountSketch` of that size for each.
     seed
         The seed of the sketch. Sketches with the same seed are comparable.
-    importance
-        p, the population's, shape (n_clients,). Needed to aggregate.
-    zeros
-        A flat model of zeros, numpy or torch. Whole updates are kept in its type, on its device.
-        The default is numpy float32.
-    shrink
-        The factor that the estimator puts on what is remembered, from 0 to 1.
 
     Examples
     --------
-    >>> memory = UpdateMemory(n_clients=2, dimension=1, importance=[0.5, 0.5])
+    >>> memory = UpdateMemory(n_clients=2, dimension=1)
     >>> memory.record([0], [[4.0]], round_=7)
     >>> memory.updates.tolist(), memory.last_seen.tolist()
     ([[4.0], [0.0]], [7, -1])
-    >>> memory.aggregate(np.array([0]), np.array([1.0]), np.array([[5.0]])).tolist()
-    [3.0]
     """
 
     def __init__(
@@ -101,23 +90,17 @@ class UpdateMemory(Memory):
         *,
         sketch: int | None = None,
         seed: int = 0,
-        importance: ArrayLike | None = None,
-        zeros: Array | None = None,
-        shrink: float = 1.0,
     ) -> None:
         number, width = _whole("n_clients", n_clients), _whole("dimension", dimension)
         self.sketch = None if sketch is None else _whole("sketch", sketch)
         self.seed = _whole("seed", seed, least=0)
         try:
-            own = np.zeros(width, dtype=np.float32) if zeros is None else zeros
-            super().__init__(number, own, importance=importance, shrink=shrink)
+            super().__init__(number, np.zeros(width, dtype=np.float32))
             self._sketch = None
-            kept = own
             if self.sketch is not None:
                 self._sketch = CountSketch(width, self.sketch, seed=self.seed)
-                kept = np.zeros(self.sketch, dtype=np.float32)
             self._arrays = {
-                "updates": zero_rows(kept[None], number),
+                "updates": np.zeros((number, self.sketch or width), dtype=np.float32),
                 "last_seen": np.full(number, NEVER, dtype=np.int64),
                 "changed": np.zeros(number, dtype=bool),
             }
@@ -128,18 +111,12 @@ class UpdateMemory(Memory):
                 f"{number} clients with {self.sketch or width} numbers each (of {width}) do not "
                 f"fit into memory. Lower sketch, or forget clients."
             ) from error
-        if self.dimension != width:
-            raise self._error(
-                f"zeros must have dimension numbers, {width}; got {self.dimension}. Pass "
-                f"numpy.zeros(dimension)."
-            )
         self._limits = {"last_seen": (NEVER, 2**63 - 1), "changed": (0, 1)}
-        self._reweigh()
 
     @property
     def updates(self) -> NDArray[np.floating]:
         """The last updates, shape (n_clients, dimension or sketch); zero before the first."""
-        return _read_only(as_numpy(self._arrays["updates"]))
+        return _read_only(self._arrays["updates"])
 
     @property
     def last_seen(self) -> NDArray[np.int64]:
@@ -158,7 +135,7 @@ class UpdateMemory(Memory):
             return vectors if self._sketch is None else self._sketch(vectors)
 
     def _kept(self, rows: Array) -> Array:
-        return super()._kept(rows) if self._sketch is None else self.shortened(as_numpy(rows))
+        return self.shortened(as_numpy(rows))
 
     def products(self) -> NDArray[np.float64]:
         """Return all inner products of what is remembered, shape (n_clients, n_clients).
@@ -166,7 +143,7 @@ class UpdateMemory(Memory):
         The products are cached. Only rows of clients with a new update are computed again: m of n
         in a round.
         """
-        updates, products = as_numpy(self._arrays["updates"]), self._arrays.get("products")
+        updates, products = self._arrays["updates"], self._arrays.get("products")
         changed = np.flatnonzero(self._arrays["changed"])
         if products is None or 2 * len(changed) > self.n_clients:
             self._arrays["products"] = inner_products(updates)
@@ -197,7 +174,6 @@ class UpdateMemory(Memory):
             "dimension": self.dimension,
             "sketch": self.sketch,
             "seed": self.seed,
-            "shrink": self._shrink,
         }
         return {"head": np.array(json.dumps(head)), **super().state()}
 
@@ -206,16 +182,14 @@ class UpdateMemory(Memory):
         """Make a memory from the state that :meth:`state` returned; it uses numpy arrays."""
         try:
             head, kept = json.loads(str(state["head"])), state["updates"]
-            is_float = kept.dtype in (np.float32, np.float64)
-            if set(head) != SETTINGS or kept.ndim != 2 or not is_float:
+            if set(head) != SETTINGS or kept.ndim != 2 or kept.dtype.kind != "f":
                 raise ValueError("its settings or updates are of another kind")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise cls._error(
                 "this is not the state of a memory: its settings or its updates are missing or "
                 "damaged. Pass what state() gave."
             ) from error
-        zeros = None if head["sketch"] is not None else np.zeros(kept.shape[1], kept.dtype)
-        memory = cls(len(kept), **head, importance=state.get("importance"), zeros=zeros)
+        memory = cls(len(kept), **head)
         memory.restore(state)
         return memory
 
@@ -225,28 +199,9 @@ class UpdateMemory(Memory):
         return short_repr(self, n_clients=n, dimension=dimension, **kept, seen=seen)
 
     def _record(self, clients: NDArray[np.int64], updates: Array, round_: int) -> None:
-        kept = self._arrays["updates"]
-        if self._importance is not None and "sum" in self._arrays:
-            change = double(updates) - double(kept[clients])
-            shares = like(self._importance[clients], change)
-            self._arrays["sum"] = self._arrays["sum"] + shares @ change
-        kept[clients] = updates
+        self._arrays["updates"][clients] = updates
         self._arrays["changed"][clients] = True
         self._arrays["last_seen"][clients] = round_
-
-    def _reweigh(self) -> None:
-        """Sum all updates by importance, in float64."""
-        if self._importance is None or self._sketch is not None:
-            return
-        total = double(self.zeros)
-        # In blocks: a float64 copy of all updates would need too much memory.
-        at_once = max(1, BLOCK_ENTRIES // max(self.dimension, 1))
-        there = np.flatnonzero(self._importance)
-        for start in range(0, len(there), at_once):
-            clients = there[start : start + at_once]
-            kept = double(self._arrays["updates"][clients])
-            total = total + like(self._importance[clients], kept) @ kept
-        self._arrays["sum"] = total
 
     def _rearrange(self, order: NDArray[np.int64]) -> None:
         for name, fill in (("updates", 0), ("changed", False), ("last_seen", NEVER)):
@@ -262,21 +217,6 @@ class UpdateMemory(Memory):
         if "products" in state:
             own["products"] = np.broadcast_to(0.0, (self.n_clients, self.n_clients))
         return own
-
-    def _remembered(self, clients: NDArray[np.int64]) -> Array:
-        self._check_whole()
-        return self._arrays["updates"][clients]
-
-    def _mean(self, importance: NDArray[np.float64]) -> Array:
-        self._check_whole()
-        return like(self._arrays["sum"], self.zeros)
-
-    def _check_whole(self) -> None:
-        if self._sketch is not None:
-            raise self._error(
-                f"needs whole updates to aggregate; it keeps sketches of {self.sketch} numbers. "
-                f"Make another with sketch=None."
-            )
 
 
 def _whole(name: str, value: object, least: int = 1) -> int:

@@ -57,7 +57,8 @@ def estimator_from(estimator: object) -> EstimatorName | Difference:
         except TypeError as error:
             raise NvflareError(
                 f"{OWNER}: estimator must be 'plain', 'difference', or the fields of a Difference; "
-                f"got {brief(estimator)}. Its fields are shrink and clusters."
+                f"got {brief(estimator)}. Its fields are shrink, clusters, keep, "
+                f"rank, max_remembered and file."
             ) from error
     return estimator  # type: ignore[return-value]  # the selector checks it
 

@@ -44,6 +44,7 @@ class Origin:
     seed: int
     sketch: int | None
     overlap: bool
+    rebuild_every: int
 
     def head(self, round_: int) -> NDArray[np.uint8]:
         """Return the head of a state, as an array."""
@@ -53,7 +54,7 @@ class Origin:
         """Return the round of a state; refuse a state of another recipe or other settings."""
         head = head_of(state)
         for name, own in self._plain().items():
-            if head.get(name) != own:
+            if _compared(head.get(name)) != _compared(own):
                 raise SelectorError(
                     f"Selector: the state was written with another {name}, "
                     f"{_shown(head.get(name))}; got {_shown(own)}. Use the same one."
@@ -75,9 +76,15 @@ class Origin:
             "sketch": self.sketch,
             "failures": asdict(self.rule),
             "overlap": self.overlap,
+            "rebuild_every": self.rebuild_every,
         }
         plain: dict[str, Any] = json.loads(json.dumps(values, default=np.generic.item))
         return plain
+
+
+def _compared(value: Any) -> Any:
+    """Leave out the path of the estimator's file: a folder with its checkpoint may move."""
+    return {**value, "file": None} if isinstance(value, dict) and "file" in value else value
 
 
 def head_of(state: State) -> dict[str, Any]:
@@ -144,6 +151,7 @@ def _arguments(path: Path, head: dict[str, Any], recipe: Recipe | None) -> dict[
         "estimator": "plain" if difference is None else Difference(**difference),
         "sketch": head["sketch"],
         "overlap": head["overlap"],
+        "rebuild_every": head["rebuild_every"],
         **head["failures"],
     }
 

@@ -7,6 +7,9 @@ With ``overlap`` the design of round t + 1 is built while the clients of round t
     aggregate t     the updates of round t are pending: no law knows them yet
     catch up        the memory and the design that the thread made are taken over
     draw t + 1      the law knows the updates of rounds up to t - 1
+
+With ``rebuild_every`` of k, a law that learns is built in the rounds 0, k, 2 k, ... and holds until
+the next: updates are pending until then, so that a loaded selector builds the same law again.
 """
 
 from __future__ import annotations
@@ -50,15 +53,19 @@ class Planner:
         *,
         seed: int,
         overlap: bool,
+        rebuild_every: int,
     ) -> None:
-        self._recipe, self._overlap = recipe, overlap
+        self._recipe, self._overlap, self._every = recipe, overlap, rebuild_every
         if rule.extra:
             self._recipe = replace(recipe, cohort_size=recipe.cohort_size + rule.extra)
         self._rule, self._records, self._seed = rule, records, seed
         #: Whether each round needs a design of its own.
         self.rebuilds_every_round = bool(recipe.learns or recipe.signals)
-        #: The design that was used last; None before the first.
+        #: Whether designs depend on the number of the round.
+        self._reads_round = False
+        #: The design that was used last, None before the first; and the round it was built for.
         self.last: Design | None = None
+        self._built_for = 0
         #: A design that was built ahead, and its round.
         self._ready: tuple[int, Design] | None = None
         self._ahead: Future[tuple[tuple[int, Design], UpdateMemory | None]] | None = None
@@ -97,17 +104,26 @@ class Planner:
         ready, self._ready = self._ready, None
         if ready is not None and ready[0] == round_ and is_full and not given:
             self.last = ready[1]
-        elif self.rebuilds_every_round or not _covers(self.last, population):
+        elif self._is_due(round_) or not _covers(self.last, population):
             self.last = self.built(population, given, round_, self._records.memory)
+            self._built_for = self._turn(round_)
         assert self.last is not None  # for mypy: a missing one was built
         return self.last
 
-    def next_memory(self, *, is_open: bool) -> UpdateMemory | None:
-        """Return the memory that the next design is built from; ``is_open``: a round is open."""
+    def _turn(self, round_: int) -> int:
+        """Return the round whose knowledge a round's design has."""
+        return round_ // self._every * self._every
+
+    def _is_due(self, round_: int) -> bool:
+        """Whether the round needs another design, if the clients are the same."""
+        is_new = self._reads_round or self._turn(round_) != self._built_for or self._every == 1
+        return self.rebuilds_every_round and is_new
+
+    def next_memory(self, round_: int) -> UpdateMemory | None:
+        """Return the memory that the design of a round is built from."""
         if self._ahead is not None:
             wait([self._ahead])
-        records = self._records
-        return records.ahead()() if is_open and records.pending else records.memory
+        return self._records.ahead(self._turn(round_))()
 
     def built(
         self, population: Population, given: Signals, round_: int, memory: HasUpdates | None
@@ -129,7 +145,7 @@ class Planner:
 
     def prepare(self, executor: Executor, population: Population, round_: int) -> None:
         """Build the next round's design in the background, where overlap allows it."""
-        recipe, copied = self._recipe, self._records.ahead()
+        recipe, copied = self._recipe, self._records.ahead(round_)
         if not (self._overlap and recipe.learns) or recipe.signals or self._ahead is not None:
             return
 
@@ -155,10 +171,10 @@ class Planner:
     def learn(self, answers: Answers, population: Population, round_: int) -> None:
         """Remember a round's updates; with overlap the memory shows them one round later."""
         if self._ahead is None:
-            self._records.publish(round_)
+            self._records.publish(self._turn(round_))
         self._records.record(answers, population, round_)
         if not self._overlap:
-            self._records.publish(round_ + 1)
+            self._records.publish(self._turn(round_ + 1))
 
     def discard(self, *, last: bool = False) -> None:
         """Drop the design built ahead: clients or memory change; ``last``: drop every design."""
@@ -174,7 +190,7 @@ class Planner:
         memory: HasUpdates | None,
     ) -> Design:
         # A design that never changes takes its tie-breaks from round 0.
-        address = round_ if self.rebuilds_every_round else 0
+        address = self._turn(round_) if self.rebuilds_every_round else 0
         known = Knowledge(
             recipe,
             memory=memory,
@@ -183,7 +199,8 @@ class Planner:
             rng=stream(self._seed, round_=address, use=Stream.TIES),
         )
         design = recipe.build_from(population, known)
-        if not self.rebuilds_every_round and (known.round_was_read or not design.lasts):
+        self._reads_round |= known.round_was_read or not design.lasts
+        if not self.rebuilds_every_round and self._reads_round:
             self.rebuilds_every_round = True
             if round_ != address:
                 return self._build(recipe, population, signals, round_, memory)

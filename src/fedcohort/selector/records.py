@@ -19,7 +19,6 @@ from fedcohort._updates import (
     as_numpy,
     finite_rows,
     joined,
-    like,
     moved,
     row_norms,
     same_place,
@@ -30,7 +29,7 @@ from fedcohort.cohort import Cohort
 from fedcohort.designs import Recipe
 from fedcohort.designs.signals import ASKED, PAST
 from fedcohort.errors import AggregationError, SelectorError
-from fedcohort.memory import Difference, Memory, UpdateMemory
+from fedcohort.memory import Difference, Memory, UpdateMemory, Variates
 from fedcohort.population import Population
 
 State = dict[str, NDArray[Any]]
@@ -68,6 +67,17 @@ class Answers:
         return np.setdiff1d(self.given, self.clients)
 
 
+def _pending_of(state: Mapping[str, NDArray[Any]]) -> list[Pending]:
+    """Return what is pending, round by round."""
+    clients, rows = state["clients"].astype(np.int64), state["rows"].astype(np.float32)
+    sizes, dimensions, rounds = state["of"].astype(np.int64).tolist()
+    if clients.shape != (sum(sizes),) or rows.shape[:1] != clients.shape or min(sizes) < 0:
+        raise ValueError("pending updates must have one row per client")
+    ends = np.cumsum(sizes)[:-1]
+    parts = zip(np.split(clients, ends), np.split(rows, ends), dimensions, rounds, strict=True)
+    return list(parts)
+
+
 @final
 class ClientRecords:
     """What is remembered of the clients, for a recipe and an estimator.
@@ -85,7 +95,7 @@ class ClientRecords:
         #: The clients' last updates; None before the first, and where the recipe does not learn.
         self.memory: UpdateMemory | None = None
         #: The estimator's memory; None before the first update, and for the plain estimator.
-        self.variates: Memory | None = None
+        self.variates: Variates | None = None
         #: Updates that the memory does not show yet, by round. With overlap these are the last
         #: round's: the next design must not know them.
         self.pending: list[Pending] = []
@@ -196,12 +206,8 @@ class ClientRecords:
         return pending | {each.dimension for each in self._memories}
 
     def _finite(self, rows: Array) -> NDArray[np.bool_]:
-        """Say which updates are finite, also in the type that the estimator remembers them in."""
-        good = finite_rows(rows) if self._difference is None else usable_rows(rows)
-        if self.variates is not None and self.variates.zeros.dtype != rows.dtype:
-            with np.errstate(over="ignore", invalid="ignore"):
-                good &= finite_rows(like(rows, self.variates.zeros))
-        return good
+        """Say which updates are finite, and small enough for the estimator to remember."""
+        return finite_rows(rows) if self._difference is None else usable_rows(rows)
 
     def _shortened(self, rows: Array) -> NDArray[np.float32] | None:
         """Return what the memory keeps of updates; None where it keeps nothing."""
@@ -222,7 +228,7 @@ class ClientRecords:
         if self.variates is not None:
             self.variates.reweigh(population.importance)
 
-    def estimator(self, rows: Array) -> Memory | None:
+    def estimator(self, rows: Array) -> Variates | None:
         """Return the estimator's memory in the kind of ``rows``; None before the first update."""
         variates = self.variates
         if variates is None or self._difference is None:
@@ -266,10 +272,10 @@ class ClientRecords:
         self.pending = [each for each in self.pending if each[3] >= before_round]
         self.memory = self._with(due, self.memory) if prepared is None else prepared
 
-    def ahead(self) -> Callable[[], UpdateMemory | None]:
-        """Return a function, safe in a thread, that copies the memory and adds all updates."""
-        memory, pending = self.memory, list(self.pending)
-        return lambda: self._with(pending, deepcopy(memory))
+    def ahead(self, before_round: int) -> Callable[[], UpdateMemory | None]:
+        """Return a function, safe in a thread, that adds updates of earlier rounds to a copy."""
+        memory, due = self.memory, [each for each in self.pending if each[3] < before_round]
+        return lambda: self._with(due, deepcopy(memory)) if due else memory
 
     def _with(self, updates: list[Pending], memory: UpdateMemory | None) -> UpdateMemory | None:
         """Record updates in a memory; make one if there is none."""
@@ -327,9 +333,15 @@ class ClientRecords:
             kept |= with_prefix("memory.", self.memory.state())
         if self.variates is not None:
             kept |= with_prefix("variates.", self.variates.state())
-        for clients, rows, dimension, round_ in self.pending:  # between rounds at most one
-            kept |= {"pending.clients": clients, "pending.rows": rows}
-            kept["pending.of"] = np.array([dimension, round_])
+            kept["variates.zeros"] = as_numpy(self.variates.zeros)
+        if self.pending:
+            clients, rows, dimensions, rounds = zip(*self.pending, strict=True)
+            kept |= {
+                "pending.clients": np.concatenate(clients),
+                "pending.rows": np.concatenate(rows),
+            }
+            sizes = list(map(len, clients))
+            kept["pending.of"] = np.array([sizes, dimensions, rounds], dtype=np.int64)
         return kept
 
     def restore(self, state: Mapping[str, NDArray[Any]], n_clients: int) -> None:
@@ -341,15 +353,11 @@ class ClientRecords:
         self.memory = UpdateMemory.of_state(memory) if memory else None
         self.variates = None
         if variates and self._difference is not None:
-            wide = variates["updates" if self._difference.clusters is None else "means"]
-            zeros = np.zeros(wide.shape[1], dtype=wide.dtype)
-            self.variates = self._difference.memory(variates["importance"], zeros)
+            self.variates = self._difference.memory(variates["importance"], variates["zeros"])
             self.variates.restore(variates)
         self.pending = []
         if any(name.startswith("pending.") for name in state):
-            clients, rows = state["pending.clients"], state["pending.rows"]
-            dimension, round_ = state["pending.of"].tolist()
-            self.pending = [(clients.astype(np.int64), rows.astype(np.float32), dimension, round_)]
+            self.pending = _pending_of(without_prefix("pending.", state))
         self._check()
 
     def _check(self) -> None:

@@ -66,6 +66,8 @@ class Selector(SelectorState):
     overlap
         Build each design without the last round's updates: :meth:`prepare` can then build it
         while clients train.
+    rebuild_every
+        Build a design that learns in every k-th round only; it knows the updates up to then.
     log
         A file that gets a JSON line for every round; True only counts draws.
 
@@ -104,6 +106,7 @@ class Selector(SelectorState):
         extra: int = 0,
         max_draws: int | None = None,
         overlap: bool = False,
+        rebuild_every: int = 1,
         log: str | Path | Literal[True] | None = None,
     ) -> None:
         if not isinstance(recipe, Recipe):
@@ -117,7 +120,8 @@ class Selector(SelectorState):
             sketch = checked_whole("Selector", "sketch", sketch, least=1, error=SelectorError)
         rule = FailureRule(on_failure, tries, extra, max_draws)
         overlap = checked_flag("Selector", "overlap", overlap, error=SelectorError)
-        origin = Origin(recipe, difference, rule, number, sketch, overlap)
+        every = checked_rebuild_every(recipe, rebuild_every, overlap=overlap)
+        origin = Origin(recipe, difference, rule, number, sketch, overlap, every)
         super().__init__(origin, Roster(clients, groups, importance))
         self._move(self._roster.set(clients, check=self._planner.rehearse))
         if log:
@@ -211,7 +215,7 @@ class Selector(SelectorState):
             )
         given, round_ = self._roster.signals(signals), self.round_ + (self._open is not None)
         if memory is None:
-            memory = self._planner.next_memory(is_open=self._open is not None)
+            memory = self._planner.next_memory(round_)
         return self._planner.built(self._roster.population, given, round_, memory)
 
     def prepare(self, executor: Executor) -> None:
@@ -367,3 +371,15 @@ class Selector(SelectorState):
         self._planner.learn(answers, now.draws.population, self.round_)
         records.hear(answers.clients, heard, notes)
         self._open, self.round_ = None, self.round_ + 1
+
+
+def checked_rebuild_every(recipe: Recipe, rebuild_every: object, *, overlap: bool) -> int:
+    """Validate how often a design is built; refuse it where every round needs its own."""
+    every = checked_whole("Selector", "rebuild_every", rebuild_every, least=1, error=SelectorError)
+    if every > 1 and (recipe.signals or overlap):
+        needs = "overlap builds" if overlap else f"{recipe.name} asks clients for"
+        raise SelectorError(
+            f"Selector: rebuild_every must be 1 here, since {needs} a design in every round; got "
+            f"{every}. Leave it out."
+        )
+    return every

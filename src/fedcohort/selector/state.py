@@ -14,7 +14,7 @@ from fedcohort._display import html_table, record_repr
 from fedcohort._whole_file import with_prefix, without_prefix
 from fedcohort.designs import Design
 from fedcohort.errors import SelectorError
-from fedcohort.memory import Memory, UpdateMemory
+from fedcohort.memory import UpdateMemory, Variates
 from fedcohort.population import Population
 from fedcohort.selector.files import Origin, SelectionLog, refusing_states
 from fedcohort.selector.open_round import OpenRound
@@ -33,7 +33,12 @@ class SelectorState:
             origin.recipe, origin.difference, sketch=origin.sketch, seed=origin.seed
         )
         self._planner = Planner(
-            origin.recipe, origin.rule, self._records, seed=origin.seed, overlap=origin.overlap
+            origin.recipe,
+            origin.rule,
+            self._records,
+            seed=origin.seed,
+            overlap=origin.overlap,
+            rebuild_every=origin.rebuild_every,
         )
         self._open: OpenRound | None = None
         self._last_design: Design | None = None
@@ -124,7 +129,7 @@ class SelectorState:
         self._records.memory, self._records.pending = memory, []
 
     @property
-    def variates(self) -> Memory | None:
+    def variates(self) -> Variates | None:
         """What the difference estimator remembers; None before the first update."""
         return self._records.variates
 

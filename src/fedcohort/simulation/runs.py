@@ -230,5 +230,6 @@ def _written(part: object) -> str:
         return f"({' '.join(map(_written, part))})"
     if not is_dataclass(part):
         return repr(part)
-    named = [(each.name, getattr(part, each.name)) for each in fields(part) if each.repr]
+    own = [each.name for each in fields(part) if each.repr and each.compare]
+    named = [(name, getattr(part, name)) for name in own]
     return f"{type(part).__qualname__}({named!r})"

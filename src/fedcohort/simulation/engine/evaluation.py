@@ -18,7 +18,7 @@ from torch.func import functional_call
 from fedcohort._display import record_repr
 from fedcohort._updates import as_numpy
 from fedcohort.designs import Design, MultinomialDesign
-from fedcohort.memory import Memory
+from fedcohort.memory import Variates
 from fedcohort.simulation.data.partitions import FederatedData, Indices
 from fedcohort.simulation.engine.gradients import (
     ParameterLayout,
@@ -235,7 +235,7 @@ class FullParticipation:
         models: Tensor,
         designs: Sequence[Design | None],
         steps: Sequence[Tensor],
-        variates: Sequence[Memory | None],
+        variates: Sequence[Variates | None],
         round_: int,
     ) -> list[Yardstick | None]:
         """Return every run's yardstick; None where nothing was drawn.
