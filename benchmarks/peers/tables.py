@@ -56,7 +56,8 @@ def block(results: dict[str, Any]) -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
         *(_detail_row(results, peer) for peer in _measured(results)),
         "",
-        f"Check that all did the same work (smallest to largest of all runs, {workload['rounds']} rounds):",
+        "Check that all did the same work (smallest to largest of all runs, "
+        f"{workload['rounds']} rounds):",
         "",
         "| | local steps | training loss | test accuracy | distance from the initial model |",
         "| --- | --- | --- | --- | --- |",
