@@ -50,7 +50,7 @@ _NOT_PROSE = [
         r"<!--[\s\S]*?-->|\$\$[\s\S]*?\$\$",  # comments and formulas
         r"^( *)(```+|~~~+)[\s\S]*?^\1\2.*$",  # blocks of code
         r"^ *>>>.*(\n *\S.*)*",  # doctests
-        r"^( *)\.\. .*(\n|\n\1 +\S.*)*",  # directives
+        r"^( *)\.\. .*(\n\1 +\S.*|\n(?=\n))*",  # directives
         r"^ *(References|Examples)\n *-+\n[\s\S]*",  # the end of a docstring
         r"^## (Sources?|References)$[\s\S]*?(?=^## |\Z)",  # citations
         r"^ *(#+ |\||!\[|:::|\S+ :|[-=]{3,}|@|<\w|\[\^?\w+\]:).*$",  # titles, tables, pictures
