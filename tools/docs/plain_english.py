@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "CONTRIBUTING.md", "docs", "results", "examples/README.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs", "results", "examples", "notebooks")
 #: A sentence may have this many words.
 LONGEST = 30
 #: Phrases that a plainer one can always replace. The tests keep them out of the pages.
