@@ -154,7 +154,7 @@ def table() -> None:
 
 
 def early(hours: float, rounds: int = 10) -> None:
-    """Print where schemes that prefer the fast, and the tournament, are after so many hours.
+    """Print the loss of schemes that prefer fast clients, and of the tournament, after ``hours``.
 
     The loss is the mean over the last rounds that ended by then, over seeds. The rolling mean of
     50 rounds would not do: it reaches back to the first round of a slow scheme.

@@ -126,7 +126,7 @@ def expected_distinct(design: Design) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a design does to its clients; estimated where its ``exact_weights`` is False.
+    """The effects of a design on its clients; estimated if its ``exact_weights`` is False.
 
     Attributes
     ----------
@@ -181,7 +181,7 @@ def summary(design: Design) -> Summary:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The mean over draws, and how far it typically lies from what it estimates."""
+    """A mean over draws, and its standard error."""
 
     value: float
     standard_error: float

@@ -143,7 +143,7 @@ class Plan:
 
     .. math:: \sum_i r'_{k,i} = M, \qquad \sum_k r'_{k,i} = m\, n_i ,
 
-    This is checked when a plan is made. Every plan is therefore unbiased.
+    A plan checks this when it is made. Every plan is therefore unbiased.
 
     Parameters
     ----------

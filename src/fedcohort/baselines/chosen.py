@@ -19,8 +19,8 @@ class ChosenDesign(Design):
     :math:`\|\sum_i (w_i - p_i) \Delta_i\|^2`. A recipe chooses again in every round;
     :func:`~fedcohort.diagnostics.estimated_bias` measures its bias over many rounds.
 
-    A subclass calls ``_choose`` at the end of its ``__init__``. If nobody is chosen, the cohort
-    is empty and the model stays as it is.
+    A subclass calls ``_choose`` at the end of its ``__init__``. If no client is chosen, the
+    cohort is empty and the model stays as it is.
     """
 
     unbiased = False

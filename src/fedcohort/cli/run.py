@@ -46,7 +46,7 @@ TRACKER_HELP = "Also send every round to tensorboard, mlflow (both into the fold
 TrackerName = Annotated[
     str | None, option("--tracker", "NAME", TRACKER_HELP, complete=one_of(TRACKER_NAMES))
 ]
-SET_HELP = "Change a value of the file, as training.lr=0.1; may be given more than once."
+SET_HELP = "Change a value of the file, such as training.lr=0.1. Repeatable."
 DESIGNS_HELP = "Only these of the file's designs, by label or recipe."
 
 
@@ -54,7 +54,7 @@ def run(
     file: Annotated[Path, argument("FILE.toml", "The experiment file.")],
     seeds: Annotated[
         str | None,
-        option("", "SEEDS", "Instead of the file's: as 0-4 or 0,3.", group=CHANGED),
+        option("", "SEEDS", "Seeds instead of the file's, such as 0-4 or 0,3.", group=CHANGED),
     ] = None,
     designs: Annotated[
         str | None,
@@ -70,13 +70,13 @@ def run(
     ] = None,
     out: Annotated[
         Path | None,
-        option("--out -o", "DIR", f"A new folder. Default: {RUNS}/NAME, NAME that of the file."),
+        option("--out -o", "DIR", f"A new folder. Default: {RUNS}/NAME, where NAME is the file's."),
     ] = None,
     device: Annotated[
         str,
         typer.Option(
             metavar="DEVICE",
-            help="auto (a GPU where there is one), cpu or cuda.",
+            help="auto (a GPU if there is one), cpu or cuda.",
             autocompletion=one_of(COMPUTE_DEVICES),
         ),
     ] = "auto",

@@ -77,7 +77,7 @@ class Results:
         return SCHEMAS[name].empty_table() if found is None else found
 
     def column(self, name: str, run: PlannedRun, column: str) -> Numbers:
-        """Return a column of a run's part as numbers; NaN where there is none."""
+        """Return a column of a run's part as numbers; NaN if missing."""
         found = self.of(name, run)[column].to_numpy(zero_copy_only=False)
         return np.asarray(found, dtype=np.float64)
 

@@ -1,4 +1,4 @@
-"""What a selector writes: its saved state, and a log of who was drawn and who failed."""
+"""The files of a selector: its saved state, and a log of who was drawn and who failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened in a run, round by round."""
+"""The history of a run, round by round."""
 
 from __future__ import annotations
 

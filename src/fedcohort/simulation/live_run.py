@@ -36,13 +36,13 @@ class RoundState:
     available
         Who can be drawn, shape (n_clients,); None: everyone.
     request
-        Whom the recipe asks for what before the draw; None: nobody.
+        The clients that the recipe asks before the draw, and for what; None: asks none.
     signals
-        The answers by the signal's name, one number per client, NaN where there is none.
+        The answers by the signal's name, one number per client, NaN without an answer.
     early_updates
         If clients had to train to answer: their updates, one row per client of the request.
     design
-        What the cohort was drawn from; None: nobody was available.
+        The law that the cohort was drawn from; None: no client was available.
     trains, failed
         Clients that train and answer, replacements included, in order of arrival; and clients that
         were asked and send no update.
@@ -155,7 +155,7 @@ class LiveRun:
         now.signals, now.diverged = {signal: everyone}, not finite.all()
 
     def draw(self) -> None:
-        """Draw the cohort, and others in the place of clients that fail; only once in a round."""
+        """Draw the cohort, and others in place of clients that fail; only once in a round."""
         start, now, selector = time.perf_counter(), self.current, self.selector
         if now.is_drawn:
             return
@@ -170,7 +170,7 @@ class LiveRun:
         now.is_drawn = True
 
     def _replace(self, fails: NDArray[np.bool_]) -> None:
-        """Draw in the place of clients that fail, and tell who answers from who fails."""
+        """Draw in place of clients that fail; note which clients answer and which fail."""
         asked = self.current.trains
         while self.selector.redraw(asked[fails[asked]]):
             asked = np.array(self.selector.asked, dtype=np.int64)
@@ -184,7 +184,7 @@ class LiveRun:
     def receive(self, updates: Tensor, finite: NDArray[np.bool_], model: Tensor) -> Tensor:
         """Keep the finite updates of the clients that train, and return the server's step.
 
-        Where the recipe reads losses, clients report the root of the mean squared loss over all
+        If the recipe reads losses, clients report the root of the mean squared loss over all
         their samples, dropout off. With epochs they trained on exactly these samples; with steps
         on a random part of them.
         """

@@ -51,13 +51,13 @@ class Simulation:
     Parameters
     ----------
     runs
-        What to train, all on one data set.
+        The runs to simulate, all on one data set.
     model
         A function that makes the model (initialised from each run's seed), or a module.
     training
-        What every client does.
+        The local training of every client.
     options
-        What the server does.
+        The settings of the server.
 
     Examples
     --------
@@ -128,7 +128,7 @@ class Simulation:
 
     @property
     def histories(self) -> list[History]:
-        """What happened so far, run by run."""
+        """The histories so far, one per run."""
         return [run.history for run in self._live]
 
     def next_designs(self) -> list[Design]:
