@@ -10,7 +10,7 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from fedcohort._comparison_table import first_design, note_on
+from fedcohort._comparison_rows import first_design, note_on
 from fedcohort._figures import check_figure_path, save_figure
 from fedcohort._whole_file import replace_whole
 from fedcohort.cli.client_files import read_clients
@@ -74,13 +74,13 @@ def plan(
 
         save_figure(allocation_figure(built), plot)
     if out is not None:
-        replace_whole(out, lambda path: _write_csv(built, path))
-    console = plain_console()
+        replace_whole(out, lambda path: _write_csv(built.over_rounds(), path))
+    console, law = plain_console(), built.over_rounds()
     if isinstance(built, RowDesign):
         console.print(_distributions(built, rows))
     else:
         console.print(f"{design} has no distributions; each client's chance:\n")
-    console.print(_clients(built, rows))
+    console.print(_clients(law, rows))
     note = note_on(design, built)
     if note is not None:
         print(note, file=sys.stderr)
