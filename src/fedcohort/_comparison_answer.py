@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,14 +10,22 @@ import numpy as np
 
 from fedcohort._comparison_rows import Row
 from fedcohort.baselines.cohort_mean import CohortMean
+from fedcohort.designs import Multinomial
 from fedcohort.population import Population
 
-#: Ratios closer to each other differ by rounding only.
+#: Variances closer to each other differ by rounding only.
 ROUNDING = 1e-9
-#: A gain below this share is called small.
-SMALL_GAIN = 0.02
+#: Estimates closer to each other than this many standard errors count as equal.
+ERRORS = 2
+#: A gain below this share is called small. A design that needs more than sizes must gain as much
+#: more than one that does not.
+SMALL_GAIN = 0.01
 #: A client with this share of all samples is said to dominate.
 DOMINANT = 0.5
+#: Above this gain, no better design is hinted at.
+MUCH_GAIN = 0.5
+#: The most clauses of the second sentence.
+MOST_PARTS = 2
 #: Designs of equal variance that are named.
 MOST_NAMED = 2
 
@@ -56,17 +65,18 @@ class Answer:
         equal = [row.label for row in fixed if row is not best and self._equals(row, best)]
         others = f" ({_listed(equal)} {'are' if len(equal) > 1 else 'is'} equal)" if equal else ""
         if gain is None:
-            return f"Any unbiased design will do: multinomial's {self._what} is 0 already."
+            why = "all updates are equal" if self.has_updates else "one client has all samples"
+            return f"Any unbiased design will do: {why}, and multinomial's {self._what} is 0."
         if gain <= ROUNDING:
-            return f"{self._no_gain(best)}{self._reason()}."
+            return f"{self._no_gain(best)}{self._reason() if len(self.rows) > 1 else ''}."
         start = f"Use {best.label}{others}: it"
         if len(self.rows) == 1:
             start = f"{best.label}, the only design compared,"
-        small = ", so any of them will do" if gain < SMALL_GAIN and len(fixed) > 1 else ""
-        only = "only " if gain < SMALL_GAIN else ""
+        is_small = gain < SMALL_GAIN
         return (
-            f"{start} {self._how(best)} and cuts {self._the_what} by {only}{self._percent(best)} "
-            f"against multinomial sampling{small}."
+            f"{start} {self._how(best)} {'but' if is_small else 'and'} cuts {self._the_what} by "
+            f"{'only ' if is_small else ''}{self._percent(best)} against multinomial sampling"
+            f"{self._reason() if is_small else ''}."
         )
 
     def _second(self, best: Row, unbiased: Sequence[Row]) -> str:
@@ -74,14 +84,23 @@ class Answer:
         gain = self._gain(best)
         if gain is None:
             return ""
-        parts = [self._cheaper(best, unbiased), self._random(best, unbiased)]
-        found = [part for part in parts if part] or [self._misleading(best)]
-        if not any(found) and gain > ROUNDING and not self.has_updates and self._equal_sizes:
-            found = [
-                "all sizes are equal: only the clients' updates can tell designs further apart"
-            ]
-        text = "; ".join(part for part in found if part)
+        parts = [
+            self._cheaper(best, unbiased),
+            self._random(best, unbiased),
+            self._usual(best) or self._misleading(best),
+        ]
+        found = [part for part in parts if part][:MOST_PARTS] or [self._hint(best, gain)]
+        text = "; ".join(found)
         return f"{text[:1].upper() if _is_word(text) else text[:1]}{text[1:]}." if text else ""
+
+    def _hint(self, best: Row, gain: float) -> str:
+        """Say where more could be gained."""
+        learns = any(row.recipe.learns for row in self.rows)
+        if self.has_updates or learns or len(self.rows) == 1 or self.cohort_size == 1:
+            return ""
+        if self._equal_sizes and gain > ROUNDING:
+            return "all sizes are equal: only the clients' updates can lead further"
+        return "the clients' updates can lead further" if gain < MUCH_GAIN else ""
 
     def _cheaper(self, best: Row, unbiased: Sequence[Row]) -> str:
         """Name the best design that needs less than the winner."""
@@ -98,42 +117,46 @@ class Answer:
     def _random(self, best: Row, unbiased: Sequence[Row]) -> str:
         """Name the lowest design of random cohort size, if it is below the winner."""
         lower = [row for row in unbiased if row.size_deviation and self._is_below(row, best)]
-        if not lower:
+        other = min(lower, key=self._variance, default=best)
+        if self._percent(other) == self._percent(best):
             return ""
-        other = min(lower, key=self._variance)
         return (
             f"{other.label} would cut it by {self._percent(other)}, but its cohort size is random: "
             f"{spread_text(other)} clients"
         )
 
+    def _usual(self, best: Row) -> str:
+        """Say what is wrong with what most frameworks do."""
+        row = next((row for row in self.rows if isinstance(row.recipe, CohortMean)), best)
+        if row.unbiased:
+            return ""
+        times = self._variance(row) / self._variance(best) if self._variance(best) else 1.0
+        more = f" and has {_times(times)} times this {self._what}"
+        if times < 1 + SMALL_GAIN:
+            more = ", whatever its variance"
+        return f"{row.label}, the FedAvg of most frameworks, is biased{_by(row)}{more}"
+
     def _misleading(self, best: Row) -> str:
-        """Warn of the biased design with the smallest variance below the winner's."""
+        """Warn of the biased design with the smallest variance, if it is below the winner's."""
         low = [row for row in self.rows if not row.unbiased and self._is_below(row, best)]
         if not low:
             return ""
-        usual = [row for row in low if isinstance(row.recipe, CohortMean)]
-        row = usual[0] if usual else min(low, key=self._variance)
-        title = ", the FedAvg of most frameworks," if usual else ""
-        about = "" if row.weights_exact else "about "
-        return (
-            f"{row.label}{title} has a smaller {self._what} but is biased: its mean weights are "
-            f"off by {about}{row.bias:.2g} in all"
-        )
+        row = min(low, key=self._variance)
+        return f"{row.label} has a smaller {self._what}, but is biased{_by(row)}"
 
     def _only_biased(self) -> str:
         """Answer if no design is unbiased."""
         if len(self.rows) == 1:
             (row,) = self.rows
-            about = "" if row.weights_exact else "about "
-            return (
-                f"{row.label} is biased: its mean weights are off by {about}{row.bias:.2g} in all. "
-                f"Compare size as well, which is unbiased."
-            )
+            return f"{row.label} is biased{_by(row)}. Compare size as well, which is unbiased."
         return "None of these designs is unbiased. Compare size as well, which is."
 
     def _no_gain(self, best: Row) -> str:
         if len(self.rows) == 1:
-            return f"{best.label} does not lower {self._the_what} below multinomial sampling's"
+            others = "Compare size as well" if self.cohort_size > 1 else "No design gains much here"
+            is_baseline = isinstance(best.recipe, Multinomial)
+            what = "is the baseline itself" if is_baseline else "gains nothing against multinomial"
+            return f"{best.label}, the only design compared, {what}. {others}"
         return (
             f"Use {best.label}: none of these unbiased designs lowers {self._the_what} below "
             f"multinomial sampling's"
@@ -160,7 +183,7 @@ class Answer:
     @property
     def _the_what(self) -> str:
         if self.has_updates:
-            return "V, the distance of its aggregate from that of all clients,"
+            return "V, the mean squared distance of its aggregate from that of all clients,"
         return "the variance of the weights"
 
     def _how(self, row: Row) -> str:
@@ -179,17 +202,31 @@ class Answer:
         return f" and cuts {self._the_what} by {self._percent(row)} against multinomial sampling"
 
     def _best(self, rows: Sequence[Row]) -> Row:
-        """Return the row of smallest variance; of equal ones, one that needs only sizes."""
+        """Return the first row of smallest variance; one that needs only sizes if it is close."""
+        lowest = self._lowest(rows)
+        free = [row for row in rows if not _needs(row)]
+        if not _needs(lowest) or not free:
+            return lowest
+        other = self._lowest(free)
+        gain, others = self._gain(lowest), self._gain(other)
+        is_close = gain is None or others is None or gain - others < SMALL_GAIN
+        return other if is_close else lowest
+
+    def _lowest(self, rows: Sequence[Row]) -> Row:
         lowest = min(rows, key=self._variance)
-        equal = [row for row in rows if self._equals(row, lowest)]
-        return min(equal, key=lambda row: bool(_needs(row)))
+        return next(row for row in rows if self._equals(row, lowest))
 
     def _equals(self, row: Row, other: Row) -> bool:
         return not self._is_below(row, other) and not self._is_below(other, row)
 
     def _is_below(self, row: Row, other: Row) -> bool:
-        """Return whether a variance is smaller by more than rounding."""
-        return self._variance(row) < self._variance(other) * (1 - ROUNDING)
+        """Return whether a variance is smaller, by more than rounding and standard errors."""
+        error = ERRORS * math.hypot(self._error(row), self._error(other))
+        return self._variance(row) < self._variance(other) * (1 - ROUNDING) - error
+
+    def _error(self, row: Row) -> float:
+        name = "aggregate_variance" if self.has_updates else "weight_variance"
+        return float(getattr(row, f"{name}_standard_error") or 0.0)
 
     def _variance(self, row: Row) -> float:
         return row.weight_variance if row.aggregate_variance is None else row.aggregate_variance
@@ -202,6 +239,16 @@ class Answer:
     def _percent(self, row: Row) -> str:
         is_exact = row.aggregate_variance_exact if self.has_updates else row.weights_exact
         return f"{'' if is_exact else 'about '}{_share_text(self._gain(row) or 0.0)}"
+
+
+def _times(ratio: float) -> str:
+    """Write a ratio with two digits."""
+    return f"{ratio:.2g}" if ratio < 100 else f"{float(f'{ratio:.2g}'):,.0f}"
+
+
+def _by(row: Row) -> str:
+    """Write how large a bias is."""
+    return f" by {'' if row.weights_exact else 'about '}{row.bias:.2g}"
 
 
 def spread_text(row: Row) -> str:
@@ -238,4 +285,4 @@ def _listed(labels: Sequence[str]) -> str:
 
 def _is_word(text: str) -> bool:
     """Return whether a sentence starts with a word of ours, which gets a capital."""
-    return text.startswith(("without ", "all "))
+    return text.startswith(("without ", "all ", "the "))

@@ -1,4 +1,4 @@
-"""What a comparison prints: the table of its rows, the legend, and the answer in words."""
+"""What a comparison prints: the table of its rows, and the legend."""
 
 from __future__ import annotations
 
@@ -193,10 +193,8 @@ class Table:
                 errors = (row.bias_standard_error, row.weight_variance_standard_error)
                 texts.append(f"{row.label}: weights from {number}{_errors(*errors)}")
             if row.aggregate_variance_exact is False:
-                errors = (row.aggregate_variance_standard_error,)
-                texts.append(
-                    f"{row.label}: V from {MEASURED_COHORTS} drawn cohorts{_errors(*errors)}"
-                )
+                error = _errors(row.aggregate_variance_standard_error)
+                texts.append(f"{row.label}: V from {MEASURED_COHORTS} drawn cohorts{error}")
         if not texts:
             return []
         filled = textwrap.fill(
@@ -266,36 +264,41 @@ def numbers(
 ) -> list[str]:
     """Write the numbers of a column with equal decimals, ``~`` before estimates, ``-`` for None.
 
-    ``places`` is their number; by default as many as show three digits of the typical value. If
-    these would hide a number or need too much room, all are written as 1.23e-5.
+    ``places`` is their number; by default as many as show three digits of most numbers. If these
+    need too much room, all numbers are written as 1.23e-5.
 
     Examples
     --------
-    >>> numbers([0.0987, 0.08754, 0.0014], exact=[True, True, False])
-    ['0.0987', '0.0875', '~0.0014']
-    >>> numbers([3e-9, 0.5, None, 0])
-    ['3.00e-9', '5.00e-1', '-', '0']
+    >>> numbers([0.0987, 0.08754, 0.00001], exact=[True, False, True])
+    ['0.0987', '~0.0875', '<0.0001']
+    >>> numbers([3e-9, 2e-9, None, 0])
+    ['3.00e-9', '2.00e-9', '-', '0']
     """
     known = [abs(value) for value in values if value]
     if places is None:
-        typical = float(np.median(known)) if known else 1.0
+        typical = float(np.quantile(known, 0.25)) if known else 1.0  # of the smaller ones
         places = max(0, DIGITS - 1 - math.floor(math.log10(typical)))
-    hidden = any(float(f"{value:.{places}f}") == 0 for value in known)
-    fits = len(f"{max(known, default=0.0):.{places}f}") <= LONGEST
-    texts = [_number(value, places if fits and not hidden else None) for value in values]
-    marks = exact if exact is not None else [True] * len(texts)
+        fits = len(f"{max(known, default=0.0):.{places}f}") <= LONGEST
+        places = places if fits else None
+    marks = exact if exact is not None else [True] * len(values)
     return [
-        text if sure or text == "-" else f"~{text}" for text, sure in zip(texts, marks, strict=True)
+        _number(value, places, "" if sure else "~")
+        for value, sure in zip(values, marks, strict=True)
     ]
 
 
-def _number(value: float | None, places: int | None) -> str:
+def _number(value: float | None, places: int | None, mark: str) -> str:
+    """Write a number with this many decimals; with an exponent if that is None or too long."""
     if value is None:
         return "-"
-    if places is not None:
-        return f"{value:.{places}f}"
-    mantissa, _, exponent = f"{value:.2e}".partition("e")
-    return f"{mantissa}e{int(exponent)}" if value else "0"
+    least = 0.0 if places is None else 10.0**-places
+    if 0 < abs(value) < least / 2:
+        return f"<{least:.{places}f}"
+    text = f"{value:.{places}f}" if places is not None else "0"
+    if value and (places is None or len(text) > LONGEST):
+        mantissa, _, exponent = f"{value:.2e}".partition("e")
+        text = f"{mantissa}e{int(exponent)}"
+    return mark + text
 
 
 def in_seconds(seconds: float) -> str:

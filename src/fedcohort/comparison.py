@@ -15,7 +15,16 @@ from fedcohort._comparison_answer import Answer
 from fedcohort._comparison_rows import Row, Task, note_on
 from fedcohort._comparison_text import COLUMNS, Line, Table, wrapped
 from fedcohort._display import html_table
-from fedcohort._figures import SIZE, check_figure_path, draw_inclusion, new_figure, save_figure
+from fedcohort._figures import (
+    check_axes,
+    checked_figure_path,
+    draw_inclusion,
+    draw_ratios,
+    draw_size_density,
+    new_figure,
+    save_figure,
+    styled,
+)
 from fedcohort._lazy import frame_of
 from fedcohort._updates import Rows, as_numpy, finite_rows
 from fedcohort.designs import Recipe
@@ -28,6 +37,7 @@ from fedcohort.streams import checked_seed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 #: A recipe, or its name as on the command line: ``"size:whole_rows_first"``.
 Asked = Recipe | str
@@ -116,9 +126,11 @@ class Comparison:
         return frame_of(columns)
 
     def plot(self, path: str | Path | None = None, ax: Axes | None = None) -> Axes:
-        """Plot each client's chance to be in the cohort against its size; return the axes.
+        """Plot each client's chance to be in the cohort against its size; return these axes.
 
-        Needs the extra ``report``.
+        A new figure also has the number of clients of each size, and each design's variance over
+        multinomial's. Designs that coincide share a line; if there are many sizes, a line is the
+        median of clients of similar size, with a band of 90 % of them. Needs the extra ``report``.
 
         Parameters
         ----------
@@ -128,13 +140,51 @@ class Comparison:
             The axes to draw on; by default those of a new figure.
         """
         owner = "Comparison.plot"
-        if path is not None:
-            check_figure_path(Path(path), owner, "path")
-        axes = new_figure(owner, SIZE, shown=path is None).add_subplot() if ax is None else ax
-        draw_inclusion(axes, {label: row.design for label, row in self.rows.items()})
-        if path is not None:
-            save_figure(axes.figure.figure, Path(path))  # the whole figure, if ax is in a subfigure
+        file = checked_figure_path(path, owner, "path")
+        if ax is None:
+            with styled(owner):
+                axes = self._drawn(new_figure(owner, (11, 5), shown=path is None))
+        else:
+            check_axes(owner, ax)
+            axes = ax
+            draw_inclusion(axes, self.population.sizes, self._chances)
+        if file is not None:
+            with styled(owner):
+                save_figure(axes.figure.figure, file)  # the whole figure, if ax is in a subfigure
         return axes
+
+    def _drawn(self, figure: Figure) -> Axes:
+        """Draw everything; return the axes of the chances."""
+        grid = figure.add_gridspec(2, 2, width_ratios=(3, 2), height_ratios=(5, 1))
+        top: Axes = figure.add_subplot(grid[0, 0])
+        draw_inclusion(top, self.population.sizes, self._chances)
+        below = figure.add_subplot(grid[1, 0], sharex=top)
+        draw_size_density(below, self.population.sizes)
+        below.set_xlabel(top.get_xlabel())
+        top.set(xlabel="", title="Who is drawn")
+        top.tick_params(labelbottom=False)
+        beside = figure.add_subplot(grid[:, 1])
+        self._draw_ratios(beside)
+        figure.suptitle(self._head, fontweight="bold")
+        return top
+
+    def _draw_ratios(self, axes: Axes) -> None:
+        rows, has_updates = self._table.rows, self.dimension is not None
+        name = "aggregate_variance" if has_updates else "weight_variance"
+        exact = "aggregate_variance_exact" if has_updates else "weights_exact"
+        draw_ratios(
+            axes,
+            {row.label: getattr(row, f"{name}_ratio") for row in rows},
+            order=list(self.rows),
+            pale=[row.label for row in rows if not row.unbiased],
+            estimated=[row.label for row in rows if not getattr(row, exact)],
+        )
+        what = "V, the variance of the aggregate" if has_updates else "Variance of the weights"
+        axes.set(title=what, xlabel="multinomial sampling = 1")
+
+    @property
+    def _chances(self) -> dict[str, NDArray[np.float64]]:
+        return {label: row.law.inclusion_probability() for label, row in self.rows.items()}
 
     def __repr__(self) -> str:
         return "\n".join(line.text for line in self._lines())

@@ -158,7 +158,10 @@ class Summary:
     max_count: int
 
     def __repr__(self) -> str:
-        return short_repr(self, **asdict(self))
+        parts = asdict(self)
+        if not self.size_deviation:
+            parts.pop("size_deviation")
+        return short_repr(self, **parts)
 
 
 def summary(design: Design) -> Summary:

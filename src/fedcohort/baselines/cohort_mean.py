@@ -77,6 +77,51 @@ class _Estimated(NamedTuple):
     errors: tuple[float, float]
 
 
+class _Sample:
+    """Drawn cohorts, each of which tells what any client would weigh among m - 1 others.
+
+    A member has the others of its cohort beside it. Any other client takes the place of a member
+    that is dropped at random, since the order of the members is not random.
+    """
+
+    def __init__(
+        self, cohorts: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator
+    ) -> None:
+        self._cohorts, self._sizes = cohorts, sizes
+        self._some = np.flatnonzero(sizes)
+        members = sizes[cohorts].astype(np.float64)
+        sums = members.sum(axis=1, keepdims=True)
+        dropped = rng.integers(cohorts.shape[1], size=(len(cohorts), 1))
+        others = sums - np.take_along_axis(members, dropped, axis=1)
+        self._nodes = _nodes(sizes[self._some])
+        self._shares = self._nodes / (self._nodes + others)
+        self._own, self._added = members / sums, members / (members + others)
+
+    def means(self, power: int) -> NDArray[np.float64]:
+        """Return each client's mean weight to this power, if drawn, shape (n_clients,)."""
+        at_nodes, found = (self._shares**power).mean(axis=0), np.zeros(len(self._sizes))
+        places = np.log(self._sizes[self._some])
+        found[self._some] = np.interp(places, np.log(self._nodes), at_nodes)
+        corrections = self._corrections(power).ravel()
+        by_client = np.bincount(self._cohorts.ravel(), corrections, len(found))
+        return found + by_client / len(self._cohorts)
+
+    def sums(self, coefficients: NDArray[np.float64], power: int) -> NDArray[np.float64]:
+        """Return what ``coefficients @ means(power)`` averages, one number per cohort.
+
+        Every client stands at the next of the nodes: precise enough for a standard error.
+        """
+        place = np.searchsorted(self._nodes, self._sizes[self._some])
+        place = np.minimum(place, len(self._nodes) - 1)
+        at_nodes = np.bincount(place, coefficients[self._some], len(self._nodes))
+        of_members = (coefficients[self._cohorts] * self._corrections(power)).sum(axis=1)
+        return np.asarray(self._shares**power @ at_nodes + of_members)
+
+    def _corrections(self, power: int) -> NDArray[np.float64]:
+        """Return the members' own weights minus those of clients of their size."""
+        return np.asarray(self._own**power - self._added**power)
+
+
 @final
 class CohortMeanRounds(RoundsDesign):
     r"""Any cohort of :class:`CohortMeanDesign`, all equally likely.
@@ -137,52 +182,18 @@ class CohortMeanRounds(RoundsDesign):
 
     @cached_property
     def _estimated(self) -> _Estimated:
-        rng = np.random.default_rng(0)
-        cohorts = self.sample(rng, self.estimate_cohorts)
-        members = self.population.sizes[cohorts].astype(np.float64)
-        sums = members.sum(axis=1, keepdims=True)
-        # The order of the members is not random: drop one of them at random.
-        dropped = rng.integers(self.cohort_size, size=(len(cohorts), 1))
-        others = sums - np.take_along_axis(members, dropped, axis=1)
-        nodes = _nodes(self.population.sizes[self._drawable])
-        shares = nodes / (nodes + others)
-        # A member is not added to its own cohort: its share there is known.
-        own, added = members / sums, members / (members + others)
-        first = self._moment(cohorts, own - added, nodes, shares)
-        second = self._moment(cohorts, own**2 - added**2, nodes, shares**2)
+        rng, chance = np.random.default_rng(0), self.cohort_size / len(self._drawable)
+        sample = _Sample(self.sample(rng, self.estimate_cohorts), self.population.sizes, rng)
+        first, second = chance * sample.means(1), chance * sample.means(2)
         mean = first / first.sum()  # the weights of a cohort sum to 1
-        variance = np.maximum(second - mean**2, 0.0)
-        return _Estimated(mean, variance, self._errors(nodes, shares, mean))
-
-    def _moment(
-        self,
-        cohorts: NDArray[np.int64],
-        corrections: NDArray[np.float64],
-        nodes: NDArray[np.float64],
-        values: NDArray[np.float64],
-    ) -> NDArray[np.float64]:
-        """Interpolate between the nodes, and correct the members of each cohort."""
-        sizes = self.population.sizes[self._drawable]
-        found = np.zeros(self.population.n_clients)
-        found[self._drawable] = np.interp(np.log(sizes), np.log(nodes), values.mean(axis=0))
-        found += np.bincount(cohorts.ravel(), corrections.ravel(), len(found)) / len(cohorts)
-        return self.cohort_size / len(self._drawable) * found
-
-    def _errors(
-        self, nodes: NDArray[np.float64], shares: NDArray[np.float64], mean: NDArray[np.float64]
-    ) -> tuple[float, float]:
-        """Return the errors of the two sums, with every client at the next of the nodes."""
-        place = np.searchsorted(nodes, self.population.sizes[self._drawable])
-        place = np.minimum(place, len(nodes) - 1)
-        mean = mean[self._drawable]
-        signs = np.sign(mean - self.population.importance[self._drawable])
-        at_nodes = [np.bincount(place, each, len(nodes)) for each in (signs - signs @ mean, mean)]
-        chance = self.cohort_size / len(self._drawable)
-        number = np.bincount(place, minlength=len(nodes))
-        bias = chance * (shares @ at_nodes[0])
-        variance = chance * (shares**2 @ number - 2 * (shares @ at_nodes[1]))
-        root = math.sqrt(len(shares))
-        return float(bias.std(ddof=1)) / root, float(variance.std(ddof=1)) / root
+        # To first order, a change d of ``first`` changes the mean by d - mean * sum(d).
+        signs = np.sign(mean - self.population.importance)
+        bias = sample.sums(signs - signs @ mean, 1)
+        variance = sample.sums(np.ones_like(mean), 2) - 2 * sample.sums(mean - mean @ mean, 1)
+        errors = [
+            chance * float(each.std(ddof=1)) / math.sqrt(len(each)) for each in (bias, variance)
+        ]
+        return _Estimated(mean, np.maximum(second - mean**2, 0.0), (errors[0], errors[1]))
 
 
 def _nodes(sizes: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -76,20 +76,25 @@ class RoundRobinCycle(RoundsDesign):
     Its mean weights are the importances, and :math:`\operatorname{Var}[w_i] = p_i^2 (n/m - 1)`, as
     for :class:`UniformDesign` with unbiased weights. It is still not called unbiased, since the
     rounds of a cycle are not drawn: every single one is biased.
+
+    Parameters
+    ----------
+    circle
+        The clients in the order of their turns.
     """
 
     def __init__(self, population: Population, cohort_size: int, circle: NDArray[np.int64]) -> None:
-        self._circle = circle
+        self.circle = circle
         super().__init__(population, cohort_size)
         self._mean_weights = population.importance
 
     def n_cohorts(self) -> int:
         """Return the number of rounds in a cycle."""
-        return len(self._circle) // math.gcd(len(self._circle), self.cohort_size)
+        return len(self.circle) // math.gcd(len(self.circle), self.cohort_size)
 
     def weight_variance(self) -> NDArray[np.float64]:
         """Return Var[w], shape (n_clients,)."""
-        n, m = len(self._circle), self.cohort_size
+        n, m = len(self.circle), self.cohort_size
         return self.population.importance**2 * ((n - m) / m)
 
     def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
@@ -101,11 +106,11 @@ class RoundRobinCycle(RoundsDesign):
 
     def _turns(self, rounds: NDArray[np.int64]) -> NDArray[np.int64]:
         places = rounds[:, None] * self.cohort_size + np.arange(self.cohort_size)
-        clients: NDArray[np.int64] = self._circle[places % len(self._circle)]
+        clients: NDArray[np.int64] = self.circle[places % len(self.circle)]
         return clients
 
     def _weights_of(self, cohorts: NDArray[np.int64]) -> NDArray[np.float64]:
-        return len(self._circle) / self.cohort_size * self.population.importance[cohorts]
+        return len(self.circle) / self.cohort_size * self.population.importance[cohorts]
 
 
 @final

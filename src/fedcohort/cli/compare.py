@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedcohort._comparison_rows import Row
-from fedcohort._figures import check_figure_path, save_figure
+from fedcohort._figures import checked_figure_path, save_figure
 from fedcohort._lazy import import_extra
 from fedcohort.cli.client_files import read_clients, read_updates
 from fedcohort.cli.options import (
@@ -68,13 +68,12 @@ def compare(
 
     With --updates: also V, the mean squared distance of a cohort's aggregate from everyone's.
 
-    With --plot: the chance to be drawn against the client's size, for each design.
+    With --plot: each design's chance to be drawn against the client's size, and its variance.
 
     With a run folder: the rounds, bytes, client work and simulated time that each design needed to
     reach the baseline's final loss. With --plot: the loss against each of these.
     """
-    if plot is not None:
-        check_figure_path(plot, "compare")
+    checked_figure_path(plot, "compare")
     if Path(sizes).is_dir():
         if designs or updates or cohort_size is not None:
             raise InputError(

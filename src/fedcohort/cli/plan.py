@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from fedcohort._comparison_rows import first_design, note_on
-from fedcohort._figures import check_figure_path, save_figure
+from fedcohort._figures import checked_figure_path
 from fedcohort._whole_file import replace_whole
 from fedcohort.cli.client_files import read_clients
 from fedcohort.cli.options import (
@@ -58,10 +58,9 @@ def plan(
 ) -> None:
     """Show a design's distributions and each client's chance to be drawn.
 
-    With --plot: the line of clients cut into distributions, as in the paper's appendix C.
+    With --plot: a bar for every distribution, cut into its clients' pieces.
     """
-    if plot is not None:
-        check_figure_path(plot, "plan")
+    checked_figure_path(plot, "plan")
     population, _ = in_order_of_ids(read_clients(sizes))
     built = first_design(named_recipe(design, cohort_size), population, seed=seed)
     if plot is not None:
@@ -70,9 +69,7 @@ def plan(
                 f"plan: --plot draws distributions, and design {design!r} has none. Use "
                 f"fedcohort compare --plot, or a design with rows such as size."
             )
-        from fedcohort.report.allocation import allocation_figure
-
-        save_figure(allocation_figure(built), plot)
+        built.plan.plot(plot)
     if out is not None:
         replace_whole(out, lambda path: _write_csv(built.over_rounds(), path))
     console, law = plain_console(), built.over_rounds()
