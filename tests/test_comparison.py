@@ -635,6 +635,11 @@ class TestPlot:
         assert line.get_marker() in ("", "None")
         assert len(axes.collections) == 1
 
+    def test_small_sizes_have_whole_numbers_on_the_axis(self) -> None:
+        axes = _drawn(compare([5, 3, 2], 2, designs="multinomial"))
+
+        assert all(tick == int(tick) for tick in axes.get_xticks())
+
     def test_sizes_of_many_orders_get_a_logarithmic_axis(self) -> None:
         axes = _drawn(compare([1, 10, 1000], 2, designs="multinomial"))
 

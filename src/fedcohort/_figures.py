@@ -200,6 +200,8 @@ def draw_inclusion(axes: Axes, sizes: NDArray[np.int64], chances: Mapping[str, F
 def _scale(axes: Axes, bins: SizeBins, curves: Iterable[Curve]) -> None:
     """Set the axes' scales; chances of 0 need a linear one."""
     axes.set_xscale("log" if bins.is_log else "linear")
+    if not bins.is_log:
+        axes.locator_params(axis="x", integer=True)
     axes.xaxis.set_major_formatter(lambda size, _: f"{size:,.0f}")
     if bins.is_log and min(curve.low.min() for curve in curves) > 0:
         axes.set_yscale("log")
