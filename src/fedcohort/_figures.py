@@ -92,6 +92,15 @@ def new_figure(owner: str, size: tuple[float, float], *, shown: bool) -> Figure:
     return figure
 
 
+def three_panels(figure: Figure) -> tuple[Axes, Axes, Axes]:
+    """Return the axes of curves, of a strip below them that shares their sizes, and of bars."""
+    grid = figure.add_gridspec(2, 2, width_ratios=(3, 2), height_ratios=(5, 1))
+    top = figure.add_subplot(grid[0, 0])
+    below = figure.add_subplot(grid[1, 0], sharex=top)
+    top.tick_params(labelbottom=False)
+    return top, below, figure.add_subplot(grid[:, 1])
+
+
 def save_figure(figure: Figure, path: Path, metadata: dict[str, Any] | None = None) -> None:
     """Write the figure in the format of the path's suffix."""
     suffix = path.suffix.lower()

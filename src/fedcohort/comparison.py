@@ -24,6 +24,7 @@ from fedcohort._figures import (
     new_figure,
     save_figure,
     styled,
+    three_panels,
 )
 from fedcohort._lazy import frame_of
 from fedcohort._updates import Rows, as_numpy, finite_rows
@@ -44,16 +45,9 @@ Asked = Recipe | str
 #: Wraps a list to show progress, like ``tqdm``.
 Progress = Callable[[list[str]], Iterable[str]]
 
-#: Compared by default: designs that need only sizes.
-EVERYONE = (
-    "multinomial",
-    "size",
-    "size:whole_rows_first",
-    "poisson",
-    "uniform:unbiased",
-    "uniform",
-    "cohort-mean",
-)
+#: Compared by default: what needs only sizes, and what most frameworks do.
+SIZES_ONLY = ("multinomial", "size", "size:whole_rows_first", "poisson")
+BASELINES = ("uniform:unbiased", "uniform", "cohort-mean")
 #: Compared by default if there are groups.
 GROUPED = ("stratified", "target")
 #: Compared by default if there are updates: designs that learn.
@@ -141,29 +135,24 @@ class Comparison:
         """
         owner = "Comparison.plot"
         file = checked_figure_path(path, owner, "path")
-        if ax is None:
-            with styled(owner):
+        with styled(owner):
+            if ax is None:
                 axes = self._drawn(new_figure(owner, (11, 5), shown=path is None))
-        else:
-            check_axes(owner, ax)
-            axes = ax
-            draw_inclusion(axes, self.population.sizes, self._chances)
-        if file is not None:
-            with styled(owner):
+            else:
+                check_axes(owner, ax)
+                axes = ax
+                draw_inclusion(axes, self.population.sizes, self._chances)
+            if file is not None:
                 save_figure(axes.figure.figure, file)  # the whole figure, if ax is in a subfigure
         return axes
 
     def _drawn(self, figure: Figure) -> Axes:
         """Draw everything; return the axes of the chances."""
-        grid = figure.add_gridspec(2, 2, width_ratios=(3, 2), height_ratios=(5, 1))
-        top: Axes = figure.add_subplot(grid[0, 0])
+        top, below, beside = three_panels(figure)
         draw_inclusion(top, self.population.sizes, self._chances)
-        below = figure.add_subplot(grid[1, 0], sharex=top)
         draw_size_density(below, self.population.sizes)
         below.set_xlabel(top.get_xlabel())
         top.set(xlabel="", title="Who is drawn")
-        top.tick_params(labelbottom=False)
-        beside = figure.add_subplot(grid[:, 1])
         self._draw_ratios(beside)
         figure.suptitle(self._head, fontweight="bold")
         return top
@@ -297,7 +286,7 @@ def compare(
 
 
 def _defaults(task: Task, left_out: dict[str, str]) -> dict[str, Recipe]:
-    names = [*EVERYONE, *(GROUPED if task.population.groups is not None else ())]
+    names = [*SIZES_ONLY, *BASELINES, *(GROUPED if task.population.groups is not None else ())]
     if task.updates is not None:
         names += LEARNERS
         numbers = task.cohort_size * task.updates.shape[1]
