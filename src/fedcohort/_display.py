@@ -1,6 +1,6 @@
 """Display of objects: a short ``repr``, and a small HTML table in notebooks."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import islice
 from typing import Any
@@ -64,20 +64,27 @@ def html_table(
     *,
     n_rows: int = 0,
     most: int = 10,
+    dim: Container[int] = (),
 ) -> str:
     """Return a titled HTML table of at most ``most`` rows, every cell escaped.
 
-    ``n_rows`` is the number of all rows; a last line counts those that are left out.
+    ``n_rows`` is the number of all rows; a last line counts those that are left out. Rows in
+    ``dim`` are pale. The last cell of a short row spans the columns that are left.
     """
     lines = [_line("th", header)] if header else []
-    lines += [_line("td", row) for row in islice(rows, most)]
+    for place, row in enumerate(islice(rows, most)):
+        lines.append(_line("td", row, pale=place in dim, span=len(header) - len(row) + 1))
     left = f"<p>... and {n_rows - most} more</p>" if n_rows > most else ""
     table = f"<table>{''.join(lines)}</table>"
     return f"<div><p><strong>{_cell(title)}</strong></p>{table}{left}</div>"
 
 
-def _line(tag: str, cells: Iterable[object]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{_cell(cell)}</{tag}>' for cell in cells)}</tr>"
+def _line(tag: str, cells: Sequence[object], *, pale: bool = False, span: int = 1) -> str:
+    style = ' style="opacity:0.6"' if pale else ""
+    texts = [f"<{tag}>{_cell(cell)}</{tag}>" for cell in cells]
+    if span > 1:
+        texts[-1] = texts[-1].replace(f"<{tag}>", f'<{tag} colspan="{span}">', 1)
+    return f"<tr{style}>{''.join(texts)}</tr>"
 
 
 def _cell(value: object) -> str:

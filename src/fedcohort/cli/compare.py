@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from rich.text import Text
 
-from fedcohort._comparison_table import Row
-from fedcohort._figures import check_figure_path, save_figure
+from fedcohort._comparison_rows import Row
+from fedcohort._figures import checked_figure_path, save_figure
 from fedcohort._lazy import import_extra
 from fedcohort.cli.client_files import read_clients, read_updates
 from fedcohort.cli.options import (
@@ -75,13 +76,12 @@ def compare(
 
     With --updates: also V, the mean squared distance of a cohort's aggregate from everyone's.
 
-    With --plot: the chance to be drawn against the client's size, for each design.
+    With --plot: each design's chance to be drawn against the client's size, and its variance.
 
     With a run folder: the rounds, bytes, client work and simulated time that each design needed to
     reach the baseline's final loss. With --plot: the loss against each of these.
     """
-    if plot is not None:
-        check_figure_path(plot, "compare")
+    checked_figure_path(plot, "compare")
     reading = {
         "size_column": size_column,
         "id_column": id_column,
@@ -112,11 +112,10 @@ def compare(
     )
     if plot is not None:
         found.plot(plot)
-    print(json.dumps(_content(found), indent=2) if as_json else _printable(repr(found)))
-    for note in found.notes:
-        print(note, file=sys.stderr)
-    for name, reason in found.left_out.items():
-        print(f"left out: {name}: {reason}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(_content(found), indent=2))
+    else:
+        _print_lines(found)
 
 
 def _compare_run(folder: Path, *, as_json: bool, plot: Path | None) -> None:
@@ -182,9 +181,18 @@ def _bar(labels: list[str]) -> Iterable[str]:
     return track(labels, "designs", console=errors, transient=True, disable=not errors.is_terminal)
 
 
+def _print_lines(found: Comparison) -> None:
+    """Print the comparison: on a terminal the answer bold, and biased rows and the legend dim."""
+    console = plain_console()
+    for line in found._lines(console.width):
+        console.print(Text(_printable(line.text), line.style), soft_wrap=True)
+
+
 def _printable(text: str) -> str:
-    """Replace the table's rule by ASCII if the output is not UTF-8."""
-    return text if sys.stdout.encoding.lower().startswith("utf") else text.replace("─", "-")
+    """Write the table's signs in ASCII if the output is not UTF-8."""
+    if sys.stdout.encoding.lower().startswith("utf"):
+        return text
+    return text.replace("─", "-").replace("±", "+-")
 
 
 def _content(found: Comparison) -> dict[str, object]:
@@ -193,7 +201,15 @@ def _content(found: Comparison) -> dict[str, object]:
     if found.dimension is not None:
         head["dimension"] = found.dimension
     rows = [_row(row, found) for row in found.rows.values()]
-    return {**head, "cohort_size": found.cohort_size, "designs": rows}
+    missing = [{"design": name, "reason": reason} for name, reason in found.left_out.items()]
+    return {
+        **head,
+        "cohort_size": found.cohort_size,
+        "answer": found.answer,
+        "designs": rows,
+        "left_out": missing,
+        "notes": found.notes,
+    }
 
 
 def _row(row: Row, found: Comparison) -> dict[str, object]:
