@@ -7,7 +7,8 @@ from dataclasses import MISSING, fields
 import numpy as np
 
 import fedcohort
-from docstring_entries import entries
+from api_pages import section
+from docstrings import entries
 from example_federation import (
     COHORT_SIZE,
     KINDS,
@@ -38,8 +39,8 @@ def facts(name: str) -> str:
     kind = RECIPES[name].__name__
     rows = {
         "in files and commands": f"`{name}`",
-        "in Python": f"{{py:class}}`~fedcohort.{kind}`, "
-        f"{{py:class}}`~fedcohort.designs.{kind}Design`",
+        "in Python": f"[`{kind}`](name:fedcohort.{kind}), "
+        f"[`{kind}Design`](name:fedcohort.designs.{kind}Design)",
         "unbiased": "yes" if seen.unbiased else "no",
         "needs": needs(recipe),
         "asks before the draw": asked(recipe),
@@ -48,19 +49,31 @@ def facts(name: str) -> str:
         "distinct clients in it": f"{seen.inclusion.sum():.3g} in {COHORT_SIZE} draws",
     }
     table = [f"| {key} | {value} |" for key, value in rows.items()]
-    return "\n".join(["{.facts}", "| | |", "| --- | --- |", *table, "", figure(name)])
+    return "\n".join(["| fact | value |", "| --- | --- |", *table, "", figure(name)])
 
 
 def figure(name: str) -> str:
     """Return the plot with its caption."""
-    seen, base = behaviour(name), behaviour("multinomial")
-    drawn = inclusion_plot(name, seen.inclusion, base.inclusion, SIZES)
+    seen = behaviour(name)
     error = f", standard errors up to {seen.standard_error:.3f}" if seen.standard_error else ""
     return (
-        f"<figure>{drawn}<figcaption>The chance of each client to be in the cohort, {seen.source}"
-        f"{error}. Lines: multinomial sampling. {len(SIZES)} clients, {COHORT_SIZE} draws: "
-        f'<a href="index.html#the-example">the example</a>.</figcaption></figure>'
+        f"![The chance of each of {len(SIZES)} clients to be in the cohort under {name}]"
+        f"(figures/{name}.svg)\n\n"
+        f"*The chance of each client to be in the cohort, {seen.source}{error}. Lines: multinomial "
+        f"sampling. {len(SIZES)} clients, {COHORT_SIZE} draws: "
+        f"[the example](index.md#the-example).*"
     )
+
+
+def pictures() -> dict[str, str]:
+    """Return the plot of every design, by its path below docs/."""
+    base = behaviour("multinomial").inclusion
+    return {
+        f"reference/designs/figures/{name}.svg": inclusion_plot(
+            name, behaviour(name).inclusion, base, SIZES
+        )
+        for name in RECIPES
+    }
 
 
 def needs(recipe: Recipe) -> str:
@@ -93,7 +106,7 @@ def asked(recipe: Recipe) -> str:
 
 def the_class(name: str) -> str:
     """Return the class with its docstring."""
-    return f"```{{eval-rst}}\n.. autoclass:: fedcohort.designs.{RECIPES[name].__name__}Design\n```"
+    return section(f"fedcohort.designs.{RECIPES[name].__name__}Design", level=3)
 
 
 def the_recipe(name: str) -> str:
@@ -101,7 +114,7 @@ def the_recipe(name: str) -> str:
     kind = RECIPES[name]
     lines = [
         f'```toml\n[[design]]\nrecipe = "{name}"\n```\n',
-        f"```{{eval-rst}}\n.. autoclass:: fedcohort.{kind.__name__}\n```\n",
+        section(f"fedcohort.{kind.__name__}", level=3) + "\n",
     ]
     own = {field.name: field.default for field in fields(kind) if field.default is not MISSING}
     if own:
@@ -152,8 +165,3 @@ def the_example() -> str:
             f"| {'never' if np.isnan(last) else f'round {last:.0f}'} |"
         )
     return "\n".join(lines)
-
-
-def navigation() -> str:
-    """Return the designs' part of the navigation."""
-    return "\n".join(["```{toctree}", ":hidden:", "", *RECIPES, "```"])

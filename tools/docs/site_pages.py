@@ -1,0 +1,60 @@
+"""What Sphinx changes in the pages of docs/ to show them on the site."""
+
+from __future__ import annotations
+
+import re
+
+from docutils import nodes
+from pygments.lexers.special import TextLexer
+from sphinx.application import Sphinx
+
+import contents
+from made_pages import MARK, path_of_heading
+from public_names import value_of
+from repository_links import DOCS, PAGES, relocated
+
+#: Doctest needs a line between what it expects and the end of a block; readers do not.
+BLANK_END = re.compile(r"\n(\n *```\n(?:\n|\Z))")
+#: The first line of a table.
+TABLE = re.compile(r"^(?=\|.*\|\n\| ?-)", re.MULTILINE)
+
+
+def show(app: Sphinx, page: str, source: list[str]) -> None:
+    """Put a repository file in the place of its page, links right, and add the navigation."""
+    here = DOCS / f"{page}.md"
+    text, written_for = source[0], here
+    for file, place in PAGES.items():
+        if place == here:
+            text, written_for = file.read_text(encoding="utf-8"), file
+    text = relocated(text, written_for, here)
+    text = MARK.sub(lambda mark: TABLE.sub(f"{{.{mark[2]}}}\n", mark[0]), text)
+    source[0] = BLANK_END.sub(r"\1", text) + contents.navigation(page)
+
+
+def note_names(app: Sphinx, doctree: nodes.document) -> None:
+    """Let the search and other projects find the names that headings describe."""
+    page = app.env.docname
+    for section in doctree.findall(nodes.section):
+        is_title = section.parent is doctree
+        if path := path_of_heading(page, section[0].astext(), is_title=is_title):
+            app.env.domains.python_domain.note_object(path, _kind(path), section["ids"][0])
+
+
+def _kind(path: str) -> str:
+    value = value_of(path)
+    if isinstance(value, type):
+        return "exception" if issubclass(value, BaseException) else "class"
+    if isinstance(value, property):
+        return "property"
+    is_member = isinstance(value_of(path.rpartition(".")[0]), type) if "." in path else False
+    if callable(value):
+        return "method" if is_member else "function"
+    return "module" if type(value).__name__ == "module" else "data"
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Let Sphinx call us."""
+    app.add_lexer("csv", TextLexer)
+    app.connect("source-read", show)
+    app.connect("doctree-read", note_names)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
