@@ -13,7 +13,7 @@ from sphinx.pycode import ModuleAnalyzer
 from docstrings import as_markdown, described, summary
 from fedcohort.designs import RECIPES
 from public_names import design_of, exported, home, value_of
-from signatures import signature
+from signatures import shown, signature
 
 #: Classes that are described with what they inherit, since their base is not public.
 INHERITING = {"fedcohort.Selector"}
@@ -54,10 +54,15 @@ def group(name: str) -> str:
     if name in GROUPS:
         return "\n\n".join(_package(each) for each in GROUPS[name])
     package = {"selector": "fedcohort", "laws": "fedcohort.designs"}[name]
-    homes = [home(f"{package}.{each}") for each in sorted(exported(package), key=str.lower)]
+    homes = [home(f"{package}.{each}") for each in sorted(exported(package), key=_in_order)]
     laws = [path for path in homes if path.endswith("Design") and _has_design_page(path)]
     table = _table(p for p in homes if p.startswith(f"{package}.") and not _has_design_page(p))
     return f"{table}\n\nThe laws: {_linked(laws)}." if laws else table
+
+
+def _in_order(name: str) -> tuple[bool, str]:
+    """Sort names as in a book, but the selector first."""
+    return name != "Selector", name.lower()
 
 
 def _package(name: str) -> str:
@@ -119,8 +124,8 @@ def section(path: str, *, level: int, has_members: bool = False) -> str:
     name, value = path.rpartition(".")[2], value_of(path)
     parts = [f"{'#' * level} {name}"]
     if not _has_docstring(value):
-        shown = f"```py\n{name} = {value!r}\n```" if isinstance(value, tuple) else ""
-        return "\n\n".join(filter(None, [*parts, shown, _summary(path)]))
+        code = f"```py\n{name} = {shown(value)}\n```" if isinstance(value, tuple) else ""
+        return "\n\n".join(filter(None, [*parts, code, _summary(path)]))
     parts += [f"```py\n{signature(name, value)}\n```", described(value, path)]
     if inspect.isclass(value) and has_members:
         parts += [_attributes(path, value), *_members(path, value, level + 1)]

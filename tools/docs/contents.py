@@ -48,6 +48,13 @@ FIRST_OF = {
 FIRST, LAST = ("which-design", "glossary"), ("changelog",)
 
 
+#: Words that readers search for, and pages that answer, in other words perhaps.
+SEARCHED = {
+    "explanation/availability": ("availability", "dropout"),
+    "how-to/devices": ("availability", "stragglers"),
+    "how-to/flower-failures": ("dropout", "stragglers"),
+    "how-to/own-server-loop": ("availability", "dropout"),
+}
 #: Pages below a page, in order.
 BELOW = {
     "reference/api/index": (
@@ -91,7 +98,7 @@ def title(page: str) -> str:
 
 def kinds() -> str:
     """Return a list of all kinds of pages, with links to each page."""
-    lines = [f"[{title(page)}]({page}.md)\n" for page in _first()]
+    lines = [" · ".join(f"[{title(page)}]({page}.md)" for page in _first()), ""]
     for folder, heading, purpose in KINDS:
         if found := pages(folder):
             lines += [f"- **{heading}.** {purpose}", ""]
@@ -108,6 +115,12 @@ def navigation(page: str) -> str:
     else:
         groups = [_group("", BELOW[page])] if page in BELOW else []
     return "".join(f"\n\n{group}\n" for group in groups)
+
+
+def search_words(page: str) -> str:
+    """Return the words that the search finds a page by, hidden; only the site has them."""
+    words = ", ".join(SEARCHED.get(page, ()))
+    return f"```{{index}} {words}\n```\n" if words else ""
 
 
 def _first() -> list[str]:

@@ -20,7 +20,7 @@ from example_federation import (
     recipe_named,
     signals,
 )
-from fedcohort import Recipe
+from fedcohort import CohortMean, Recipe
 from fedcohort.designs import RECIPES
 from inclusion_plot import inclusion_plot
 
@@ -44,7 +44,7 @@ def facts(name: str) -> str:
         "unbiased": "yes" if seen.unbiased else "no",
         "needs": needs(recipe),
         "asks before the draw": asked(recipe),
-        "is built": "anew in every round" if changes(recipe) else "once",
+        "is built": "in every round" if changes(recipe) else "once",
         "V in the example": f"{seen.variance:.3g} of multinomial sampling's",
         "distinct clients in it": f"{seen.inclusion.sum():.3g} in {COHORT_SIZE} draws",
     }
@@ -81,8 +81,10 @@ def needs(recipe: Recipe) -> str:
 
     >>> needs(fedcohort.PowerOfChoice(2))
     'sizes, `loss`'
+    >>> needs(fedcohort.CohortMean(2))
+    'the sizes of the drawn clients'
     """
-    found = ["sizes"]
+    found = ["the sizes of the drawn clients" if isinstance(recipe, CohortMean) else "sizes"]
     if recipe.grouped:
         found.append("every client's group")
     if recipe.learns:

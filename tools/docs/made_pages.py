@@ -96,13 +96,13 @@ def places() -> dict[str, tuple[str, str]]:
     """
     found = {}
     for page, text in drafts().items():
-        for heading, is_title, anchor in _anchors(text):
+        for heading, is_title, anchor in anchors(text):
             if path := path_of_heading(page, heading, is_title=is_title):
                 found[path] = (page, anchor)
     return found
 
 
-def _anchors(text: str) -> Iterator[tuple[str, bool, str]]:
+def anchors(text: str) -> Iterator[tuple[str, bool, str]]:
     """Return all headings with their anchors; a repository page and the site make the same."""
     taken: dict[str, int] = {}
     for level, heading in HEADING.findall(FENCE.sub("", text)):

@@ -11,7 +11,7 @@ from textwrap import dedent
 from typing import Any
 
 #: A longer call has a line for each argument.
-WIDTH = 88
+WIDTH = 80
 
 
 def signature(name: str, value: object) -> str:
@@ -116,5 +116,16 @@ def _types(value: type) -> dict[str, str]:
 
 def _default(field: Field[Any]) -> str:
     if field.default_factory is not MISSING:
-        return f" = {field.default_factory()!r}"
-    return "" if field.default is MISSING else f" = {field.default!r}"
+        return f" = {shown(field.default_factory())}"
+    return "" if field.default is MISSING else f" = {shown(field.default)}"
+
+
+def shown(value: object) -> str:
+    """Return how Python writes a value; a function by its name, which has no address.
+
+    >>> shown((1, len)), shown("m")
+    ('(1, len)', "'m'")
+    """
+    if isinstance(value, tuple) and any(map(callable, value)):
+        return f"({', '.join(map(shown, value))})"
+    return str(getattr(value, "__name__", None) or repr(value)) if callable(value) else repr(value)

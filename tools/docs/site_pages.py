@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 from docutils import nodes
@@ -28,28 +29,34 @@ def show(app: Sphinx, page: str, source: list[str]) -> None:
             text, written_for = file.read_text(encoding="utf-8"), file
     text = relocated(text, written_for, here)
     text = MARK.sub(lambda mark: TABLE.sub(f"{{.{mark[2]}}}\n", mark[0]), text)
-    source[0] = BLANK_END.sub(r"\1", text) + contents.navigation(page)
+    title, _, text = BLANK_END.sub(r"\1", text).partition("\n")
+    source[0] = f"{title}\n\n{contents.search_words(page)}{text}{contents.navigation(page)}"
 
 
 def note_names(app: Sphinx, doctree: nodes.document) -> None:
     """Let the search and other projects find the names that headings describe."""
-    page = app.env.docname
+    domain = app.env.domains.python_domain
     for section in doctree.findall(nodes.section):
-        is_title = section.parent is doctree
-        if path := path_of_heading(page, section[0].astext(), is_title=is_title):
-            app.env.domains.python_domain.note_object(path, _kind(path), section["ids"][0])
+        is_title, place = section.parent is doctree, section["ids"][0]
+        path = path_of_heading(app.env.docname, section[0].astext(), is_title=is_title)
+        if path and is_title:
+            domain.note_module(path, place, synopsis="", platform="", deprecated=False)
+        elif path:
+            domain.note_object(path, _kind(path), place)
 
 
 def _kind(path: str) -> str:
-    value = value_of(path)
+    """Return what a path names, in Sphinx's words.
+
+    >>> _kind("fedcohort.Plan"), _kind("fedcohort.Plan.total"), _kind("fedcohort.Selector.draw")
+    ('class', 'property', 'method')
+    """
+    value, owner = value_of(path), value_of(path.rpartition(".")[0])
     if isinstance(value, type):
         return "exception" if issubclass(value, BaseException) else "class"
-    if isinstance(value, property):
-        return "property"
-    is_member = isinstance(value_of(path.rpartition(".")[0]), type) if "." in path else False
-    if callable(value):
-        return "method" if is_member else "function"
-    return "module" if type(value).__name__ == "module" else "data"
+    if inspect.isroutine(value):
+        return "method" if isinstance(owner, type) else "function"
+    return "property" if isinstance(owner, type) else "data"
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
