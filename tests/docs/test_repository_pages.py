@@ -16,7 +16,7 @@ from repository_links import CODE, PAGES
 
 ALL = sorted(DOCS.rglob("*.md"))
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-#: What only Sphinx would understand: directives, roles, attributes of blocks, links to names.
+#: Markup for Sphinx only: directives, roles, attributes of blocks, links to names.
 OF_SPHINX = re.compile(r"^ *```+\{|\{[a-z:]+\}`|^\{\.|\]\(name:|:(?:class|func|meth|math):`", re.M)
 #: A table row of a design: its name, the final loss, the accuracy.
 ROW = re.compile(r"^\| ([\w -]+) \| ([\d.]+) ± .*?\| ([\d.]+) % \|", re.MULTILINE)

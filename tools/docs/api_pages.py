@@ -1,4 +1,4 @@
-"""What packages export: tables of names, and a section for each name with its docstring."""
+"""Write the public names of packages: tables, and a section for each name with its docstring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages of designs say that the code knows: facts, the plot, the class, the recipe."""
+"""Write the made parts of the pages of designs: facts, the plot, the class, the recipe."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedcohort import CohortMean, Recipe
 from fedcohort.designs import RECIPES
 from inclusion_plot import inclusion_plot
 
-#: What asking for a signal means, as the simulator counts it.
+#: The meaning of asking for a signal, as the simulator counts it.
 ASKING = {
     "update_norm": "they get the model, train and send one number; those drawn then send their "
     "updates",
@@ -97,12 +97,12 @@ def asked(recipe: Recipe) -> str:
     """Say who is asked for what, and what that means."""
     request = recipe.ask(POPULATION, ROUND, np.random.default_rng(0))
     if request is None:
-        return "nobody"
+        return "no client"
     number = len(request.clients)
     who = "every client" if number == len(SIZES) else f"some candidates (here {number})"
     means = ASKING[request.signal]
     if recipe.overselects:
-        means = "all get the model and train; who answers first is seen, not told"
+        means = "all get the model and train; the server sees who answers first"
     return f"{who} for `{request.signal}`: {means}"
 
 

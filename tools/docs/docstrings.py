@@ -1,7 +1,7 @@
 """Docstrings as Markdown that reads well on a repository page and on the site.
 
-A reference to a public name becomes a link to ``name:TARGET``, or to ``name:NEAR/TARGET`` where the
-docstring of NEAR has it; made_pages leads these links to where the name is described.
+A reference to a public name becomes a link to ``name:TARGET``, or to ``name:NEAR/TARGET`` in the
+docstring of NEAR. made_pages leads these links to the section that describes the name.
 """
 
 from __future__ import annotations

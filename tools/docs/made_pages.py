@@ -1,7 +1,7 @@
-"""What is made for pages of docs/, between ``<!-- made: WHAT OF -->`` and ``<!-- end -->``.
+"""Write the parts of docs/ between ``<!-- made: WHAT OF -->`` and ``<!-- end -->``.
 
-``python tools/docs/made_pages.py`` writes it again, with the pictures of the designs; a test
-compares it with the code. It is plain Markdown: a repository page shows what the site shows.
+``python tools/docs/made_pages.py`` makes them from the code, with the pictures of the designs. A
+test compares them with the code. They are plain Markdown: a repository shows what the site shows.
 """
 
 from __future__ import annotations

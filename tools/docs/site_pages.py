@@ -1,4 +1,4 @@
-"""What Sphinx changes in the pages of docs/ to show them on the site."""
+"""Change the pages of docs/ for the site, when Sphinx reads them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TABLE = re.compile(r"^(?=\|.*\|\n\| ?-)", re.MULTILINE)
 
 
 def show(app: Sphinx, page: str, source: list[str]) -> None:
-    """Put a repository file in the place of its page, links right, and add the navigation."""
+    """Show a repository file as its page, correct the links, and add the navigation."""
     here = DOCS / f"{page}.md"
     text, written_for = source[0], here
     for file, place in PAGES.items():
