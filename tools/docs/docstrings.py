@@ -15,6 +15,8 @@ from docutils import nodes
 from docutils.core import publish_doctree
 from docutils.parsers.rst import roles
 
+from mathml_formulas import in_line
+
 SECTION = re.compile(r"^([A-Z]\w*)\n-+\n", re.MULTILINE)
 ENTRY = re.compile(r"^(\S.*)\n((?:\n*[ ].*(?:\n|\Z))+)", re.MULTILINE)
 #: An initial at the beginning of a line, which is not the letter of a list.
@@ -23,8 +25,6 @@ INITIAL = re.compile(r"^([A-Z])\.(?= )", re.MULTILINE)
 OF_NAMES = ("Parameters", "Attributes", "Returns", "Yields", "Raises")
 #: Sphinx's roles for names, which docutils does not know.
 ROLES = ("class", "data", "exc", "func", "meth", "mod")
-#: Repository pages take the backslash before these away, also in formulas.
-SPELLINGS = {r"\|": r"\Vert ", r"\{": r"\lbrace ", r"\}": r"\rbrace ", r"\,": r"\thinspace "}
 STRICT = {"halt_level": 2, "report_level": 5, "file_insertion_enabled": False}
 
 
@@ -148,7 +148,7 @@ def _piece(node: Any, near: str) -> str:
         case nodes.literal:
             return f"`{node.astext()}`"
         case nodes.math:
-            return f"${_spelled(node.astext())}$"
+            return in_line(" ".join(node.astext().split()))
         case nodes.emphasis | nodes.title_reference:
             return f"*{_inline(node, near)}*"
         case nodes.strong:
@@ -160,9 +160,3 @@ def _piece(node: Any, near: str) -> str:
         case nodes.reference:
             return f"[{node.astext()}]({node['refuri']})"
     raise ValueError(f"a docstring of {near} holds a {node.tagname}: {node.astext()!r}")
-
-
-def _spelled(tex: str) -> str:
-    for old, new in SPELLINGS.items():
-        tex = tex.replace(old, new)
-    return " ".join(tex.split())

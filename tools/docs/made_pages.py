@@ -19,6 +19,7 @@ import command_line_page
 import contents
 import design_pages
 import experiment_file_page
+from mathml_formulas import repository_formulas
 from public_names import design_of, exported, full_path, home, packages
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -55,8 +56,10 @@ def _name(page: Path) -> str:
 
 
 def refreshed(page: str) -> str:
-    """Return the text of a page as it should be."""
-    return LINK.sub(lambda link: _led(link, page), drafts()[page])
+    """Return the text of a page as it should be: what is made, and formulas that are shown."""
+    if page not in drafts():
+        return repository_formulas((DOCS / f"{page}.md").read_text(encoding="utf-8"))
+    return repository_formulas(LINK.sub(lambda link: _led(link, page), drafts()[page]))
 
 
 @cache
@@ -137,12 +140,12 @@ def _page_of(package: str) -> str:
 
 
 def main() -> None:
-    """Write the made parts of all pages, and the pictures."""
+    """Write the made parts and the formulas of all pages, and the pictures."""
     for path, picture in design_pages.pictures().items():
         (DOCS / path).parent.mkdir(exist_ok=True)
         (DOCS / path).write_text(picture, encoding="utf-8")
-    for page in marked_pages():
-        file = DOCS / f"{page}.md"
+    for file in sorted(DOCS.rglob("*.md")):
+        page = _name(file)
         if (text := refreshed(page)) != file.read_text(encoding="utf-8"):
             file.write_text(text, encoding="utf-8")
             sys.stdout.write(f"docs/{page}.md\n")
