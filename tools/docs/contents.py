@@ -20,6 +20,8 @@ KINDS = (
 FIRST_OF = {
     "tutorial": ("first-comparison", "first-flower-run"),
     "how-to": (
+        "install",
+        "compare",
         "flower",
         "flower-failures",
         "flower-tls",
@@ -27,6 +29,7 @@ FIRST_OF = {
         "fedbiomed",
         "own-server-loop",
         "write-a-plugin",
+        "simulate",
         "experiment-files",
         "own-dataset",
         "own-model",

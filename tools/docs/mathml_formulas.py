@@ -74,8 +74,7 @@ def _fenced(before: str, tex: str) -> str:
 def in_line(tex: str) -> str:
     """Return a formula in the line, with words instead of signs."""
     for sign, word in WORDS.items():
-        tex = re.sub(rf"{re.escape(sign)} *(?=[A-Za-z])", lambda _, word=word: f"{word} ", tex)
-        tex = tex.replace(sign, word)
+        tex = re.sub(rf"{re.escape(sign)} *(?=[A-Za-z])", f"\\{word} ", tex).replace(sign, word)
     return f"${tex.strip()}$"
 
 
