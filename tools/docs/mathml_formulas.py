@@ -13,6 +13,8 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.util.logging import getLogger
 
+from repository_links import CODE
+
 log = getLogger(__name__)
 
 TAG = re.compile(r"\\tag\{([^}]*)\}")
@@ -39,7 +41,6 @@ REPAIRS = (
 #: A formula of its own, perhaps in a list or in a quotation; and one in a line.
 BLOCK = re.compile(r"^((?: |> )*)\$\$(.+?)\$\$ *$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"(?<![\\$])\$(?!\$)([^$]+)\$(?!\$)")
-CODE = re.compile(r"(^[> ]*```.*?^[> ]*```\s*$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 #: Repository pages take the backslash before a sign away, so that it becomes another command.
 WORDS = {
     r"\|": r"\Vert",

@@ -16,7 +16,7 @@ PAGES = {
     ROOT / "CHANGELOG.md": DOCS / "changelog.md",
 }
 LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s#:]+)(#[^)\s]*)?\)")
-CODE = re.compile(r"(^ *```.*?^ *```\s*$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"(^[> ]*```.*?^[> ]*```\s*$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 
 
 def relocated(text: str, written_for: Path, shown_at: Path) -> str:
