@@ -38,7 +38,8 @@ $(READY): $(DEMO)
 
 demo: $(DEMO)  ## The paper's comparison on bundled digits, with a report: half a minute
 	$(BIN)/fedcohort run experiments/digits.toml
-	$(BIN)/fedcohort report
+	@$(BIN)/fedcohort report >/dev/null
+	@echo 'the report: runs/digits/report.html'
 
 flower-demo: $(READY)  ## A Flower deployment on this machine, clients drawn by two designs: two minutes
 	$(BIN)/python examples/flower-mnist/demo.py
@@ -60,7 +61,7 @@ readme: $(READY)  ## Run the README's commands and put what they print into it: 
 	$(BIN)/python tests/test_readme.py
 
 test: $(READY)  ## Run the tests that take seconds, and doctests: five minutes
-	$(BIN)/pytest -n 2 -m 'not slow' tests src tools README.md
+	$(BIN)/pytest -n 2 -m 'not slow' tests src tools
 
 check: $(READY)  ## Everything: check-here, check-pythons, test-frameworks
 	$(MAKE) check-here
@@ -71,7 +72,7 @@ check-here: $(READY)  ## Format, lint, types, all tests (slow ones too)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 tests src tools README.md
+	$(BIN)/pytest -n 2 tests src tools
 
 check-pythons: $(PYTHONS:%=check-python-%)  ## The core's tests with Python 3.12 and 3.13: 4 minutes
 
