@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,6 +113,7 @@ RESULTS = [
 ]
 
 
+@pytest.mark.slow
 def test_the_results_are_those_of_the_run_folders() -> None:
     results = pytest.importorskip("fedcohort.experiments.results", reason="reads run folders")
     shown = [line for line in README.read_text().splitlines() if " seeds |" in line]
@@ -130,7 +132,7 @@ def test_the_results_are_those_of_the_run_folders() -> None:
 
 def test_the_server_loop_runs() -> None:
     (block,) = (block for block in blocks_of(README.read_text()) if block.language == "python")
-    names = {
+    names: dict[str, Any] = {
         "Selector": fedcohort.Selector,
         "SizeClustered": fedcohort.SizeClustered,
         "sizes": dict.fromkeys("abcdefghijkl", 5),
