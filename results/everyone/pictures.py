@@ -134,7 +134,7 @@ def pictures() -> None:
 def headline() -> None:
     """Draw who is drawn, and the accuracy that this gives."""
     results = read_results(HERE)
-    figure = Figure(figsize=(8, 3.9), layout="constrained")
+    figure = Figure(figsize=(7, 3.7), layout="constrained")
     left, right = figure.subfigures(1, 2, width_ratios=(0.85, 1))
     for axes, label in zip(
         left.subplots(2, sharex=True), ("cohort-mean", "tournament"), strict=True
@@ -177,8 +177,8 @@ def draw_accuracies(axes: Axes, results: Results) -> None:
         axes.fill_between(over.rounds, low, high, color=colour, alpha=0.18, lw=0)
         axes.plot(over.rounds, 100 * over.mean, color=colour, lw=2)
         last = 100 * values.values[:, -WINDOW:].mean()
-        text = {"y": 33 - 7.5 * place, "fontsize": 11, "color": colour, "ha": "right"}
-        axes.text(x=163, s=name, **text)
+        text = {"y": 33 - 7.5 * place, "fontsize": 10.5, "color": colour, "ha": "right"}
+        axes.text(x=160, s=name, **text)
         axes.text(x=197, s=f"{last:.1f} %", **text)
     axes.set(xlabel="round", xlim=(0, 200), ylim=(0, 90))
     axes.set_title("test accuracy, %", fontsize=11, loc="left")
