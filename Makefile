@@ -36,7 +36,7 @@ $(READY): $(DEMO)
 	$(call pip_in,$(VENV)) --constraint constraints.txt --editable '.[all,dev]'
 	@touch $@
 
-demo: $(DEMO)  ## The paper's comparison on bundled digits, with a report: half a minute
+demo: $(DEMO)  ## The paper's comparison on bundled digits, with a report: a minute
 	$(BIN)/fedcohort run experiments/digits.toml
 	@$(BIN)/fedcohort report >/dev/null
 	@echo 'the report: runs/digits/report.html'
