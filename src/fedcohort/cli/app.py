@@ -35,6 +35,7 @@ FROM_SIZES, EXPERIMENTS, HERE = "From a list of sizes", "Experiments", "This ins
 app = typer.Typer(
     help="fedcohort chooses who trains: client sampling for federated learning.",
     epilog="Begin with: fedcohort compare sizes.csv --cohort-size 10",
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     suggest_commands=False,  # click suggests already
 )
