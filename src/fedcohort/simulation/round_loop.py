@@ -55,9 +55,9 @@ class Simulation:
     model
         A function that makes the model (initialised from each run's seed), or a module.
     training
-        What every client does.
+        What every client does, where its run has no ``lr`` or ``mu`` of its own.
     options
-        What the server does.
+        What the server does, where a run has no ``server_lr`` of its own.
 
     Examples
     --------
@@ -97,7 +97,10 @@ class Simulation:
         first = torch.arange(min(1, len(data.x)), device=device)
         check_outputs(module, data.take(data.x, first), runs[0].data.dataset.n_classes)
         slots = sum(min(run.recipe.cohort_size + run.extra, run.data.n_clients) for run in runs)
-        self._trainer = LocalTrainer(module, training, data, slots=slots)
+        each = [run.local(training) for run in runs]
+        self._trainer = LocalTrainer(module, training, data, slots=slots, trainings=each)
+        server_lr = [run.rates().get("server_lr", self.options.server_lr) for run in runs]
+        self._server_lr = torch.tensor(server_lr, device=device)[:, None]
         size = models.shape[1]
         self._live = []
         for run in runs:
@@ -280,7 +283,7 @@ class Simulation:
 
     def _moved(self, steps: list[Tensor]) -> Tensor:
         """Return every model after its step; one that would not be finite stays as it is."""
-        moved = self._models + self.options.server_lr * torch.stack(steps)
+        moved = self._models + self._server_lr * torch.stack(steps)
         finite = moved.isfinite().all(dim=1)
         # tolist waits for the device: its work counts as training time.
         for run, is_finite in zip(self._live, finite.tolist(), strict=True):
