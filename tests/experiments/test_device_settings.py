@@ -14,7 +14,8 @@ from command_line import refused, run
 from fedcohort import Multinomial, SimilarityClustered
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments import RunFolder, read_experiment, read_results
-from fedcohort.experiments.tables import COST, DEVICES, PlannedRun
+from fedcohort.experiments.tables import COST, DEVICES
+from fedcohort.experiments.units import PlannedRun
 from fedcohort.simulation import Devices, Run, Simulation, load_dataset, read_devices
 from small_runs import SMALL, go_on, small_run, tables, write
 

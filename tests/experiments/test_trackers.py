@@ -17,8 +17,9 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 from command_line import refused, run
 from fedcohort.errors import FedcohortError, MissingExtraError
 from fedcohort.experiments import Observer, Results, RunFolder, execute, read_results
-from fedcohort.experiments.tables import COST, PlannedRun
+from fedcohort.experiments.tables import COST
 from fedcohort.experiments.trackers import make_tracker, scalars
+from fedcohort.experiments.units import PlannedRun
 from fedcohort.simulation import Quality, Round
 from small_runs import SMALL, make_folder, write
 

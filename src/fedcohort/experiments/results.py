@@ -17,15 +17,8 @@ from fedcohort._display import short_repr
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.run_folder import RunFolder
 from fedcohort.experiments.settings import Panel, Training
-from fedcohort.experiments.tables import (
-    DEVICES,
-    FEDERATIONS,
-    SCHEMAS,
-    PlannedRun,
-    Unit,
-    baseline_of,
-    read_table,
-)
+from fedcohort.experiments.tables import DEVICES, FEDERATIONS, SCHEMAS, read_table
+from fedcohort.experiments.units import PlannedRun, Unit, baseline_of
 
 #: Rounds of the rolling mean, as in the paper. Runs below 200 rounds use a quarter of theirs.
 WINDOW = 50

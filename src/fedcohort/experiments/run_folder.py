@@ -26,14 +26,8 @@ from fedcohort.errors import ExperimentError, FedcohortError, WriteError
 from fedcohort.experiments.data_settings import EqualDevices
 from fedcohort.experiments.own_code import part_files
 from fedcohort.experiments.settings import Experiment
-from fedcohort.experiments.tables import (
-    SCHEMAS,
-    PlannedRun,
-    Unit,
-    is_whole,
-    plan_units,
-    was_written,
-)
+from fedcohort.experiments.tables import SCHEMAS, is_whole, was_written
+from fedcohort.experiments.units import PlannedRun, Unit, plan_units
 
 PACKAGES = ("numpy", "scipy", "torch", "pyarrow", "scikit-learn")
 

@@ -28,7 +28,6 @@ from fedcohort.experiments.run_folder import RunFolder, locked
 from fedcohort.experiments.tables import (
     DEVICES,
     FEDERATIONS,
-    Unit,
     device_table,
     federation_table,
     history_tables,
@@ -36,6 +35,7 @@ from fedcohort.experiments.tables import (
     keep_table,
     law_tables,
 )
+from fedcohort.experiments.units import Unit
 from fedcohort.simulation import Devices, FederatedData, History, Run, Simulation
 
 if TYPE_CHECKING:
