@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
-from typing import NamedTuple, final
+from typing import final
 
 import numpy as np
 import torch
@@ -198,17 +198,8 @@ def _lane_batches(
     return padded.reshape(-1, most), np.tile(lengths, training.epochs)
 
 
-class Rates(NamedTuple):
-    """Learning rates and mu: a number for all lanes, or an array with one for each lane."""
-
-    lr: float | NDArray[np.float32]
-    mu: float | NDArray[np.float32]
-
-    def tensors(self) -> tuple[float | Tensor, float | Tensor]:
-        """Return arrays as tensors, and numbers as they are."""
-        lr, mu = (torch.from_numpy(e) if isinstance(e, np.ndarray) else e for e in self)
-        return lr, mu
-
+#: A learning rate or mu: a number for all lanes, or one for each lane, shape (lanes,).
+Rate = float | Tensor
 
 #: Train as many lanes at a time as have about this many bytes of parameters.
 LANE_BYTES = 2**28
@@ -233,10 +224,10 @@ class LocalTrainer:
         trainings: Sequence[LocalTraining] = (),
     ) -> None:
         self._training, self.data, self._device = training, data, data.x.device
-        self._trainings = tuple(trainings)
-        every = self._trainings or (training,)
-        #: The learning rate before its decay, and mu, that all lanes share; None if they differ.
-        self.same_lr, self.same_mu = (_only({getattr(e, n) for e in every}) for n in ("lr", "mu"))
+        self._trainings, every = trainings, trainings or (training,)
+        self._has_same_lr = len({each.lr for each in every}) == 1
+        #: The mu of all lanes; None if they differ.
+        self.same_mu = every[0].mu if len({each.mu for each in every}) == 1 else None
         is_plain = all(each.is_plain for each in every)
         self.gradients, self.layout = gradients_of(model, self._device), ParameterLayout(model)
         self._at_once = max(1, LANE_BYTES // (4 * self.layout.size))
@@ -263,21 +254,18 @@ class LocalTrainer:
         steps = self._replay if self._device.type == "cuda" else self._loop
         return steps(start, schedule, lanes, self._rates(lanes, round_)) - start
 
-    def _rates(self, lanes: Sequence[Lane], round_: int) -> Rates:
-        """Return the learning rates and mu of a round: one for all, or one for each lane."""
+    def _rates(self, lanes: Sequence[Lane], round_: int) -> tuple[Rate, Rate]:
+        """Return the learning rate and mu of a round: one for all, or one for each lane."""
         own = [self._trainings[lane.model] if self._trainings else self._training for lane in lanes]
-        lr = np.array([each.lr_at(round_) for each in own], dtype=np.float32)
-        mu = np.array([each.mu for each in own], dtype=np.float32)
-        return Rates(
-            lr if self.same_lr is None else own[0].lr_at(round_),
-            mu if self.same_mu is None else self.same_mu,
-        )
+        pairs = [(each.lr_at(round_), each.mu) for each in own]
+        lr, mu = torch.tensor(pairs, dtype=torch.float32).T
+        return pairs[0][0] if self._has_same_lr else lr, mu if self.same_mu is None else pairs[0][1]
 
     def _loop(
-        self, start: Tensor, schedule: Schedule, lanes: Sequence[Lane], rates: Rates
+        self, start: Tensor, schedule: Schedule, lanes: Sequence[Lane], rates: tuple[Rate, Rate]
     ) -> Tensor:
         """Take the steps one after the other."""
-        models, (lr, mu) = self.layout.stacked(start), rates.tensors()
+        models, (lr, mu) = self.layout.stacked(start), rates
         sgd = self.sgd(self.layout.views(start))
         x, y, positions = self._gathered(schedule, lanes)
         arrays = (schedule.sample_weights, schedule.active, schedule.keys)
@@ -316,15 +304,15 @@ class LocalTrainer:
         return self.data.take(self.data.x, samples), self.data.y[samples], positions
 
     def _replay(
-        self, start: Tensor, schedule: Schedule, lanes: Sequence[Lane], rates: Rates
+        self, start: Tensor, schedule: Schedule, lanes: Sequence[Lane], rates: tuple[Rate, Rate]
     ) -> Tensor:
         """Take the steps by replaying a CUDA graph of ``slots`` lanes."""
         n_steps, spare = len(schedule.active), self._slots - len(lanes)
         arrays = (
             _in_dataset(schedule, lanes),
             schedule.sample_weights,
-            np.float32(rates.lr) * schedule.active,
-            np.float32(rates.mu) * np.ones_like(schedule.active),
+            np.asarray(rates[0], dtype=np.float32) * schedule.active,
+            np.asarray(rates[1], dtype=np.float32) * np.ones_like(schedule.active),
             schedule.keys,
         )
         # Spare lanes rest: their weights and learning rates are 0.
@@ -336,11 +324,6 @@ class LocalTrainer:
         if n_steps not in self._graphs:
             self._graphs[n_steps] = _GraphedSteps(self, rows, padded)
         return self._graphs[n_steps].run(rows, padded)[: len(lanes)]
-
-
-def _only(values: set[float]) -> float | None:
-    """Return the only value; None if there are several."""
-    return values.pop() if len(values) == 1 else None
 
 
 def _in_dataset(schedule: Schedule, lanes: Sequence[Lane]) -> np.ndarray:
