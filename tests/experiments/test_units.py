@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.experiments import Experiment, read_experiment
+from fedcohort.experiments.settings import Rates
 from fedcohort.experiments.units import (
     LANES,
     PlannedRun,
@@ -121,9 +122,9 @@ def test_what_cannot_train_together_is_apart(experiment: Experiment, device: str
 
         for panel in panels:
             assert panel.data.dataset == first.data.dataset
-            assert (panel.model, panel.training) == (first.model, first.training)
+            assert (panel.model, panel.training.mu) == (first.model, first.training.mu)
             assert (panel.server, panel.rounds) == (first.server, first.rounds)
-            assert panel.label == first.label or not panel.training.is_grid
+            assert panel.label == first.label or not panel.is_grid
 
 
 @pytest.mark.parametrize(
@@ -132,9 +133,11 @@ def test_what_cannot_train_together_is_apart(experiment: Experiment, device: str
         "rounds = 7",
         'data.dataset = "mnist"',
         'model = {name = "mlp", hidden = 7}',
-        "training.lr = 0.2",
+        "training.mu = 0.2",
         "server.measure_every = 2",
         "",
+        "training.lr = 0.2",
+        "server.server_lr = 0.5",
     ],
 )
 def test_panels_that_differ_in_how_they_train_are_apart(change: str, tmp_path: Path) -> None:
@@ -142,7 +145,7 @@ def test_panels_that_differ_in_how_they_train_are_apart(change: str, tmp_path: P
 
     units = plan_units(read_experiment(write(tmp_path, text)), "cuda")
 
-    assert len(units) == (2 if change else 1)
+    assert len(units) == (2 if change and "lr" not in change else 1)
 
 
 @given(experiments(), st.sampled_from(sorted(LANES)))
@@ -172,7 +175,8 @@ def test_grids_come_first_one_unit_for_every_candidate(tmp_path: Path) -> None:
     units = plan_units(experiment, "cpu")
 
     candidates = [unit.candidate for unit in units]
-    assert candidates == [(0.1, 0.0), (0.1, 1.0), (0.2, 0.0), (0.2, 1.0), None]
+    points = [(0.1, 0.0), (0.1, 1.0), (0.2, 0.0), (0.2, 1.0)]
+    assert candidates == [*(Rates(lr, mu, 1.0) for lr, mu in points), None]
     judge = PlannedRun("small", "multinomial", 5)
     assert [unit.runs for unit in units[:4]] == [(judge,)] * 4
 

@@ -241,6 +241,7 @@ HEADINGS = (
 def print_summary(results: Results) -> None:
     """Print a table per panel, and the path of the run folder."""
     from fedcohort.experiments.results import summarise
+    from fedcohort.experiments.tuning import worded_choice
 
     console = plain_console()
     experiment = results.folder.experiment
@@ -258,6 +259,8 @@ def print_summary(results: Results) -> None:
             f"deviation over seeds\n"
             f"difference     to {summary.baseline}, seed by seed, ± 95 % confidence interval"
         )
+        if choice := worded_choice(results.folder, panel):
+            console.print(f"tuned          {choice}")
         if any(design.divergence for design in summary.designs):
             console.print(
                 "diverged       updates that are not finite count as lost; lower lr or server_lr"

@@ -347,12 +347,16 @@ def _check_new(path: Path) -> None:
 
 def _check_units(units: list[Unit], experiment: Experiment) -> None:
     """Refuse units that do not belong to the experiment."""
-    known = {
-        PlannedRun(panel.label, entry.label, seed)
-        for panel in experiment.panels
-        for entry in panel.design
-        for seed in panel.seeds
-    }
-    found = {run for unit in units for run in unit.runs}
-    if not found <= known or not all(unit.runs for unit in units):
-        raise ValueError("units")
+    runs, trials = (
+        {
+            PlannedRun(panel.label, entry.label, seed)
+            for panel in experiment.panels
+            for entry in panel.design
+            for seed in ([panel.tuning_seed] if is_trial else panel.seeds)
+        }
+        for is_trial in (False, True)
+    )
+    for unit in units:
+        known = runs if unit.candidate is None else trials
+        if not unit.runs or not known.issuperset(unit.runs):
+            raise ValueError("units")

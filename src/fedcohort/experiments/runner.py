@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,8 +24,8 @@ from fedcohort.errors import (
     WriteError,
 )
 from fedcohort.experiments.own_code import load_data, own_recipe, place_in
-from fedcohort.experiments.results import chosen_training
 from fedcohort.experiments.run_folder import RunFolder, locked
+from fedcohort.experiments.settings import Rates
 from fedcohort.experiments.tables import (
     DEVICES,
     FEDERATIONS,
@@ -35,7 +36,8 @@ from fedcohort.experiments.tables import (
     keep_table,
     law_tables,
 )
-from fedcohort.experiments.units import Unit
+from fedcohort.experiments.tuning import chosen_rates, worded_rates
+from fedcohort.experiments.units import PlannedRun, Unit
 from fedcohort.simulation import Devices, FederatedData, History, Run, Simulation
 
 if TYPE_CHECKING:
@@ -186,7 +188,7 @@ class _Execution:
                 rounds - done, checkpoint=checkpoint, every=every, progress=progress
             )
         except _DivergedError as error:
-            log.info("unit %d: lr, mu %s: %s", unit.number, unit.candidate, error)
+            log.info("unit %d: %s: %s", unit.number, unit.candidate, error)
             write_whole(folder.diverged(unit), f"{error}\n".encode())
             return
         self._write_tables(unit, histories)
@@ -196,8 +198,9 @@ class _Execution:
 
     def _after_round(self, unit: Unit, work: int, now: int, histories: list[History]) -> None:
         """Show and track a round, and write tables if it is time; give up what diverges."""
-        if unit.candidate is not None and histories[0].diverged_at is not None:
-            raise _DivergedError(f"training diverges in round {histories[0].diverged_at}")
+        diverged = [each.diverged_at for each in histories if each.diverged_at is not None]
+        if unit.candidate is not None and len(diverged) == len(histories):
+            raise _DivergedError(f"training diverges in round {max(diverged)}")
         self._observer.advanced(work, self._text(unit, now))
         self._track(unit, histories)
         every, rounds = self._folder.experiment.checkpoint_every, self._folder.rounds_of(unit)
@@ -215,17 +218,24 @@ class _Execution:
 
     def _simulation(self, unit: Unit) -> Simulation:
         panel = self._folder.experiment.panel(unit.runs[0].panel)
-        if unit.candidate is None:
-            training = chosen_training(self._folder, panel.label)
-        else:
-            training = panel.training.at(*unit.candidate)
-        runs = list(self._runs(unit))
+        runs = [
+            replace(run, **self._rates(unit, planned)._asdict())
+            for planned, run in zip(unit.runs, self._runs(unit), strict=True)
+        ]
         source = panel.model.source(runs[0].data.dataset, self._code)
-        options = panel.server.options(self._folder.device)
-        return Simulation(runs, source, training.local(), options)
+        first = panel.candidates()[0]  # every run has rates of its own
+        options = panel.server.options(self._folder.device, first.server_lr)
+        return Simulation(runs, source, panel.training.local(first), options)
+
+    def _rates(self, unit: Unit, planned: PlannedRun) -> Rates:
+        """Return what a run trains with: what its unit tries, or what was chosen."""
+        if unit.candidate is not None:
+            return unit.candidate
+        panel = self._folder.experiment.panel(planned.panel)
+        return chosen_rates(self._folder, panel, planned.design)
 
     def _runs(self, unit: Unit) -> Iterator[Run]:
-        """Divide the data and make the recipes of a unit."""
+        """Divide the data and make the recipes of a unit, without learning rates."""
         federation = cache(self._federation)  # the designs of a panel share data and devices
         for planned in unit.runs:
             panel = self._folder.experiment.panel(planned.panel)
@@ -289,7 +299,10 @@ class _Execution:
         rounds, runs = self._folder.rounds_of(unit), unit.runs
         seeds = sorted({run.seed for run in runs})
         panels = list(dict.fromkeys(run.panel for run in runs))
-        what = "choosing lr, mu" if unit.candidate is not None else ", ".join(panels)
+        what = ", ".join(panels)
+        if unit.candidate is not None:
+            panel = self._folder.experiment.panel(panels[0])
+            what = f"{what}, trying {worded_rates(panel, unit.candidate)}"
         seed = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]}-{seeds[-1]}"
         return f"{what}, {seed}: round {done} of {rounds}"
 

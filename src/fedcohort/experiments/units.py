@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise, product
 from typing import Any
 
-from fedcohort.experiments.settings import DesignEntry, Experiment, Panel
+from fedcohort.experiments.settings import DesignEntry, Experiment, Panel, Rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class Unit:
     runs
         The runs.
     candidate
-        The learning rate and mu that the unit tries for a grid, or None.
+        The point of a grid that the unit tries, or None.
     """
 
     number: int
     runs: tuple[PlannedRun, ...]
-    candidate: tuple[float, float] | None = None
+    candidate: Rates | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON; run folders call the runs ``trials``."""
@@ -67,24 +67,33 @@ class Unit:
         return cls(
             values["number"],
             tuple(PlannedRun(**run) for run in values["trials"]),
-            None if candidate is None else (candidate[0], candidate[1]),
+            None if candidate is None else Rates(*candidate),
         )
 
 
 def plan_units(experiment: Experiment, device: str) -> list[Unit]:
     """Divide an experiment into units: first those that try grids, then the runs themselves.
 
-    A grid is tried on the panel's baseline with the first seed. Neighbours that train alike are in
-    one unit until ``LANES`` clients train together. The plan depends on nothing else, so that
-    results are the same with any number of workers.
+    A grid is tried by the designs of :func:`tuned_designs`, a unit for every point. Neighbours that
+    train alike are in one unit until ``LANES`` clients train together. The plan depends on nothing
+    else, so that results are the same with any number of workers.
     """
-    found: list[tuple[tuple[PlannedRun, ...], tuple[float, float] | None]] = []
+    lanes = LANES[device]
+    found: list[tuple[tuple[PlannedRun, ...], Rates | None]] = []
     for panel in experiment.panels:
-        if panel.design and panel.training.is_grid:
-            run = PlannedRun(panel.label, baseline_of(panel), panel.seeds[0])
-            found.extend(((run,), point) for point in panel.training.candidates())
-    found.extend((runs, None) for runs in _together(experiment, LANES[device]))
+        parts = _divided(panel, tuned_designs(panel), lanes.most)
+        for point, designs in product(panel.candidates(), parts):
+            runs = [PlannedRun(panel.label, entry.label, panel.tuning_seed) for entry in designs]
+            found.append((tuple(runs), point))
+    found.extend((runs, None) for runs in _together(experiment, lanes))
     return [Unit(number, runs, candidate) for number, (runs, candidate) in enumerate(found)]
+
+
+def tuned_designs(panel: Panel) -> list[DesignEntry]:
+    """Return the designs that try the panel's grid; none if it has no grid."""
+    if not panel.design or not panel.is_grid:
+        return []
+    return panel.design if panel.tune == "each" else [panel.entry(baseline_of(panel))]
 
 
 def needed_by(unit: Unit, units: Sequence[Unit]) -> list[Unit]:
@@ -138,7 +147,7 @@ def _together(experiment: Experiment, lanes: Lanes) -> Iterator[tuple[PlannedRun
     n_clients, before = 0, None
     for panel in experiment.panels:
         alike = _shared(panel)
-        for seed, designs in product(panel.seeds, _divided(panel, lanes.most)):
+        for seed, designs in product(panel.seeds, _divided(panel, panel.design, lanes.most)):
             more = sum(entry.draws(panel) for entry in designs)
             if runs and (alike != before or n_clients + more > lanes.enough):
                 yield tuple(runs)
@@ -149,18 +158,19 @@ def _together(experiment: Experiment, lanes: Lanes) -> Iterator[tuple[PlannedRun
         yield tuple(runs)
 
 
-def _divided(panel: Panel, most: int) -> list[list[DesignEntry]]:
-    """Divide a panel's designs into as few equal parts as have at most ``most`` clients."""
-    n = len(panel.design)
+def _divided(panel: Panel, designs: list[DesignEntry], most: int) -> list[list[DesignEntry]]:
+    """Divide designs of a panel into as few equal parts as have at most ``most`` clients."""
+    n = len(designs)
     for n_parts in range(1, n + 1):
         ends = [n * k // n_parts for k in range(n_parts + 1)]
-        parts = [panel.design[start:end] for start, end in pairwise(ends)]
+        parts = [designs[start:end] for start, end in pairwise(ends)]
         if all(sum(entry.draws(panel) for entry in part) <= most for part in parts):
             return parts
-    return [[entry] for entry in panel.design]
+    return [[entry] for entry in designs]
 
 
 def _shared(panel: Panel) -> object:
-    """Return what runs must have in common to train together."""
-    tuned = panel.label if panel.training.is_grid else None
-    return (panel.data.dataset, panel.model, panel.training, panel.server, panel.rounds, tuned)
+    """Return what runs must have in common to train together; learning rates may differ."""
+    tuned = panel.label if panel.is_grid else None
+    training, server = replace(panel.training, lr=0.0), replace(panel.server, server_lr=0.0)
+    return (panel.data.dataset, panel.model, training, server, panel.rounds, tuned)
