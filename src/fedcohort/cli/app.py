@@ -12,6 +12,7 @@ from fedcohort._version import __version__
 from fedcohort.cli.compare import compare
 from fedcohort.cli.doctor import doctor
 from fedcohort.cli.export import export
+from fedcohort.cli.merge import merge
 from fedcohort.cli.plan import plan
 from fedcohort.cli.report import report
 from fedcohort.cli.run import resume, run
@@ -79,6 +80,11 @@ _add(
 )
 _add(resume, EXPERIMENTS, "Example: fedcohort resume runs/digits")
 _add(runs, EXPERIMENTS, "Example: fedcohort runs")
+_add(
+    merge,
+    EXPERIMENTS,
+    "Example: fedcohort merge runs/seeds-0-4 runs/seeds-5-9 --out runs/all",
+)
 _add(
     report,
     EXPERIMENTS,

@@ -184,7 +184,7 @@ class RunFolder:
         content = _as_json(head, source)
         files = [(source, Path("experiment.toml")), *part_files(experiment, source.parent)]
         try:
-            _check_new(path)
+            check_new(path)
             (path / "units").mkdir(parents=True)
             for file, place in files:
                 (path / place).parent.mkdir(parents=True, exist_ok=True)
@@ -235,8 +235,23 @@ class RunFolder:
         return any(path.is_file() for path in (self.path / "units").rglob("*"))
 
     @property
+    def is_merged(self) -> bool:
+        """Whether the folder was made by merging others; then it is never resumed."""
+        return "sources" in self.head
+
+    def check_resumable(self) -> None:
+        """Refuse to compute in a merged folder: its units come from other folders."""
+        if self.is_merged and (state := self.progress().state) != "complete":
+            raise ExperimentError(
+                f"{self.path}: was merged and is {state}, so it cannot be resumed. Merge its parts "
+                f"again into another folder: {self.resume_command}"
+            )
+
+    @property
     def resume_command(self) -> str:
-        """The command that resumes the run."""
+        """The command that resumes the run, or merges its parts again."""
+        if self.is_merged:
+            return str(self.head["command"])
         return f"fedcohort resume {shlex.quote(str(self.path))}"
 
     @property
@@ -334,7 +349,7 @@ def _as_json(head: dict[str, Any], source: Path) -> bytes:
         ) from error
 
 
-def _check_new(path: Path) -> None:
+def check_new(path: Path) -> None:
     """Refuse a folder that holds a run or anything else."""
     if (path / HEAD).exists():
         raise ExperimentError(

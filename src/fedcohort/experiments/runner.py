@@ -124,6 +124,7 @@ def execute(
     If it stops (by the observer, as ``KeyboardInterrupt``; killed; out of space), execute the
     folder again: it continues from the last checkpoint.
     """
+    folder.check_resumable()
     with (
         locked(folder.path / "lock", str(folder.path)),
         logging_to(folder.path / "log.txt"),

@@ -49,16 +49,20 @@ class Unit:
         The runs.
     candidate
         The point of a grid that the unit tries, or None.
+    source
+        In a merged folder: the number of the folder that the unit comes from.
     """
 
     number: int
     runs: tuple[PlannedRun, ...]
     candidate: Rates | None = None
+    source: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON; run folders call the runs ``trials``."""
         runs = [asdict(run) for run in self.runs]
-        return {"number": self.number, "trials": runs, "candidate": self.candidate}
+        found = {"number": self.number, "trials": runs, "candidate": self.candidate}
+        return found if self.source is None else {**found, "source": self.source}
 
     @classmethod
     def of_dict(cls, values: dict[str, Any]) -> Unit:
@@ -68,6 +72,7 @@ class Unit:
             values["number"],
             tuple(PlannedRun(**run) for run in values["trials"]),
             None if candidate is None else Rates(*candidate),
+            values.get("source"),
         )
 
 

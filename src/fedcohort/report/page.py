@@ -16,6 +16,7 @@ import numpy as np
 from fedcohort._lazy import import_extra
 from fedcohort._whole_file import write_whole
 from fedcohort.colours import class_colours, design_colours, design_dashes
+from fedcohort.experiments.merge import worded_sources
 from fedcohort.experiments.results import (
     DesignSummary,
     Interval,
@@ -198,6 +199,7 @@ def setup_text(results: Results) -> str:
         "folder": results.folder.path.resolve().name,
         "command": head.get("command", ""),
         "created": head.get("created", ""),
+        **{f"source {k}": text for k, text in enumerate(worded_sources(results.folder))},
         **{f"machine: {key}": value for key, value in head.get("machine", {}).items()},
         **{f"version of {key}": value for key, value in head.get("versions", {}).items()},
     }
