@@ -223,9 +223,10 @@ def check_gaps(parts: Sequence[Results], experiment: Experiment, found: set[Plan
         options = {"panels": run.panel, "designs": run.design, "seeds": ",".join(map(str, seeds))}
         given = [text for key, value in options.items() for text in (f"--{key}", value)]
         file = str(parts[0].folder.head.get("file", "FILE.toml"))
+        plural = "seed" if len(seeds) == 1 else "seeds"
         more = "" if len(missing) == len(seeds) else f", and {len(missing) - len(seeds)} more runs"
         raise ExperimentError(
-            f"merge: panel {run.panel!r} has no design {run.design!r} with seed "
+            f"merge: panel {run.panel!r} has no design {run.design!r} with {plural} "
             f"{options['seeds']}{more}. Run what is missing and merge its folder too: "
             f"{shlex.join(['fedcohort', 'run', file, *given])} --out DIR"
         )
