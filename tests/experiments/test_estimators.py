@@ -206,7 +206,7 @@ def test_work_is_weighed_by_every_designs_own_cohort_size(tmp_path: Path) -> Non
     seen = []
 
     class Watching(Observer):
-        def started(self, total: int, done: int) -> None:
+        def started(self, total: int, done: int, workers: int) -> None:
             seen.append((total, done))
 
     path = make_folder(tmp_path, with_design("cohort_size = 8"))

@@ -45,7 +45,7 @@ class Failing(Observer):
     def __init__(self, rounds: int) -> None:
         self.left = rounds
 
-    def advanced(self, work: int, text: str) -> None:
+    def advanced(self, work: int, text: str, worker: int) -> None:
         self.left -= "choosing" not in text
         if not self.left:
             raise KeyboardInterrupt
@@ -57,7 +57,7 @@ class Stopping(Observer):
     def __init__(self, rounds: int) -> None:
         self.left = rounds
 
-    def advanced(self, work: int, text: str) -> None:
+    def advanced(self, work: int, text: str, worker: int) -> None:
         self.left -= "choosing" not in text
 
     def should_stop(self) -> bool:

@@ -197,9 +197,10 @@ def test_the_plan_says_how_runs_are_grouped(tmp_path: Path) -> None:
     units = plan_units(grid, "cpu")
 
     assert worded_plan(units, grid) == (
-        "5 units: 2 of 1 trial (3 clients), 2 of 6 runs (18 clients), 1 of 2 runs (6 clients)"
+        "2 units of 1 trial (3 clients together), 2 units of 6 runs (18 clients together), "
+        "1 unit of 2 runs (6 clients together)"
     )
-    assert worded_plan([], grid) == "0 units"
+    assert worded_plan([], grid) == "no units"
 
 
 def test_without_multinomial_the_first_design_is_the_judge(tmp_path: Path) -> None:

@@ -72,10 +72,11 @@ except ImportError:  # pragma: no cover - elsewhere there is no such lock
 
 
 @contextmanager
-def locked(path: Path, owner: str) -> Iterator[None]:
-    """Hold the lock at ``path``; refuse if another process holds it.
+def locked(path: Path, owner: str) -> Iterator[int]:
+    """Hold the lock at ``path``; refuse if another process holds it. Yield its file descriptor.
 
-    The system releases the lock when the process ends, even if it is killed.
+    The system releases the lock when the process and all that inherited the descriptor have
+    ended, even if they are killed.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -87,7 +88,7 @@ def locked(path: Path, owner: str) -> Iterator[None]:
         ) from error
     try:
         if fcntl is not None and not _taken(descriptor):
-            pid = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
+            pid = _holder(descriptor)
             raise ExperimentError(
                 f"{owner}: process {pid or '?'} is running in it. Wait for it, or choose "
                 f"another folder."
@@ -95,19 +96,41 @@ def locked(path: Path, owner: str) -> Iterator[None]:
         with suppress(OSError):  # a full disk: the lock holds without the number
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 
 
 def _taken(descriptor: int) -> bool:
-    """Take the lock; :func:`is_locked` in another process holds it for a moment."""
-    for _ in range(5):
+    """Take the lock. :func:`is_locked` in another process holds it for a moment.
+
+    If the holder is dead, wait longer: its workers are about to end.
+    """
+    begin = time.monotonic()
+    while True:
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
+        seconds = 0.1 if _is_alive(_holder(descriptor)) else 10
+        if time.monotonic() - begin > seconds:
+            return False
         time.sleep(0.02)
-    return False
+
+
+def _holder(descriptor: int) -> str:
+    """Return the number of the process that took the lock last."""
+    return os.pread(descriptor, 20, 0).decode(errors="replace").strip()
+
+
+def _is_alive(pid: str) -> bool:
+    """Whether a process runs; also if that cannot be known."""
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except (ValueError, OverflowError, OSError):
+        return True
+    return True
 
 
 def is_locked(path: Path) -> bool:
@@ -276,6 +299,10 @@ class RunFolder:
         """Return the path of the file that says why a candidate was given up."""
         return self.unit_folder(unit) / "diverged.txt"
 
+    def failed(self, unit: Unit) -> Path:
+        """Return the path of the file that says why a unit failed; it is there until a retry."""
+        return self.unit_folder(unit) / "failed.txt"
+
     def rounds_of(self, unit: Unit) -> int:
         """Return how many rounds each run of the unit has."""
         return self.experiment.panel(unit.runs[0].panel).rounds
@@ -325,7 +352,7 @@ class RunFolder:
             return "damaged"
         if all(path.exists() for path in shared) and all(self._is_done(*each) for each in done):
             return "complete"
-        return "interrupted"
+        return "failed" if any(self.failed(unit).exists() for unit in self.units) else "interrupted"
 
     def _done(self, unit: Unit) -> tuple[int, float]:
         """Return the rounds that a unit has done, over all its runs, and their seconds."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise, product
-from typing import Any
+from typing import Any, final
 
 from fedcohort.experiments.settings import DesignEntry, Experiment, Panel, Rates
 
@@ -109,6 +109,36 @@ def needed_by(unit: Unit, units: Sequence[Unit]) -> list[Unit]:
     return [each for each in units if each.candidate is not None and each.runs[0].panel in panels]
 
 
+@final
+class Schedule:
+    """Which units are left, which may begin, and which failed and why."""
+
+    def __init__(self, units: Sequence[Unit], done: Sequence[Unit]) -> None:
+        self._units, self._done = units, list(done)
+        self.left = [unit for unit in units if unit not in self._done]
+        self.failed: dict[Unit, str] = {}
+
+    def take(self) -> Unit | None:
+        """Return the next unit that may begin; None if there is none."""
+        for unit in self.left:
+            if all(each in self._done for each in needed_by(unit, self._units)):
+                self.left.remove(unit)
+                return unit
+        return None
+
+    def finish(self, unit: Unit) -> None:
+        """Note that a unit is done."""
+        self._done.append(unit)
+
+    def put_back(self, unit: Unit) -> None:
+        """Let a unit that was taken begin again."""
+        self.left.insert(0, unit)
+
+    def fail(self, unit: Unit, why: str) -> None:
+        """Give up a unit that was taken."""
+        self.failed[unit] = why
+
+
 def lanes_of(unit: Unit, experiment: Experiment) -> int:
     """Return how many clients of a unit train together."""
     panels = [(experiment.panel(run.panel), run.design) for run in unit.runs]
@@ -116,15 +146,16 @@ def lanes_of(unit: Unit, experiment: Experiment) -> int:
 
 
 def worded_plan(units: Sequence[Unit], experiment: Experiment) -> str:
-    """Describe how runs are grouped, for example ``6 units: 6 of 4 runs (40 clients)``."""
+    """Describe how runs are grouped, for example ``6 units of 4 runs (40 clients together)``."""
     kinds = Counter(
         (unit.candidate is None, len(unit.runs), lanes_of(unit, experiment)) for unit in units
     )
     parts = [
-        f"{count} of {_counted(runs, 'run' if is_run else 'trial')} ({_counted(lanes, 'client')})"
+        f"{_counted(count, 'unit')} of {_counted(runs, 'run' if is_run else 'trial')} "
+        f"({_counted(lanes, 'client')} together)"
         for (is_run, runs, lanes), count in kinds.items()
     ]
-    return f"{_counted(len(units), 'unit')}: {', '.join(parts)}" if parts else "0 units"
+    return ", ".join(parts) or "no units"
 
 
 def _counted(number: int, noun: str) -> str:

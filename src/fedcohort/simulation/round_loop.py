@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -107,7 +106,7 @@ class Simulation:
             evaluator = Evaluator(module, data, run.data)
             self._live.append(LiveRun(run, evaluator, self.options, training, n_parameters=size))
         # Runs are independent of each other; their matrix products leave the interpreter free.
-        self._pool = ThreadPoolExecutor(min(len(runs), os.cpu_count() or 1))
+        self._pool = ThreadPoolExecutor(min(len(runs), torch.get_num_interop_threads()))
         together = sum(run.recipe.learns for run in runs) > 1 and not self.options.overlap
         self._map = self._pool.map if together else map
         federations = [run.data for run in runs]
