@@ -171,13 +171,12 @@ def test_what_the_users_code_prints_does_not_disturb(tmp_path: Path) -> None:
     assert RunFolder.open(path).progress().state == "complete"
 
 
-def test_more_workers_than_units_are_not_started(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_more_workers_than_units_are_not_started(tmp_path: Path) -> None:
     heard = Listening()
 
     execute(RunFolder.open(make_folder(tmp_path, SEEDS)), workers=9, observer=heard)
 
+    assert heard.total[2] == 2
     assert {worker for worker, _ in heard.work} == {0, 1}
 
 

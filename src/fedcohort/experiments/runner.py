@@ -143,11 +143,12 @@ def execute(
         stop = account.observer.should_stop
         runner = UnitRunner(folder, account.hear, stop, tracked=account.is_tracked)
         runner.prepare()
-        account.start(schedule, number)
+        size = max(1, min(number, len(schedule.left)))
+        account.start(schedule, size)
         if number == 1:
             _run_here(runner, schedule, account)
         else:
-            Team(folder, schedule, account, size=number, lock=lock).run()
+            Team(folder, schedule, account, size=size, lock=lock).run()
     if schedule.failed:
         raise FailedUnitsError(_worded_failures(folder, schedule))
 
