@@ -199,10 +199,15 @@ def test_work_that_a_dead_worker_lost_is_counted_again(
 
 
 @pytest.mark.slow
-def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_terminal_gets_a_bar_and_a_line_for_each_of_several_workers(
+    workers: str, tmp_path: Path
+) -> None:
     master, slave = pty.openpty()
+    file, out_folder = write(tmp_path, TWO_UNITS), tmp_path / "run"
+    command = ["fedcohort", "run", str(file), "-o", str(out_folder), "--workers", workers]
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedcohort", "run", str(write(tmp_path)), "-o", tmp_path / "run"],
+        [sys.executable, "-m", *command],
         stdout=subprocess.PIPE,
         stderr=slave,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "TERM": "xterm", "COLUMNS": "100"},
@@ -223,6 +228,8 @@ def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
     assert "\x1b[" in text
     assert "━" in text
     assert "left" not in text
+    for line in ("worker 1  slow, seeds 0-1: round", "worker 2  fast, seeds 0-1: round"):
+        assert (line in text) is (workers == "2")
     assert b"\x1b" not in out
 
 

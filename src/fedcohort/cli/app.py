@@ -77,6 +77,7 @@ _add(
     "fedcohort run digits.toml",
     "fedcohort run digits.toml --seeds 0-1 --designs multinomial,size",
     "fedcohort run digits.toml --set rounds=20 --out runs/short",
+    "fedcohort run digits.toml --workers auto",
 )
 _add(resume, EXPERIMENTS, "Example: fedcohort resume runs/digits")
 _add(runs, EXPERIMENTS, "Example: fedcohort runs")

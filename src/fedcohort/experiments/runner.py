@@ -145,11 +145,12 @@ def execute(
         stop = account.observer.should_stop
         runner = UnitRunner(folder, account.hear, stop, tracked=account.is_tracked)
         runner.prepare()
-        account.start(schedule, number)
+        size = max(1, min(number, len(schedule.left)))
+        account.start(schedule, size)
         if number == 1:
-            _run_here(folder, runner, schedule)
+            _run_here(runner, schedule, account)
         else:
-            Team(folder, schedule, account, size=number, lock=lock).run()
+            Team(folder, schedule, account, size=size, lock=lock).run()
     if schedule.failed:
         raise FailedUnitsError(_worded_failures(folder, schedule))
 
@@ -167,12 +168,13 @@ def _resolved(workers: int | Literal["auto"], folder: RunFolder) -> int:
     return workers
 
 
-def _run_here(folder: RunFolder, runner: UnitRunner, schedule: Schedule) -> None:
+def _run_here(runner: UnitRunner, schedule: Schedule, account: Account) -> None:
     # The models are small: on a CPU, more threads would only wait.
-    with few_threads(1 if folder.device == "cpu" else None):
+    with few_threads(1 if account.folder.device == "cpu" else None):
         while (unit := schedule.take()) is not None:
             runner.run(unit)
             schedule.finish(unit)
+            account.finish(unit)
 
 
 def _worded_failures(folder: RunFolder, schedule: Schedule) -> str:
@@ -192,7 +194,7 @@ class Account:
 
     def __init__(self, folder: RunFolder, observer: Observer, tracker: Tracker | None) -> None:
         self.observer = observer
-        self._folder, self._tracker = folder, tracker
+        self.folder, self._tracker = folder, tracker
         self._units = {unit.number: unit for unit in folder.units}
         self._work = {unit.number: self._work_of(unit) for unit in folder.units}
         self._done: dict[int, int] = {}
@@ -205,7 +207,7 @@ class Account:
 
     def start(self, schedule: Schedule, n_workers: int) -> None:
         """Tell the observer how much work there is."""
-        folder = self._folder
+        folder = self.folder
         work = {unit: self._work[unit.number] * folder.rounds_of(unit) for unit in folder.units}
         left = sum(work[unit] for unit in schedule.left)
         total = sum(work.values())
@@ -222,9 +224,16 @@ class Account:
         else:
             self.observer.began(work, self._text(unit, message.done), worker)
 
+    def finish(self, unit: Unit, worker: int = 0) -> None:
+        """Count the rounds that a unit that diverged leaves out."""
+        left = self.folder.rounds_of(unit) - self._done.get(unit.number, 0)
+        if left:
+            text = f"{self._name(unit)}: diverged"
+            self.observer.advanced(left * self._work[unit.number], text, worker)
+
     def _work_of(self, unit: Unit) -> int:
         """Weigh a round of a unit: the local steps of all its clients."""
-        panels = [(self._folder.experiment.panel(run.panel), run) for run in unit.runs]
+        panels = [(self.folder.experiment.panel(run.panel), run) for run in unit.runs]
         return sum(
             panel.entry(run.design).draws(panel)
             * (panel.training.steps or panel.training.epochs or 1)
@@ -241,12 +250,15 @@ class Account:
             self._tracker.follow(run, known)
 
     def _text(self, unit: Unit, done: int) -> str:
-        rounds, runs = self._folder.rounds_of(unit), unit.runs
-        seeds = sorted({run.seed for run in runs})
-        panels = list(dict.fromkeys(run.panel for run in runs))
+        return f"{self._name(unit)}: round {done} of {self.folder.rounds_of(unit)}"
+
+    def _name(self, unit: Unit) -> str:
+        """Return the panels and seeds of a unit."""
+        seeds = sorted({run.seed for run in unit.runs})
+        panels = list(dict.fromkeys(run.panel for run in unit.runs))
         what = ", ".join(panels)
         if unit.candidate is not None:
-            panel = self._folder.experiment.panel(panels[0])
+            panel = self.folder.experiment.panel(panels[0])
             what = f"{what}, trying {worded_rates(panel, unit.candidate)}"
         seed = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]}-{seeds[-1]}"
-        return f"{what}, {seed}: round {done} of {rounds}"
+        return f"{what}, {seed}"

@@ -164,6 +164,7 @@ class Team:
             self._is_stopped |= message.is_stopped
             if worker.unit is not None and not message.is_stopped:
                 self._schedule.finish(worker.unit)
+                self._account.finish(worker.unit, worker.number)
             worker.unit = None
         else:
             logging.getLogger(message.name).handle(message)
