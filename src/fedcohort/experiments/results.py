@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from fedcohort._display import short_repr
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.run_folder import RunFolder
-from fedcohort.experiments.settings import Panel
+from fedcohort.experiments.settings import Experiment, Panel
 from fedcohort.experiments.tables import DEVICES, FEDERATIONS, SCHEMAS, read_table
-from fedcohort.experiments.units import PlannedRun, baseline_of
+from fedcohort.experiments.units import PlannedRun, all_runs, baseline_of
 
 #: Rounds of the rolling mean, as in the paper. Runs below 200 rounds use a quarter of theirs.
 WINDOW = 50
@@ -62,7 +62,9 @@ class Results:
     @property
     def runs(self) -> list[PlannedRun]:
         """All runs in the experiment's order, without those that try grids."""
-        return [run for unit in self.folder.units if unit.candidate is None for run in unit.runs]
+        units = [unit for unit in self.folder.units if unit.candidate is None]
+        known = {run for unit in units for run in unit.runs}
+        return [run for run in all_runs(self.folder.experiment) if run in known]
 
     def of(self, name: str, run: PlannedRun) -> pa.Table:
         """Return a run's part of a table, in the order of rounds."""
@@ -94,11 +96,20 @@ def read_results(path: Path) -> Results:
     units = [each for each in folder.units if each.candidate is None]
     for name, schema in SCHEMAS.items():
         files = [folder.table(each, name) for each in units if folder.has_table(each, name)]
-        tables[name] = pa.concat_tables([schema.empty_table(), *(read(f, schema) for f in files)])
+        table = pa.concat_tables([schema.empty_table(), *(read(f, schema) for f in files)])
+        tables[name] = _in_order(table, folder.experiment) if folder.is_merged else table
     federations = read(folder.federations, FEDERATIONS)
     if not folder.devices.exists():
         return Results(folder, tables, federations)
     return Results(folder, tables, federations, read(folder.devices, DEVICES))
+
+
+def _in_order(table: pa.Table, experiment: Experiment) -> pa.Table:
+    """Put the runs of merged units into the experiment's order."""
+    found = _by_run(table)
+    return pa.concat_tables(
+        [table.slice(0, 0), *(found[r] for r in all_runs(experiment) if r in found)]
+    )
 
 
 def _by_run(table: pa.Table) -> dict[PlannedRun, pa.Table]:
