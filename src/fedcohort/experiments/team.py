@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, cast, final
 
 import torch
 
-from fedcohort._whole_file import write_whole
+from fedcohort._whole_file import make_folder, write_whole
 from fedcohort.experiments.run_folder import RunFolder
 from fedcohort.experiments.unit_runner import Advanced, Begun
 from fedcohort.experiments.units import Schedule, Unit
@@ -186,6 +186,7 @@ class Team:
             return
         text = f"its worker died {self._deaths[unit]} times, and the last one {why}"
         self._schedule.fail(unit, text)
+        make_folder(self._folder.unit_folder(unit))
         write_whole(self._folder.failed(unit), f"{text}\n".encode())
         self._notice(f"unit {unit.number}: failed: {text}")
 
