@@ -212,7 +212,7 @@ def test_kills_of_workers_change_nothing(
         _, err = process.communicate(timeout=300)
         said += err
 
-        assert process.returncode == (2 if " units failed (" in err else 0)
+        assert process.returncode == (2 if " units failed (" in err else 0), err
         go_on(path)
         assert tables(path) == long_whole
 
