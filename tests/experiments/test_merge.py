@@ -349,6 +349,13 @@ def test_grids_that_agree_are_kept_once(tmp_path: Path) -> None:
     assert (panel.seeds, panel.tuning_seed) == ([0, 1], 1)
     assert chosen_rates(folder, panel, "size").lr == 0.1
     assert folder.progress().state == "complete"
+    again, _ = merge_runs(
+        [part(tmp_path, "p2", GRID, panels="one", seeds="2"), folder.path], tmp_path / "again"
+    )
+    assert (again.experiment.panels[0].seeds, again.experiment.panels[0].tuning_seed) == (
+        [0, 1, 2],
+        2,
+    )
 
 
 def test_grids_that_disagree_are_refused(tmp_path: Path) -> None:

@@ -75,9 +75,11 @@ def _merged_panel(parts: Sequence[Results], order: Sequence[Experiment], label: 
     homes = [(part, panel) for part, panel in _panels(parts) if panel.label == label]
     first, panel = homes[0]
     designs = {entry.label: (first, entry) for entry in panel.design}
+    # The baseline may have tried its grid with another seed: its choices are compared instead.
+    own = ("seeds", "design", *(["tune_seed"] if panel.tune == "baseline" else []))
     for part, other in homes[1:]:
         where = f"panel {label!r}: "
-        _check_same(first, part, where, *(e.as_dict("seeds", "design") for e in (panel, other)))
+        _check_same(first, part, where, *(e.as_dict(*own) for e in (panel, other)))
         for entry in other.design:
             home, known = designs.setdefault(entry.label, (part, entry))
             place = f"{where}design {entry.label!r}: "
