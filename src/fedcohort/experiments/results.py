@@ -1,4 +1,4 @@
-"""Results of a run folder: its tables, and what they say of designs, costs and tuning."""
+"""Results of a run folder: its tables, and what they say of designs and costs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,9 @@ from numpy.typing import NDArray
 from fedcohort._display import short_repr
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.run_folder import RunFolder
-from fedcohort.experiments.settings import Panel, Training
-from fedcohort.experiments.tables import (
-    DEVICES,
-    FEDERATIONS,
-    SCHEMAS,
-    PlannedRun,
-    Unit,
-    baseline_of,
-    read_table,
-)
+from fedcohort.experiments.settings import Experiment, Panel
+from fedcohort.experiments.tables import DEVICES, FEDERATIONS, SCHEMAS, read_table
+from fedcohort.experiments.units import PlannedRun, all_runs, baseline_of
 
 #: Rounds of the rolling mean, as in the paper. Runs below 200 rounds use a quarter of theirs.
 WINDOW = 50
@@ -69,7 +62,9 @@ class Results:
     @property
     def runs(self) -> list[PlannedRun]:
         """All runs in the experiment's order, without those that try grids."""
-        return [run for unit in self.folder.units if unit.candidate is None for run in unit.runs]
+        units = [unit for unit in self.folder.units if unit.candidate is None]
+        known = {run for unit in units for run in unit.runs}
+        return [run for run in all_runs(self.folder.experiment) if run in known]
 
     def of(self, name: str, run: PlannedRun) -> pa.Table:
         """Return a run's part of a table, in the order of rounds."""
@@ -101,11 +96,20 @@ def read_results(path: Path) -> Results:
     units = [each for each in folder.units if each.candidate is None]
     for name, schema in SCHEMAS.items():
         files = [folder.table(each, name) for each in units if folder.has_table(each, name)]
-        tables[name] = pa.concat_tables([schema.empty_table(), *(read(f, schema) for f in files)])
+        table = pa.concat_tables([schema.empty_table(), *(read(f, schema) for f in files)])
+        tables[name] = _in_order(table, folder.experiment) if folder.is_merged else table
     federations = read(folder.federations, FEDERATIONS)
     if not folder.devices.exists():
         return Results(folder, tables, federations)
     return Results(folder, tables, federations, read(folder.devices, DEVICES))
+
+
+def _in_order(table: pa.Table, experiment: Experiment) -> pa.Table:
+    """Put the runs of merged units into the experiment's order."""
+    found = _by_run(table)
+    return pa.concat_tables(
+        [table.slice(0, 0), *(found[r] for r in all_runs(experiment) if r in found)]
+    )
 
 
 def _by_run(table: pa.Table) -> dict[PlannedRun, pa.Table]:
@@ -359,42 +363,3 @@ def prices(results: Results, panel: Panel) -> tuple[float, list[Price]] | None:
             )
         )
     return summary.level, found
-
-
-def chosen_training(folder: RunFolder, panel: str) -> Training:
-    """Return the panel's training. From a grid, choose the candidate with the lowest final loss."""
-    training = folder.experiment.panel(panel).training
-    if not training.is_grid:
-        return training
-    losses = candidate_losses(folder, panel)
-    if losses.keys() != set(training.candidates()):
-        reason = f"the grid of panel {panel!r} is not finished"
-        raise ExperimentError(f"{folder.path}: {reason}. Run: {folder.resume_command}")
-    best = min(losses, key=lambda point: losses[point])  # the first one in case of a tie
-    if not math.isfinite(losses[best]):
-        raise ExperimentError(
-            f"{folder.path}: panel {panel!r}: every candidate of the grid diverges. Try smaller lr."
-        )
-    return training.at(*best)
-
-
-def candidate_losses(folder: RunFolder, panel: str) -> dict[tuple[float, float], float]:
-    """Return the final loss of every (lr, mu) that has been tried for the panel."""
-    return {
-        unit.candidate: final_loss(folder, unit)
-        for unit in folder.units
-        if unit.candidate is not None and unit.runs[0].panel == panel and folder.is_done(unit)
-    }
-
-
-def final_loss(folder: RunFolder, unit: Unit) -> float:
-    """Return the mean loss over the last ``window_of`` rounds; infinite if the unit diverged."""
-    if folder.diverged(unit).exists():
-        return math.inf
-    path = folder.table(unit, "rounds")
-    table = read_table(path, SCHEMAS["rounds"], way_out=folder.resume_command)
-    rounds, loss = table["round"].to_numpy(), table["loss"].to_numpy(zero_copy_only=False)
-    total = folder.rounds_of(unit)
-    late = loss[rounds >= total - window_of(total)]
-    measured = late[~np.isnan(late)]
-    return float(measured.mean()) if len(measured) else math.inf
