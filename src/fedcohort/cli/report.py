@@ -74,7 +74,7 @@ def _distinct(names: list[str]) -> list[str]:
 
 
 def _print_answers(results: Results) -> None:
-    from fedcohort.report.page import panel_sentences, state_sentence
+    from fedcohort.report.answer import panel_sentences, state_sentence
 
     experiment = results.folder.experiment
     print(f"{results.folder.path}: {experiment.heading}")
