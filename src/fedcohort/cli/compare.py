@@ -159,7 +159,7 @@ def _print_costs(known: list[tuple[str, float, list[Price]]]) -> None:
 
 
 def _table(each: list[Price]) -> Table:
-    decimals = decimals_of(price.final_loss for price in each)
+    decimals = max(3, decimals_of(price.final_loss for price in each))
     losses = [fixed(price.final_loss, decimals) for price in each]
     rounds = [_rounds(price) for price in each]
     columns = [_costs(name, [price.costs[name] for price in each]) for name in COST_HEADINGS]

@@ -35,7 +35,7 @@ def report(
             f"report: --figures must be {', '.join(FIGURE_KINDS)}; got {figures!r}. Choose one of "
             f"them."
         )
-    chosen = list(dict.fromkeys(folders)) if folders else [latest_run()]
+    chosen = list(dict.fromkeys(folders)) if folders else [latest_run("report")]
     import_extra("plotly.offline", extra="report", owner="report")
     if figures is not None:
         import_extra("matplotlib.figure", extra="report", owner="report --figures")

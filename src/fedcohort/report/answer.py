@@ -75,7 +75,7 @@ def _is_unbiased(results: Results, panel: Panel, entry: DesignEntry) -> bool | N
             entry.recipe, min(entry.draws(panel), len(sizes)), entry.hyperparameters
         )
         selector = Selector(recipe, sizes, groups=np.arange(len(sizes)) % 2, seed=0)
-        answers = {name: np.ones(len(sizes)) for name in recipe.signals if name in ASKED}
+        answers = {str(name): np.ones(len(sizes)) for name in ASKED if name in recipe.signals}
         return bool((np.abs(selector.next_design(answers).bias()) < ROUNDING).all())
     except FedcohortError:
         return None
@@ -92,8 +92,12 @@ def summary_sentences(
             f"{_rounds(summary.window)}, so there is no final loss to compare."
         ]
     contest = _Contest.of(summary, panel, unbiased)
-    sentences = [_headline(contest), _against_baseline(summary, contest.best)]
-    sentences.append(_speed_sentence(summary))
+    sentences = [
+        _headline(contest),
+        _other_sizes(contest),
+        _against_baseline(summary, contest.best),
+        _speed_sentence(summary),
+    ]
     sentences += [
         f"{each.label} {each.divergence}: updates that are not finite count as lost. Lower lr or "
         f"server_lr."
@@ -104,8 +108,8 @@ def summary_sentences(
 
 
 def loss_decimals(summary: PanelSummary) -> int:
-    """Return the decimals of all losses of a panel: three digits of the smallest one."""
-    return decimals_of(_mean_loss(each) for each in summary.designs)
+    """Return the decimals of all losses of a panel: three, or three digits of the smallest one."""
+    return max(3, decimals_of(_mean_loss(each) for each in summary.designs))
 
 
 def spread(values: np.ndarray, decimals: int) -> str:
@@ -179,12 +183,14 @@ class _Contest:
         rivals = [each for each in working if each not in fair]
         return cls(summary, panel, unbiased, fair, rivals, min(fair or working, key=_mean_loss))
 
-    def draws(self) -> str:
-        """Return the number of draws in words, if unbiased designs differ in it."""
+    def rules(self) -> str:
+        """Return what else the fair designs have in common, if some unbiased ones do not."""
         names = [label for label, yes in self.unbiased.items() if yes]
         found = {self.panel.entry(label).draws(self.panel) for label in names}
         same = found == {self.panel.cohort_size}
-        return "" if same else f" with {self.panel.cohort_size} draws a round"
+        draws = "" if same else f" with {self.panel.cohort_size} draws a round"
+        lost = any(each.divergence for each in self.summary.designs if each.label in names)
+        return f"{draws} that did not diverge" if lost else draws
 
     def named(self, some: list[DesignSummary]) -> str:
         """List designs with the reason why they do not compete, their loss and accuracy."""
@@ -215,10 +221,10 @@ def _headline(contest: _Contest) -> str:
         of = f"of {len(summary.designs)} designs, none of them known to be unbiased"
         return f"{start}, {best.label} has the lowest final loss {of}: {figures}."
     if len(fair) == 1:
-        only = f"the only unbiased design{contest.draws()}"
+        only = f"the only unbiased design{contest.rules()}"
         what = f"{best.label}, {only}, has a final loss of {figures}"
     else:
-        of = f"of the {len(fair)} unbiased designs{contest.draws()}"
+        of = f"of the {len(fair)} unbiased designs{contest.rules()}"
         what = f"{best.label} has the lowest final loss {of}: {figures}"
     more = [_more_accurate(best, fair), *_ahead(contest)]
     return "; ".join([f"{start}, {what}", *filter(None, more)]) + "."
@@ -238,23 +244,35 @@ def _more_accurate(best: DesignSummary, fair: list[DesignSummary]) -> str:
 
 
 def _ahead(contest: _Contest) -> list[str]:
-    """Say which other designs have a lower loss, and whether by more than the spread over seeds."""
-    best, unbiased = contest.best, contest.unbiased
-    lower = sorted((r for r in contest.rivals if _mean_loss(r) < _mean_loss(best)), key=_mean_loss)
+    """Say which designs that are not known to be unbiased are ahead, or that no biased one is."""
+    rivals = [each for each in contest.rivals if not contest.unbiased[each.label]]
+    parts = _lower(contest, rivals, than="it")
+    is_biased = {each.label for each in rivals if contest.unbiased[each.label] is False}
+    is_lower = {each.label for each in rivals if _mean_loss(each) < _mean_loss(contest.best)}
+    if is_biased and not is_biased & is_lower:
+        parts.append("no biased design is ahead of it")
+    return parts
+
+
+def _other_sizes(contest: _Contest) -> str:
+    """Say which unbiased designs are ahead that draw another number of clients."""
+    rivals = [each for each in contest.rivals if contest.unbiased[each.label]]
+    parts = _lower(contest, rivals, than=contest.best.label) if contest.fair else []
+    return f"{'; '.join(parts)}." if parts else ""
+
+
+def _lower(contest: _Contest, rivals: list[DesignSummary], *, than: str) -> list[str]:
+    """Say which rivals have a lower loss, and whether by more than the spread over seeds."""
+    best = contest.best
+    lower = sorted((r for r in rivals if _mean_loss(r) < _mean_loss(best)), key=_mean_loss)
     gains = {each.label: interval(each.final_loss - best.final_loss) for each in lower}
     clearly = [e for e in lower if gains[e.label].excludes_zero or len(best.final_loss) == 1]
     slightly = [each for each in lower if each not in clearly]
     parts = []
-    if clearly:
-        verb = "is" if len(clearly) == 1 else "are"
-        parts.append(f"{contest.named(clearly)} {verb} ahead of it")
-    if slightly:
-        verb = "is" if len(slightly) == 1 else "are"
-        by = "by no more than the spread over seeds"
-        parts.append(f"{contest.named(slightly)} {verb} ahead of it {by}")
-    biased = [each for each in contest.rivals if unbiased[each.label] is False]
-    if biased and not any(each in lower for each in biased):
-        parts.append("no biased design is ahead of it")
+    for some, how in ((clearly, ""), (slightly, " by no more than the spread over seeds")):
+        if some:
+            verb = "is" if len(some) == 1 else "are"
+            parts.append(f"{contest.named(some)} {verb} ahead of {than}{how}")
     return parts
 
 

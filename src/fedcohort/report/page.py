@@ -144,7 +144,11 @@ def _designs_table(
                 _difference(each, losses),
             )
         )
-    return table_html(HEADINGS, rows, name="Designs of this panel", kind="designs sortable")
+    # A column without any number is left out; the legend says why.
+    kept = [at for at in range(len(HEADINGS)) if any(row[at].html != NOTHING for row in rows)]
+    headings = [HEADINGS[at] for at in kept]
+    cells = [[row[at] for at in kept] for row in rows]
+    return table_html(headings, cells, name="Designs of this panel", kind="designs sortable")
 
 
 def _by_loss(design: DesignSummary) -> tuple[bool, bool, float]:
@@ -181,16 +185,14 @@ def _legend(summary: PanelSummary) -> str:
     deviation = f"; {PLUS_MINUS} standard deviation over seeds" if has_spread else ""
     is_known = not math.isnan(summary.level)
     level = fixed(summary.level, loss_decimals(summary)) if is_known else "not measured"
-    older = all(np.isnan(each.worst_accuracy).all() for each in summary.designs) and not all(
-        np.isnan(each.final_accuracy).all() for each in summary.designs
-    )
-    missing = " (an older version made this run and did not record it)" if older else ""
+    has_worst = not all(np.isnan(each.worst_accuracy).all() for each in summary.designs)
+    worst = " Worst tenth: accuracy of the tenth of clients with the lowest." if has_worst else ""
+    baseline = f"{summary.baseline}'s final loss, {level}"
     return (
-        f"Means over the {last}{deviation}. Worst tenth: accuracy of the tenth of clients with the "
-        f"lowest{missing}. Level: {summary.baseline}'s final loss, {level}; in brackets how many "
-        f"seeds reached it, if not all. Distinct clients: share of the draws. Jump: mean absolute "
-        f"change of the loss between measurements. Difference: of the final loss, with the 95 % "
-        f"interval over seeds; bold if it excludes 0."
+        f"Means over the {last}{deviation}.{worst} Level: {baseline}; in brackets how many seeds "
+        f"reached it, if not all. Distinct clients: share of the draws. Jump: mean absolute change "
+        f"of the loss between measurements. Difference: of the final loss, with the 95 % interval "
+        f"over seeds; bold if it excludes 0."
     )
 
 
@@ -275,8 +277,8 @@ def write_page(results: list[Results], path: Path) -> None:
     write_whole(path, page_html(results).encode())
 
 
-def page_html(results: list[Results]) -> str:
-    """Return the page as HTML."""
+def page_html(results: list[Results], *, watched: str | None = None) -> str:
+    """Return the page as HTML. With its version ``watched``, it asks a server for a newer one."""
     plotly = import_extra("plotly.offline", extra="report", owner="report")
     labels = design_labels(results)
     colours, dashes = design_colours(labels), design_dashes(labels)
@@ -296,8 +298,17 @@ def page_html(results: list[Results]) -> str:
         data=script_json(_data(results, labels)),
         plotly=plotly.get_plotlyjs(),
         plots=_own_file("plots.js"),
+        tables=_own_file("tables.js"),
         script=_own_file("page.js"),
+        connect="" if watched is None else "connect-src 'self';",
+        watch="" if watched is None else watch_script(watched),
     )
+
+
+def watch_script(version: str) -> str:
+    """Return the script by which a page of this version asks its server for a newer one."""
+    own = f"const WATCHED = {script_json(version)};\n{_own_file('watch.js')}"
+    return f"<script>{own}</script>"
 
 
 def script_json(content: object) -> str:

@@ -178,7 +178,8 @@ def _axes(designs: list[dict[str, Any]]) -> dict[str, tuple[str, float]]:
     """Return the axis of each cost and of a round's time: label, and factor to a unit that fits."""
     found = {}
     for cost in COSTS:
-        ends = [each["costs"][cost]["x"][-1] for each in designs if cost in each["costs"]]
+        lines = [each["costs"][cost]["x"] for each in designs if cost in each["costs"]]
+        ends = [line[-1] for line in lines if line]
         found[cost] = cost_axis(cost, max(ends, default=0))
     slowest = max(sum(each["seconds"].values()) for each in designs)
     unit, _, size = fitting_unit(slowest, SECONDS)
