@@ -30,9 +30,9 @@ function readTheme() {
 
 function themed(layout) {
   const { text, quiet, line, grid } = view.theme;
-  const axis = { gridcolor: grid, linecolor: line, zerolinecolor: line, color: quiet, automargin: true, fixedrange: false };
+  const axis = { gridcolor: grid, linecolor: line, zerolinecolor: line, color: quiet, fixedrange: false };
   const full = {
-    autosize: true, showlegend: false, margin: { l: 56, r: 12, t: 10, b: 44 },
+    autosize: true, showlegend: false, margin: { l: 56, r: 20, t: 10, b: 44 },
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: text },
     // A new number each time: without it Plotly skips plots that did not change, and loses the
@@ -44,7 +44,9 @@ function themed(layout) {
     ...layout,
   };
   for (const name of Object.keys(layout)) {
-    if (/^[xy]axis/.test(name)) full[name] = { ...axis, ...layout[name] };
+    if (!/^[xy]axis/.test(name)) continue;
+    // Only the margin that an axis needs for its own labels: else ticks and margins chase each other.
+    full[name] = { ...axis, automargin: name[0] === "x" ? "height" : "width", ...layout[name] };
   }
   return full;
 }

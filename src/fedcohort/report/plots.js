@@ -184,7 +184,7 @@ function secondsPlot(panel, view) {
       barmode: "stack", showlegend: true,
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal" },
       xaxis: { title: { text: title } },
-      yaxis: { type: "category", automargin: true, dtick: 1 },
+      yaxis: { type: "category", dtick: 1 },
     },
     say: (point) =>
       `${designs[point.pointNumber].label}, ${point.data.name}: ${number(point.x)} ${title}`,
@@ -216,7 +216,7 @@ function clustersPlot(panel, view) {
       `client ${client}, main class ${own}` +
       (row === undefined ? "" : `; round ${x}: distribution ${row}, mostly class ${z}`),
     layout: {
-      margin: { l: 56, r: 12, t: 30, b: 44 },
+      margin: { l: 56, r: 20, t: 30, b: 44 },
       xaxis: { title: { text: "round" }, type: "category", domain: [0, 0.92], showgrid: false, nticks: 10 },
       xaxis2: { type: "category", domain: [0.94, 1], anchor: "y", showgrid: false },
       yaxis: { title: { text: "clients, by main class" }, showticklabels: false, ticks: "", showgrid: false },
@@ -269,7 +269,7 @@ function sharesPlot(panel) {
     say: ({ data, customdata: [client, count, total] }) =>
       `client ${client}, ${data.name}: ${count} of ${total} samples`,
     layout: {
-      barmode: "stack", bargap: 0, margin: { l: 56, r: 12, t: 30, b: 44 },
+      barmode: "stack", bargap: 0, margin: { l: 56, r: 20, t: 30, b: 44 },
       xaxis: { title: { text: "clients, by main class" }, showticklabels: false },
       yaxis: { title: { text: "share" }, tickformat: ".0%", range: [0, 1] },
     },
