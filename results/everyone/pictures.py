@@ -12,19 +12,13 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fedcohort.experiments.results import (
-    COSTS,
-    WINDOW,
-    Results,
-    curve,
-    interval,
-    prices,
-    read_results,
-    spent,
-)
+from fedcohort.experiments.costs import COSTS, cost_axis, prices, spent
+from fedcohort.experiments.results import WINDOW, Results, curve, interval, read_results
 from fedcohort.report.panel_data import band
 
 HERE = Path(__file__).parent
+#: Bytes of a megabyte, and seconds of an hour.
+UNITS = {"bytes": 1e6, "client_seconds": 3600, "simulated_seconds": 3600}
 FULL, BASELINE = "full participation", "multinomial"
 KINDS = {
     "all train": ("black", [FULL]),
@@ -90,7 +84,7 @@ def pictures() -> None:
                 if cost is not None:
                     total = spent(results, panel, label, cost)
                     assert total is not None
-                    places = total.mean(axis=0)[over.rounds - 1]
+                    places = total.mean(axis=0)[over.rounds - 1] / UNITS[cost]
                 axes.plot(places, over.mean, linestyle=dash, color=colour, label=label, lw=1.3)
                 if label in NAMED and (cost is not None or label != "norm-optimal"):
                     axes.annotate(
@@ -104,7 +98,7 @@ def pictures() -> None:
                     )
         axes.margins(x=0.16)
         axes.set(
-            xlabel="rounds" if cost is None else COSTS[cost][1],
+            xlabel="rounds" if cost is None else cost_axis(cost, UNITS[cost])[0],
             xscale="linear" if cost is None else "log",
             ylim=(LOWEST, HIGHEST),
         )
@@ -212,7 +206,8 @@ def table() -> None:
         if 0 < price.n_reached < price.n_seeds:
             rounds += f" ({price.n_reached} of {price.n_seeds} seeds)"
         costs = [
-            "" if cost is None else f"{float(f'{cost:.3g}'):g}" for cost in price.costs.values()
+            "" if cost is None else f"{float(f'{cost / UNITS[name]:.3g}'):g}"
+            for name, cost in price.costs.items()
         ]
         print(
             f"| {price.design} | {own.mean():.3f} ± {own.std(ddof=1):.3f} "
@@ -233,7 +228,7 @@ def early(hours: float, rounds: int = 10) -> None:
         losses = curve(results, panel, label, "loss").values
         passed = spent(results, panel, label, "simulated_seconds")
         assert passed is not None
-        ends = [int(np.searchsorted(own, hours, side="right")) for own in passed]
+        ends = [int(np.searchsorted(own / 3600, hours, side="right")) for own in passed]
         last = [
             own[max(0, end - rounds) : end].mean() for own, end in zip(losses, ends, strict=True)
         ]

@@ -17,6 +17,7 @@ from fedcohort.cli.plan import plan
 from fedcohort.cli.report import report
 from fedcohort.cli.run import resume, run
 from fedcohort.cli.runs import runs
+from fedcohort.cli.watch import watch
 from fedcohort.designs import RECIPES
 from fedcohort.errors import FedcohortError
 
@@ -94,6 +95,13 @@ _add(
     "fedcohort report",
     "fedcohort report runs/digits --figures pdf",
     "fedcohort report runs/digits runs/short --out both.html",
+)
+_add(
+    watch,
+    EXPERIMENTS,
+    "Examples:",
+    "fedcohort watch runs/digits",
+    "fedcohort watch runs/digits --port 8000",
 )
 _add(export, EXPERIMENTS, "Example: fedcohort export runs/digits --csv")
 _add(doctor, HERE, "Example: fedcohort doctor --json")

@@ -1,4 +1,4 @@
-"""Results of a run folder: its tables, and what they say of designs and costs."""
+"""Results of a run folder: its tables, and what they say of designs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,6 @@ from fedcohort.experiments.units import PlannedRun, all_runs, baseline_of
 #: Rounds of the rolling mean, as in the paper. Runs below 200 rounds use a quarter of theirs.
 WINDOW = 50
 CONFIDENCE = 0.95
-#: Costs other than rounds: their columns, their name, and the factor to their unit.
-COSTS: dict[str, tuple[tuple[str, ...], str, float]] = {
-    "bytes": (("bytes_down", "bytes_up"), "megabytes down and up", 1e-6),
-    "client_seconds": (("client_seconds",), "client work (hours)", 1 / 3600),
-    "simulated_seconds": (("simulated_seconds",), "simulated time (hours)", 1 / 3600),
-}
 
 Numbers = NDArray[np.float64]
 
@@ -181,8 +175,9 @@ class DesignSummary:
 
     Attributes
     ----------
-    final_loss, final_accuracy, classes, clients
-        Means over the last ``window`` rounds: loss, accuracy, distinct classes and clients.
+    final_loss, final_accuracy, worst_accuracy, classes, clients
+        Means over the last ``window`` rounds: loss, accuracy (also that of the worst tenth of
+        clients), distinct classes and clients.
     rounds_needed
         Rounds until the rolling mean of the loss reaches the panel's level; NaN if it never does.
     jump
@@ -196,6 +191,7 @@ class DesignSummary:
     label: str
     final_loss: Numbers
     final_accuracy: Numbers
+    worst_accuracy: Numbers
     classes: Numbers
     clients: Numbers
     rounds_needed: Numbers
@@ -284,6 +280,7 @@ def summarise(results: Results, panel: Panel) -> PanelSummary | None:
                 label,
                 final_loss=_mean(late),
                 final_accuracy=final(label, "accuracy"),
+                worst_accuracy=final(label, "worst_accuracy"),
                 classes=final(label, "distinct_classes"),
                 clients=final(label, "distinct_clients"),
                 rounds_needed=loss.rolling(window).first_below(level),
@@ -310,56 +307,3 @@ def _late(values: Curve, rounds: int, window: int) -> Numbers:
 def _mean(values: Numbers) -> Numbers:
     """Average over measurements; NaN if there are none."""
     return values.mean(axis=1) if values.shape[1] else np.full(len(values), math.nan)
-
-
-def spent(results: Results, panel: Panel, design: str, cost: str) -> Numbers | None:
-    """Return the total cost after each round, shape (seeds, rounds); None if not counted."""
-    columns, _, unit = COSTS[cost]
-    found = [curve(results, panel, design, column) for column in columns]
-    if any(not each.values.size or len(each.rounds) != each.rounds[-1] + 1 for each in found):
-        return None
-    total: Numbers = np.sum([each.values for each in found], axis=0)
-    return np.cumsum(total, axis=1) * unit
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """The costs of a design until its rolling loss reaches the level, as ``n_reached`` seeds do.
-
-    ``rounds`` and ``costs`` are means over these seeds; None if no seed reaches the level, or if
-    a cost was not counted. ``final_loss`` is the mean over all seeds.
-    """
-
-    design: str
-    final_loss: float
-    n_seeds: int
-    n_reached: int
-    rounds: float | None
-    costs: dict[str, float | None]
-
-
-def prices(results: Results, panel: Panel) -> tuple[float, list[Price]] | None:
-    """Return the level (the baseline's final loss) and all prices; None if no round is done."""
-    summary = summarise(results, panel)
-    if summary is None:
-        return None
-    found = []
-    for design in summary.designs:
-        reached = np.flatnonzero(~np.isnan(design.rounds_needed))
-        rounds = design.rounds_needed[reached].astype(np.int64)
-        costs: dict[str, float | None] = {}
-        for cost in COSTS:
-            total = spent(results, panel, design.label, cost)
-            at = None if total is None or not len(reached) else total[reached, rounds - 1]
-            costs[cost] = None if at is None else float(at.mean())
-        found.append(
-            Price(
-                design.label,
-                float(design.final_loss.mean()),
-                len(design.rounds_needed),
-                len(reached),
-                float(rounds.mean()) if len(reached) else None,
-                costs,
-            )
-        )
-    return summary.level, found

@@ -87,6 +87,7 @@ COLUMNS: dict[str, tuple[str | None, type]] = {
     "loss": ("quality", float),
     "accuracy": ("quality", float),
     "accuracy_spread": ("quality", float),
+    "worst_accuracy": ("quality", float),
     "distinct_clients": (None, int),
     "distinct_classes": (None, int),
     "residual": (None, float),
@@ -158,10 +159,10 @@ class History:
     def to_frame(self) -> Any:
         """Return a data frame with one row per round, NaN where nothing was measured.
 
-        Without pandas it is a dict of numpy arrays. The columns are ``round``; ``loss``,
-        ``accuracy`` and ``accuracy_spread`` of the model after the round; the cohort
-        (``distinct_clients``, ``distinct_classes``, ``residual``); the :class:`Yardstick`; the
-        seconds that the round took here; the :class:`Cost`; ``failed_clients`` and ``diverged``.
+        Without pandas it is a dict of numpy arrays. The columns are ``round``; the
+        :class:`Quality` of the model after the round; the cohort (``distinct_clients``,
+        ``distinct_classes``, ``residual``); the :class:`Yardstick`; the seconds that the round took
+        here; the :class:`Cost`; ``failed_clients`` and ``diverged``.
         """
         found = columns_of(self.rounds)
         return frame_of({name: _array(found[name], COLUMNS[name][1]) for name in COLUMNS})

@@ -111,7 +111,7 @@ class LiveRun:
         n_parameters: int,
     ) -> None:
         self.run, self.history = run, History()
-        self._evaluator, self._options = evaluator, options
+        self.evaluator, self._options = evaluator, options
         of_run = {"n_parameters": n_parameters, "seed": run.seed}
         self._clock = Clock(run.devices, run.data.population, training, **of_run)
         self.selector = run.selector(sketch=options.sketch, overlap=options.overlap)
@@ -138,7 +138,7 @@ class LiveRun:
             return
         signal, clients = now.request.signal, now.request.clients
         if signal == "loss":
-            values, _ = self._evaluator.losses_of(model, clients)
+            values, _ = self.evaluator.losses_of(model, clients)
         elif signal == "update_norm":
             values = now.early_updates.double().norm(dim=1).cpu().numpy()
         else:
@@ -193,7 +193,7 @@ class LiveRun:
         kept = torch.from_numpy(finite).to(updates.device)
         now.updates = updates if finite.all() else updates[kept]
         if self.selector.wants_losses:
-            found = self._evaluator.losses_of(model, now.clients)[1]
+            found = self.evaluator.losses_of(model, now.clients)[1]
             now.losses = np.where(np.isfinite(found), found, np.nan)
         step: Tensor = self.selector.step(now.updates, now.clients)
         return step
@@ -201,7 +201,7 @@ class LiveRun:
     def measure(self, model: Tensor, *, last: bool) -> None:
         """Judge the model after a round, if it is its turn."""
         if last or self._is_turn(self.current.round_):
-            self.current.quality = self._evaluator.quality(model)
+            self.current.quality = self.evaluator.quality(model)
             self.current.diverged |= not math.isfinite(self.current.quality.loss)
 
     def commit(self) -> None:

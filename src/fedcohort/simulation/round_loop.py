@@ -23,7 +23,7 @@ from fedcohort._display import short_repr
 from fedcohort._whole_file import with_prefix, without_prefix, write_arrays
 from fedcohort.designs import Design
 from fedcohort.errors import SimulationError
-from fedcohort.simulation.engine.evaluation import Evaluator, FullParticipation
+from fedcohort.simulation.engine.evaluation import ClientQuality, Evaluator, FullParticipation
 from fedcohort.simulation.engine.gradients import ResidentData
 from fedcohort.simulation.engine.local_training import Lane, LocalTrainer, LocalTraining
 from fedcohort.simulation.engine.models import (
@@ -144,6 +144,11 @@ class Simulation:
             run.selector.next_design(now.signals)
             for run, now in zip(self._live, rounds, strict=True)
         ]
+
+    def client_quality(self) -> list[ClientQuality]:
+        """Judge every run's current model on each client's own samples."""
+        pairs = zip(self._live, self._models, strict=True)
+        return [run.evaluator.client_quality(model) for run, model in pairs]
 
     def run(
         self,
