@@ -29,7 +29,7 @@ def watch(
         ),
     ] = 0,
 ) -> None:
-    """Show the report of a run in the browser, and follow the run while it goes on.
+    """Show the report of a run in the browser while the run goes on.
 
     The page is served on this machine only, at the address that is printed. Ctrl-C ends it; the run
     goes on. To keep the page, use: fedcohort report

@@ -292,7 +292,7 @@ function samplesPlot(panel) {
   };
 }
 
-const SHARE = { write: perCent, tickformat: ".0%" };
+const SHARE = { write: perCent, tickformat: ".0%", rangemode: "nonnegative" };
 const PLOTS = {
   loss: curvePlot("loss", "training loss"),
   accuracy: curvePlot("accuracy", "test accuracy", SHARE),
