@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal, cast
@@ -162,7 +162,8 @@ def _go(folder: RunFolder, workers: int | Literal["auto"], tracker_name: str | N
         print(f"stopped; resume with: {folder.resume_command}", file=sys.stderr)
         raise
     except FailedUnitsError:
-        print_summary(read_results(folder.path))
+        with suppress(ExperimentError):  # nothing to show, or a table was lost with a worker
+            print_summary(read_results(folder.path))
         raise
     finally:
         if tracker is not None:
