@@ -299,10 +299,8 @@ def test_a_recorded_bias_decides_and_the_library_is_known_without_it(
     panel, stopped = (each.folder.experiment.panels[0] for each in (two_panels, unfinished))
     names = {"cohort-mean": False, "uniform": False, "size": True, "norm-optimal": True}
     labels = [*names, "everyone"]
-    entries: list[dict[str, object]] = [
-        *({"recipe": name} for name in names),
-        {"recipe": "uniform", "cohort_size": 10},
-    ]
+    entries: list[dict[str, object]] = [{"recipe": name} for name in names]
+    entries.append({"recipe": "uniform", "cohort_size": 10})
     changed = Panel.of(
         {
             **stopped.as_dict(),
