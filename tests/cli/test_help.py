@@ -3,6 +3,8 @@
 import re
 import shlex
 from pathlib import Path
+from socketserver import BaseServer
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -121,6 +123,8 @@ def test_the_examples_of_all_commands_run_in_their_order(
     Path("sizes.csv").write_text(SIZES.read_text())
     Path("digits.toml").write_text(DIGITS)
     np.save("updates.npy", clustered_updates(100, seed=0))
+    # watch ends with Ctrl-C alone
+    monkeypatch.setattr(BaseServer, "serve_forever", Mock(side_effect=KeyboardInterrupt))
 
     for line in lines:
         before, _, command = line.rpartition(" | ")

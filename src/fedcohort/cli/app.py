@@ -96,13 +96,7 @@ _add(
     "fedcohort report runs/digits --figures pdf",
     "fedcohort report runs/digits runs/short --out both.html",
 )
-_add(
-    watch,
-    EXPERIMENTS,
-    "Examples:",
-    "fedcohort watch runs/digits",
-    "fedcohort watch runs/digits --port 8000",
-)
+_add(watch, EXPERIMENTS, "Example: fedcohort watch runs/digits")
 _add(export, EXPERIMENTS, "Example: fedcohort export runs/digits --csv")
 _add(doctor, HERE, "Example: fedcohort doctor --json")
 

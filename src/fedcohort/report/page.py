@@ -379,9 +379,7 @@ def _deviation(values: np.ndarray) -> float:
 
 
 def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _block(kind: str, run: int, panel: int, content: str) -> str:
