@@ -28,6 +28,7 @@ SLOW = {
     "how-to/own-model.md",
     "how-to/resume.md",
     "how-to/trackers.md",
+    "how-to/workers.md",
     "tutorial/first-comparison.md",
     "tutorial/first-flower-run.md",
 }

@@ -13,7 +13,7 @@ pytest.importorskip("pyarrow", reason="the extra 'sim' is not installed")
 
 from command_line import run
 from fedcohort.experiments import read_results
-from fedcohort.experiments.tables import PlannedRun
+from fedcohort.experiments.units import PlannedRun
 from small_runs import SMALL, make_folder, small_run
 
 Capture = pytest.CaptureFixture[str]

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from command_line import refused, run
 from fedcohort.experiments import Results, read_results
 from fedcohort.experiments.tables import FEDERATIONS, SCHEMAS
+from fedcohort.experiments.tuning import TUNING, tuning_table
 from small_runs import TWO_UNITS, contents, small_run
 
 #: Two units, a grid beside them, and a label that needs quotes in a CSV file.
@@ -31,7 +32,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 def all_tables(results: Results) -> dict[str, pa.Table]:
-    return {**results.tables, "federations": results.federations}
+    tuning = tuning_table(results.folder)
+    return {**results.tables, "federations": results.federations, "tuning": tuning}
 
 
 def test_parquet_files_hold_the_tables_of_all_units(
@@ -43,7 +45,7 @@ def test_parquet_files_hold_the_tables_of_all_units(
     for name, table in all_tables(results).items():
         found = pq.read_table(tmp_path / "deep" / "x" / f"{name}.parquet")
         assert found.equals(table)
-        assert found.schema.equals(SCHEMAS.get(name, FEDERATIONS))
+        assert found.schema.equals({**SCHEMAS, "federations": FEDERATIONS, "tuning": TUNING}[name])
     assert pq.read_table(tmp_path / "deep" / "x" / "rounds.parquet").num_rows == 4 * (6 + 5)
 
 

@@ -79,6 +79,10 @@ def test_options_change_what_runs(tmp_path: Path, capsys: pytest.CaptureFixture[
         ("", "", ("--designs", "sise")),
         ("", "", ("--panels", "sise")),
         ("", "", ("--device", "gpu")),
+        ("", "", ("--workers", "0")),
+        ("", "", ("--workers", "all")),
+        ("", "", ("--workers", "-1")),
+        ("", "", ("--workers", "1.5")),
         ("", "", ("--tracker", "tensorbord")),
     ],
 )
@@ -123,27 +127,30 @@ def test_diverging_training_goes_on_and_the_table_says_so(
 def test_a_pipe_gets_plain_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = run(capsys, "run", write(tmp_path, TWO_UNITS), "--out", tmp_path / "run")
 
-    lines = result.err.splitlines()
+    plan, *lines = result.err.splitlines()
     form = r" *(\d+) % (slow|fast), seeds 0-1: round \d of [56](; (about )?\d+ (s|min) left)?"
     matches = [re.fullmatch(form, line) for line in lines]
     percents = [int(match[1]) for match in matches if match is not None]
     assert len(percents) == len(lines) >= 8
     assert percents == sorted(set(percents))
     assert (percents[-1], lines[-1]) == (100, "100 % fast, seeds 0-1: round 5 of 5")
+    assert plan == "plan: 2 units of 4 runs (12 clients together); 1 worker"
     assert "\x1b" not in result.err + result.out
 
 
 def test_a_long_run_says_no_more_than_ten_lines_in_a_pipe(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    watcher = Watcher()
-    watcher.started(1000, 0)
+    watcher = Watcher("10 units")
+    watcher.started(1000, 0, 2)
+    watcher.began(0, "round 0 of 1000", 0)
     for done in range(1000):
-        watcher.advanced(1, f"round {done + 1} of 1000")
+        watcher.advanced(1, f"round {done + 1} of 1000", done % 2)
     watcher.close()
 
-    lines = capsys.readouterr().err.splitlines()
+    plan, *lines = capsys.readouterr().err.splitlines()
 
+    assert plan == "plan: 10 units; 2 workers"
     assert [line.split("%")[0].strip() for line in lines] == [str(10 * k) for k in range(1, 11)]
 
 
@@ -153,11 +160,11 @@ def test_the_time_left_does_not_count_what_was_done_before(
     """Half was in a checkpoint; a tenth took ten seconds: four tenths are left."""
     clock = [0.0]
     monkeypatch.setattr("fedcohort.cli.run.time.perf_counter", lambda: clock[0])
-    watcher = Watcher()
-    watcher.started(100, 50)
+    watcher = Watcher("1 unit")
+    watcher.started(100, 50, 1)
     clock[0] = 10.0
 
-    watcher.advanced(10, "round 6 of 10")
+    watcher.advanced(10, "round 6 of 10", 0)
     watcher.close()
 
     assert capsys.readouterr().err == " 60 % round 6 of 10; 40 s left\n"
@@ -171,14 +178,36 @@ def test_a_resumed_run_says_how_long_the_rest_takes(
 
     lines = run(capsys, "resume", path).err.splitlines()
 
-    assert lines[0] == " 50 % small, seeds 0-1: round 20 of 40"
+    assert lines[1] == " 50 % small, seeds 0-1: round 20 of 40"
+
+
+def test_work_that_a_dead_worker_lost_is_counted_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    watcher = Watcher("1 unit")
+    watcher.started(10, 0, 2)
+    for done in range(5):
+        watcher.advanced(1, f"round {done + 1}", 1)
+    watcher.began(-3, "round 2", 1)
+    for done in range(2, 10):
+        watcher.advanced(1, f"round {done + 1}", 1)
+    watcher.close()
+
+    lines = [line for line in capsys.readouterr().err.splitlines() if "%" in line]
+
+    assert [line.split("%")[0].strip() for line in lines] == [str(10 * k) for k in range(1, 11)]
 
 
 @pytest.mark.slow
-def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_terminal_gets_a_bar_and_a_line_for_each_of_several_workers(
+    workers: str, tmp_path: Path
+) -> None:
     master, slave = pty.openpty()
+    file, out_folder = write(tmp_path, TWO_UNITS), tmp_path / "run"
+    command = ["fedcohort", "run", str(file), "-o", str(out_folder), "--workers", workers]
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedcohort", "run", str(write(tmp_path)), "-o", tmp_path / "run"],
+        [sys.executable, "-m", *command],
         stdout=subprocess.PIPE,
         stderr=slave,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "TERM": "xterm", "COLUMNS": "100"},
@@ -199,6 +228,8 @@ def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
     assert "\x1b[" in text
     assert "━" in text
     assert "left" not in text
+    for line in ("worker 1  slow, seeds 0-1: round", "worker 2  fast, seeds 0-1: round"):
+        assert (line in text) is (workers == "2")
     assert b"\x1b" not in out
 
 

@@ -14,7 +14,8 @@ from command_line import refused, run
 from fedcohort import Multinomial, SimilarityClustered
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments import RunFolder, read_experiment, read_results
-from fedcohort.experiments.tables import COST, DEVICES, PlannedRun
+from fedcohort.experiments.tables import COST, DEVICES
+from fedcohort.experiments.units import PlannedRun
 from fedcohort.simulation import Devices, Run, Simulation, load_dataset, read_devices
 from small_runs import SMALL, go_on, small_run, tables, write
 
@@ -42,6 +43,7 @@ def phones(folder: Path, n_clients: int = 10) -> Path:
 def test_a_run_with_devices_is_that_of_the_simulator(tmp_path: Path) -> None:
     results = read_results(small_run(tmp_path, SMALL + GENERATED))
     (panel,) = results.folder.experiment.panels
+    (rates,) = panel.candidates()
 
     for seed in (0, 1):
         dataset = load_dataset("digits")
@@ -50,9 +52,9 @@ def test_a_run_with_devices_is_that_of_the_simulator(tmp_path: Path) -> None:
         runs = [
             Run(r, data, seed, devices=devices) for r in (Multinomial(3), SimilarityClustered(3))
         ]
-        options = panel.server.options("cpu")
+        options = panel.server.options("cpu", rates.server_lr)
         source = panel.model.source(dataset, tmp_path)
-        simulation = Simulation(runs, source, panel.training.local(), options)
+        simulation = Simulation(runs, source, panel.training.local(rates), options)
         for label, history in zip(("multinomial", "similarity"), simulation.run(6), strict=True):
             lines = results.of("rounds", PlannedRun("small", label, seed)).to_pylist()
             assert [line["distinct_clients"] for line in lines] == [

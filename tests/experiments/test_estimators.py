@@ -18,7 +18,7 @@ from fedcohort.experiments import (
     read_experiment,
     read_results,
 )
-from fedcohort.experiments.tables import MOST_CLIENTS, PlannedRun, plan_units
+from fedcohort.experiments.units import LANES, PlannedRun, plan_units
 from small_runs import SMALL, go_on, make_folder, small_run, tables, write
 
 BOTH = f'{SMALL}[[design]]\nrecipe = "multinomial"\nestimator = "difference"\n'
@@ -188,7 +188,7 @@ def test_a_cohort_that_its_design_cannot_draw_is_refused_at_the_start(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("own", "seeds"), [(MOST_CLIENTS["cpu"] - 6, [1, 1]), ((MOST_CLIENTS["cpu"] - 12) // 2, [2])]
+    ("own", "seeds"), [(LANES["cpu"].enough - 6, [1, 1]), ((LANES["cpu"].enough - 12) // 2, [2])]
 )
 def test_lanes_are_counted_by_every_designs_own_cohort_size(
     own: int, seeds: list[int], tmp_path: Path
@@ -206,7 +206,7 @@ def test_work_is_weighed_by_every_designs_own_cohort_size(tmp_path: Path) -> Non
     seen = []
 
     class Watching(Observer):
-        def started(self, total: int, done: int) -> None:
+        def started(self, total: int, done: int, workers: int) -> None:
             seen.append((total, done))
 
     path = make_folder(tmp_path, with_design("cohort_size = 8"))

@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 from command_line import refused, run
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments import RunFolder, read_results
-from fedcohort.experiments.tables import PlannedRun
+from fedcohort.experiments.units import PlannedRun
 from small_runs import SMALL, go_on, make_folder, small_run, tables, write
 
 #: The digits' own arrays, and seven clients whose sizes are 10, 11, ... 16.

@@ -16,7 +16,7 @@ from fedcohort.errors import FedcohortError
 from fedcohort.experiments import RunFolder, read_experiment, read_results
 from fedcohort.experiments.own_code import check_parts, recipe_kind
 from fedcohort.experiments.settings import DesignEntry
-from fedcohort.experiments.tables import PlannedRun
+from fedcohort.experiments.units import PlannedRun
 from small_runs import SMALL, go_on, make_folder, small_run, tables, write
 
 PRESETS = Path(__file__).parents[2] / "experiments"

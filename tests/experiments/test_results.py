@@ -23,7 +23,8 @@ from fedcohort.experiments.results import (
     summarise,
     window_of,
 )
-from fedcohort.experiments.tables import SCHEMAS, PlannedRun
+from fedcohort.experiments.tables import SCHEMAS
+from fedcohort.experiments.units import PlannedRun
 from small_runs import SMALL, make_folder, small_run
 
 ROUNDS = 12

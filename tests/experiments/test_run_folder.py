@@ -17,7 +17,7 @@ from fedcohort import Multinomial, Poisson, SimilarityClustered, SizeClustered, 
 from fedcohort.designs import SimilarityClusteredDesign
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments import Results, RunFolder, execute, read_experiment, read_results
-from fedcohort.experiments.tables import PlannedRun
+from fedcohort.experiments.units import PlannedRun
 from fedcohort.simulation import (
     LocalTraining,
     Options,
@@ -118,13 +118,18 @@ def lines(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def test_the_folder_has_what_is_documented(results: Results) -> None:
+    """Two units, one for each seed."""
     names = {str(name) for name in contents(results.folder.path)}
 
-    unit = ("rounds", "cohorts", "rows", "laws", "trees")
+    tables = [f"{name}.parquet" for name in ("rounds", "cohorts", "rows", "laws", "trees")]
     assert names == {
         *("run.json", "experiment.toml", "federations.parquet", "lock", "log.txt"),
-        *(f"units/000/{name}.parquet" for name in unit),
-        *("units/000/checkpoint.npz", "units/000/checksums.json", "checksums.json"),
+        "checksums.json",
+        *(
+            f"units/{unit}/{name}"
+            for unit in ("000", "001")
+            for name in (*tables, "checkpoint.npz", "checksums.json")
+        ),
     }
 
 

@@ -17,8 +17,9 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 from command_line import refused, run
 from fedcohort.errors import FedcohortError, MissingExtraError
 from fedcohort.experiments import Observer, Results, RunFolder, execute, read_results
-from fedcohort.experiments.tables import COST, PlannedRun
+from fedcohort.experiments.tables import COST
 from fedcohort.experiments.trackers import make_tracker, scalars
+from fedcohort.experiments.units import PlannedRun
 from fedcohort.simulation import Quality, Round
 from small_runs import SMALL, make_folder, write
 
@@ -44,7 +45,7 @@ class Failing(Observer):
     def __init__(self, rounds: int) -> None:
         self.left = rounds
 
-    def advanced(self, work: int, text: str) -> None:
+    def advanced(self, work: int, text: str, worker: int) -> None:
         self.left -= "choosing" not in text
         if not self.left:
             raise KeyboardInterrupt
@@ -56,7 +57,7 @@ class Stopping(Observer):
     def __init__(self, rounds: int) -> None:
         self.left = rounds
 
-    def advanced(self, work: int, text: str) -> None:
+    def advanced(self, work: int, text: str, worker: int) -> None:
         self.left -= "choosing" not in text
 
     def should_stop(self) -> bool:
@@ -70,12 +71,12 @@ def _no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DO_NOT_TRACK", "true")
 
 
-def follow(path: Path, tracker: str, observer: Observer | None = None) -> None:
+def follow(path: Path, tracker: str, observer: Observer | None = None, *, workers: int = 1) -> None:
     """Execute a run with a tracker, as the command does."""
     folder = RunFolder.open(path)
     sink = make_tracker(tracker, path, folder.experiment.name)
     try:
-        execute(folder, observer=observer, tracker=sink)
+        execute(folder, workers=workers, observer=observer, tracker=sink)
     except KeyboardInterrupt:
         if observer is None:
             raise
@@ -202,6 +203,19 @@ def test_a_run_that_goes_on_tells_every_round_once(
     results = read_results(path)
     for planned in RUNS:
         assert equal(READERS[tracker](path, planned), expected(results, planned))
+
+
+@pytest.mark.slow
+def test_the_rounds_of_workers_are_told_once_also_if_one_goes_on(tmp_path: Path) -> None:
+    path = make_folder(tmp_path, TEXT)
+
+    follow(path, "tensorboard", Failing(4))
+    next_second()
+    follow(path, "tensorboard", workers=2)
+
+    results = read_results(path)
+    for planned in RUNS:
+        assert equal(READERS["tensorboard"](path, planned), expected(results, planned))
 
 
 @pytest.fixture(scope="module")

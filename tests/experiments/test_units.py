@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.experiments import Experiment, read_experiment
-from fedcohort.experiments.tables import MOST_CLIENTS, PlannedRun, Unit, baseline_of, plan_units
+from fedcohort.experiments.settings import Rates
+from fedcohort.experiments.units import (
+    LANES,
+    PlannedRun,
+    Unit,
+    baseline_of,
+    lanes_of,
+    needed_by,
+    plan_units,
+    worded_plan,
+)
 from small_runs import SMALL, write
 
 RECIPES = ["multinomial", "size", "similarity", "target", "uniform"]
@@ -51,7 +61,7 @@ def of_runs(experiment: Experiment, device: str) -> list[Unit]:
     return [unit for unit in plan_units(experiment, device) if unit.candidate is None]
 
 
-@given(experiments(), st.sampled_from(sorted(MOST_CLIENTS)))
+@given(experiments(), st.sampled_from(sorted(LANES)))
 def test_every_run_is_in_one_unit_once(experiment: Experiment, device: str) -> None:
     found = Counter(planned for unit in of_runs(experiment, device) for planned in unit.runs)
 
@@ -63,29 +73,48 @@ def test_every_run_is_in_one_unit_once(experiment: Experiment, device: str) -> N
     )
 
 
-@given(experiments(), st.sampled_from(sorted(MOST_CLIENTS)))
-def test_all_designs_of_a_panel_and_seed_are_together(experiment: Experiment, device: str) -> None:
-    places: dict[tuple[str, int], set[int]] = {}
+@given(experiments(), st.sampled_from(sorted(LANES)))
+def test_the_designs_of_a_panel_and_seed_are_together_unless_they_are_too_many(
+    experiment: Experiment, device: str
+) -> None:
+    """Then their parts have as many designs, or one less."""
+    places: dict[tuple[str, int], Counter[int]] = {}
     for unit in of_runs(experiment, device):
         for planned in unit.runs:
-            places.setdefault((planned.panel, planned.seed), set()).add(unit.number)
+            places.setdefault((planned.panel, planned.seed), Counter())[unit.number] += 1
 
-    assert {len(numbers) for numbers in places.values()} == {1}
+    for (label, _), counts in places.items():
+        panel = experiment.panel(label)
+        fits = panel.cohort_size * len(panel.design) <= LANES[device].most
+        assert (len(counts) == 1) is fits
+        assert max(counts.values()) - min(counts.values()) <= 1
 
 
-@given(experiments(), st.sampled_from(sorted(MOST_CLIENTS)))
+@given(experiments(), st.sampled_from(sorted(LANES)))
 def test_no_more_clients_train_together_than_the_device_takes(
     experiment: Experiment, device: str
 ) -> None:
-    """One panel and seed cannot be divided, however many clients it has."""
+    """Only a unit of one seed has more than enough."""
     for unit in of_runs(experiment, device):
-        clients = sum(experiment.panel(planned.panel).cohort_size for planned in unit.runs)
-        places = {(planned.panel, planned.seed) for planned in unit.runs}
+        seeds = {(planned.panel, planned.seed) for planned in unit.runs}
 
-        assert clients <= MOST_CLIENTS[device] or len(places) == 1
+        assert lanes_of(unit, experiment) <= LANES[device].most
+        assert lanes_of(unit, experiment) <= LANES[device].enough or len(seeds) == 1
 
 
-@given(experiments(), st.sampled_from(sorted(MOST_CLIENTS)))
+def test_a_design_with_more_clients_than_the_device_takes_is_alone(tmp_path: Path) -> None:
+    text = f'{SMALL}[[design]]\nrecipe = "size"\ncohort_size = 100\n'
+    experiment = read_experiment(write(tmp_path, text))
+
+    units = plan_units(experiment, "cpu")
+
+    assert [[run.design for run in unit.runs] for unit in units] == [
+        ["multinomial", "similarity"],
+        ["size cohort_size=100"],
+    ] * 2
+
+
+@given(experiments(), st.sampled_from(sorted(LANES)))
 def test_what_cannot_train_together_is_apart(experiment: Experiment, device: str) -> None:
     for unit in of_runs(experiment, device):
         panels = [experiment.panel(label) for label in {planned.panel for planned in unit.runs}]
@@ -93,9 +122,9 @@ def test_what_cannot_train_together_is_apart(experiment: Experiment, device: str
 
         for panel in panels:
             assert panel.data.dataset == first.data.dataset
-            assert (panel.model, panel.training) == (first.model, first.training)
+            assert (panel.model, panel.training.mu) == (first.model, first.training.mu)
             assert (panel.server, panel.rounds) == (first.server, first.rounds)
-            assert panel.label == first.label or not panel.training.is_grid
+            assert panel.label == first.label or not panel.is_grid
 
 
 @pytest.mark.parametrize(
@@ -104,28 +133,31 @@ def test_what_cannot_train_together_is_apart(experiment: Experiment, device: str
         "rounds = 7",
         'data.dataset = "mnist"',
         'model = {name = "mlp", hidden = 7}',
-        "training.lr = 0.2",
+        "training.mu = 0.2",
         "server.measure_every = 2",
         "",
+        "training.lr = 0.2",
+        "server.server_lr = 0.5",
     ],
 )
 def test_panels_that_differ_in_how_they_train_are_apart(change: str, tmp_path: Path) -> None:
     text = f'{SMALL}[[panel]]\nlabel = "a"\n[[panel]]\nlabel = "b"\n{change}\n'
 
-    units = plan_units(read_experiment(write(tmp_path, text)), "cpu")
+    units = plan_units(read_experiment(write(tmp_path, text)), "cuda")
 
-    assert len(units) == (2 if change else 1)
+    assert len(units) == (2 if change and "lr" not in change else 1)
 
 
-@given(experiments(), st.sampled_from(sorted(MOST_CLIENTS)))
+@given(experiments(), st.sampled_from(sorted(LANES)))
 def test_neighbours_that_fit_are_not_kept_apart(experiment: Experiment, device: str) -> None:
     """Two units of one panel in a row are full: the next one's first seed did not fit."""
     units = of_runs(experiment, device)
     for unit, after in pairwise(units):
         panel = experiment.panel(after.runs[0].panel)
         if {planned.panel for planned in (*unit.runs, *after.runs)} == {panel.label}:
-            clients = panel.cohort_size * (len(unit.runs) + len(panel.design))
-            assert clients > MOST_CLIENTS[device]
+            next_seed = [run for run in after.runs if run.seed == after.runs[0].seed]
+            clients = panel.cohort_size * (len(unit.runs) + len(next_seed))
+            assert clients > LANES[device].enough
 
 
 @given(experiments())
@@ -143,9 +175,32 @@ def test_grids_come_first_one_unit_for_every_candidate(tmp_path: Path) -> None:
     units = plan_units(experiment, "cpu")
 
     candidates = [unit.candidate for unit in units]
-    assert candidates == [(0.1, 0.0), (0.1, 1.0), (0.2, 0.0), (0.2, 1.0), None]
+    points = [(0.1, 0.0), (0.1, 1.0), (0.2, 0.0), (0.2, 1.0)]
+    assert candidates == [*(Rates(lr, mu, 1.0) for lr, mu in points), None]
     judge = PlannedRun("small", "multinomial", 5)
     assert [unit.runs for unit in units[:4]] == [(judge,)] * 4
+
+
+def test_a_unit_waits_for_the_grids_of_its_panels(tmp_path: Path) -> None:
+    text = f'{SMALL}[[panel]]\nlabel = "a"\ntraining.lr = [0.1, 0.2]\n[[panel]]\nlabel = "b"\n'
+
+    units = plan_units(read_experiment(write(tmp_path, text)), "cpu")
+
+    assert [len(needed_by(unit, units)) for unit in units] == [0, 0, 2, 0]
+    assert needed_by(units[2], units) == units[:2]
+
+
+def test_the_plan_says_how_runs_are_grouped(tmp_path: Path) -> None:
+    changes = ["training.lr=[0.1, 0.2]", 'seeds="0-6"']
+    grid = read_experiment(write(tmp_path), changes=changes)
+
+    units = plan_units(grid, "cpu")
+
+    assert worded_plan(units, grid) == (
+        "2 units of 1 trial (3 clients together), 2 units of 6 runs (18 clients together), "
+        "1 unit of 2 runs (6 clients together)"
+    )
+    assert worded_plan([], grid) == "no units"
 
 
 def test_without_multinomial_the_first_design_is_the_judge(tmp_path: Path) -> None:

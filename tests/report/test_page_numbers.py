@@ -14,7 +14,8 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.experiments import Results, read_results
 from fedcohort.experiments.results import Curve
-from fedcohort.experiments.tables import PlannedRun, write_table
+from fedcohort.experiments.tables import write_table
+from fedcohort.experiments.units import PlannedRun
 from fedcohort.report.panel_data import (
     Band,
     _groups,

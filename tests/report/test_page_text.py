@@ -15,7 +15,8 @@ pytest.importorskip("plotly", reason="the extra 'report' is not installed")
 
 from fedcohort.colours import design_colours
 from fedcohort.experiments import Results, read_results
-from fedcohort.experiments.results import candidate_losses
+from fedcohort.experiments.tuning import candidate_losses
+from fedcohort.experiments.units import baseline_of
 from fedcohort.report.page import most_points, page_html, panel_text, script_json, setup_text
 from fedcohort.report.panel_data import design_labels
 
@@ -75,11 +76,11 @@ def test_one_seed_has_no_spread_and_the_grid_shows_what_was_chosen(one_seed: Res
 
     rows = cells(panel_text(one_seed, panel, colours))
 
-    losses = candidate_losses(one_seed.folder, panel.label)
+    losses = candidate_losses(one_seed.folder, panel, baseline_of(panel))
     best = min(losses, key=lambda point: losses[point])
     assert re.fullmatch(r"[\d.]+", rows[1][1])
     assert rows[2][-1].endswith(" (one seed)")
-    tried = {(float(row[0]), float(row[1])): row[3] for row in rows[-2:]}
+    tried = {tuple(map(float, row[1:4])): row[5] for row in rows[-2:]}
     assert tried == {point: "chosen" if point == best else "" for point in losses}
 
 

@@ -26,7 +26,7 @@ from fedcohort.colours import (
 )
 from fedcohort.errors import InputError
 from fedcohort.experiments import Results
-from fedcohort.experiments.tables import PlannedRun
+from fedcohort.experiments.units import PlannedRun
 from fedcohort.report.figures import save_figures, static_figures
 from fedcohort.report.panel_data import design_labels
 

@@ -171,6 +171,39 @@ def test_runs_together_equal_runs_alone() -> None:
         assert [r.clients for r in histories[k].rounds] == [r.clients for r in history.rounds]
 
 
+def test_runs_have_learning_rates_of_their_own() -> None:
+    rates = [(0.3, None, 0.5), (None, 0.4, None), (None, None, 2.0), (None, None, None)]
+    runs = [Run(Multinomial(4), DIGITS, lr=lr, mu=mu, server_lr=server) for lr, mu, server in rates]
+    together = Simulation(runs, small_mlp, TRAINING, Options(device="cpu", server_lr=1.5))
+
+    together.run(3)
+
+    for k, (lr, mu, server) in enumerate(rates):
+        training = replace(TRAINING, lr=lr or TRAINING.lr, mu=mu or 0.0)
+        options = Options(device="cpu", server_lr=server or 1.5)
+        alone = Simulation([Run(Multinomial(4), DIGITS)], small_mlp, training, options)
+        alone.run(3)
+        np.testing.assert_allclose(together.models[k], alone.models[0], rtol=1e-3, atol=1e-5)
+    apart = [np.abs(together.models[k] - together.models[3]).max() for k in range(3)]
+    assert min(apart) > 0.01
+
+
+def test_a_checkpoint_of_other_learning_rates_is_refused(tmp_path: Path) -> None:
+    first, second = (
+        Simulation([Run(Multinomial(4), DIGITS, lr=lr)], small_mlp, TRAINING, Options(device="cpu"))
+        for lr in (0.1, 0.2)
+    )
+    first.save(tmp_path / "saved")
+
+    with pytest.raises(SimulationError, match="another simulation; runs differ"):
+        second.resume(tmp_path / "saved")
+
+
+def test_a_run_refuses_a_learning_rate_below_0() -> None:
+    with pytest.raises(SimulationError, match="Run: lr must be at least 0"):
+        Run(Multinomial(4), DIGITS, lr=-0.1)
+
+
 def test_a_seed_gives_the_same_run_again_bit_for_bit() -> None:
     first, _ = simulate(SimilarityClustered(4), rounds=4)
     again, _ = simulate(SimilarityClustered(4), rounds=4)

@@ -12,6 +12,7 @@ from fedcohort._version import __version__
 from fedcohort.cli.compare import compare
 from fedcohort.cli.doctor import doctor
 from fedcohort.cli.export import export
+from fedcohort.cli.merge import merge
 from fedcohort.cli.plan import plan
 from fedcohort.cli.report import report
 from fedcohort.cli.run import resume, run
@@ -76,9 +77,15 @@ _add(
     "fedcohort run digits.toml",
     "fedcohort run digits.toml --seeds 0-1 --designs multinomial,size",
     "fedcohort run digits.toml --set rounds=20 --out runs/short",
+    "fedcohort run digits.toml --workers auto",
 )
 _add(resume, EXPERIMENTS, "Example: fedcohort resume runs/digits")
 _add(runs, EXPERIMENTS, "Example: fedcohort runs")
+_add(
+    merge,
+    EXPERIMENTS,
+    "Example: fedcohort merge runs/seeds-0-4 runs/seeds-5-9 --out runs/all",
+)
 _add(
     report,
     EXPERIMENTS,

@@ -134,12 +134,22 @@ def _compare_run(folder: Path, *, as_json: bool, plot: Path | None) -> None:
         _plot_costs(results, plot)
     if as_json:
         content = [
-            {"panel": label, "level": level, "designs": [asdict(price) for price in each]}
+            {"panel": label, "level": level, "designs": _with_rates(results, label, each)}
             for label, level, each in known
         ]
         print(json.dumps(content, indent=2))
     else:
-        _print_costs(known)
+        _print_costs(results, known)
+
+
+def _with_rates(results: Results, panel: str, each: list[Price]) -> list[dict[str, object]]:
+    """Return the prices as plain values, with what each design trained with."""
+    from fedcohort.experiments.tuning import known_rates
+
+    own = results.folder.experiment.panel(panel)
+    rates = [known_rates(results.folder, own, price.design) for price in each]
+    pairs = zip(each, rates, strict=True)
+    return [asdict(price) | {"rates": found and found._asdict()} for price, found in pairs]
 
 
 def _plot_costs(results: Results, path: Path) -> None:
@@ -154,12 +164,17 @@ def _plot_costs(results: Results, path: Path) -> None:
     save_figure(figures["costs"], path)
 
 
-def _print_costs(known: list[tuple[str, float, list[Price]]]) -> None:
+def _print_costs(results: Results, known: list[tuple[str, float, list[Price]]]) -> None:
     """Print a table for each panel: its label, the level of the loss, and the designs' prices."""
+    from fedcohort.experiments.tuning import worded_choice
+
     console = plain_console()
     for label, level, each in known:
         console.print(f"{label}: cost until the rolling loss is at most {level:.4g}\n")
         console.print(_table(each))
+        choice = worded_choice(results.folder, results.folder.experiment.panel(label))
+        if choice:
+            console.print(f"tuned: {choice}")
     console.print(
         "\nmeans over the seeds that get there; in brackets how many, where not all do\n"
         "client hours: simulated computing of all clients that trained or looked at their samples"

@@ -23,10 +23,12 @@ def export(
 ) -> None:
     """Write the tables of a run as CSV or Parquet files.
 
-    The tables cover all panels, designs and seeds: rounds, cohorts, rows, laws, trees, federations.
+    The tables cover all panels, designs and seeds: rounds, cohorts, rows, laws, trees, federations;
+    devices if clients differ, and tuning if there was a grid.
     """
     from fedcohort.experiments import read_results
     from fedcohort.experiments.tables import write_table
+    from fedcohort.experiments.tuning import tuning_table
 
     if as_csv == as_parquet:
         raise InputError(
@@ -38,8 +40,8 @@ def export(
     target = folder / "export" if out is None else out
     make_folder(target)
     tables = {**results.tables, "federations": results.federations}
-    if results.devices.num_rows:
-        tables["devices"] = results.devices
+    others = {"devices": results.devices, "tuning": tuning_table(results.folder)}
+    tables |= {name: table for name, table in others.items() if table.num_rows}
     for name, table in tables.items():
         path = target / f"{name}.{'csv' if as_csv else 'parquet'}"
         write_table(path, table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import signal
 import sys
 import time
@@ -10,15 +11,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import numpy as np
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
-from fedcohort._arguments import COMPUTE_DEVICES
+from fedcohort._arguments import COMPUTE_DEVICES, brief
 from fedcohort.cli.options import (
     RUNS,
     RunDir,
@@ -45,6 +47,10 @@ CHANGED = "A part of the file, or other values"
 TRACKER_HELP = "Also send every round to tensorboard, mlflow (both into the folder) or wandb."
 TrackerName = Annotated[
     str | None, option("--tracker", "NAME", TRACKER_HELP, complete=one_of(TRACKER_NAMES))
+]
+WORKERS_HELP = "How many units run at a time, each in its process; auto: one per GPU, or per core."
+Workers = Annotated[
+    str, typer.Option("--workers", "-w", metavar="N", help=WORKERS_HELP, show_default=True)
 ]
 SET_HELP = "Change a value of the file, as training.lr=0.1; may be given more than once."
 DESIGNS_HELP = "Only these of the file's designs, by label or recipe."
@@ -80,6 +86,7 @@ def run(
             autocompletion=one_of(COMPUTE_DEVICES),
         ),
     ] = "auto",
+    workers: Workers = "1",
     tracker: TrackerName = None,
 ) -> None:
     """Run an experiment: every panel, design and seed of a file.
@@ -94,6 +101,7 @@ def run(
         raise InputError(
             f"run: --device must be one of {', '.join(COMPUTE_DEVICES)}; got {device!r}."
         )
+    n_workers = _number("run", workers)
     experiment = read_experiment(
         file, seeds=seeds, designs=designs, panels=panels, changes=changes or ()
     )
@@ -106,7 +114,7 @@ def run(
     command = ["fedcohort", *sys.argv[1:]]
     folder = RunFolder.create(path, experiment, source=file, device=trains_on, command=command)
     try:
-        _go(folder, tracker)
+        _go(folder, n_workers, tracker)
     except FedcohortError as error:
         if not isinstance(error.__cause__, WriteError):  # with free disk space, resume can continue
             folder.discard_unless_begun()
@@ -115,17 +123,31 @@ def run(
 
 def resume(
     folder: RunDir,
+    workers: Workers = "1",
     tracker: TrackerName = None,
 ) -> None:
     """Resume a run. Its results equal those of an uninterrupted run."""
     from fedcohort.experiments import RunFolder
 
-    _go(RunFolder.open(folder), tracker)
+    n_workers = _number("resume", workers)
+    _go(RunFolder.open(folder), n_workers, tracker)
 
 
-def _go(folder: RunFolder, tracker_name: str | None) -> None:
+def _number(command: str, workers: str) -> int | Literal["auto"]:
+    """Read ``--workers``."""
+    if workers == "auto":
+        return "auto"
+    if re.fullmatch(r"[1-9]\d{0,3}", workers, re.ASCII) is None:
+        raise InputError(
+            f"{command}: --workers must be a number from 1 to 9999 or auto; got {brief(workers)}."
+        )
+    return int(workers)
+
+
+def _go(folder: RunFolder, workers: int | Literal["auto"], tracker_name: str | None) -> None:
     """Execute the run. Show progress on standard error and a table at the end."""
-    from fedcohort.experiments import execute, read_results
+    from fedcohort.experiments import FailedUnitsError, execute, read_results
+    from fedcohort.experiments.units import worded_plan
 
     tracker = None
     if tracker_name is not None:
@@ -133,10 +155,14 @@ def _go(folder: RunFolder, tracker_name: str | None) -> None:
 
         tracker = make_tracker(tracker_name, folder.path, folder.experiment.name)
     try:
-        with watched() as observer:
-            execute(folder, observer=cast("Observer", observer), tracker=tracker)
+        with watched(worded_plan(folder.units, folder.experiment)) as watcher:
+            observer = cast("Observer", watcher)
+            execute(folder, workers=workers, observer=observer, tracker=tracker)
     except KeyboardInterrupt:
         print(f"stopped; resume with: {folder.resume_command}", file=sys.stderr)
+        raise
+    except FailedUnitsError:
+        print_summary(read_results(folder.path))
         raise
     finally:
         if tracker is not None:
@@ -148,15 +174,27 @@ def _go(folder: RunFolder, tracker_name: str | None) -> None:
 LINES = 10
 
 
+class _Bar(Progress):
+    """A bar below a line for every worker, if there are several."""
+
+    lines: tuple[str, ...] = ()
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """Yield the lines, then the bar."""
+        if len(self.lines) > 1:
+            yield from (Text(line, overflow="ellipsis", no_wrap=True) for line in self.lines)
+        yield from super().get_renderables()
+
+
 class Watcher:
     """Show progress on standard error. Ctrl-C stops after the round; a second one stops now.
 
     It has the methods of ``Observer``, whose module is too slow to import here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, plan: str) -> None:
         console = Console(stderr=True)
-        self._bar = Progress(
+        self._bar = _Bar(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             TaskProgressColumn(),
@@ -165,32 +203,48 @@ class Watcher:
             transient=True,
             disable=not console.is_terminal,
         )
+        self._plan = plan
         self._task = self._bar.add_task("", total=None)
         self._total = self._done = self._said = 0
         self._start = time.perf_counter()
         self._before = 0
         self._stop = False
 
-    def started(self, total: int, done: int) -> None:
+    def started(self, total: int, done: int, workers: int) -> None:
         """Record the total work, and the work that was done before."""
         self._total, self._done, self._before = total, done, done
         self._start = time.perf_counter()
+        self._plan += f"; {_counted(workers, 'worker')}"
+        self._bar.lines = tuple(f"worker {k + 1}" for k in range(workers))
         self._bar.start()
         self._bar.update(self._task, total=total, completed=done)
 
-    def advanced(self, work: int, text: str) -> None:
+    def advanced(self, work: int, text: str, worker: int) -> None:
         """Show that work was done."""
         self._done += work
-        self._bar.update(self._task, completed=self._done, description=text)
+        lines = list(self._bar.lines)
+        if len(lines) > 1:
+            lines[worker] = f"worker {worker + 1}  {text}"
+        self._bar.lines = tuple(lines)
+        self._bar.update(
+            self._task, completed=self._done, description="all" if len(lines) > 1 else text
+        )
         tenth = LINES * self._done // max(self._total, 1)
         if self._bar.disable and tenth > self._said:
             self._said = tenth
             print(f"{100 * self._done // self._total:3d} % {text}{self._left()}", file=sys.stderr)
 
-    def resumed(self, work: int, text: str) -> None:
-        """Show work that was done earlier. It does not count for the time left."""
+    def began(self, work: int, text: str, worker: int) -> None:
+        """Show the plan, and work that was done earlier. It does not count for the time left."""
+        if self._plan:
+            self._say(f"plan: {self._plan}")
+            self._plan = ""
         self._before += work
-        self.advanced(work, text)
+        self.advanced(work, text, worker)
+
+    def noticed(self, text: str) -> None:
+        """Show what went wrong."""
+        self._say(text)
 
     def should_stop(self) -> bool:
         """Return whether Ctrl-C was pressed."""
@@ -207,6 +261,10 @@ class Watcher:
         """Remove the bar."""
         self._bar.stop()
 
+    def _say(self, text: str) -> None:
+        """Print a line, above the bar if there is one."""
+        self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
     def _left(self) -> str:
         new = self._done - self._before
         if not new or self._done >= self._total:
@@ -218,9 +276,9 @@ class Watcher:
 
 
 @contextmanager
-def watched() -> Iterator[Watcher]:
+def watched(plan: str) -> Iterator[Watcher]:
     """Watch a run, and handle Ctrl-C until it ends."""
-    watcher = Watcher()
+    watcher = Watcher(plan)
     before = signal.signal(signal.SIGINT, watcher.interrupt)
     try:
         yield watcher
@@ -241,6 +299,7 @@ HEADINGS = (
 def print_summary(results: Results) -> None:
     """Print a table per panel, and the path of the run folder."""
     from fedcohort.experiments.results import summarise
+    from fedcohort.experiments.tuning import worded_choice
 
     console = plain_console()
     experiment = results.folder.experiment
@@ -258,6 +317,8 @@ def print_summary(results: Results) -> None:
             f"deviation over seeds\n"
             f"difference     to {summary.baseline}, seed by seed, ± 95 % confidence interval"
         )
+        if choice := worded_choice(results.folder, panel):
+            console.print(f"tuned          {choice}")
         if any(design.divergence for design in summary.designs):
             console.print(
                 "diverged       updates that are not finite count as lost; lower lr or server_lr"

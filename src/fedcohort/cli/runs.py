@@ -21,8 +21,12 @@ def runs(
         ),
     ] = RUNS,
 ) -> None:
-    """List the runs in a folder: state, progress, time."""
+    """List the runs in a folder: state, progress, time.
+
+    Given a merged run folder, say where its units were computed.
+    """
     from fedcohort.experiments import RunFolder
+    from fedcohort.experiments.merge import worded_sources
 
     paths = run_paths(folder)
     if not paths:
@@ -46,6 +50,8 @@ def runs(
             str(found.head.get("created", ""))[5:16].replace("T", " "),
             found.head["machine"].get("gpu", found.device),
         )
+        if found.is_merged and path == folder:
+            notes += [f"merged from {each}" for each in worded_sources(found)]
     console = plain_console()
     console.print(table)
     for note in notes:

@@ -6,18 +6,21 @@ for _module in ("torch", "pyarrow"):
     import_extra(_module, extra="sim", owner="fedcohort.experiments")
 
 from fedcohort.experiments.experiment_file import read_experiment  # noqa: E402
+from fedcohort.experiments.merge import merge_runs  # noqa: E402
 from fedcohort.experiments.results import Results, read_results  # noqa: E402
 from fedcohort.experiments.run_folder import RunFolder  # noqa: E402
-from fedcohort.experiments.runner import Observer, execute  # noqa: E402
+from fedcohort.experiments.runner import FailedUnitsError, Observer, execute  # noqa: E402
 from fedcohort.experiments.settings import Experiment, Panel  # noqa: E402
 
 __all__ = [
     "Experiment",
+    "FailedUnitsError",
     "Observer",
     "Panel",
     "Results",
     "RunFolder",
     "execute",
+    "merge_runs",
     "read_experiment",
     "read_results",
 ]

@@ -1,4 +1,4 @@
-"""Results of a run folder: its tables, and what they say of designs, costs and tuning."""
+"""Results of a run folder: its tables, and what they say of designs and costs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,9 @@ from numpy.typing import NDArray
 from fedcohort._display import short_repr
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.run_folder import RunFolder
-from fedcohort.experiments.settings import Panel, Training
-from fedcohort.experiments.tables import (
-    DEVICES,
-    FEDERATIONS,
-    SCHEMAS,
-    PlannedRun,
-    Unit,
-    baseline_of,
-    read_table,
-)
+from fedcohort.experiments.settings import Panel
+from fedcohort.experiments.tables import DEVICES, FEDERATIONS, SCHEMAS, read_table
+from fedcohort.experiments.units import PlannedRun, baseline_of
 
 #: Rounds of the rolling mean, as in the paper. Runs below 200 rounds use a quarter of theirs.
 WINDOW = 50
@@ -359,42 +352,3 @@ def prices(results: Results, panel: Panel) -> tuple[float, list[Price]] | None:
             )
         )
     return summary.level, found
-
-
-def chosen_training(folder: RunFolder, panel: str) -> Training:
-    """Return the panel's training. From a grid, choose the candidate with the lowest final loss."""
-    training = folder.experiment.panel(panel).training
-    if not training.is_grid:
-        return training
-    losses = candidate_losses(folder, panel)
-    if losses.keys() != set(training.candidates()):
-        reason = f"the grid of panel {panel!r} is not finished"
-        raise ExperimentError(f"{folder.path}: {reason}. Run: {folder.resume_command}")
-    best = min(losses, key=lambda point: losses[point])  # the first one in case of a tie
-    if not math.isfinite(losses[best]):
-        raise ExperimentError(
-            f"{folder.path}: panel {panel!r}: every candidate of the grid diverges. Try smaller lr."
-        )
-    return training.at(*best)
-
-
-def candidate_losses(folder: RunFolder, panel: str) -> dict[tuple[float, float], float]:
-    """Return the final loss of every (lr, mu) that has been tried for the panel."""
-    return {
-        unit.candidate: final_loss(folder, unit)
-        for unit in folder.units
-        if unit.candidate is not None and unit.runs[0].panel == panel and folder.is_done(unit)
-    }
-
-
-def final_loss(folder: RunFolder, unit: Unit) -> float:
-    """Return the mean loss over the last ``window_of`` rounds; infinite if the unit diverged."""
-    if folder.diverged(unit).exists():
-        return math.inf
-    path = folder.table(unit, "rounds")
-    table = read_table(path, SCHEMAS["rounds"], way_out=folder.resume_command)
-    rounds, loss = table["round"].to_numpy(), table["loss"].to_numpy(zero_copy_only=False)
-    total = folder.rounds_of(unit)
-    late = loss[rounds >= total - window_of(total)]
-    measured = late[~np.isnan(late)]
-    return float(measured.mean()) if len(measured) else math.inf

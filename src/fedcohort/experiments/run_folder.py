@@ -26,14 +26,8 @@ from fedcohort.errors import ExperimentError, FedcohortError, WriteError
 from fedcohort.experiments.data_settings import EqualDevices
 from fedcohort.experiments.own_code import part_files
 from fedcohort.experiments.settings import Experiment
-from fedcohort.experiments.tables import (
-    SCHEMAS,
-    PlannedRun,
-    Unit,
-    is_whole,
-    plan_units,
-    was_written,
-)
+from fedcohort.experiments.tables import SCHEMAS, is_whole, was_written
+from fedcohort.experiments.units import PlannedRun, Unit, plan_units
 
 PACKAGES = ("numpy", "scipy", "torch", "pyarrow", "scikit-learn")
 
@@ -78,10 +72,11 @@ except ImportError:  # pragma: no cover - elsewhere there is no such lock
 
 
 @contextmanager
-def locked(path: Path, owner: str) -> Iterator[None]:
-    """Hold the lock at ``path``; refuse if another process holds it.
+def locked(path: Path, owner: str) -> Iterator[int]:
+    """Hold the lock at ``path``; refuse if another process holds it. Yield its file descriptor.
 
-    The system releases the lock when the process ends, even if it is killed.
+    The system releases the lock when the process and all that inherited the descriptor have
+    ended, even if they are killed.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -93,7 +88,7 @@ def locked(path: Path, owner: str) -> Iterator[None]:
         ) from error
     try:
         if fcntl is not None and not _taken(descriptor):
-            pid = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
+            pid = _holder(descriptor)
             raise ExperimentError(
                 f"{owner}: process {pid or '?'} is running in it. Wait for it, or choose "
                 f"another folder."
@@ -101,19 +96,41 @@ def locked(path: Path, owner: str) -> Iterator[None]:
         with suppress(OSError):  # a full disk: the lock holds without the number
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 
 
 def _taken(descriptor: int) -> bool:
-    """Take the lock; :func:`is_locked` in another process holds it for a moment."""
-    for _ in range(5):
+    """Take the lock. :func:`is_locked` in another process holds it for a moment.
+
+    If the holder is dead, wait longer: its workers are about to end.
+    """
+    begin = time.monotonic()
+    while True:
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
+        seconds = 0.1 if _is_alive(_holder(descriptor)) else 10
+        if time.monotonic() - begin > seconds:
+            return False
         time.sleep(0.02)
-    return False
+
+
+def _holder(descriptor: int) -> str:
+    """Return the number of the process that took the lock last."""
+    return os.pread(descriptor, 20, 0).decode(errors="replace").strip()
+
+
+def _is_alive(pid: str) -> bool:
+    """Whether a process runs; also if that cannot be known."""
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except (ValueError, OverflowError, OSError):
+        return True
+    return True
 
 
 def is_locked(path: Path) -> bool:
@@ -190,7 +207,7 @@ class RunFolder:
         content = _as_json(head, source)
         files = [(source, Path("experiment.toml")), *part_files(experiment, source.parent)]
         try:
-            _check_new(path)
+            check_new(path)
             (path / "units").mkdir(parents=True)
             for file, place in files:
                 (path / place).parent.mkdir(parents=True, exist_ok=True)
@@ -241,8 +258,23 @@ class RunFolder:
         return any(path.is_file() for path in (self.path / "units").rglob("*"))
 
     @property
+    def is_merged(self) -> bool:
+        """Whether the folder was made by merging others; then it is never resumed."""
+        return "sources" in self.head
+
+    def check_resumable(self) -> None:
+        """Refuse to compute in a merged folder: its units come from other folders."""
+        if self.is_merged and (state := self.progress().state) != "complete":
+            raise ExperimentError(
+                f"{self.path}: was merged and is {state}, so it cannot be resumed. Merge its parts "
+                f"again into another folder: {self.resume_command}"
+            )
+
+    @property
     def resume_command(self) -> str:
-        """The command that resumes the run."""
+        """The command that resumes the run, or merges its parts again."""
+        if self.is_merged:
+            return str(self.head["command"])
         return f"fedcohort resume {shlex.quote(str(self.path))}"
 
     @property
@@ -266,6 +298,10 @@ class RunFolder:
     def diverged(self, unit: Unit) -> Path:
         """Return the path of the file that says why a candidate was given up."""
         return self.unit_folder(unit) / "diverged.txt"
+
+    def failed(self, unit: Unit) -> Path:
+        """Return the path of the file that says why a unit failed; it is there until a retry."""
+        return self.unit_folder(unit) / "failed.txt"
 
     def rounds_of(self, unit: Unit) -> int:
         """Return how many rounds each run of the unit has."""
@@ -316,7 +352,7 @@ class RunFolder:
             return "damaged"
         if all(path.exists() for path in shared) and all(self._is_done(*each) for each in done):
             return "complete"
-        return "interrupted"
+        return "failed" if any(self.failed(unit).exists() for unit in self.units) else "interrupted"
 
     def _done(self, unit: Unit) -> tuple[int, float]:
         """Return the rounds that a unit has done, over all its runs, and their seconds."""
@@ -340,7 +376,7 @@ def _as_json(head: dict[str, Any], source: Path) -> bytes:
         ) from error
 
 
-def _check_new(path: Path) -> None:
+def check_new(path: Path) -> None:
     """Refuse a folder that holds a run or anything else."""
     if (path / HEAD).exists():
         raise ExperimentError(
@@ -353,12 +389,16 @@ def _check_new(path: Path) -> None:
 
 def _check_units(units: list[Unit], experiment: Experiment) -> None:
     """Refuse units that do not belong to the experiment."""
-    known = {
-        PlannedRun(panel.label, entry.label, seed)
-        for panel in experiment.panels
-        for entry in panel.design
-        for seed in panel.seeds
-    }
-    found = {run for unit in units for run in unit.runs}
-    if not found <= known or not all(unit.runs for unit in units):
-        raise ValueError("units")
+    runs, trials = (
+        {
+            PlannedRun(panel.label, entry.label, seed)
+            for panel in experiment.panels
+            for entry in panel.design
+            for seed in ([panel.tuning_seed] if is_trial else panel.seeds)
+        }
+        for is_trial in (False, True)
+    )
+    for unit in units:
+        known = runs if unit.candidate is None else trials
+        if not unit.runs or not known.issuperset(unit.runs):
+            raise ValueError("units")

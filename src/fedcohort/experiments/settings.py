@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
+from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from fedcohort._arguments import brief
 from fedcohort._display import short_repr
@@ -105,6 +106,23 @@ KINDS = {
 }
 
 
+#: The seed that tries grids for every design by itself, unless the file gives another.
+TUNE_SEED = 1_000_000
+
+
+class Rates(NamedTuple):
+    """One point of a grid."""
+
+    lr: float
+    mu: float
+    server_lr: float
+
+
+def _points(value: float | list[float]) -> list[float]:
+    """Return the values of a grid; a number is a grid of one."""
+    return value if isinstance(value, list) else [value]
+
+
 class Training(Table):
     """The training of every client. A list for ``lr`` or ``mu`` is a grid to choose from."""
 
@@ -119,27 +137,12 @@ class Training(Table):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for lr, mu in self.candidates():
-            LocalTraining(**{**self.as_dict(), "lr": lr, "mu": mu})
+        for lr, mu in product(_points(self.lr), _points(self.mu)):
+            self.local(Rates(lr, mu, 1.0))
 
-    @property
-    def is_grid(self) -> bool:
-        """Return whether ``lr`` or ``mu`` is a list to choose from."""
-        return isinstance(self.lr, list) or isinstance(self.mu, list)
-
-    def candidates(self) -> list[tuple[float, float]]:
-        """Return ``lr`` and ``mu`` at every point of the grid; without a grid, there is one."""
-        lrs = self.lr if isinstance(self.lr, list) else [self.lr]
-        mus = self.mu if isinstance(self.mu, list) else [self.mu]
-        return [(lr, mu) for lr in lrs for mu in mus]
-
-    def at(self, lr: float, mu: float) -> Training:
-        """Return the training at one point of the grid."""
-        return replace(self, lr=lr, mu=mu)
-
-    def local(self) -> LocalTraining:
-        """Return the simulator's record."""
-        return LocalTraining(**self.as_dict())
+    def local(self, rates: Rates) -> LocalTraining:
+        """Return the simulator's record at one point of the grid."""
+        return LocalTraining(**{**self.as_dict(), "lr": rates.lr, "mu": rates.mu})
 
 
 class Server(Table):
@@ -147,11 +150,13 @@ class Server(Table):
 
     Attributes
     ----------
+    server_lr
+        The server's learning rate; a list is a grid to choose from.
     failures
         The chance that a drawn client sends no update.
     """
 
-    server_lr: Number = 1.0
+    server_lr: Grid = 1.0
     measure_every: Count = 1
     oracle_every: Count | None = None
     rows_every: Count | None = 10
@@ -161,11 +166,13 @@ class Server(Table):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.options("cpu")
+        for server_lr in _points(self.server_lr):
+            self.options("cpu", server_lr)
 
-    def options(self, device: str) -> Options:
-        """Return the simulator's record."""
-        return Options(**self.as_dict("failures"), device=device)
+    def options(self, device: str, server_lr: float) -> Options:
+        """Return the simulator's record at one point of the grid."""
+        own = self.as_dict("failures", "server_lr")
+        return Options(**own, server_lr=server_lr, device=device)
 
 
 class DesignEntry(Table):
@@ -254,6 +261,12 @@ class Panel(Table):
         Number of rounds. With 0 rounds and no design, only the data are divided.
     cohort_size
         Draws in a round.
+    tune
+        Who tries a grid, a list for ``lr``, ``mu`` or ``server_lr``: ``baseline`` tries it for
+        all designs, ``each`` lets every design choose for itself.
+    tune_seed
+        The seed that tries the grid. Default: the first of ``seeds`` for ``baseline``, 1000000
+        for ``each``, which needs a seed that is not in ``seeds``.
     data, model, training, server, devices, design
         Tables of their own, below.
     """
@@ -262,6 +275,8 @@ class Panel(Table):
     seeds: Annotated[list[Seed], SOME] = field(default_factory=lambda: [0])
     rounds: Whole
     cohort_size: Count = 10
+    tune: Literal["baseline", "each"] = "baseline"
+    tune_seed: Seed | None = None
     data: Annotated[Data, KINDS["data"]]
     model: Annotated[Model, KINDS["model"]] = Mlp()
     training: Training = Training(steps=50)
@@ -281,6 +296,29 @@ class Panel(Table):
             raise ExperimentError(
                 "rounds and [[design]] go together; only a partition has neither."
             )
+        if self.tune == "each" and self.is_grid and self.tuning_seed in self.seeds:
+            raise ExperimentError(
+                f"tune_seed must not be in seeds with tune = 'each'; got {self.tuning_seed}. Choose"
+                f" another."
+            )
+
+    @property
+    def is_grid(self) -> bool:
+        """Return whether ``lr``, ``mu`` or ``server_lr`` is a list to choose from."""
+        values = (self.training.lr, self.training.mu, self.server.server_lr)
+        return any(isinstance(value, list) for value in values)
+
+    @property
+    def tuning_seed(self) -> int:
+        """Return the seed that tries the grid."""
+        if self.tune_seed is not None:
+            return self.tune_seed
+        return TUNE_SEED if self.tune == "each" else self.seeds[0]
+
+    def candidates(self) -> list[Rates]:
+        """Return every point of the grid; without a grid, there is one."""
+        grids = (self.training.lr, self.training.mu, self.server.server_lr)
+        return [Rates(*point) for point in product(*map(_points, grids))]
 
     def __repr__(self) -> str:
         counts = {"designs": len(self.design), "seeds": len(self.seeds)}

@@ -15,7 +15,8 @@ from typing import Any, final
 from fedcohort._arguments import did_you_mean
 from fedcohort._lazy import import_extra
 from fedcohort.errors import ExperimentError, MissingExtraError
-from fedcohort.experiments.tables import COST, PlannedRun
+from fedcohort.experiments.tables import COST
+from fedcohort.experiments.units import PlannedRun
 from fedcohort.simulation import Round
 
 

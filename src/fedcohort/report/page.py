@@ -16,17 +16,16 @@ import numpy as np
 from fedcohort._lazy import import_extra
 from fedcohort._whole_file import write_whole
 from fedcohort.colours import class_colours, design_colours, design_dashes
-from fedcohort.errors import ExperimentError
+from fedcohort.experiments.merge import worded_sources
 from fedcohort.experiments.results import (
     DesignSummary,
     Interval,
     PanelSummary,
     Results,
-    candidate_losses,
-    chosen_training,
     summarise,
 )
 from fedcohort.experiments.settings import Panel
+from fedcohort.experiments.tuning import tuning_table, worded_choice
 from fedcohort.report.panel_data import design_labels, panel_data
 
 
@@ -200,6 +199,7 @@ def setup_text(results: Results) -> str:
         "folder": results.folder.path.resolve().name,
         "command": head.get("command", ""),
         "created": head.get("created", ""),
+        **{f"source {k}": text for k, text in enumerate(worded_sources(results.folder))},
         **{f"machine: {key}": value for key, value in head.get("machine", {}).items()},
         **{f"version of {key}": value for key, value in head.get("versions", {}).items()},
     }
@@ -277,39 +277,31 @@ def _signed(value: float) -> str:
 
 
 def _grid_table(results: Results, panel: Panel) -> str:
-    """Return the grid that was tried for the panel, with the lowest final loss marked."""
-    losses = candidate_losses(results.folder, panel.label)
-    if not losses:
+    """Return the grid that was tried for the panel, with each design's choice marked."""
+    lines = [
+        each for each in tuning_table(results.folder).to_pylist() if each["panel"] == panel.label
+    ]
+    if not lines:
         return ""
-    best = min(losses.values())
     rows = [
         (
-            f"{lr:g}",
-            f"{mu:g}",
-            "diverged" if math.isinf(loss) else number(loss),
-            "chosen" if loss == best and math.isfinite(loss) else "",
+            escape(each["design"]),
+            *(f"{each[name]:g}" for name in ("lr", "mu", "server_lr")),
+            "diverged" if each["final_loss"] is None else number(each["final_loss"]),
+            "chosen" if each["chosen"] else "",
         )
-        for (lr, mu), loss in losses.items()
+        for each in lines
     ]
-    table = table_html(("learning rate", "mu", "final loss", ""), rows, name="Grid")
-    return f"<h3>Grid that was tried</h3>\n{table}"
+    headings = ("design", "learning rate", "mu", "server's learning rate", "final loss", "")
+    choice = worded_choice(results.folder, panel)
+    note = f'<p class="note">{escape(choice)}.</p>\n' if choice else ""
+    return f"<h3>Grid that was tried</h3>\n{note}{table_html(headings, rows, name='Grid')}"
 
 
 def _configuration(results: Results) -> str:
-    """Return the resolved configuration: file, command-line changes and grid choices."""
-    resolved = dict(results.folder.head["experiment"])
-    resolved["panels"] = [
-        {**panel, "training": _trained(results, panel["label"])} for panel in resolved["panels"]
-    ]
-    text = json.dumps(resolved, indent=2, ensure_ascii=False)
+    """Return the resolved configuration: the file with its command-line changes and defaults."""
+    text = json.dumps(results.folder.head["experiment"], indent=2, ensure_ascii=False)
     return _details("Resolved configuration", text, is_open=False)
-
-
-def _trained(results: Results, panel: str) -> dict[str, Any]:
-    try:
-        return chosen_training(results.folder, panel).as_dict()
-    except ExperimentError:  # the grid is still being tried
-        return results.folder.experiment.panel(panel).training.as_dict()
 
 
 def _details(title: str, text: str, *, is_open: bool) -> str:

@@ -20,7 +20,7 @@ from fedcohort.experiments.results import (
     window_of,
 )
 from fedcohort.experiments.settings import Panel
-from fedcohort.experiments.tables import PlannedRun
+from fedcohort.experiments.units import PlannedRun
 
 Numbers = NDArray[np.float64]
 Integers = NDArray[np.int64]

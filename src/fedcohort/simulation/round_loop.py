@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -55,9 +54,9 @@ class Simulation:
     model
         A function that makes the model (initialised from each run's seed), or a module.
     training
-        What every client does.
+        What every client does, where its run has no ``lr`` or ``mu`` of its own.
     options
-        What the server does.
+        What the server does, where a run has no ``server_lr`` of its own.
 
     Examples
     --------
@@ -97,14 +96,17 @@ class Simulation:
         first = torch.arange(min(1, len(data.x)), device=device)
         check_outputs(module, data.take(data.x, first), runs[0].data.dataset.n_classes)
         slots = sum(min(run.recipe.cohort_size + run.extra, run.data.n_clients) for run in runs)
-        self._trainer = LocalTrainer(module, training, data, slots=slots)
+        each = [run.local(training) for run in runs]
+        self._trainer = LocalTrainer(module, training, data, slots=slots, trainings=each)
+        server_lr = [run.rates().get("server_lr", self.options.server_lr) for run in runs]
+        self._server_lr = torch.tensor(server_lr, device=device)[:, None]
         size = models.shape[1]
         self._live = []
         for run in runs:
             evaluator = Evaluator(module, data, run.data)
             self._live.append(LiveRun(run, evaluator, self.options, training, n_parameters=size))
         # Runs are independent of each other; their matrix products leave the interpreter free.
-        self._pool = ThreadPoolExecutor(min(len(runs), os.cpu_count() or 1))
+        self._pool = ThreadPoolExecutor(min(len(runs), torch.get_num_interop_threads()))
         together = sum(run.recipe.learns for run in runs) > 1 and not self.options.overlap
         self._map = self._pool.map if together else map
         federations = [run.data for run in runs]
@@ -280,7 +282,7 @@ class Simulation:
 
     def _moved(self, steps: list[Tensor]) -> Tensor:
         """Return every model after its step; one that would not be finite stays as it is."""
-        moved = self._models + self.options.server_lr * torch.stack(steps)
+        moved = self._models + self._server_lr * torch.stack(steps)
         finite = moved.isfinite().all(dim=1)
         # tolist waits for the device: its work counts as training time.
         for run, is_finite in zip(self._live, finite.tolist(), strict=True):

@@ -103,6 +103,9 @@ class Run:
     on_failure, tries, extra
         What happens to the weight of lost clients; see :class:`fedcohort.Selector`. With
         ``extra``, clients answer in the order of their durations.
+    lr, mu, server_lr
+        Replace those of the simulation's ``LocalTraining`` and ``Options`` in this run; None: as
+        there. Runs that differ in them still train together.
     """
 
     recipe: Recipe
@@ -114,6 +117,9 @@ class Run:
     on_failure: OnFailure = "keep"
     tries: int = 10
     extra: int = 0
+    lr: float | None = None
+    mu: float | None = None
+    server_lr: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.recipe, Recipe) or not isinstance(self.data, FederatedData):
@@ -129,6 +135,7 @@ class Run:
         settings = estimator_for("Run", self.recipe, self.estimator, error=SimulationError)
         object.__setattr__(self, "estimator", settings or "plain")
         FailureRule(self.on_failure, self.tries, self.extra)
+        keep_numbers(self, *self.rates())
         if self.failures is not None:
             object.__setattr__(self, "failures", self._chances(self.failures))
 
@@ -163,6 +170,16 @@ class Run:
             overlap=overlap,
         )
 
+    def rates(self) -> dict[str, float]:
+        """Return what of ``lr``, ``mu`` and ``server_lr`` the run has of its own."""
+        found = {name: getattr(self, name) for name in ("lr", "mu", "server_lr")}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def local(self, training: LocalTraining) -> LocalTraining:
+        """Return what the run's clients do, given what clients of other runs do."""
+        lr = training.lr if self.lr is None else self.lr
+        return replace(training, lr=lr, mu=training.mu if self.mu is None else self.mu)
+
     def failing(self, round_: int) -> NDArray[np.bool_]:
         """Return who would send no update in a round if drawn, shape (n_clients,)."""
         chances = np.zeros(self.data.n_clients) if self.failures is None else self.failures
@@ -173,7 +190,8 @@ class Run:
         """Return what identifies the run in a checkpoint, without its data."""
         rule = (self.on_failure, self.tries, self.extra)
         devices = [] if self.devices is None else self.devices.parts()
-        return [(self.recipe, self.seed, self.estimator), rule, self.failures, *devices]
+        rates = list(self.rates().items())
+        return [(self.recipe, self.seed, self.estimator), rule, self.failures, *devices, *rates]
 
 
 def read_checkpoint(

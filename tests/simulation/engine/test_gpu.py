@@ -89,6 +89,7 @@ def test_a_simulation_on_the_gpu_follows_the_cpus() -> None:
         Run(Multinomial(5), data),
         Run(SimilarityClustered(5), data),
         Run(Multinomial(5), data, 1),
+        Run(Multinomial(5), data, 1, lr=0.1, mu=0.2, server_lr=0.5),
     ]
     histories = {}
     for device in ("cpu", "cuda"):

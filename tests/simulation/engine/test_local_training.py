@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,27 @@ def trained(
     starts = torch.stack([flat_parameters(model) for model in models])
     trainer = LocalTrainer(models[0], training, ResidentData(data, CPU))
     return trainer.updates(starts, lanes, round_=3), starts, models[0]
+
+
+@pytest.mark.parametrize("training", TRAININGS.values(), ids=TRAININGS)
+@pytest.mark.parametrize("source", [small_mlp, own_module], ids=["mlp", "own module"])
+@pytest.mark.parametrize("mus", [(0.0, 0.0), (0.0, 0.7)], ids=["no mu", "mu"])
+def test_lanes_with_rates_of_their_own_equal_one_client_after_the_other(
+    source: Callable[[], nn.Module], training: LocalTraining, mus: tuple[float, float]
+) -> None:
+    data = load_dataset("digits")
+    lanes = lanes_of([3, 8, 20, 1, 17], len(data.y))
+    own = [replace(training, lr=lr, mu=mu) for lr, mu in zip((0.3, 0.02), mus, strict=True)]
+    models = [make_model(source, seed=seed) for seed in (0, 1)]
+    starts = torch.stack([flat_parameters(model) for model in models])
+    trainer = LocalTrainer(models[0], training, ResidentData(data, CPU), trainings=own)
+
+    updates = trainer.updates(starts, lanes, round_=3)
+
+    for lane, update in zip(lanes, updates, strict=True):
+        plain = plain_update(models[0], starts[lane.model], lane, own[lane.model], data, 3)
+        torch.testing.assert_close(update, plain, rtol=1e-4, atol=1e-6)
+        assert plain.abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("training", TRAININGS.values(), ids=TRAININGS)

@@ -291,9 +291,9 @@ def _cross_entropy_slope(outputs: Tensor, y: Tensor, weights: Tensor) -> Tensor:
 class Sgd:
     """``torch.optim.SGD`` for every lane, with FedProx's pull towards the start."""
 
-    def __init__(self, start: Stacked, *, momentum: float, weight_decay: float, mu: float) -> None:
+    def __init__(self, start: Stacked, *, momentum: float, weight_decay: float) -> None:
         self._start = start
-        self._momentum, self._weight_decay, self._mu = momentum, weight_decay, mu
+        self._momentum, self._weight_decay = momentum, weight_decay
         self._velocity = {
             name: torch.zeros_like(tensor) for name, tensor in start.items() if momentum
         }
@@ -303,15 +303,20 @@ class Sgd:
         for velocity in self._velocity.values():
             velocity.zero_()
 
-    def step(self, parameters: Stacked, gradients: Stacked, lr: Tensor) -> None:
-        """Move every lane against its gradient; ``lr`` has shape (lanes,), 0 where a lane rests."""
+    def step(self, parameters: Stacked, gradients: Stacked, lr: Tensor, mu: float | Tensor) -> None:
+        """Move every lane against its gradient.
+
+        ``lr`` has shape (lanes,), 0 where a lane rests; ``mu`` is one number, or has this shape.
+        """
         for name, parameter in parameters.items():
             slope = gradients[name]
             if self._weight_decay:
                 slope = slope.add(parameter, alpha=self._weight_decay)
-            if self._mu:
-                slope = slope.add(parameter - self._start[name], alpha=self._mu)
+            per_lane = (-1, *[1] * (parameter.dim() - 1))
+            if isinstance(mu, Tensor):
+                slope = slope.addcmul(parameter - self._start[name], mu.view(per_lane))
+            elif mu:
+                slope = slope.add(parameter - self._start[name], alpha=mu)
             if self._momentum:
                 slope = self._velocity[name].mul_(self._momentum).add_(slope)
-            rate = lr.view(-1, *[1] * (parameter.dim() - 1))
-            parameter.addcmul_(slope, rate, value=-1)
+            parameter.addcmul_(slope, lr.view(per_lane), value=-1)

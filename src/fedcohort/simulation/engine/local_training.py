@@ -198,6 +198,9 @@ def _lane_batches(
     return padded.reshape(-1, most), np.tile(lengths, training.epochs)
 
 
+#: A learning rate or mu: a number for all lanes, or one for each lane, shape (lanes,).
+Rate = float | Tensor
+
 #: Train as many lanes at a time as have about this many bytes of parameters.
 LANE_BYTES = 2**28
 
@@ -207,17 +210,29 @@ class LocalTrainer:
     """Trains many clients at once, each in a lane: one loop over the steps of all.
 
     ``data`` lies on the device that trains. ``slots`` are the lanes of one CUDA graph; fewer lanes
-    are padded, and the CPU ignores it.
+    are padded, and the CPU ignores it. ``trainings`` are the trainings of the models' rows where
+    ``lr`` or ``mu`` differ; by default all rows train alike.
     """
 
     def __init__(
-        self, model: nn.Module, training: LocalTraining, data: ResidentData, *, slots: int = 1
+        self,
+        model: nn.Module,
+        training: LocalTraining,
+        data: ResidentData,
+        *,
+        slots: int = 1,
+        trainings: Sequence[LocalTraining] = (),
     ) -> None:
         self._training, self.data, self._device = training, data, data.x.device
+        self._trainings, every = trainings, trainings or (training,)
+        self._has_same_lr = len({each.lr for each in every}) == 1
+        #: The mu of all lanes; None if they differ.
+        self.same_mu = every[0].mu if len({each.mu for each in every}) == 1 else None
+        is_plain = all(each.is_plain for each in every)
         self.gradients, self.layout = gradients_of(model, self._device), ParameterLayout(model)
         self._at_once = max(1, LANE_BYTES // (4 * self.layout.size))
         self._slots = min(slots, self._at_once)
-        linear = isinstance(self.gradients, StackedLinearGradients) and training.is_plain
+        linear = isinstance(self.gradients, StackedLinearGradients) and is_plain
         self._plain_step = self.gradients.descend if linear else None  # type: ignore[attr-defined]
         self._graphs: dict[int, _GraphedSteps] = {}
 
@@ -236,13 +251,21 @@ class LocalTrainer:
     def _train(self, models: Tensor, lanes: Sequence[Lane], round_: int) -> Tensor:
         schedule = make_schedule(lanes, self._training, round_=round_, n_keys=self.gradients.n_keys)
         start = models[torch.tensor([lane.model for lane in lanes], device=self._device)]
-        lr = self._training.lr_at(round_)
         steps = self._replay if self._device.type == "cuda" else self._loop
-        return steps(start, schedule, lanes, lr) - start
+        return steps(start, schedule, lanes, self._rates(lanes, round_)) - start
 
-    def _loop(self, start: Tensor, schedule: Schedule, lanes: Sequence[Lane], lr: float) -> Tensor:
+    def _rates(self, lanes: Sequence[Lane], round_: int) -> tuple[Rate, Rate]:
+        """Return the learning rate and mu of a round: one for all, or one for each lane."""
+        own = [self._trainings[lane.model] if self._trainings else self._training for lane in lanes]
+        pairs = [(each.lr_at(round_), each.mu) for each in own]
+        lr, mu = torch.tensor(pairs, dtype=torch.float32).T
+        return pairs[0][0] if self._has_same_lr else lr, mu if self.same_mu is None else pairs[0][1]
+
+    def _loop(
+        self, start: Tensor, schedule: Schedule, lanes: Sequence[Lane], rates: tuple[Rate, Rate]
+    ) -> Tensor:
         """Take the steps one after the other."""
-        models = self.layout.stacked(start)
+        models, (lr, mu) = self.layout.stacked(start), rates
         sgd = self.sgd(self.layout.views(start))
         x, y, positions = self._gathered(schedule, lanes)
         arrays = (schedule.sample_weights, schedule.active, schedule.keys)
@@ -252,17 +275,21 @@ class LocalTrainer:
             rows = positions[step]
             inputs = self.data.take(self.data.x, rows) if x is None else rows_at(x, rows)
             labels = rows_at(y, rows)
+            if plain is not None and isinstance(lr, Tensor):
+                # The step is linear in the sample weights, so these can carry the rates.
+                plain(models, inputs, labels, weights[step] * lr[:, None], 1.0)
+                continue
             if plain is not None:
                 plain(models, inputs, labels, weights[step], lr)
                 continue
             gradients = self.gradients(models, inputs, labels, weights[step], keys[step])
-            sgd.step(models, gradients, lr * active[step])
+            sgd.step(models, gradients, lr * active[step], mu)
         return self.layout.flat(models)
 
     def sgd(self, start: Stacked) -> Sgd:
         """Return a new optimiser of lanes that begin at ``start``."""
         own = self._training
-        return Sgd(start, momentum=own.momentum, weight_decay=own.weight_decay, mu=own.mu)
+        return Sgd(start, momentum=own.momentum, weight_decay=own.weight_decay)
 
     def _gathered(
         self, schedule: Schedule, lanes: Sequence[Lane]
@@ -277,14 +304,15 @@ class LocalTrainer:
         return self.data.take(self.data.x, samples), self.data.y[samples], positions
 
     def _replay(
-        self, start: Tensor, schedule: Schedule, lanes: Sequence[Lane], lr: float
+        self, start: Tensor, schedule: Schedule, lanes: Sequence[Lane], rates: tuple[Rate, Rate]
     ) -> Tensor:
         """Take the steps by replaying a CUDA graph of ``slots`` lanes."""
         n_steps, spare = len(schedule.active), self._slots - len(lanes)
         arrays = (
             _in_dataset(schedule, lanes),
             schedule.sample_weights,
-            np.float32(lr) * schedule.active,
+            np.asarray(rates[0], dtype=np.float32) * schedule.active,
+            np.asarray(rates[1], dtype=np.float32) * np.ones_like(schedule.active),
             schedule.keys,
         )
         # Spare lanes rest: their weights and learning rates are 0.
@@ -314,7 +342,7 @@ class _GraphedSteps:
 
     The schedule lies on the device, and so does a counter of steps: a replay needs nothing from
     the host. ``arrays`` are, step by step: positions in the data set, sample weights, learning
-    rates and dropout keys.
+    rates, mu and dropout keys.
     """
 
     def __init__(self, trainer: LocalTrainer, start: Tensor, arrays: Sequence[np.ndarray]) -> None:
@@ -350,13 +378,14 @@ class _GraphedSteps:
         return self._trainer.layout.flat(self._models)
 
     def _step(self) -> None:
-        positions, weights, lr, keys = (
+        positions, weights, lr, mu, keys = (
             part.index_select(0, self._counter)[0] for part in self._schedule
         )
         data = self._trainer.data
         x, y = data.take(data.x, positions), rows_at(data.y, positions)
         gradients = self._trainer.gradients(self._models, x, y, weights, keys)
-        self._sgd.step(self._models, gradients, lr)
+        same = self._trainer.same_mu
+        self._sgd.step(self._models, gradients, lr, mu if same is None else same)
         self._counter.add_(1)
 
 
