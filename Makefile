@@ -1,8 +1,16 @@
-# Everything runs in a virtual environment that is made on first use.
+# Everything runs in a virtual environment that is made on first use. Options for the installer, as
+# for PyTorch's CPU build, go into PIP_ARGS: see docs/how-to/install.md.
 PYTHON ?= python3
+PIP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
+# The demo needs two extras; developers need everything.
+DEMO := $(VENV)/.demo
 READY := $(VENV)/.ready
+UV := $(shell command -v uv)
+# How to install into the environment that is named by its folder.
+pip_in = $(if $(UV),$(UV) pip install --python $(1)/bin/python,$(1)/bin/python -m pip install \
+	--disable-pip-version-check) --quiet $(PIP_ARGS)
 # The core is also tested with these, without torch: beyond it are tests that need more extras.
 PYTHONS := 3.12 3.13
 BEYOND := biomed docs experiments flare flower report simulation test_dependencies.py test_docs.py \
@@ -13,21 +21,25 @@ FRAMEWORKS := nvflare fedbiomed
 PYTEST := --strict-markers --import-mode=importlib --doctest-modules -p no:cacheprovider
 
 .DEFAULT_GOAL := help
-.PHONY: help demo flower-demo figures docs notebooks test check check-pythons test-frameworks format \
-	bench bench-peers dist clean
+.PHONY: help demo flower-demo figures docs notebooks readme test check check-here check-pythons \
+	test-frameworks format bench bench-peers dist clean
 
 help:  ## Show what can be made
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
-$(READY): pyproject.toml constraints.txt
+$(DEMO): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--constraint constraints.txt --editable '.[all,dev]'
-	touch $@
+	$(call pip_in,$(VENV)) --constraint constraints.txt --editable '.[sim,report]'
+	@touch $@
 
-demo: $(READY)  ## The paper's comparison on bundled digits, with a report: half a minute
+$(READY): $(DEMO)
+	$(call pip_in,$(VENV)) --constraint constraints.txt --editable '.[all,dev]'
+	@touch $@
+
+demo: $(DEMO)  ## The paper's comparison on bundled digits, with a report: a minute
 	$(BIN)/fedcohort run experiments/digits.toml
-	$(BIN)/fedcohort report
+	@$(BIN)/fedcohort report >/dev/null
+	@echo 'the report: runs/digits/report.html'
 
 flower-demo: $(READY)  ## A Flower deployment on this machine, clients drawn by two designs: two minutes
 	$(BIN)/python examples/flower-mnist/demo.py
@@ -35,26 +47,34 @@ flower-demo: $(READY)  ## A Flower deployment on this machine, clients drawn by 
 figures: $(READY)  ## Redraw the figures of results/ from its tables, and those of the explanations
 	$(BIN)/python docs/figures.py docs/explanation/figures
 	$(BIN)/python tools/docs/architecture.py
+	PYTHONPATH=tests $(BIN)/python tools/docs/report_picture.py
 	for run in $$(dirname results/*/run.json results/*/*/run.json); do \
 		$(BIN)/fedcohort report $$run --figures png || exit; done
 
 docs: $(READY)  ## Build the documentation into site/, warnings are errors: half a minute
+	$(BIN)/python tools/docs/made_pages.py
 	$(BIN)/python -m sphinx -E -W --keep-going -q docs site
 	@echo site/index.html
 
 notebooks: $(READY)  ## Run the notebooks and keep what they show
 	$(BIN)/python notebooks/refresh.py
 
-test: $(READY)  ## Run the tests that take seconds, and doctests: five minutes
-	$(BIN)/pytest -n 2 -m 'not slow' tests src tools README.md
+readme: $(READY)  ## Run the README's commands and put what they print into it: two minutes
+	$(BIN)/python tests/test_readme.py
 
-check: $(READY)  ## Format, lint, types, all tests (slow ones too), the core's with other Pythons
+test: $(READY)  ## Run the tests that take seconds, and doctests: five minutes
+	$(BIN)/pytest -n 2 -m 'not slow' tests src tools
+
+check: $(READY)  ## Everything: check-here, check-pythons, test-frameworks
+	$(MAKE) check-here
+	$(MAKE) check-pythons
+	$(MAKE) test-frameworks
+
+check-here: $(READY)  ## Format, lint, types, all tests (slow ones too)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 tests src tools README.md
-	$(MAKE) check-pythons
-	$(MAKE) test-frameworks
+	$(BIN)/pytest -n 2 tests src tools
 
 check-pythons: $(PYTHONS:%=check-python-%)  ## The core's tests with Python 3.12 and 3.13: 4 minutes
 
@@ -70,8 +90,7 @@ build/python%/.ready: pyproject.toml constraints.txt
 	@rm -rf $(@D) && mkdir -p $(@D)
 	@for python in python$* $$HOME/.pyenv/versions/$*.*/bin/python; do \
 		if "$$python" -c 'import ensurepip' 2>/dev/null; then \
-			"$$python" -m venv $(@D) && $(@D)/bin/python -m pip install --quiet \
-				--disable-pip-version-check --constraint constraints.txt \
+			"$$python" -m venv $(@D) && $(call pip_in,$(@D)) --constraint constraints.txt \
 				--editable '.[scale]' hypothesis packaging pytest pytest-xdist && break || exit; \
 		fi; done
 	@test ! -x $(@D)/bin/python || touch $@
@@ -92,8 +111,7 @@ build/nvflare/.ready: NEEDS := nvflare==2.9.0 torch scikit-learn --constraint co
 build/fedbiomed/.ready: NEEDS := 'fedbiomed[researcher,node]==6.4.1' torch==2.13.0
 $(FRAMEWORKS:%=build/%/.ready): build/%/.ready: pyproject.toml constraints.txt
 	@rm -rf $(@D) && mkdir -p $(@D)
-	@$(PYTHON) -m venv $(@D) && $(@D)/bin/python -m pip install --quiet \
-		--disable-pip-version-check --editable '.[$*]' $(NEEDS) \
+	@$(PYTHON) -m venv $(@D) && $(call pip_in,$(@D)) --editable '.[$*]' $(NEEDS) \
 		hypothesis packaging pytest pytest-xdist || touch $(@D)/.missing
 	@touch $@
 

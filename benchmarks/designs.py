@@ -112,7 +112,7 @@ def similarity_cell(measure: str, n: int) -> dict[str, float]:
 
 
 def kept_products_cell(n: int, m: int) -> dict[str, float]:
-    """Measure a round's build where m of n updates changed, products kept and computed anew."""
+    """Measure a round's build where m of n updates changed, products kept or all computed again."""
     rng = np.random.default_rng(0)
     population, recipe = Population(rng.integers(1, 1001, size=n)), SimilarityClustered(m)
     memory = UpdateMemory(n, DIMENSION)

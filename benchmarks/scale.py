@@ -44,7 +44,7 @@ COHORTS = (100, 1000)
 SKETCH = 64
 DIMENSION = 10**6
 TREES, DRAWS = 5, 21
-#: The bisecting tree beside Ward's: so many clients, a cohort of so many, so many federations each.
+#: The bisecting tree against Ward's: clients, the cohort, and federations of each kind.
 WARD_CLIENTS, WARD_COHORT, WARD_SEEDS = 10**4, 100, 5
 #: A selector's draws, the parameters of its model, and the rounds that are timed.
 SELECTOR_COHORT, SELECTOR_DIMENSION, SELECTOR_ROUNDS = 100, 10**5, 5

@@ -13,26 +13,14 @@ copyright = author  # noqa: A001  # the name that Sphinx reads
 release = version = __version__
 
 extensions = [
-    "sphinx.ext.autodoc",
-    "sphinx.ext.napoleon",
     "myst_parser",
     "sphinx_copybutton",
     "mathml_formulas",
-    "made_pages",
+    "site_pages",
 ]
 
-autodoc_class_signature = "mixed"
-autodoc_member_order = "bysource"
-autodoc_typehints_format = "short"
-maximum_signature_line_length = 72
-napoleon_attr_annotations = False
-napoleon_custom_sections = [("Attributes", "params_style")]
-napoleon_google_docstring = False
-napoleon_use_param = False
-napoleon_use_rtype = False
-python_display_short_literal_types = True
-
 myst_enable_extensions = ["attrs_block", "dollarmath"]
+myst_fence_as_directive = ["math"]
 myst_heading_anchors = 4
 myst_dmath_double_inline = True
 

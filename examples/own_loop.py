@@ -1,11 +1,11 @@
-"""A server loop of one's own, with numpy and nothing else.
+"""Your own server loop, with numpy and nothing else.
 
-A hundred clients of ten kinds fit one linear model, each to the line of its kind; the server draws
-ten clients a round. One drawn client in twenty does not answer, and the server is started again
-half-way: it goes on from a file. One sees the mean squared error of the model above that of the
-best model, over the second half of the rounds. Drawn by size alone (``multinomial``), some kinds
-come twice and some not at all, and the error stays high. Clustering the clients by their updates
-(``similarity``) finds the kinds: the error is less than half of that.
+A hundred clients of ten kinds fit one linear model, each to the line of its kind. The server draws
+ten clients per round. One drawn client in twenty does not answer. Half-way through, the server
+restarts and continues from a file. The table shows the mean squared error of the model above that
+of the best model, over the second half of the rounds. Drawn by size alone (``multinomial``), some
+kinds come twice and some not at all, and the error stays high. Clustering the clients by their
+updates (``similarity``) finds the kinds: the error is less than half of that.
 
 Run it as ``python examples/own_loop.py``: 3 seconds. Needs fedcohort without extras.
 """

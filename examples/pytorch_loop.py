@@ -1,15 +1,16 @@
-"""A server loop of one's own in PyTorch, with a convolutional network.
+"""Your own server loop in PyTorch, with a convolutional network.
 
-A hundred clients have images of one digit each (scikit-learn's, nothing is downloaded); the server
-draws ten of them a round, in three ways:
+A hundred clients have images of one digit each (scikit-learn's, nothing is downloaded). The server
+draws ten of them per round, in three ways:
 
 * ``multinomial``: by size alone,
 * ``similarity``: one of each cluster of clients whose last updates point the same way,
-* ``multinomial, difference``: by size alone, and what the server remembers of the clients takes
-  the variance out (the difference estimator; it works with every unbiased design).
+* ``multinomial, difference``: by size alone, with the difference estimator, which uses remembered
+  updates to lower the variance (it works with every unbiased design except norm-optimal coins).
 
-One sees the loss and the accuracy on the test images, averaged over the last ten rounds: the two
-ways that use past updates end with a lower loss and a higher accuracy than multinomial sampling.
+The table shows the loss and the accuracy on the test images, averaged over the last ten rounds.
+The two ways that use past updates end with a lower loss and a higher accuracy than multinomial
+sampling.
 
 Run it as ``python examples/pytorch_loop.py``: 15 seconds on one core. Needs ``fedcohort[sim]``.
 """

@@ -44,12 +44,13 @@ def refused(result: Result, *parts: str) -> bool:
 
 #: The designs that are compared where nobody knows updates.
 DESIGNS = [
-    "uniform",
-    "uniform:unbiased",
     "multinomial",
-    "poisson",
     "size",
     "size:whole_rows_first",
+    "poisson",
+    "uniform:unbiased",
+    "uniform",
+    "cohort-mean",
 ]
 #: The bundled list of sizes.
 SIZES = Path(__file__).parents[1] / "examples" / "sizes.csv"

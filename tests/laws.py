@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import singledispatch
 from itertools import combinations, pairwise, product
+from math import lcm
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from fedcohort import Design, Population, testing
 from fedcohort.baselines.norm_optimal import APPROXIMATE_PASSES
 from fedcohort.baselines.oort import SystematicDraw
+from fedcohort.baselines.round_robin import RoundRobinCycle
 from fedcohort.designs import (
     AutoDesign,
     BalancedDesign,
@@ -93,6 +95,19 @@ def coins(chances: list[Fraction]) -> Law:
 @law.register
 def _(design: ChosenDesign) -> Law:
     return {tuple(int(i in design.chosen) for i in range(design.population.n_clients)): Fraction(1)}
+
+
+@law.register
+def _(design: RoundRobinCycle) -> Law:
+    """All rounds of a cycle, drawn one after the other from the design's own order."""
+    circle, m = design.circle.tolist(), design.cohort_size
+    outcomes: Law = defaultdict(Fraction)
+    rounds = lcm(len(circle), m) // m
+    for round_ in range(rounds):
+        turn = {circle[(round_ * m + k) % len(circle)] for k in range(m)}
+        counts = tuple(int(i in turn) for i in range(design.population.n_clients))
+        outcomes[counts] += Fraction(1, rounds)
+    return dict(outcomes)
 
 
 @law.register

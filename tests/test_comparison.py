@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from fedcohort import (
     diagnostics,
     recipe,
 )
-from fedcohort._comparison_table import cell_text, in_seconds
+from fedcohort._comparison_text import in_seconds, numbers
 from fedcohort.designs import Design, Knowledge, MultinomialDesign
 from fedcohort.errors import DesignError, FedcohortError, InputError, MissingExtraError
 from fedcohort.streams import Stream, stream
@@ -94,8 +94,11 @@ def test_what_has_no_formula_is_marked_as_estimated(updates: NDArray[np.float32]
     assert row.aggregate_variance is not None
     assert row.aggregate_variance_standard_error is not None
     assert 0 < row.aggregate_variance_standard_error < row.aggregate_variance
-    assert f"~{cell_text(row.aggregate_variance)}" in repr(found)
-    assert "smallest V: about " in found.answer
+    assert numbers([row.aggregate_variance], exact=[False])[0] in repr(found)
+    assert f"V from 200 drawn cohorts, ± {row.aggregate_variance_standard_error:.2g}" in " ".join(
+        repr(found).split()
+    )
+    assert "by about 7" in found.answer
 
 
 @pytest.mark.parametrize("name", BUILT.split(","))
@@ -154,8 +157,8 @@ def test_a_recipe_made_from_a_function_is_marked_as_estimated() -> None:
 
     assert [row.weights_exact for row in found.rows.values()] == [False, True]
     line = next(line for line in repr(found).splitlines() if line.startswith("largest"))
-    assert line.split()[:4] == ["largest", "~1.000", "~0", "~0"]
-    assert "~            no formula" in repr(found)
+    assert line.split()[:6] == ["largest", "~1.000", "~0.000", "~0.000", "~0.000", "~1.00"]
+    assert "largest: weights from 1,000 drawn cohorts" in " ".join(repr(found).split())
     assert "~" not in repr(compare([5, 3, 2], 1, designs="size"))
 
 
@@ -241,13 +244,27 @@ def test_a_design_that_cannot_be_built_is_left_out_with_a_reason() -> None:
     found = compare([5, 3, 2], 4)
 
     assert list(found.rows) == ["multinomial", "size", "size:whole_rows_first"]
-    assert list(found.left_out) == ["uniform", "uniform:unbiased", "poisson"]
+    assert list(found.left_out) == ["poisson", "uniform:unbiased", "uniform", "cohort-mean"]
     assert found.left_out["poisson"].startswith("draws without replacement, so cohort_size must")
 
 
-def test_a_design_that_was_asked_for_and_cannot_be_built_is_an_error() -> None:
+def test_a_design_that_was_named_among_others_is_a_row_with_a_reason() -> None:
+    found = compare([5, 3, 2], 4, designs="poisson,size,power-of-choice")
+
+    assert list(found.rows) == ["size"]
+    assert list(found.left_out) == ["poisson", "power-of-choice"]
+    lines = repr(found).splitlines()
+    row = next(line for line in lines if line.startswith("poisson"))
+    assert row.split()[:4] == ["poisson", "left", "out:", "draws"]
+    assert max(map(len, lines)) <= 80
+    assert '<td>poisson</td><td colspan="6">left out: draws without' in found._repr_html_()
+
+
+def test_if_no_design_can_be_built_the_error_says_why() -> None:
     with pytest.raises(DesignError, match="at most the 3 clients of positive size; got 4"):
-        compare([5, 3, 2], 4, designs="poisson,size")
+        compare([5, 3, 2], 4, designs="poisson")
+    with pytest.raises(DesignError, match="none of these 2 designs can be built; poisson: draws"):
+        compare([5, 3, 2], 4, designs="poisson,uniform")
 
 
 def test_the_same_seed_gives_the_same_numbers() -> None:
@@ -263,62 +280,174 @@ def test_the_same_seed_gives_the_same_numbers() -> None:
     assert 0 < inclusion(None) < 1
 
 
+GAIN = (
+    "it draws each client as often as its size says and cuts the variance of the weights by 61 % "
+    "against multinomial sampling."
+)
+
+
 @pytest.mark.parametrize(
-    ("designs", "updates", "answer"),
+    ("designs", "answer"),
     [
+        ("multinomial,size", f"Use size: {GAIN}"),
+        ("size", f"size, the only design compared, {GAIN.removeprefix('it ')}"),
         (
-            "multinomial,size",
-            None,
-            "Of these unbiased designs, size has the smallest weight variance: 61.3 % below "
-            "multinomial's.",
+            "size,size:whole_rows_first,target,multinomial",
+            f"Use size (size:whole_rows_first is equal): {GAIN}",
+        ),
+        ("size,uniform", f"Use size: {GAIN} uniform has a smaller weight variance, but is biased"),
+        (
+            "size,cohort-mean",
+            f"Use size: {GAIN} cohort-mean, the FedAvg of most frameworks, is biased by 0.11 and "
+            f"has 1.6 times this weight variance.",
+        ),
+        ("uniform", "uniform is biased by 0.33. Compare size as well, which is unbiased."),
+        (
+            "uniform,cohort-mean",
+            "None of these designs is unbiased. Compare size as well, which is.",
         ),
         (
-            "size,multinomial,size:whole_rows_first,poisson",
-            None,
-            "Of these unbiased designs, size, size:whole_rows_first and poisson have the smallest "
-            "weight variance: 61.3 % below multinomial's.",
+            "poisson",
+            "poisson is unbiased and cuts the variance of the weights by 61 % against multinomial "
+            "sampling, but its cohort size is random: 2 ± 0.69 clients. Compare size as well",
         ),
-        ("uniform", None, "None of these designs is unbiased."),
+        ("multinomial", "multinomial, the only design compared, is the baseline itself. Compare"),
         (
-            "uniform,multinomial",
-            None,
-            "None of these unbiased designs has a smaller weight variance than multinomial.",
-        ),
-        (
-            "size",
-            np.ones((3, 2)),
-            "Multinomial's V is 0 already: no design can lower it.",
-        ),
-        (
-            "multinomial,size",
-            [[1.0], [0.0], [0.0]],
-            "Of these unbiased designs, size has the smallest V: 100 % below multinomial's.",
+            "uniform:unbiased,multinomial",
+            "Use uniform:unbiased: it is unbiased and cuts the variance of the weights by 39 % "
+            "against multinomial sampling. The clients' updates can lead further.",
         ),
     ],
 )
-def test_the_answer_names_the_unbiased_design_that_varies_least(
-    designs: str, updates: object, answer: str
+def test_the_answer_says_what_to_use_and_why(designs: str, answer: str) -> None:
+    assert compare(CITIES, 2, designs=designs).answer.startswith(answer)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "m", "answer"),
+    [
+        ([5], 1, "Any unbiased design will do: one client has all samples, and multinomial's"),
+        ([5, 3, 2], 1, "Use multinomial: none of these unbiased designs lowers the variance"),
+        ([7] * 100, 10, "Use size (size:whole_rows_first, uniform:unbiased and cohort-mean are"),
+        ([10**6] + [1] * 20, 3, "by only 0.0021 % against multinomial sampling, as one client "),
+        ([10**6] + [1] * 20, 3, "poisson would cut it by 99.999 %, but its cohort size is random"),
+        ([10**6] + [1] * 20, 3, "is biased by 1.7 and has 28,000 times this weight variance."),
+        (CIFAR_SIZES, 10, "poisson would cut it by 12 %, but its cohort size is random: 10 ± 2.9"),
+    ],
+)
+def test_the_answer_is_honest_where_there_is_little_to_gain(
+    sizes: list[int], m: int, answer: str
 ) -> None:
-    assert compare(CITIES, 2, designs=designs, updates=updates).answer == answer  # type: ignore[arg-type]
+    assert answer in compare(sizes, m).answer
+
+
+def test_a_design_that_needs_updates_wins_with_the_cheapest_alternative_beside_it(
+    updates: NDArray[np.float32],
+) -> None:
+    found = compare(CIFAR_SIZES, 10, designs="multinomial,size,tournament,auto", updates=updates)
+
+    gains = [
+        1 - (found.rows[name].aggregate_variance_ratio or 0) for name in ("tournament", "size")
+    ]
+    assert found.answer == (
+        f"Use tournament (auto is equal): it draws each client as often as its size says and cuts "
+        f"V, the mean squared distance of its aggregate from that of all clients, by "
+        f"{100 * gains[0]:.2g} % against multinomial sampling. size does it with "
+        f"{100 * gains[1]:.2g} % and needs no updates."
+    )
+
+
+def test_groups_do_not_win_by_a_hair() -> None:
+    """A design that needs more than sizes must gain a percentage point more."""
+    sizes = np.arange(1, 1001)
+    found = compare(sizes, 3, groups=[k % 2 for k in range(1000)], designs="target,size")
+
+    size, target = (found.rows[name].weight_variance for name in ("size", "target"))
+    assert target < size * (1 - 1e-9)
+    assert found.answer.startswith("Use size: ")
+
+
+def test_equal_updates_leave_nothing_to_gain() -> None:
+    found = compare(CITIES, 2, designs="size,multinomial", updates=np.ones((3, 2)))
+
+    assert found.answer == (
+        "Any unbiased design will do: all updates are equal, and multinomial's V is 0."
+    )
+
+
+def test_biased_designs_come_last_and_are_set_apart() -> None:
+    found = compare(CIFAR_SIZES, 10, designs="uniform,size,cohort-mean,multinomial")
+
+    lines = repr(found).splitlines()
+    names = [line.split()[0] for line in lines[5:10]]
+    assert names == ["size", "multinomial", "──", "uniform", "cohort-mean"]
+    assert lines[7].startswith("── biased ──")
+    assert {line.style for line in found._lines()[8:10]} == {"dim"}
+    assert list(found.rows) == ["uniform", "size", "cohort-mean", "multinomial"]
+
+
+def test_a_random_cohort_size_has_its_exact_deviation() -> None:
+    """Chances 1, 1/2 and 1/2: a deviation of the square root of 2/4."""
+    found = compare([8, 1, 1], 2, designs="poisson,size")
+
+    assert found.rows["poisson"].size_deviation == 0.5**0.5
+    assert found.rows["size"].size_deviation == 0
+    assert "2.00 ± 0.71" in repr(found)
+
+
+def test_numbers_of_a_column_have_equal_decimals_and_long_names_are_wrapped() -> None:
+    name = "a-name-of-thirty-characters-00"
+    found = compare(CIFAR_SIZES, 10, designs={name: "size", "md": "multinomial", "p": "poisson"})
+
+    lines = repr(found).splitlines()
+    assert max(map(len, lines)) <= 80
+    table = lines[5:9]
+    assert "".join(line.split()[0] for line in table[:2]) == name
+    cells = [line.split()[-7 if "±" not in line else -9 :] for line in table[1:]]
+    assert {len(line[1].partition(".")[2]) for line in cells} == {4}
+    assert {len(line[2].partition(".")[2]) for line in cells} == {3}
+
+
+def test_the_cohort_mean_is_compared_over_its_law_with_standard_errors() -> None:
+    row = compare(CIFAR_SIZES, 10).rows["cohort-mean"]
+
+    assert not row.weights_exact
+    assert row.bias_standard_error is not None
+    assert 0 < row.bias_standard_error < 0.01 * row.bias
+    assert row.smallest_inclusion == 0.1
+    again = compare(CIFAR_SIZES, 10, designs="cohort-mean", seed=9).rows["cohort-mean"]
+    assert (again.bias, again.weight_variance) == (row.bias, row.weight_variance)
+
+
+def test_round_robin_is_compared_over_its_cycle() -> None:
+    found = compare(CIFAR_SIZES, 10, designs="round-robin,uniform:unbiased")
+
+    row, uniform = found.rows["round-robin"], found.rows["uniform:unbiased"]
+    assert (row.unbiased, row.bias, row.weights_exact) == (False, 0.0, True)
+    assert row.weight_variance == pytest.approx(uniform.weight_variance, rel=1e-12)
+    assert "a random round of its cycle of 10" in " ".join(repr(found).split())
 
 
 def test_the_repr_is_the_table_at_80_columns(updates: NDArray[np.float32]) -> None:
     found = compare(CIFAR_SIZES, 10, updates=updates)
 
     lines = repr(found).splitlines()
-    assert lines[0] == "10 draws from 100 clients, 48500 samples, updates of 64 numbers"
+    assert lines[0] == "10 draws from 100 clients, 48,500 samples, updates of 64 numbers"
     assert max(map(len, lines)) <= 80
     assert found.answer in " ".join(lines)
     tournament, row = found.rows["tournament"], next(x for x in lines if x.startswith("tournam"))
-    values = (tournament.aggregate_variance, tournament.aggregate_variance_ratio)
-    assert row.split()[:4] == ["tournament", *map(cell_text, values), "none"]
+    values = [f"{tournament.aggregate_variance:.4f}", f"{tournament.aggregate_variance_ratio:.3f}"]
+    assert row.split()[:4] == ["tournament", *values, "none"]
 
 
 def test_a_notebook_shows_an_escaped_table() -> None:
-    html = compare(CITIES, 2, designs={"<b>": "size", "md": "multinomial"})._repr_html_()
+    found = compare(CITIES, 2, designs={"<b>": "size", "fedavg": "uniform"})
 
-    assert html.count("<tr>") == 3
-    assert "<td>&lt;b&gt;</td><td>none</td><td>0.12</td>" in html
+    html = found._repr_html_()
+    assert html.count("<tr") == 3
+    assert "<tr><td>&lt;b&gt;</td><td>none</td><td>0.1200</td>" in html
+    assert '<tr style="opacity:0.6"><td>fedavg</td>' in html
+    assert "Use &lt;b&gt;: it draws each client" in html
 
 
 def test_the_frame_has_a_row_per_design_and_nan_for_no_number() -> None:
@@ -346,9 +475,12 @@ def test_without_pandas_the_frame_is_a_dict_of_arrays(monkeypatch: pytest.Monkey
         "smallest_inclusion",
         "mean_inclusion",
         "expected_distinct",
+        "size_deviation",
         "max_count",
         "weight_variance_ratio",
         "weights_exact",
+        "bias_standard_error",
+        "weight_variance_standard_error",
         "aggregate_variance",
         "aggregate_variance_exact",
         "aggregate_variance_standard_error",
@@ -426,19 +558,11 @@ def test_what_cannot_be_compared_is_refused_in_one_sentence(
 
 
 def test_short_numbers_and_times() -> None:
-    numbers = [0, 0.12345, 1.0, 409999990.055, 1.23e-5, 9.9721, 1e-3, 1.26e-12, None]
-
-    assert [cell_text(number) for number in numbers] == [
-        "0",
-        "0.123",
-        "1",
-        "4.1e8",
-        "1.2e-5",
-        "9.97",
-        "1e-3",
-        "1e-12",
-        "-",
-    ]
+    assert numbers([0, 1.2345, 1.0, 9.9721, None]) == ["0.00", "1.23", "1.00", "9.97", "-"]
+    assert numbers([0.5, 123456.7], places=3) == ["0.500", "1.23e5"]
+    assert numbers([1.23e-5, 1e-3, 0.25], places=3) == ["<0.001", "0.001", "0.250"]
+    assert numbers([1.26e-12, 4.1e-9]) == ["1.26e-12", "4.10e-9"]
+    assert numbers([0.5, 409999990.055]) == ["5.00e-1", "4.10e8"]
     assert [in_seconds(s) for s in (2.0, 1.0, 5e-3, 0.181, 5e-6, 9.9996e-4, 123.4)] == [
         "2 s",
         "1 s",
@@ -467,11 +591,54 @@ class TestPlot:
         sizes, chances = map(np.asarray, axes.lines[0].get_data())
         assert sizes.tolist() == [100, 250, 500, 750, 1000]
         inclusion = diagnostics.inclusion_probability(found.rows["md"].design)
-        expected = [float(f"{inclusion[CIFAR_SIZES.index(size)]:.3g}") for size in sizes]
-        assert chances.tolist() == pytest.approx(expected, rel=1e-12)
+        assert chances.tolist() == [inclusion[CIFAR_SIZES.index(size)] for size in sizes]
         assert (axes.get_xscale(), axes.get_yscale()) == ("linear", "linear")
         assert [file.name for file in tmp_path.iterdir()] == ["chances.png"]
         assert (tmp_path / "chances.png").read_bytes().startswith(b"\x89PNG")
+
+    def test_the_figure_has_a_title_and_a_bar_for_each_ratio(self, tmp_path: Path) -> None:
+        found = compare(CIFAR_SIZES, 10, designs="uniform,multinomial,size")
+
+        figure = found.plot(tmp_path / "x.svg").figure
+
+        bars = figure.axes[-1]
+        assert figure.get_suptitle() == "10 draws from 100 clients, 48,500 samples"
+        names = [label.get_text() for label in bars.get_yticklabels()]
+        assert names == ["multinomial", "size", "uniform"]
+        widths = [patch.get_width() for patch in bars.patches]  # type: ignore[attr-defined]
+        ratios = [found.rows[name].weight_variance_ratio for name in names]
+        assert widths == pytest.approx(ratios, rel=1e-12)
+        assert [text.get_text() for text in bars.texts] == ["1.00", "0.89", "0.01  biased"]
+
+    def test_drawing_again_gives_the_same_bytes(self, tmp_path: Path) -> None:
+        found = compare(CIFAR_SIZES, 10, designs="multinomial,size")
+
+        for suffix in (".png", ".svg", ".pdf"):
+            found.plot(tmp_path / f"a{suffix}")
+            found.plot(tmp_path / f"b{suffix}")
+            assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
+
+    def test_designs_that_coincide_share_a_line(self) -> None:
+        axes = _drawn(compare(CIFAR_SIZES, 10, designs="uniform,cohort-mean,multinomial"))
+
+        assert [line.get_label() for line in axes.lines] == ["uniform, cohort-mean", "multinomial"]
+
+    def test_many_sizes_are_a_line_and_a_band_without_markers(self) -> None:
+        """Clients of similar size differ by the draws of their group."""
+        rng = np.random.default_rng(0)
+        sizes, groups = rng.integers(1000, 1100, size=2000), rng.integers(5, size=2000).tolist()
+
+        axes = _drawn(compare(sizes, 8, designs="stratified", groups=groups))
+
+        (line,) = axes.lines
+        assert len(np.asarray(line.get_xdata())) <= 40
+        assert line.get_marker() in ("", "None")
+        assert len(axes.collections) == 1
+
+    def test_small_sizes_have_whole_numbers_on_the_axis(self) -> None:
+        axes = _drawn(compare([5, 3, 2], 2, designs="multinomial"))
+
+        assert all(tick == int(tick) for tick in axes.get_xticks())
 
     def test_sizes_of_many_orders_get_a_logarithmic_axis(self) -> None:
         axes = _drawn(compare([1, 10, 1000], 2, designs="multinomial"))
@@ -481,14 +648,30 @@ class TestPlot:
     def test_small_chances_are_not_rounded_away(self) -> None:
         axes = _drawn(compare(np.arange(1, 50_001), 10, designs="multinomial"))
 
-        _, chances = map(np.asarray, axes.lines[0].get_data())
-        assert chances.min() == pytest.approx(8e-9, rel=0.01)
+        sizes, chances = map(np.asarray, axes.lines[0].get_data())
+        assert chances == pytest.approx(10 * sizes / (25_000 * 50_001), rel=0.01)
 
     def test_a_client_that_is_never_drawn_has_chance_0(self) -> None:
-        axes = _drawn(compare([5, 3, 2], 1, designs="cohort-mean"))
+        updates = [[1.0], [1.0], [0.0]]
+        axes = _drawn(compare([5000, 3, 2], 1, designs="norm-optimal", updates=updates))
 
         _, chances = map(np.asarray, axes.lines[0].get_data())
-        assert sorted(chances) == [0, 0, 1]
+        assert chances[0] == 0
+        assert axes.get_yscale() == "linear"
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"ax": 3}, "Comparison.plot: ax must be axes of matplotlib; got 3"),
+            ({"path": 3}, "Comparison.plot: path must be a file name that ends in .png, .svg"),
+            ({"path": ""}, "Comparison.plot: path must end in .png, .svg, .pdf; got ''"),
+        ],
+    )
+    def test_nonsense_is_refused_in_one_sentence(
+        self, arguments: dict[str, Any], message: str
+    ) -> None:
+        with pytest.raises(InputError, match=message):
+            compare([5, 3, 2], 1).plot(**arguments)
 
     def test_without_axes_a_new_figure_is_shown(self) -> None:
         from matplotlib import pyplot
@@ -508,7 +691,7 @@ class TestPlot:
 def test_without_matplotlib_a_plot_is_refused_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
 
     with pytest.raises(MissingExtraError, match=r"Comparison.plot: needs matplotlib.*\[report\]"):
         compare([5, 3, 2], 1).plot()

@@ -49,6 +49,7 @@ TOOLS = {
     "scipy-stubs": "types, for mypy",
     "sphinx-copybutton": "make docs",
     "sqlalchemy": "the database of mlflow",
+    "zizmor": "make test",
 }
 
 

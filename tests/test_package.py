@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import fedcohort
-from requirement_closure import ROOT, closure, declared
+from requirement_closure import PROJECT, ROOT, closure, declared
 
 VERSION = fedcohort.__version__
 HERE = Path(sysconfig.get_paths()["purelib"])
@@ -51,6 +51,12 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert released is not None
     assert citation[1] == newest[1] == VERSION
     assert released[1] == newest[2]
+
+
+def test_the_addresses_are_the_same_everywhere() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+
+    assert f"repository-code: {PROJECT['urls']['Repository']}\n" in citation
 
 
 def built(source: Path, folder: Path, *targets: str) -> Path:
@@ -104,6 +110,8 @@ def test_the_sdist_holds_what_tests_need_and_builds_the_same_wheel(
     content = {str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()}
     for folder in ("src", "tests", "examples", "experiments", "docs", "notebooks", "benchmarks"):
         assert in_tree(ROOT / folder) <= content
+    pictures = re.findall(r"!\[[^]]*\]\((?!https?:)([^)]+)\)", (ROOT / "README.md").read_text())
+    assert {*pictures, ".github/workflows/tests.yml"} <= content
     for name in ("Makefile", "README.md", "CHANGELOG.md", "constraints.txt", "LICENSE"):
         assert name in content
     wheel = f"fedcohort-{VERSION}-py3-none-any.whl"

@@ -1,48 +1,199 @@
-"""Every command of the README runs, and prints what the README says."""
+"""Every command of the README runs, and prints what the README shows.
 
+``python tests/test_readme.py`` (or ``make readme``) runs the commands and writes what they print
+into the README. The tests compare it: times are masked, and so are the numbers of a training,
+whose last digits depend on the processor.
+"""
+
+import re
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from documented_blocks import Block, blocks_of, commands_of, run_command
+import fedcohort
+from documented_blocks import Block, Command, blocks_of, commands_of, reader_environment
+from requirement_closure import PROJECT, ROOT
 
-ROOT = Path(__file__).parents[1]
-BLOCKS = [
-    block for block in blocks_of((ROOT / "README.md").read_text()) if block.language == "console"
-]
-
-#: Calls that would run this test again.
-RECURSIVE = ("make test", "make check")
-#: How the commands begin that take more than a few seconds.
-SLOW = ("make demo", "fedcohort run")
-
-
-def first_command(block: Block) -> str:
-    return commands_of(block)[0].text
+README = ROOT / "README.md"
+LONGEST = 120
+#: A command that trains takes a minute, and its numbers vary.
+TRAINS = "make demo"
+TIME = re.compile(r"\b[\d.]+ (?:ns|us|ms|s|min)(?![\w%])")
+NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?: \(\d/\d\))?|\bnever\b")
 
 
-def test_the_readme_names_the_two_commands() -> None:
-    commands = {command.text for block in BLOCKS for command in commands_of(block)}
+def console_blocks() -> list[Block]:
+    return [block for block in blocks_of(README.read_text()) if block.language == "console"]
 
-    assert {"make demo", "make test"} <= commands
+
+def commands() -> list[Command]:
+    return [command for block in console_blocks() for command in commands_of(block)]
+
+
+def output_of(command: str, folder: Path) -> str:
+    """Run a command in a copy of the project and return what it prints, without trailing blanks."""
+    for entry in ROOT.iterdir():  # commands leave files
+        if entry.name not in (".git", "runs"):
+            (folder / entry.name).symlink_to(entry)
+    result = subprocess.run(
+        command,
+        shell=True,
+        cwd=folder,
+        env=reader_environment(folder),
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return "".join(f"{line.rstrip()}\n" for line in result.stdout.strip("\n").splitlines())
+
+
+def is_installed() -> bool:
+    """Whether ``make demo`` would install nothing."""
+    asked = subprocess.run(["make", "--question", ".venv/.demo"], cwd=ROOT, capture_output=True)
+    return asked.returncode == 0
+
+
+def masked(output: str, *, trained: bool) -> str:
+    """Replace what varies, and the white space that depends on its width.
+
+    >>> masked("size  0.886  1.11 ms", trained=False)
+    'size 0.886 TIME'
+    >>> masked("size  148 (4/5)  0.604 ± 0.018", trained=True)
+    'size # # ± #'
+    """
+    output = TIME.sub("TIME", re.sub("─+", "─", output))
+    return " ".join((NUMBER.sub("#", output) if trained else output).split())
 
 
 @pytest.mark.parametrize(
-    "block",
+    "command",
     [
-        pytest.param(block, marks=pytest.mark.slow if first_command(block).startswith(SLOW) else ())
-        for block in BLOCKS
+        pytest.param(each, marks=pytest.mark.slow if each.text == TRAINS else ())
+        for each in commands()
     ],
-    ids=first_command,
+    ids=lambda command: command.text,
 )
-def test_the_commands_print_what_the_readme_says(block: Block, tmp_path: Path) -> None:
-    for entry in ROOT.iterdir():  # in a place of its own: commands leave files
-        if entry.name not in (".git", "runs"):
-            (tmp_path / entry.name).symlink_to(entry)
-    for command in commands_of(block):
-        if command.text in RECURSIVE:
-            continue
-        if command.text.startswith("make ") and not (ROOT / ".venv" / ".ready").exists():
-            pytest.skip("make would first install a virtual environment")
+def test_a_command_prints_what_the_readme_shows(command: Command, tmp_path: Path) -> None:
+    trained = command.text == TRAINS
+    if trained and not is_installed():
+        pytest.skip("make demo would first install a virtual environment")
 
-        run_command(command, tmp_path, where="README.md")
+    printed = output_of(command.text, tmp_path)
+
+    assert masked(printed, trained=trained) == masked(command.output, trained=trained)
+
+
+def test_the_numbers_of_the_demo_are_those_that_the_text_names() -> None:
+    (demo,) = (command.output for command in commands() if command.text == TRAINS)
+    rows = {line.split()[0]: line for line in demo.splitlines() if line.strip()}
+
+    for design, accuracy in re.findall(r"`([\w-]+)` reaches (\d+(?:\.\d+)?) %", README.read_text()):
+        assert f"{accuracy} ±" in rows[design]
+
+
+#: The rows of the README's results: run folder, panel, and the designs in its columns.
+RESULTS = [
+    ("figure1", "figure1", ("multinomial", "similarity")),
+    ("figure2", "alpha = 0.01", ("multinomial", "similarity")),
+    (
+        "beyond/mnist",
+        "beyond-mnist",
+        ("multinomial", "multinomial + difference", "full participation"),
+    ),
+    (
+        "beyond/cifar10",
+        "beyond-cifar10",
+        ("multinomial", "multinomial + difference", "full participation"),
+    ),
+]
+
+
+@pytest.mark.slow
+def test_the_results_are_those_of_the_run_folders() -> None:
+    results = pytest.importorskip("fedcohort.experiments.results", reason="reads run folders")
+    shown = [line for line in README.read_text().splitlines() if " seeds |" in line]
+
+    assert len(shown) == len(RESULTS)
+    for line, (folder, name, designs) in zip(shown, RESULTS, strict=True):
+        found = results.read_results(ROOT / "results" / folder)
+        panels = {panel.label: panel for panel in found.folder.experiment.panels}
+        for design in designs:
+            curve = results.curve(found, panels[name], design, "loss")
+            last = curve.rounds > curve.rounds[-1] - results.WINDOW
+            final = curve.values[:, last].mean(axis=1)
+            assert f"{final.mean():.3f} ± {final.std(ddof=1):.3f}" in line
+        assert f"{len(final)} seeds" in line
+
+
+def test_the_server_loop_runs() -> None:
+    (block,) = (block for block in blocks_of(README.read_text()) if block.language == "python")
+    names: dict[str, Any] = {
+        "Selector": fedcohort.Selector,
+        "SizeClustered": fedcohort.SizeClustered,
+        "sizes": dict.fromkeys("abcdefghijkl", 5),
+        "train": lambda model, client: np.ones(3),
+        "model": np.zeros(3),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        exec(block.text.replace('"state"', repr(f"{folder}/state")), names)
+
+    assert len(block.text.splitlines()) == 6
+    assert np.allclose(names["model"], 100)
+
+
+def test_the_readme_is_short_and_shows_the_two_commands_whole() -> None:
+    text = README.read_text()
+
+    assert len(text.splitlines()) <= LONGEST
+    assert [command.text.split(" examples")[0] for command in commands()] == [
+        "fedcohort compare",
+        TRAINS,
+    ]
+    assert all("..." not in command.output for command in commands())
+
+
+def test_links_lead_to_files_and_headings() -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)(?:#([\w-]+))?\)", README.read_text())
+
+    assert len(links) > 15
+    for path, anchor in links:
+        assert (ROOT / path).exists(), path
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(), flags=re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w-]+", "-", each.lower()).strip("-") for each in headings}
+
+
+def test_the_badges_are_true() -> None:
+    badges = re.findall(
+        r"https://img\.shields\.io/badge/(\w+)-([^-]+(?:--[^-]+)*)-", README.read_text()
+    )
+    said = [line.split(" :: ") for line in PROJECT["classifiers"]]
+    pythons = [line[-1] for line in said if line[1] == "Python" and "." in line[-1]]
+
+    assert dict(badges) == {
+        "python": "%20%7C%20".join(pythons),
+        "licence": PROJECT["license"].replace("-", "--"),
+    }
+
+
+def refresh() -> None:
+    """Run the commands of the README, and put what they print into it."""
+    if not is_installed():
+        sys.exit("test_readme: needs the virtual environment. Run: make test")
+    text = README.read_text()
+    for command in commands():
+        with tempfile.TemporaryDirectory() as folder:
+            printed = output_of(command.text, Path(folder))
+        shown = f"$ {command.text}\n{command.output}"
+        assert text.count(shown) == 1
+        text = text.replace(shown, f"$ {command.text}\n{printed}")
+    README.write_text(text)
+
+
+if __name__ == "__main__":
+    refresh()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Peer:
-    """Somebody who does the work.
+    """A framework that does the work.
 
     Attributes
     ----------

@@ -49,14 +49,15 @@ def block(results: dict[str, Any]) -> str:
         "",
         *_verdict(results),
         "",
-        "What stands behind it: medians, of training alone where evaluation is not named.",
+        "Details, as medians; training alone unless evaluation is named.",
         "",
         "| | round, ms | round and evaluation, ms | CPU time of a round, ms | cores busy | "
         "first round, ms | import and set up, s | peak memory, MB |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
         *(_detail_row(results, peer) for peer in _measured(results)),
         "",
-        f"That all did the work (smallest to largest of all runs, {workload['rounds']} rounds):",
+        "Check that all did the same work (smallest to largest of all runs, "
+        f"{workload['rounds']} rounds):",
         "",
         "| | local steps | training loss | test accuracy | distance from the initial model |",
         "| --- | --- | --- | --- | --- |",

@@ -1,26 +1,24 @@
-"""Draw the four pictures of this folder, and print its table.
+"""Draw the pictures of this folder and the README's, and print its table.
 
-Run ``python results/everyone/pictures.py``: pictures of 20 designs need their lines named where
+Run ``python results/everyone/pictures.py``: pictures of 21 designs need their lines named where
 they end, which the figures of every run folder (``fedcohort report --figures``) do not do.
 """
 
 from pathlib import Path
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
-from fedcohort.experiments.results import (
-    COSTS,
-    WINDOW,
-    curve,
-    interval,
-    prices,
-    read_results,
-    spent,
-)
+from fedcohort.experiments.costs import COSTS, cost_axis, prices, spent
+from fedcohort.experiments.results import WINDOW, Results, curve, interval, read_results
 from fedcohort.report.panel_data import band
 
 HERE = Path(__file__).parent
+#: Bytes of a megabyte, and seconds of an hour.
+UNITS = {"bytes": 1e6, "client_seconds": 3600, "simulated_seconds": 3600}
 FULL, BASELINE = "full participation", "multinomial"
 KINDS = {
     "all train": ("black", [FULL]),
@@ -56,6 +54,15 @@ NAMED = {
     "uniform": 0,
     "norm-optimal": 4,
 }
+#: Lines of the README's picture: their colours, and what they are called.
+HEADLINE = {
+    FULL: ("#555555", "all 100 clients"),
+    "multinomial + difference": ("#0077bb", "difference estimator"),
+    "tournament": ("#009270", "tournament"),
+    "cohort-mean": ("#d55e00", "FedAvg in most frameworks"),
+}
+#: Rounds whose cohorts the picture shows, and the seed.
+SHOWN, SEED = range(150, 200), 0
 FAST = ("deadline deadline=4.0", "oort", "tournament")
 
 
@@ -77,7 +84,7 @@ def pictures() -> None:
                 if cost is not None:
                     total = spent(results, panel, label, cost)
                     assert total is not None
-                    places = total.mean(axis=0)[over.rounds - 1]
+                    places = total.mean(axis=0)[over.rounds - 1] / UNITS[cost]
                 axes.plot(places, over.mean, linestyle=dash, color=colour, label=label, lw=1.3)
                 if label in NAMED and (cost is not None or label != "norm-optimal"):
                     axes.annotate(
@@ -91,7 +98,7 @@ def pictures() -> None:
                     )
         axes.margins(x=0.16)
         axes.set(
-            xlabel="rounds" if cost is None else COSTS[cost][1],
+            xlabel="rounds" if cost is None else cost_axis(cost, UNITS[cost])[0],
             xscale="linear" if cost is None else "log",
             ylim=(LOWEST, HIGHEST),
         )
@@ -116,6 +123,61 @@ def pictures() -> None:
     folder = HERE / "figures"
     folder.mkdir(exist_ok=True)
     figure.savefig(folder / "four.png", dpi=110)
+
+
+def headline() -> None:
+    """Draw who is drawn, and the accuracy that this gives."""
+    results = read_results(HERE)
+    figure = Figure(figsize=(7, 3.7), layout="constrained")
+    left, right = figure.subfigures(1, 2, width_ratios=(0.85, 1))
+    for axes, label in zip(
+        left.subplots(2, sharex=True), ("cohort-mean", "tournament"), strict=True
+    ):
+        colour, name = HEADLINE[label]
+        axes.imshow(
+            digits_drawn(results, label),
+            cmap=LinearSegmentedColormap.from_list(label, ["white", colour]),
+            aspect="auto",
+            interpolation="none",
+            vmax=0.25,
+            extent=(SHOWN[0], SHOWN[-1] + 1, 9.5, -0.5),
+        )
+        axes.set_title(name, color=colour, fontsize=11, loc="left")
+        axes.set(yticks=[0, 3, 6, 9], ylabel="digit")
+    axes.set_xlabel("round; white: the digit has no client")
+    draw_accuracies(right.subplots(), results)
+    figure.savefig(HERE / "figures" / "headline.png", dpi=150)
+
+
+def digits_drawn(results: Results, label: str) -> NDArray[np.float64]:
+    """Return the weight of every digit in the rounds shown, of shape (digits, rounds)."""
+    (run,) = (each for each in results.runs if (each.design, each.seed) == (label, SEED))
+    digits = results.class_counts(run.panel, SEED).argmax(axis=1)
+    weights = np.zeros((10, SHOWN[-1] + 1))
+    rounds, clients = (
+        results.column("cohorts", run, name).astype(int) for name in ("round", "client")
+    )
+    np.add.at(weights, (digits[clients], rounds), results.column("cohorts", run, "weight"))
+    return weights[:, SHOWN[0] :]
+
+
+def draw_accuracies(axes: Axes, results: Results) -> None:
+    """Draw the accuracies of the headline: rolling mean over seeds, and lowest to highest seed."""
+    panel = results.folder.experiment.panels[0]
+    for place, (label, (colour, name)) in enumerate(HEADLINE.items()):
+        values = curve(results, panel, label, "accuracy")
+        over = band(values.rolling(10))
+        low, high = 100 * over.low, 100 * over.high
+        axes.fill_between(over.rounds, low, high, color=colour, alpha=0.18, lw=0)
+        axes.plot(over.rounds, 100 * over.mean, color=colour, lw=2)
+        last = 100 * values.values[:, -WINDOW:].mean()
+        text = {"y": 33 - 7.5 * place, "fontsize": 10.5, "color": colour, "ha": "right"}
+        axes.text(x=160, s=name, **text)
+        axes.text(x=197, s=f"{last:.1f} %", **text)
+    axes.set(xlabel="round", xlim=(0, 200), ylim=(0, 90))
+    axes.set_title("test accuracy, %", fontsize=11, loc="left")
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def table() -> None:
@@ -144,7 +206,8 @@ def table() -> None:
         if 0 < price.n_reached < price.n_seeds:
             rounds += f" ({price.n_reached} of {price.n_seeds} seeds)"
         costs = [
-            "" if cost is None else f"{float(f'{cost:.3g}'):g}" for cost in price.costs.values()
+            "" if cost is None else f"{float(f'{cost / UNITS[name]:.3g}'):g}"
+            for name, cost in price.costs.items()
         ]
         print(
             f"| {price.design} | {own.mean():.3f} ± {own.std(ddof=1):.3f} "
@@ -154,7 +217,7 @@ def table() -> None:
 
 
 def early(hours: float, rounds: int = 10) -> None:
-    """Print where schemes that prefer the fast, and the tournament, are after so many hours.
+    """Print the loss of schemes that prefer fast clients, and of the tournament, after ``hours``.
 
     The loss is the mean over the last rounds that ended by then, over seeds. The rolling mean of
     50 rounds would not do: it reaches back to the first round of a slow scheme.
@@ -165,7 +228,7 @@ def early(hours: float, rounds: int = 10) -> None:
         losses = curve(results, panel, label, "loss").values
         passed = spent(results, panel, label, "simulated_seconds")
         assert passed is not None
-        ends = [int(np.searchsorted(own, hours, side="right")) for own in passed]
+        ends = [int(np.searchsorted(own / 3600, hours, side="right")) for own in passed]
         last = [
             own[max(0, end - rounds) : end].mean() for own, end in zip(losses, ends, strict=True)
         ]
@@ -174,6 +237,7 @@ def early(hours: float, rounds: int = 10) -> None:
 
 if __name__ == "__main__":
     pictures()
+    headline()
     table()
     print()
     for hours in (0.11, 0.23):

@@ -14,9 +14,9 @@ from fedcohort.errors import DesignError, FedcohortError, SelectorError
 
 #: Units are 64-bit signed integers: a whole line of ``m * M`` units must stay below this.
 UNIT_LIMIT = 2**63
-#: What stands for a generator: itself, an integer that seeds one, or None for a random one.
+#: A generator, an integer that seeds one, or None for a random one.
 Rng = np.random.Generator | int | None
-#: Where to compute; "auto" takes a GPU where there is one.
+#: The device to compute on; "auto" takes a GPU if there is one.
 COMPUTE_DEVICES = ("auto", "cpu", "cuda")
 #: A client's id.
 Id = str | int

@@ -1,4 +1,4 @@
-"""What the plug-ins share: limits, claimed sizes, the check of a client's arrays, and patience."""
+"""Shared by the plug-ins: limits, claimed sizes, the check of a client's arrays, and patience."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = getLogger("fedcohort")
 
 #: Entries that are converted to float64 at a time, 8 MB: a whole model would need too much memory.
 PIECE = 2**20
-#: What float32 can hold.
+#: The largest number that float32 can hold.
 LARGEST = float(np.finfo(np.float32).max)
 #: The largest size: a million such clients and a thousand draws still fit 63 bits.
 LARGEST_SIZE = 10**12
@@ -27,8 +27,8 @@ LARGEST_SIZE = 10**12
 LOSS_METRIC = "rms_loss"
 #: Why a client failed that gave no answer in time.
 SILENCE = "no answer: the deadline has passed"
-#: By default, if so many clients have samples, a claimed size counts up to this share of all
-#: samples.
+#: By default, if at least ``MANY`` clients have samples, a claimed size counts up to this share
+#: of all samples.
 MANY, LARGEST_SHARE = 10, 0.5
 #: With fewer clients a share beyond this is worth a warning.
 ALARMING_SHARE = 0.9
@@ -39,7 +39,7 @@ Arrays = Mapping[str, NDArray[Any]]
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the server accepts of clients, and of rounds.
+    """Bounds on what the server accepts from clients, and on rounds that fail.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class Limits:
             _positive("max_norm", self.max_norm)
 
     def check_cohort(self, owner: str, draws: int, error: type[DeploymentError]) -> None:
-        """Refuse ``min_replies`` that no cohort of so many draws can reach."""
+        """Refuse ``min_replies`` that no cohort of this many draws can reach."""
         if self.min_replies > draws:
             raise error(
                 f"{owner}: min_replies must be at most the {draws} draws of a round; got "
@@ -199,7 +199,7 @@ class ModelArrays:
         self.dimension = sum(self.arrays[name].size for name in self._counted)
 
     def at_zero(self) -> ModelArrays:
-        """Return a model of zeros, to check updates in the place of models."""
+        """Return a model of zeros, to check updates instead of models."""
         return ModelArrays({name: np.zeros_like(own) for name, own in self.arrays.items()})
 
     def norm(self, after: Arrays) -> float:
@@ -301,7 +301,7 @@ def cast_to_model(arrays: Arrays, sent: ModelArrays) -> dict[str, NDArray[Any]] 
     for name, before in sent.arrays.items():
         try:
             after = arrays[name]
-        except Exception as error:  # bytes that are no array
+        except Exception as error:  # bytes that are not an array
             return f"{name} cannot be read: {type(error).__name__}"
         is_same_kind = after.dtype == before.dtype or after.dtype.kind == before.dtype.kind == "f"
         if after.shape != before.shape or not is_same_kind:
@@ -337,9 +337,9 @@ class Patience:
         return n_answered < needed
 
     def end_round(self, answered: Sized, reasons: Iterable[str]) -> None:
-        """Count a round in which nobody answered, for these reasons; a usable reply ends the row.
+        """Count a round without a usable reply, for these reasons; a usable reply ends the row.
 
-        A round without reasons counts neither way: a design may draw nobody.
+        A round without reasons counts neither way: a design may draw an empty cohort.
         """
         found = Counter[str]()
         for reason in () if answered else reasons:

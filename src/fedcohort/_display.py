@@ -1,12 +1,33 @@
-"""Display of objects: a short ``repr``, and a small HTML table in notebooks."""
+"""Display of objects and numbers: a short ``repr``, equal digits, units that fit, HTML tables."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import islice
 from typing import Any
 
 #: The longest text of a value in a list.
 LONGEST = 24
+#: Units, smallest first: name, short name, and size.
+Units = tuple[tuple[str, str, float], ...]
+SECONDS: Units = (
+    ("microseconds", "\N{MICRO SIGN}s", 1e-6),
+    ("milliseconds", "ms", 1e-3),
+    ("seconds", "s", 1.0),
+    ("minutes", "min", 60.0),
+    ("hours", "h", 3600.0),
+    ("days", "d", 86400.0),
+)
+BYTES: Units = (
+    ("bytes", "B", 1.0),
+    ("kilobytes", "kB", 1e3),
+    ("megabytes", "MB", 1e6),
+    ("gigabytes", "GB", 1e9),
+    ("terabytes", "TB", 1e12),
+)
+#: The most decimals of a column, and the numbers from which on a power of ten is shorter.
+MOST_DECIMALS, LARGEST = 8, 1e7
+NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 
 
 def short_repr(owner: object, **parts: object) -> str:
@@ -64,23 +85,85 @@ def html_table(
     *,
     n_rows: int = 0,
     most: int = 10,
+    dim: Container[int] = (),
 ) -> str:
     """Return a titled HTML table of at most ``most`` rows, every cell escaped.
 
-    ``n_rows`` is the number of all rows; a last line counts those that are left out.
+    ``n_rows`` is the number of all rows; a last line counts those that are left out. Rows in
+    ``dim`` are pale. The last cell of a short row spans the columns that are left.
     """
     lines = [_line("th", header)] if header else []
-    lines += [_line("td", row) for row in islice(rows, most)]
+    for place, row in enumerate(islice(rows, most)):
+        lines.append(_line("td", row, pale=place in dim, span=len(header) - len(row) + 1))
     left = f"<p>... and {n_rows - most} more</p>" if n_rows > most else ""
     table = f"<table>{''.join(lines)}</table>"
     return f"<div><p><strong>{_cell(title)}</strong></p>{table}{left}</div>"
 
 
-def _line(tag: str, cells: Iterable[object]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{_cell(cell)}</{tag}>' for cell in cells)}</tr>"
+def _line(tag: str, cells: Sequence[object], *, pale: bool = False, span: int = 1) -> str:
+    style = ' style="opacity:0.6"' if pale else ""
+    texts = [f"<{tag}>{_cell(cell)}</{tag}>" for cell in cells]
+    if span > 1:
+        texts[-1] = texts[-1].replace(f"<{tag}>", f'<{tag} colspan="{span}">', 1)
+    return f"<tr{style}>{''.join(texts)}</tr>"
 
 
 def _cell(value: object) -> str:
     from html import escape  # only notebooks need it
 
     return escape(value if isinstance(value, str) else short(value))
+
+
+def decimals_of(values: Iterable[float], digits: int = 3) -> int:
+    """Return how many decimals a column needs to show its smallest number with ``digits`` digits.
+
+    Examples
+    --------
+    >>> decimals_of([0.583, 4.137])
+    3
+    >>> decimals_of([128.0, 17.25], digits=2)
+    0
+    """
+    sizes = [abs(value) for value in values if math.isfinite(value) and value != 0]
+    if not sizes:
+        return 0
+    leading = math.floor(math.log10(float(f"{min(sizes):.{digits - 1}e}")))
+    return min(MOST_DECIMALS, max(0, digits - 1 - leading))
+
+
+def fixed(value: float, decimals: int, *, sign: bool = False) -> str:
+    """Write a number with these decimals, a true minus sign, and a dash for NaN.
+
+    Examples
+    --------
+    >>> fixed(0.5827, 3), fixed(-0.04, 1, sign=True)
+    ('0.583', '0.0')
+    """
+    if math.isnan(value):
+        return NOTHING
+    if abs(value) >= LARGEST:
+        return f"{value:.3g}".replace("-", MINUS)
+    text = f"{value:.{decimals}f}"
+    is_zero = not text.strip("-0.")
+    if is_zero:
+        return text.lstrip("-")
+    return f"{'+' if sign and value > 0 else ''}{text}".replace("-", MINUS)
+
+
+def per_cent(share: float, decimals: int = 1) -> str:
+    """Write a share in per cent: ``81.5 %``."""
+    text = fixed(100 * share, decimals)
+    return text if text == NOTHING else f"{text} %"
+
+
+def fitting_unit(largest: float, units: Units) -> tuple[str, str, float]:
+    """Return the largest unit that is not larger than ``largest``, or the smallest unit.
+
+    Examples
+    --------
+    >>> fitting_unit(0.36, SECONDS)
+    ('milliseconds', 'ms', 0.001)
+    >>> fitting_unit(5400, SECONDS)[0]
+    'hours'
+    """
+    return next((unit for unit in reversed(units) if unit[2] <= largest), units[0])

@@ -1,9 +1,11 @@
-"""Figures: check their path early, draw them, and write them atomically."""
+"""Figures: check their path and axes early, draw comparisons, and write files atomically."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,28 +15,73 @@ from numpy.typing import NDArray
 from fedcohort._arguments import brief
 from fedcohort._lazy import import_extra
 from fedcohort._whole_file import replace_whole
-from fedcohort.designs import Design
+from fedcohort.colours import design_colours, design_dashes
 from fedcohort.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Floats = NDArray[np.float64]
+
 SUFFIXES = (".png", ".svg", ".pdf")
-MARKERS = "osD^v<>ph*"
-LINES = ("-", "--", "-.", ":")
-#: The default size, in inches.
-SIZE = (7, 4.5)
+#: The look of figures that are made here.
+STYLE: dict[str, Any] = {
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": "medium",
+    "font.size": 9,
+    "legend.frameon": False,
+    "savefig.dpi": 160,
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "fedcohort",
+    "text.parse_math": False,  # users choose the labels
+}
+#: How designs differ whose colour is the same: by their lines, and by the pattern of their bars.
+LINE_STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+HATCHES = {"solid": "", "dash": "///", "dot": "...", "dashdot": "xxx"}
+#: No dates, so that drawing again gives the same bytes.
+METADATA: dict[str, dict[str, Any]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
-def check_figure_path(path: Path, owner: str, argument: str = "--plot") -> None:
-    """Raise if the figure could not be written; call it before the long work."""
-    if path.suffix.lower() not in SUFFIXES:
+def checked_figure_path(
+    path: str | Path | None, owner: str, argument: str = "--plot"
+) -> Path | None:
+    """Validate the path of a figure; call it before the long work. None means no file."""
+    if path is None:
+        return None
+    if not isinstance(path, (str, Path)):
         raise InputError(
-            f"{owner}: {argument} must end in {', '.join(SUFFIXES)}; got {brief(path.name)}. "
+            f"{owner}: {argument} must be a file name that ends in {', '.join(SUFFIXES)}; got "
+            f"{brief(path)}. Pass a string or a Path."
+        )
+    found = Path(path)
+    if found.suffix.lower() not in SUFFIXES:
+        raise InputError(
+            f"{owner}: {argument} must end in {', '.join(SUFFIXES)}; got {brief(found.name)}. "
             f"Rename it."
         )
     import_extra("matplotlib.figure", extra="report", owner=f"{owner} {argument}")
+    return found
+
+
+def check_axes(owner: str, *axes: object) -> None:
+    """Raise if something is not an axes of matplotlib."""
+    kind = import_extra("matplotlib.axes", extra="report", owner=owner).Axes
+    for each in axes:
+        if not isinstance(each, kind):
+            raise InputError(
+                f"{owner}: ax must be axes of matplotlib; got {brief(each)}. Pass for example "
+                f"what pyplot.subplots() returned, or leave it out."
+            )
+
+
+def styled(owner: str) -> AbstractContextManager[None]:
+    """Draw figures with the style of this package inside the context."""
+    context: AbstractContextManager[None] = import_extra(
+        "matplotlib", extra="report", owner=owner
+    ).rc_context(STYLE)
+    return context
 
 
 def new_figure(owner: str, size: tuple[float, float], *, shown: bool) -> Figure:
@@ -45,44 +92,216 @@ def new_figure(owner: str, size: tuple[float, float], *, shown: bool) -> Figure:
     return figure
 
 
+def three_panels(figure: Figure) -> tuple[Axes, Axes, Axes]:
+    """Return the axes of curves, of a strip below them that shares their sizes, and of bars."""
+    grid = figure.add_gridspec(2, 2, width_ratios=(3, 2), height_ratios=(5, 1))
+    top = figure.add_subplot(grid[0, 0])
+    below = figure.add_subplot(grid[1, 0], sharex=top)
+    top.tick_params(labelbottom=False)
+    return top, below, figure.add_subplot(grid[:, 1])
+
+
 def save_figure(figure: Figure, path: Path, metadata: dict[str, Any] | None = None) -> None:
     """Write the figure in the format of the path's suffix."""
-    options: dict[str, Any] = {"format": path.suffix.lower()[1:], "metadata": metadata}
+    suffix = path.suffix.lower()
+    known = METADATA.get(suffix) if metadata is None else metadata
+    options: dict[str, Any] = {"format": suffix[1:], "metadata": known}
     with warnings.catch_warnings():
         # Characters missing from the font are drawn as boxes; no warning is needed.
         warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
         replace_whole(path, lambda temporary: figure.savefig(temporary, **options))
 
 
-def draw_inclusion(axes: Axes, designs: Mapping[str, Design]) -> None:
-    """Plot the chance to be in the cohort against the client's size, one curve per design.
+#: Sizes that differ by more than this factor get a logarithmic axis.
+LOG_FACTOR = 50
+#: Up to this many different sizes, every one has a point; else there are as many bins.
+MOST_POINTS, BINS = 40, 40
+#: The part of a bin's clients inside the band.
+BAND = (0.05, 0.95)
+#: Curves that differ by no more than this factor share a line.
+ONE_LINE = 1.02
+#: The width of the first line and of the last. Where lines meet, all of them stay visible.
+WIDTHS = (3.6, 1.4)
+#: Bars of larger ratios are cut off, with an arrow.
+LONGEST_BAR = 4.0
+#: The longest name of a design beside its bar, or in a legend.
+LONGEST_NAME = 34
 
-    Clients of size 0 are left out.
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """A design's chance by size: a typical value, and a band of nearly all clients."""
+
+    sizes: Floats
+    middle: Floats
+    low: Floats
+    high: Floats
+
+    @property
+    def is_band(self) -> bool:
+        """Whether clients of similar size differ visibly."""
+        return bool((self.high > ONE_LINE * self.low).any())
+
+    def is_close_to(self, other: Curve) -> bool:
+        """Return whether two curves would be drawn upon each other."""
+        return bool(np.allclose(self.middle, other.middle, rtol=ONE_LINE - 1, atol=0))
+
+
+@dataclass(frozen=True, eq=False)
+class SizeBins:
+    """Clients with samples, by size: one bin for every size if these are few."""
+
+    sizes: Floats
+    edges: Floats | None
+    is_log: bool
+
+    @classmethod
+    def of(cls, sizes: NDArray[np.int64]) -> SizeBins:
+        """Make the bins; ``sizes`` are positive."""
+        numbers, is_log = sizes.astype(np.float64), bool(sizes.max() > LOG_FACTOR * sizes.min())
+        if len(np.unique(sizes)) <= MOST_POINTS:
+            return cls(numbers, None, is_log)
+        space = np.geomspace if is_log else np.linspace
+        return cls(numbers, space(numbers.min(), numbers.max(), BINS + 1), is_log)
+
+    def curve(self, chances: Floats) -> Curve:
+        """Return the median of each bin's chances, and the band."""
+        if self.edges is None:
+            _, bins = np.unique(self.sizes, return_inverse=True)
+        else:
+            bins = np.clip(np.searchsorted(self.edges, self.sizes, "right") - 1, 0, BINS - 1)
+        order = np.argsort(bins, kind="stable")
+        parts = np.split(order, np.flatnonzero(np.diff(bins[order])) + 1)
+        middle = np.array([np.median(chances[part]) for part in parts])
+        low, high = np.array([np.quantile(chances[part], BAND) for part in parts]).T
+        return Curve(np.array([np.median(self.sizes[part]) for part in parts]), middle, low, high)
+
+
+def draw_inclusion(axes: Axes, sizes: NDArray[np.int64], chances: Mapping[str, Floats]) -> None:
+    """Plot the chance to be in the cohort against the client's size, a line per design.
+
+    Clients of size 0 are left out. Designs whose lines would cover each other share one.
     """
-    axes.set(xlabel="client size", ylabel="chance to be in the cohort")
-    for number, (name, design) in enumerate(designs.items()):
-        sizes, chance = design.population.sizes, design.inclusion_probability()
-        points = _thinned(sizes[sizes > 0].astype(np.float64), chance[sizes > 0])
-        # Larger markers first: curves that coincide show as rings around each other.
+    some = sizes > 0
+    bins = SizeBins.of(sizes[some])
+    curves = {name: bins.curve(chance[some]) for name, chance in chances.items()}
+    groups = _together(curves)
+    colours, dashes = design_colours(chances), design_dashes(chances)
+    widths = np.linspace(*WIDTHS, len(groups)) if len(groups) > 1 else [np.mean(WIDTHS)]
+    for names, width in zip(groups, widths, strict=True):
+        curve, colour = curves[names[0]], colours[names[0]]
+        style = LINE_STYLES[dashes[names[0]]]
+        marker = "o" if bins.edges is None else ""
         axes.plot(
-            *points.T,
-            LINES[number % len(LINES)],
-            marker=MARKERS[number % len(MARKERS)],
-            markersize=4 + 1.5 * (len(designs) - number),
-            fillstyle="none",
-            linewidth=1,
-            label=name,
-        )
-        if points[-1, 0] > 50 * points[0, 0]:
-            axes.set(xscale="log", yscale="log")
-    if axes.get_yscale() == "linear":
+            curve.sizes, curve.middle, style, color=colour, linewidth=width, marker=marker,
+            markersize=width + 2.5, label=_legend_text(names),
+        )  # fmt: skip
+        if curve.is_band:
+            axes.fill_between(
+                curve.sizes, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0
+            )
+    axes.set(xlabel="client size, in samples", ylabel="chance to be in the cohort")
+    _scale(axes, bins, curves.values())
+    axes.grid(alpha=0.25)
+    axes.legend(fontsize="small")
+
+
+def _scale(axes: Axes, bins: SizeBins, curves: Iterable[Curve]) -> None:
+    """Set the axes' scales; chances of 0 need a linear one."""
+    axes.set_xscale("log" if bins.is_log else "linear")
+    if not bins.is_log:
+        axes.locator_params(axis="x", integer=True)
+    axes.xaxis.set_major_formatter(lambda size, _: f"{size:,.0f}")
+    if bins.is_log and min(curve.low.min() for curve in curves) > 0:
+        axes.set_yscale("log")
+    else:
         axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    axes.yaxis.set_major_formatter(lambda chance, _: f"{100 * chance:.3g} %")
 
 
-def _thinned(sizes: NDArray[np.float64], chance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return distinct points (size, chance), with chances rounded to three digits."""
-    # A chance of 0 stays 0.
-    digits = 10 ** (2 - np.floor(np.log10(np.where(chance > 0, chance, 1.0))))
-    return np.unique(np.column_stack([sizes, np.round(chance * digits) / digits]), axis=0)
+def _together(curves: Mapping[str, Curve]) -> list[list[str]]:
+    """Return groups of names whose curves coincide."""
+    groups: list[list[str]] = []
+    for name, curve in curves.items():
+        own = next((each for each in groups if curve.is_close_to(curves[each[0]])), None)
+        groups.append([name]) if own is None else own.append(name)
+    return groups
+
+
+def _legend_text(names: Sequence[str]) -> str:
+    """Join names, a few per line. Pad a leading underscore: matplotlib would hide the entry."""
+    lines = [""]
+    for place, name in enumerate(map(shortened, names)):
+        text = name if place == len(names) - 1 else f"{name}, "
+        if lines[-1] and len(lines[-1]) + len(text) > LONGEST_NAME:
+            lines.append("")
+        lines[-1] += text
+    text = "\n".join(line.rstrip() for line in lines)
+    return f"\N{THIN SPACE}{text}" if text[:1] == "_" else text
+
+
+def shortened(name: str) -> str:
+    """Cut a name that is too long for a figure."""
+    return (
+        name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
+    )
+
+
+def draw_size_density(axes: Axes, sizes: NDArray[np.int64]) -> None:
+    """Plot how many clients have which size."""
+    some = sizes[sizes > 0]
+    bins = SizeBins.of(some)
+    if bins.edges is None:
+        places, counts = np.unique(some, return_counts=True)
+        axes.vlines(places, 0, counts, color="#7d7d7d", linewidth=2.5)
+    else:
+        axes.hist(some, bins=bins.edges.tolist(), color="#b9b9b9")
+    axes.set(ylabel="clients", ylim=(0, None))
+    axes.locator_params(axis="y", nbins=2, integer=True)
+
+
+def draw_ratios(
+    axes: Axes,
+    ratios: Mapping[str, float | None],
+    *,
+    order: Iterable[str],
+    pale: Iterable[str],
+    estimated: Iterable[str],
+) -> None:
+    """Plot a bar per design: its variance over multinomial's; biased ones are ``pale``.
+
+    ``order`` has all names in the order of their colours.
+    """
+    order, faint, about = list(order), set(pale), set(estimated)
+    colours = design_colours(order)
+    known = [ratio for ratio in ratios.values() if ratio is not None]
+    most = min(LONGEST_BAR, max([1.0, *known])) * 1.02
+    dashes = design_dashes(order)
+    for place, (name, ratio) in enumerate(ratios.items()):
+        axes.barh(
+            place, min(ratio or 0.0, most), height=0.7, color=colours[name],
+            hatch=HATCHES[dashes[name]], edgecolor="white", linewidth=0,
+            alpha=0.35 if name in faint else 1.0,
+        )  # fmt: skip
+        mark = "~" if name in about else ""
+        text = "none" if ratio is None else f"{mark}{_ratio_text(ratio)}"
+        text += "  biased" if name in faint else ""
+        # Beside the axes, where no bar ends.
+        axes.text(1.02, place, text, transform=axes.get_yaxis_transform(), va="center")
+        if (ratio or 0.0) > most:
+            axes.text(
+                0.98 * most, place, "\N{RIGHTWARDS ARROW}", ha="right", va="center", color="white",
+                fontweight="bold",
+            )  # fmt: skip
+    axes.axvline(1, color="black", linewidth=1, linestyle=(0, (4, 3)))
+    axes.set_yticks(range(len(ratios)), [shortened(name) for name in ratios])
+    axes.tick_params(axis="y", length=0)
+    axes.set(xlim=(0, most), ylim=(len(ratios) - 0.4, -0.6))
+    axes.spines["left"].set_visible(False)
+
+
+def _ratio_text(ratio: float) -> str:
+    """Write a ratio with two decimals, or two digits if it is large."""
+    if ratio < 0.005:
+        return "< 0.01" if ratio else "0.00"
+    return f"{ratio:.2f}" if ratio < 100 else f"{float(f'{ratio:.2g}'):,.0f}"

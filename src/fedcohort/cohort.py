@@ -1,4 +1,4 @@
-"""Who was drawn for one round, and the one formula: how their updates move the model."""
+"""The clients drawn for one round, and the one formula: how their updates move the model."""
 
 import math
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ NOBODY = np.empty(0, dtype=np.int64)
 class Cohort:
     r"""The clients of one round: each trains once and carries its weight once.
 
-    The server moves the model by :math:`\sum_i w_i \Delta_i`; what the weights leave of 1 is the
-    residual, the share of the current model that no client replaces.
+    The server moves the model by :math:`\sum_i w_i \Delta_i`. The residual, one minus the sum of
+    the weights, is the share of the current model that no client replaces.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Cohort:
 
     @classmethod
     def of_weights(cls, clients: ArrayLike, counts: ArrayLike, weights: ArrayLike) -> Self:
-        """Take the weights as they are; the model keeps what they leave of 1."""
+        """Take the weights as they are; the model keeps the rest."""
         own = _column("weights", weights, "iuf")
         return cls(clients, counts, own, residual=1.0 - math.fsum(own))  # type: ignore[arg-type]
 
@@ -119,7 +119,7 @@ def _column(name: str, given: ArrayLike, kinds: str) -> NDArray[Any]:
 
 
 class EstimatorMemory(Protocol):
-    """What the difference estimator remembers; see :class:`fedcohort.Difference`."""
+    """The memory of the difference estimator; see :class:`fedcohort.Difference`."""
 
     def aggregate(
         self, clients: NDArray[np.int64], weights: NDArray[np.float64], updates: Array

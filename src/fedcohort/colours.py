@@ -13,9 +13,17 @@ DESIGNS = (
     "#3797cf",
     "#8673c9",
     "#7d7d7d",
+    "#a12ad6",
+    "#cc0030",
+    "#786048",
 )
-#: The line style changes when the colours repeat.
-DASHES = ("solid", "dash", "dot", "dashdot")
+#: The line style changes when the colours repeat. Lengths of strokes and gaps, in line widths.
+DASHES: dict[str, tuple[int, ...]] = {
+    "solid": (),
+    "dash": (4, 2),
+    "dot": (1, 1),
+    "dashdot": (4, 1, 1, 1),
+}
 CLASSES = (
     "#5566aa",
     "#88ccee",
@@ -39,8 +47,9 @@ def design_colours(labels: Iterable[str]) -> dict[str, str]:
 
 def design_dashes(labels: Iterable[str]) -> dict[str, str]:
     """Return the line style of every design: solid until the colours repeat."""
+    names = list(DASHES)
     rounds = ((label, place // len(DESIGNS)) for place, label in enumerate(labels))
-    return {label: DASHES[turn % len(DASHES)] for label, turn in rounds}
+    return {label: names[turn % len(names)] for label, turn in rounds}
 
 
 def class_colours(n_classes: int) -> list[str]:

@@ -11,9 +11,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import as_whole, brief, checked_cohort_size
-from fedcohort._comparison_table import Row, Task, cells_of, legend, note_on, text_table, wrapped
+from fedcohort._comparison_answer import Answer
+from fedcohort._comparison_rows import Row, Task, note_on
+from fedcohort._comparison_text import COLUMNS, Line, Table, wrapped
 from fedcohort._display import html_table
-from fedcohort._figures import SIZE, check_figure_path, draw_inclusion, new_figure, save_figure
+from fedcohort._figures import (
+    check_axes,
+    checked_figure_path,
+    draw_inclusion,
+    draw_ratios,
+    draw_size_density,
+    new_figure,
+    save_figure,
+    styled,
+    three_panels,
+)
 from fedcohort._lazy import frame_of
 from fedcohort._updates import Rows, as_numpy, finite_rows
 from fedcohort.designs import Recipe
@@ -26,21 +38,16 @@ from fedcohort.streams import checked_seed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 #: A recipe, or its name as on the command line: ``"size:whole_rows_first"``.
 Asked = Recipe | str
 #: Wraps a list to show progress, like ``tqdm``.
 Progress = Callable[[list[str]], Iterable[str]]
 
-#: Compared by default: designs that need only sizes.
-EVERYONE = (
-    "uniform",
-    "uniform:unbiased",
-    "multinomial",
-    "poisson",
-    "size",
-    "size:whole_rows_first",
-)
+#: Compared by default: what needs only sizes, and what most frameworks do.
+SIZES_ONLY = ("multinomial", "size", "size:whole_rows_first", "poisson")
+BASELINES = ("uniform:unbiased", "uniform", "cohort-mean")
 #: Compared by default if there are groups.
 GROUPED = ("stratified", "target")
 #: Compared by default if there are updates: designs that learn.
@@ -49,9 +56,6 @@ LEARNERS = ("similarity", "tournament", "auto")
 #: numbers in a cohort's updates.
 BALANCED = "balanced"
 EASY_COHORT, EASY_NUMBERS = 50, 10**5
-
-#: Ratios closer to 1 differ by rounding only.
-ROUNDING = 1e-9
 
 
 @final
@@ -70,13 +74,15 @@ class Comparison:
     rows
         The results of each design, by its label: the attributes of
         :class:`~fedcohort.diagnostics.Summary`, ``label``, ``recipe``, ``design`` (that of the
-        first round), ``weight_variance_ratio`` (divided by multinomial's; None if that is 0),
-        ``weights_exact`` (False: these are estimates), ``build_seconds`` and ``draw_seconds`` (a
-        median); with updates, else None, also ``aggregate_variance`` (V, bias included),
-        ``aggregate_variance_ratio``, ``aggregate_variance_exact`` and
+        first round), ``law`` (that of a random round, which the numbers describe),
+        ``weight_variance_ratio`` (divided by multinomial's; None if that is 0), ``weights_exact``
+        (False: these are estimates), ``bias_standard_error`` and
+        ``weight_variance_standard_error`` (0 if exact, None if unknown), ``build_seconds`` and
+        ``draw_seconds`` (a median); with updates, else None, also ``aggregate_variance`` (V, bias
+        included), ``aggregate_variance_ratio``, ``aggregate_variance_exact`` and
         ``aggregate_variance_standard_error`` (0 if V is exact).
     left_out
-        The default designs that are missing: the reason, by name.
+        The designs that could not be built: the reason, by label.
     """
 
     population: Population
@@ -88,28 +94,16 @@ class Comparison:
 
     @property
     def answer(self) -> str:
-        """A sentence that names the unbiased design with the smallest variance."""
-        what = "weight variance" if self.dimension is None else "V"
-        unbiased = [row for row in self.rows.values() if row.unbiased]
-        if not unbiased:
-            return "None of these designs is unbiased."
-        smallest = min(map(self._variance, unbiased))
-        best = [row for row in unbiased if self._variance(row) <= smallest * (1 + ROUNDING)]
-        ratio = self._ratio(best[0])
-        if ratio is None:
-            return f"Multinomial's {what} is 0 already: no design can lower it."
-        if ratio >= 1 - ROUNDING:
-            return f"None of these unbiased designs has a smaller {what} than multinomial."
-        is_exact = best[0].weights_exact and best[0].aggregate_variance_exact is not False
-        about = "" if is_exact else "about "
-        return (
-            f"Of these unbiased designs, {_have(best)} the smallest {what}: "
-            f"{about}{100 * (1 - ratio):.3g} % below multinomial's."
-        )
+        """What to use for these clients and why, in two sentences.
+
+        A design wins only if it is unbiased and draws a fixed number of times.
+        """
+        rows, has_updates = list(self.rows.values()), self.dimension is not None
+        return Answer(rows, self.population, self.cohort_size, has_updates).text()
 
     @property
     def notes(self) -> list[str]:
-        """A sentence for every design whose numbers are valid for one round only."""
+        """A sentence for every design whose numbers need an explanation."""
         found = [note_on(label, row.design) for label, row in self.rows.items()]
         return [note for note in found if note is not None]
 
@@ -126,9 +120,11 @@ class Comparison:
         return frame_of(columns)
 
     def plot(self, path: str | Path | None = None, ax: Axes | None = None) -> Axes:
-        """Plot each client's chance to be in the cohort against its size; return the axes.
+        """Plot each client's chance to be in the cohort against its size; return these axes.
 
-        Needs the extra ``report``.
+        A new figure also has the number of clients of each size, and each design's variance over
+        multinomial's. Designs that coincide share a line; if there are many sizes, a line is the
+        median of clients of similar size, with a band of 90 % of them. Needs the extra ``report``.
 
         Parameters
         ----------
@@ -138,36 +134,75 @@ class Comparison:
             The axes to draw on; by default those of a new figure.
         """
         owner = "Comparison.plot"
-        if path is not None:
-            check_figure_path(Path(path), owner, "path")
-        axes = new_figure(owner, SIZE, shown=path is None).add_subplot() if ax is None else ax
-        draw_inclusion(axes, {label: row.design for label, row in self.rows.items()})
-        if path is not None:
-            save_figure(axes.figure.figure, Path(path))  # the whole figure, if ax is in a subfigure
+        file = checked_figure_path(path, owner, "path")
+        with styled(owner):
+            if ax is None:
+                axes = self._drawn(new_figure(owner, (11, 5), shown=path is None))
+            else:
+                check_axes(owner, ax)
+                axes = ax
+                draw_inclusion(axes, self.population.sizes, self._chances)
+            if file is not None:
+                save_figure(axes.figure.figure, file)  # the whole figure, if ax is in a subfigure
         return axes
 
+    def _drawn(self, figure: Figure) -> Axes:
+        """Draw everything; return the axes of the chances."""
+        top, below, beside = three_panels(figure)
+        draw_inclusion(top, self.population.sizes, self._chances)
+        draw_size_density(below, self.population.sizes)
+        below.set_xlabel(top.get_xlabel())
+        top.set(xlabel="", title="Who is drawn")
+        self._draw_ratios(beside)
+        figure.suptitle(self._head, fontweight="bold")
+        return top
+
+    def _draw_ratios(self, axes: Axes) -> None:
+        rows, has_updates = self._table.rows, self.dimension is not None
+        name = "aggregate_variance" if has_updates else "weight_variance"
+        exact = "aggregate_variance_exact" if has_updates else "weights_exact"
+        draw_ratios(
+            axes,
+            {row.label: getattr(row, f"{name}_ratio") for row in rows},
+            order=list(self.rows),
+            pale=[row.label for row in rows if not row.unbiased],
+            estimated=[row.label for row in rows if not getattr(row, exact)],
+        )
+        what = "V, the variance of the aggregate" if has_updates else "Variance of the weights"
+        axes.set(title=what, xlabel="multinomial sampling = 1")
+
+    @property
+    def _chances(self) -> dict[str, NDArray[np.float64]]:
+        return {label: row.law.inclusion_probability() for label, row in self.rows.items()}
+
     def __repr__(self) -> str:
-        has_updates, rows = self.dimension is not None, list(self.rows.values())
-        table = text_table(*cells_of(rows, has_updates=has_updates))
-        text = legend(rows, has_updates=has_updates)
-        return "\n\n".join([self._head, table, wrapped(self.answer), text])
+        return "\n".join(line.text for line in self._lines())
+
+    def _lines(self, width: int = COLUMNS) -> list[Line]:
+        """Return the printed lines: the table, the answer, and the legend."""
+        table, blank = self._table, Line("")
+        answer = [Line(text, "bold") for text in wrapped(self.answer).split("\n")]
+        legend = [Line(text, "dim") for text in table.legend().split("\n")]
+        return [Line(self._head), blank, *table.lines(width), blank, *answer, blank, *legend]
 
     def _repr_html_(self) -> str:
-        headings, lines = cells_of(self.rows.values(), has_updates=self.dimension is not None)
-        names = [heading.replace("\n", " ").strip() for heading in headings]
-        return html_table(f"{self._head}. {self.answer}", names, lines, most=len(lines))
+        table = self._table
+        headings, lines = table.cells()
+        names = [heading.replace("-\n", "").replace("\n", " ").strip() for heading in headings]
+        lines += [[name, f"left out: {reason}"] for name, reason in self.left_out.items()]
+        dim = range(len(table.unbiased), len(lines))
+        return html_table(f"{self._head}. {self.answer}", names, lines, most=len(lines), dim=dim)
+
+    @property
+    def _table(self) -> Table:
+        has_updates = self.dimension is not None
+        return Table.of(self.rows.values(), self.left_out, has_updates=has_updates)
 
     @property
     def _head(self) -> str:
         n, total = self.population.n_clients, self.population.total
-        head = f"{self.cohort_size} draws from {n} clients, {total} samples"
-        return head if self.dimension is None else f"{head}, updates of {self.dimension} numbers"
-
-    def _variance(self, row: Row) -> float:
-        return row.weight_variance if row.aggregate_variance is None else row.aggregate_variance
-
-    def _ratio(self, row: Row) -> float | None:
-        return row.weight_variance_ratio if self.dimension is None else row.aggregate_variance_ratio
+        head = f"{self.cohort_size:,} draws from {n:,} clients, {total:,} samples"
+        return head if self.dimension is None else f"{head}, updates of {self.dimension:,} numbers"
 
 
 def compare(
@@ -207,18 +242,19 @@ def compare(
     Returns
     -------
     Comparison
-        Print it for the table; ``answer`` names the design with the smallest variance.
+        Print it for the table; ``answer`` says in words which design to use. A design that cannot
+        be built is in ``left_out``, with the reason.
 
     Raises
     ------
     FedcohortError
-        If an argument is invalid, or a design in ``designs`` cannot be built.
+        If an argument is invalid, or none of the designs can be built.
 
     Examples
     --------
     >>> found = compare({"Nice": 5, "Lyon": 3, "Brest": 2}, 2, designs="multinomial,size")
-    >>> found.answer
-    "Of these unbiased designs, size has the smallest weight variance: 61.3 % below multinomial's."
+    >>> found.answer.split(" and ")[0]
+    'Use size: it draws each client as often as its size says'
     >>> found.rows["size"].weight_variance_ratio.__round__(3)
     0.387
     """
@@ -231,21 +267,26 @@ def compare(
     task = Task(population, size, checked_seed("compare", seed), rows)
     left_out: dict[str, str] = {}
     asked = _defaults(task, left_out) if designs is None else _labelled(designs, size)
-    found = {}
+    found: dict[str, Row] = {}
     for label in progress(list(asked)) if progress is not None else asked:
         try:
             found[label] = task.row(label, asked[label])
         except DesignError as error:
-            if designs is not None:
+            if len(asked) == 1:
                 raise
             owner, _, reason = str(error).partition(": ")
             left_out[label] = reason if owner.isidentifier() else str(error)
+    if not found:
+        label, reason = next(iter(left_out.items()))
+        raise DesignError(
+            f"compare: none of these {len(left_out)} designs can be built; {label}: {reason}"
+        )
     dimension = None if rows is None else rows.shape[1]
     return Comparison(population, size, task.seed, dimension, found, left_out)
 
 
 def _defaults(task: Task, left_out: dict[str, str]) -> dict[str, Recipe]:
-    names = [*EVERYONE, *(GROUPED if task.population.groups is not None else ())]
+    names = [*SIZES_ONLY, *BASELINES, *(GROUPED if task.population.groups is not None else ())]
     if task.updates is not None:
         names += LEARNERS
         numbers = task.cohort_size * task.updates.shape[1]
@@ -355,9 +396,3 @@ def _check_known(name: str, given: Mapping[Any, Any], population: Population) ->
                 f"compare: {name} has an entry for {brief(each)}, which is not a client's id. Use "
                 f"the ids of clients."
             )
-
-
-def _have(rows: list[Row]) -> str:
-    """Write ``a has``, or ``a, b and c have``."""
-    *before, last = [row.label for row in rows]
-    return f"{', '.join(before)} and {last} have" if before else f"{last} has"

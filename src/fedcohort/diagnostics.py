@@ -126,7 +126,7 @@ def expected_distinct(design: Design) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a design does to its clients; estimated where its ``exact_weights`` is False.
+    """The effects of a design on its clients; estimated if its ``exact_weights`` is False.
 
     Attributes
     ----------
@@ -142,6 +142,8 @@ class Summary:
         The importance-weighted mean chance to be in the cohort.
     expected_distinct
         How many different clients a cohort has on average.
+    size_deviation
+        The standard deviation of the number of draws; 0 if it is fixed.
     max_count
         How often one client can be drawn at most.
     """
@@ -152,10 +154,14 @@ class Summary:
     smallest_inclusion: float
     mean_inclusion: float
     expected_distinct: float
+    size_deviation: float
     max_count: int
 
     def __repr__(self) -> str:
-        return short_repr(self, **asdict(self))
+        parts = asdict(self)
+        if not self.size_deviation:
+            parts.pop("size_deviation")
+        return short_repr(self, **parts)
 
 
 def summary(design: Design) -> Summary:
@@ -175,13 +181,14 @@ def summary(design: Design) -> Summary:
         smallest_inclusion=float(inclusion[design.population.sizes > 0].min()),
         mean_inclusion=float(design.population.importance @ inclusion),
         expected_distinct=float(inclusion.sum()),
+        size_deviation=design.size_deviation(),
         max_count=int(design.max_count().max()),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The mean over draws, and how far it typically lies from what it estimates."""
+    """A mean over draws, and its standard error."""
 
     value: float
     standard_error: float

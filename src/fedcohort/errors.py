@@ -2,7 +2,7 @@
 
 
 class FedcohortError(Exception):
-    """Something that a caller can put right; the command line prints it as one line."""
+    """An error that the caller can correct; the command line prints it as one line."""
 
 
 class PopulationError(FedcohortError, ValueError):
@@ -14,7 +14,7 @@ class PlanError(FedcohortError, ValueError):
 
 
 class DesignError(FedcohortError, ValueError):
-    """A design cannot be built from, drawn with, or asked for what it was given."""
+    """A design cannot be built or drawn from with these arguments."""
 
 
 class ContractError(FedcohortError, AssertionError):
@@ -22,7 +22,7 @@ class ContractError(FedcohortError, AssertionError):
 
 
 class SelectorError(FedcohortError, ValueError):
-    """A selector cannot do what it is asked for, or its state cannot be read."""
+    """A selector refuses a call, or its state cannot be read."""
 
 
 class AggregationError(FedcohortError, ValueError):

@@ -13,7 +13,7 @@ array([0.2327412])
 
 Aggregates are arrays, lists of arrays or mappings of arrays, numpy or torch, as the selector
 returns them; the step has the same structure. Counters (integer arrays beside floating-point ones)
-move by the aggregate itself. If nobody answered in a round there is no aggregate: do not call
+move by the aggregate itself. If no client answered, there is no aggregate: do not call
 ``step``. The model and the state then stay as they are.
 
 References

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +12,13 @@ from scipy.sparse import csr_array
 
 from fedcohort._arguments import Rng, checked_rng, checked_rounds
 from fedcohort._display import html_table, short_repr
+from fedcohort._figures import check_axes, checked_figure_path, new_figure, save_figure, styled
+from fedcohort._plan_figure import draw_plan, figure_size
 from fedcohort.errors import PlanError
 from fedcohort.population import Population
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Integers = NDArray[np.int64]
 
@@ -143,7 +149,7 @@ class Plan:
 
     .. math:: \sum_i r'_{k,i} = M, \qquad \sum_k r'_{k,i} = m\, n_i ,
 
-    This is checked when a plan is made. Every plan is therefore unbiased.
+    A plan checks this when it is made. Every plan is therefore unbiased.
 
     Parameters
     ----------
@@ -161,7 +167,7 @@ class Plan:
     [[1.0, 0.0, 0.0], [0.0, 0.6, 0.4]]
     """
 
-    __slots__ = ("_ends", "_total", "_units")
+    __slots__ = ("_ends", "_ids", "_total", "_units")
 
     def __init__(self, units: csr_array, population: Population) -> None:
         if not isinstance(population, Population):
@@ -169,7 +175,7 @@ class Plan:
                 f"Plan: population must be a Population; got {type(population).__name__}. Pass "
                 f"Population(sizes)."
             )
-        self._total = population.total
+        self._total, self._ids = population.total, population.ids
         self._units = _checked_units(units, population)
         # Every row has M units: in one cumulative sum, row k covers k M ... (k + 1) M.
         self._ends = np.cumsum(self._units.data)
@@ -205,6 +211,39 @@ class Plan:
     def __repr__(self) -> str:
         n_clients = int(self._units.shape[1])
         return short_repr(self, cohort_size=self.cohort_size, n_clients=n_clients, total=self.total)
+
+    def plot(self, path: str | Path | None = None, ax: Axes | None = None) -> Axes:
+        """Draw a bar for every distribution, cut into its clients' pieces; return the axes.
+
+        A client that is split over two neighbouring distributions is last in the first and first in
+        the second. In a bar of many clients, those below 1 % share a grey piece. Needs the extra
+        ``report``.
+
+        Parameters
+        ----------
+        path
+            Also write the figure to this file: .png, .svg or .pdf.
+        ax
+            The axes to draw on; by default those of a new figure.
+        """
+        owner = "Plan.plot"
+        file = checked_figure_path(path, owner, "path")
+        with styled(owner):
+            if ax is None:
+                figure = new_figure(owner, figure_size(self.cohort_size), shown=path is None)
+                axes = figure.add_subplot()
+                n = np.count_nonzero(np.diff(self._units.tocsc().indptr))
+                figure.suptitle(
+                    f"{self.cohort_size:,} distributions of {n:,} clients: one is drawn from each",
+                    fontweight="bold",
+                )
+            else:
+                check_axes(owner, ax)
+                axes = ax
+            draw_plan(axes, self._units, self._total, self._ids)
+            if file is not None:
+                save_figure(axes.figure.figure, file)
+        return axes
 
     def _repr_html_(self) -> str:
         header = ("distribution", "clients", "client: probability, largest first")

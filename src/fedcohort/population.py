@@ -18,7 +18,7 @@ IMPORTANCE_UNITS = 2**40
 #: How far the importances' sum may lie from 1.
 IMPORTANCE_TOLERANCE = 1e-9
 
-#: What a group is called by.
+#: The name of a group.
 Label = str | int
 #: The group of clients without a label.
 UNLABELLED = "unlabelled"
@@ -119,7 +119,7 @@ class Population:
 
     @property
     def groups(self) -> tuple[Label, ...] | None:
-        """The clients' labels, in order; None where no client has one."""
+        """The clients' labels, in order; None if no client has one."""
         return self._groups
 
     def restricted(self, available: ArrayLike) -> "Population":

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedcohort._arguments import as_whole, brief
 from fedcohort.errors import FedcohortError, StreamError
 
-#: What stands for a seed: itself, a generator that is asked for one, or None for a random one.
+#: A seed, a generator that is asked for one, or None for a random one.
 Seed = int | np.random.Generator | None
 #: As many bits as numpy's own seeds have; files keep them.
 LARGEST_SEED = 2**128
@@ -17,7 +17,7 @@ LARGEST_SEED = 2**128
 
 @unique
 class Stream(IntEnum):
-    """What a stream is for. Numbers are part of every address: add new ones, never change one."""
+    """The purpose of a stream. Its number is part of every address: add new ones, change none."""
 
     TIES = 0
     COHORT = 1
@@ -61,7 +61,7 @@ def stream(
 ) -> np.random.Generator:
     """Return the generator at the address (seed, use, round, client).
 
-    Streams at different addresses are independent; a new consumer shifts nobody's numbers.
+    Streams at different addresses are independent. A new consumer does not shift the others.
 
     Examples
     --------

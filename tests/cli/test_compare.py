@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from command_line import DESIGNS, SIZES, refused, run
@@ -25,7 +26,11 @@ def test_json_has_every_design_with_exact_numbers(capsys: pytest.CaptureFixture[
     assert round(rows["size"]["expected_distinct"], 3) == 9.972
     assert (rows["size"]["unbiased"], rows["size"]["bias"]) == (True, 0.0)
     assert (rows["uniform"]["unbiased"], round(rows["uniform"]["bias"], 9)) == (False, 0.9)
-    assert [rows[name]["max_count"] for name in DESIGNS] == [1, 1, 10, 1, 2, 2]
+    assert [rows[name]["max_count"] for name in DESIGNS] == [10, 2, 2, 1, 1, 1, 1]
+    # Coins of chances n / 4850, the sum of n^2 is 30,725,000: the root of 10 - 30.725 / 23.5225.
+    assert round(rows["poisson"]["size_deviation"], 3) == 2.949
+    assert content["answer"].startswith("Use size (size:whole_rows_first is equal): it draws each")
+    assert content["left_out"] == content["notes"] == []
     assert (rows["uniform:unbiased"]["unbiased"], rows["uniform:unbiased"]["bias"]) == (True, 0.0)
     assert all(row["build_seconds"] > 0 and row["draw_seconds"] > 0 for row in rows.values())
 
@@ -36,8 +41,30 @@ def test_the_table_is_readable_at_80_columns(capsys: pytest.CaptureFixture[str])
 
     assert max(map(len, lines)) <= 80
     size = next(line.split() for line in lines if line.startswith("size "))
-    assert size[:8] == ["size", "none", "0.0875", "0.886", "0.0206", "0.13", "9.972", "2"]
+    assert size[:6] == ["size", "none", "0.0875", "0.886", "0.0206", "9.97"]
+    poisson = next(line for line in lines if line.startswith("poisson "))
+    assert " 10.00 ± 2.95 " in poisson
+    assert next(line.split()[1] for line in lines if line.startswith("cohort-mean ")) == "~0.043"
     assert result.err == ""
+
+
+def test_a_terminal_shows_the_answer_bold_and_biased_rows_dim() -> None:
+    """A pipe gets no escape sequences; FORCE_COLOR stands for a terminal."""
+    command = [sys.executable, "-m", "fedcohort", "compare", str(SIZES), "-m", "10"]
+
+    def lines(**environment: str) -> list[str]:
+        result = subprocess.run(
+            command, env={**os.environ, **environment}, capture_output=True, check=True
+        )
+        return result.stdout.decode().splitlines()
+
+    plain, coloured = lines(), lines(FORCE_COLOR="1", TERM="xterm-256color")
+    assert not any("\x1b" in line for line in plain)
+    (biased,) = (line for line in coloured if "cohort-mean  " in line and "1.18" in line)
+    (winner,) = (line for line in coloured if line.startswith("\x1b[1mUse size"))
+    assert biased.startswith("\x1b[2mcohort-mean")
+    assert winner.endswith("\x1b[0m")
+    assert any(line.startswith("size ") for line in coloured)
 
 
 def test_what_is_printed_is_the_librarys_comparison(
@@ -103,12 +130,13 @@ def test_no_number_is_cut_off_the_table(
 
     table = result.out.split("\n\n")[1].splitlines()
     assert max(map(len, table)) <= 80
-    rows = [line for line in table if line.startswith(("uniform", "multi", "poisson", "size"))]
+    named = (line for line in table if line.startswith(("uniform", "multi", "poisson", "size")))
+    rows = [line.split() for line in named if "left out" not in line]
     assert len(rows) >= 3
     for row in rows:
-        # Name, bias, six numbers, two times with their units.
-        assert len(row.split()) == 12
-        assert row.split()[-1] in ("us", "ms", "s")
+        # Name, bias, four numbers, a random size's deviation, and the time with its unit.
+        assert len(row) == (10 if "±" in row else 8)
+        assert row[-1] in ("us", "ms", "s")
 
 
 def test_designs_can_be_chosen_with_their_hyper_parameters(
@@ -155,14 +183,20 @@ def test_designs_that_cannot_draw_so_many_are_left_out_with_a_reason(
     result = run(capsys, "compare", "-", "-m", 4, "--json", stdin="[5, 3, 2]")
 
     assert result.code == 0
-    names = [row["design"] for row in json.loads(result.out)["designs"]]
+    content = json.loads(result.out)
+    names = [row["design"] for row in content["designs"]]
     assert names == ["multinomial", "size", "size:whole_rows_first"]
-    for name in ("uniform", "uniform:unbiased", "poisson"):
-        assert f"left out: {name}: draws without replacement" in result.err
-    assert result.err.count("\n") == 3
+    missing = {each["design"]: each["reason"] for each in content["left_out"]}
+    assert list(missing) == ["poisson", "uniform:unbiased", "uniform", "cohort-mean"]
+    assert {reason.partition(",")[0] for reason in missing.values()} == {
+        "draws without replacement"
+    }
+    table = run(capsys, "compare", "-", "-m", 4, "-d", "size,poisson", stdin="[5, 3, 2]")
+    assert "\npoisson       left out: draws without replacement, so" in table.out
+    assert (result.err, table.err) == ("", "")
 
 
-def test_asked_for_by_name_they_are_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_alone_it_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     result = run(capsys, "compare", "-", "-m", 4, "-d", "poisson", stdin="[5, 3, 2]")
 
     assert refused(result, "PoissonDesign", "at most the 3 clients of positive size; got 4")
@@ -236,12 +270,25 @@ def test_a_plot_that_cannot_be_written_is_one_sentence(
 
 
 def test_designs_that_choose_anew_are_said_to_show_one_cohort(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "updates.npy"
+    np.save(path, np.eye(100))
+
+    result = run(capsys, "compare", SIZES, "-m", 10, "-d", "divfl,size", "--updates", path)
+
+    assert (result.code, result.err) == (0, "")
+    assert "divfl chooses new clients in every round; these numbers describe one" in result.out
+
+
+def test_the_plan_of_a_design_that_chooses_anew_is_its_law(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    result = run(capsys, "compare", SIZES, "-m", 10, "--designs", "cohort-mean,size")
+    turns = run(capsys, "plan", SIZES, "-m", 10, "--design", "round-robin")
+    mean = run(capsys, "plan", SIZES, "-m", 10, "--design", "cohort-mean")
 
-    assert result.code == 0
-    assert result.err.startswith("cohort-mean chooses new clients in every round; these numbers")
-    assert result.err.count("\n") == 1
-    plan = run(capsys, "plan", SIZES, "-m", 10, "--design", "cohort-mean")
-    assert (plan.code, plan.err) == (0, result.err)
+    for result in (turns, mean):
+        row = next(line.split() for line in result.out.splitlines() if line.startswith("client-"))
+        assert row[1:] == ["1000", "0.1", "0.1", "1"]
+    assert turns.err.startswith("round-robin draws nothing: the clients take turns.")
+    assert mean.err == ""

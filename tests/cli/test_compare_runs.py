@@ -50,7 +50,7 @@ def test_the_price_is_what_was_spent_until_the_level_was_reached(
             reached = np.flatnonzero(loss <= panel["level"])
             if len(reached):
                 columns = (results.column("rounds", planned, c) for c in ("bytes_down", "bytes_up"))
-                spent.append(sum(c[: reached[0] + 1].sum() for c in columns) / 1e6)
+                spent.append(sum(c[: reached[0] + 1].sum() for c in columns))
         assert price["n_reached"] == len(spent)
         assert price["n_seeds"] == 2
         expected = float(np.mean(spent)) if spent else None

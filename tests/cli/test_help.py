@@ -87,6 +87,17 @@ def test_every_command_stands_in_a_panel_in_one_line(
     ]
 
 
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_h_is_help(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    text = helped(capsys, monkeypatch, *command.split())
+
+    short = run(capsys, *command.split(), "-h")
+
+    assert (short.code, short.out) == (0, text)
+
+
 @pytest.mark.parametrize("command", ["plan", "compare"])
 def test_help_names_every_design(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str

@@ -265,7 +265,7 @@ def test_the_summary_of_the_digits_preset_fits_80_columns(
     lines = result.out.splitlines()
     assert result.code == 0
     assert max(len(line) for line in lines if not line.startswith("run folder")) <= 80
-    for name in ("FedAvg's own", "multinomial", "size", "similarity", "target"):
+    for name in ("uniform,", "cohort-mean", "multinomial", "size", "similarity", "target"):
         assert any(line.startswith(name) for line in lines)
 
 

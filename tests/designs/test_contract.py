@@ -174,6 +174,11 @@ DESIGNS = [
     row("cohort-mean", lambda p, m, g: CohortMeanDesign(p, m, rng=g), distinct=True),
     row("round-robin", lambda p, m, g: RoundRobinDesign(p, m, round_=3), distinct=True),
     row(
+        "round-robin, over a cycle",
+        lambda p, m, g: RoundRobinDesign(p, m, round_=3).over_rounds(),
+        distinct=True,
+    ),
+    row(
         "oort",
         lambda p, m, g: OortDesign(p, m, some_past(p, g), round_=4, rng=g),
         distinct=True,

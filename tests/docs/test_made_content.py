@@ -81,10 +81,11 @@ def test_links_hold_on_the_site_and_on_a_repository_page() -> None:
     here = ROOT / "docs" / "how-to" / "flower.md"
     text = (
         "[results](../../results/README.md#figure-1), [TLS](flower-tls.md), [tests](../../tests), "
+        "[start](../../README.md), "
         "[Flower](https://flower.ai), `[x](../../results/README.md)`, [up](#top)"
     )
 
     assert relocated(text, here, here) == (
-        "[results](../results/index.md#figure-1), [TLS](flower-tls.md), tests, "
+        "[results](../results/index.md#figure-1), [TLS](flower-tls.md), tests, start, "
         "[Flower](https://flower.ai), `[x](../../results/README.md)`, [up](#top)"
     )

@@ -1,5 +1,6 @@
 """The site is whole: it builds without a warning, leads nowhere in vain, and fetches nothing."""
 
+import json
 import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -9,6 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 pytest.importorskip("sphinx", reason="the extra 'docs' is not installed")
 
+from sphinx.search.en import SearchEnglish
 from sphinx.util.inventory import InventoryFile
 
 import fedcohort
@@ -21,8 +23,8 @@ from public_names import exported, home, packages
 pytestmark = pytest.mark.slow  # the site takes half a minute to build
 
 SOURCE = Path(fedcohort.__file__).parent
-#: Plug-ins with environments of their own cannot be imported here: how-to pages describe them.
-ELSEWHERE = {"fedcohort.fedbiomed", "fedcohort.nvflare"}
+#: Words that newcomers search for.
+SEARCHED = ("dropout", "straggler", "stragglers", "availability", "oracle", "sketch")
 #: What is left of markup that was not understood.
 LEFT_OVER = re.compile(r":(?:class|func|meth|data|mod|math):`|\$\$|\\(?:frac|sum|Delta)|<!-- made")
 
@@ -80,7 +82,7 @@ def test_every_design_has_its_page_with_a_plot(site: Site, name: str) -> None:
     path = site.folder / "reference" / "designs" / f"{name}.html"
     kind = RECIPES[name].__name__
     headings = [heading.rstrip("¶#") for heading in site.pages[path].headings[1:]]
-    plot = re.findall(r'<svg class="inclusion".*?</svg>', path.read_text(encoding="utf-8"))
+    plot = site.folder / "_images" / f"{name}.svg"
 
     assert headings == [
         "The law",
@@ -90,9 +92,13 @@ def test_every_design_has_its_page_with_a_plot(site: Site, name: str) -> None:
         "Example",
         "In experiment files",
     ]
-    assert [picture.count("<rect") for picture in plot] == [20]
-    named = {f"fedcohort.{kind}", f"fedcohort.designs.{kind}Design"}
-    assert named <= site.pages[path].anchors
+    assert site.pages[path].fetched.count(f"../../_images/{name}.svg") == 1
+    assert plot.read_text(encoding="utf-8").count("<title>") == 20
+    assert {kind.lower(), f"{kind}Design".lower()} <= {each.lower() for each in subheadings(path)}
+
+
+def subheadings(path: Path) -> list[str]:
+    return re.findall(r"<h3>([\w.]+)<", path.read_text(encoding="utf-8"))
 
 
 def test_every_package_with_public_names_has_a_page() -> None:
@@ -100,7 +106,7 @@ def test_every_package_with_public_names_has_a_page() -> None:
     found = [".".join(path.parent.relative_to(SOURCE.parent).parts) for path in sources]
 
     described = {name for package in packages() for name in exported(package)}
-    others = set(found) - set(packages()) - ELSEWHERE
+    others = set(found) - set(packages())
 
     assert len(found) >= 8
     assert [each for each in sorted(others) if not set(exported(each)) <= described] == []
@@ -108,16 +114,39 @@ def test_every_package_with_public_names_has_a_page() -> None:
 
 @pytest.mark.parametrize("package", packages())
 def test_every_public_name_is_described(site: Site, package: str) -> None:
-    inventory = InventoryFile.loads((site.folder / "objects.inv").read_bytes(), uri="")
+    inventory = InventoryFile.loads((site.folder / "objects.inv").read_bytes(), uri="").data
     kinds = ("class", "function", "data", "exception", "module")
-    described = {name for kind in kinds for name in inventory.data.get(f"py:{kind}", {})}
-    page = site.page(f"reference/api/{package.removeprefix('fedcohort.')}.html")
-    linked = {link.partition("#")[2].removeprefix("module-") for link in page.links}
+    described = {
+        name: item.uri for kind in kinds for name, item in inventory.get(f"py:{kind}", {}).items()
+    }
+    path = site.folder / "reference" / "api" / f"{package.removeprefix('fedcohort.')}.html"
+    linked = {str((path.parent / link).resolve()) for link in site.pages[path].links}
+    linked |= {f"{path}{link}" for link in site.pages[path].links if link.startswith("#")}
     homes = {home(f"{package}.{name}") for name in exported(package)}
 
     assert homes
-    assert sorted(homes - described) == []
-    assert sorted(homes - linked) == []
+    assert sorted(homes - set(described)) == []
+    assert [
+        name for name in sorted(homes) if str(site.folder / described[name]) not in linked
+    ] == []
+
+
+def test_the_search_knows_the_words_of_newcomers(site: Site) -> None:
+    index = json.loads(
+        (site.folder / "searchindex.js").read_text(encoding="utf-8")[len("Search.setIndex(") : -1]
+    )
+    # The index has the stems of words.
+    stems = {SearchEnglish({}).stem(word) for word in SEARCHED}
+    glossary = index["docnames"].index("glossary")
+
+    assert [stem for stem in stems if glossary not in listed(index["titleterms"][stem])] == []
+    for word in ("dropout", "stragglers", "availability"):
+        pages = {index["docnames"][entry[0]] for entry in index["indexentries"][word]}
+        assert len(pages) >= 2, word
+
+
+def listed(pages: int | list[int]) -> list[int]:
+    return [pages] if isinstance(pages, int) else pages
 
 
 def test_every_command_and_setting_is_described(site: Site) -> None:

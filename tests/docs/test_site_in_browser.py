@@ -17,6 +17,13 @@ pytestmark = [
 
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
+#: The first words of blocks that are too wide, unless they hold output and can be scrolled.
+CLIPPED = """() => [...document.querySelectorAll("pre")].filter((block) => {
+  const isOutput = block.closest(".highlight-console, .highlight-text, .highlight-csv");
+  const canScroll = getComputedStyle(block).overflowX === "auto";
+  return block.scrollWidth > block.clientWidth && !(isOutput && canScroll);
+}).map((block) => block.textContent.slice(0, 60))"""
+
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
@@ -57,10 +64,36 @@ def test_formulas_are_drawn_in_their_own_font(site: Site, browser: Any) -> None:
     assert min(heights) > 10
 
 
-def test_the_search_finds_pages_without_a_server(site: Site, browser: Any) -> None:
+@pytest.mark.parametrize(
+    ("word", "page"),
+    [
+        ("tournament", "designs/tournament.html"),
+        ("dropout", "how-to/flower-failures.html"),
+        ("dropout", "glossary.html"),
+        ("stragglers", "how-to/devices.html"),
+        ("stragglers", "glossary.html"),
+        ("availability", "explanation/availability.html"),
+        ("Selector.draw", "api/fedcohort.html"),
+    ],
+)
+def test_the_search_finds_pages_without_a_server(
+    site: Site, browser: Any, word: str, page: str
+) -> None:
     tab = browser.new_page()
-    tab.goto((site.folder / "search.html").as_uri() + "?q=tournament")
+    tab.goto((site.folder / "search.html").as_uri() + f"?q={word}")
     tab.wait_for_selector("#search-results li")
+    tab.wait_for_selector("text=/Search finished/")
     found = tab.eval_on_selector_all("#search-results li a", "all => all.map((a) => a.href)")
 
-    assert any(link.split("#")[0].endswith("designs/tournament.html") for link in found)
+    assert any(link.split("#")[0].endswith(page) for link in found)
+
+
+def test_code_is_not_clipped_on_a_phone(site: Site, browser: Any) -> None:
+    """Code fits, and what a program printed can be scrolled where it does not."""
+    tab = browser.new_context(viewport={"width": 390, "height": 800}).new_page()
+    clipped = []
+    for path in site.pages:
+        tab.goto(path.as_uri())
+        clipped += [f"{path.name}: {text}" for text in tab.evaluate(CLIPPED)]
+
+    assert clipped == []

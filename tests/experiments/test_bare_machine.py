@@ -41,9 +41,10 @@ NEEDED = ("fedcohort", "pyarrow", "scikit-learn")
 def test_the_page_installs_what_a_run_needs(tmp_path: Path) -> None:
     packages = closure([*declared(), *map(Requirement, ("torch", *NEEDED[1:]))])
 
+    command = ["run", write(tmp_path, SMALL), "--out", tmp_path / "out", "--device", "cpu"]
+    given = ",".join([*packages, "fedcohort"])
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, ",".join([*packages, "fedcohort"]), "run"]
-        + [str(write(tmp_path, SMALL)), "--out", str(tmp_path / "out"), "--device", "cpu"],
+        [sys.executable, "-c", PROGRAM, given, *map(str, command)],
         capture_output=True,
         text=True,
         cwd=tmp_path,

@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 from command_line import run
 from fedcohort import Multinomial, Recipe, SimilarityClustered
 from fedcohort.errors import ExperimentError
-from fedcohort.experiments import RunFolder, read_results
+from fedcohort.experiments import RunFolder, execute, read_results
 from fedcohort.experiments.settings import TUNE_SEED, Panel, Rates
 from fedcohort.experiments.tables import SCHEMAS, keep_table
 from fedcohort.experiments.tuning import (
@@ -246,6 +246,15 @@ def test_a_stop_while_designs_try_their_grids_changes_nothing(
     go_on(path)
 
     assert tables(path) == tables(each_tuned.path)
+
+
+@pytest.mark.slow
+def test_workers_try_grids_as_one_process_does(each_tuned: RunFolder, tmp_path: Path) -> None:
+    folder = RunFolder.open(make_folder(tmp_path, EACH))
+
+    execute(folder, workers=2)
+
+    assert tables(folder.path) == tables(each_tuned.path)
 
 
 def test_a_design_that_diverges_leaves_the_others_their_candidate(

@@ -26,6 +26,7 @@ from fedcohort.experiments import (
 )
 from fedcohort.experiments.tables import SCHEMAS, keep_table
 from fedcohort.experiments.tuning import chosen_rates
+from fedcohort.experiments.units import PlannedRun
 from small_runs import SMALL, TIMES, contents, truncate, write
 
 Capture = pytest.CaptureFixture[str]
@@ -99,7 +100,10 @@ def test_designs_apart_equal_one_run_of_the_same_units(home: Path, tmp_path: Pat
     ]
     for planned in alone.runs:
         assert merged.of("rounds", planned).equals(alone.of("rounds", planned))
-    assert len(merged.runs) == len(set(merged.runs)) == 9
+    order = [planned for planned in read_results(home / "all").runs if planned.panel == "one"]
+    assert merged.runs == order
+    lines = merged.tables["rounds"].select(["panel", "design", "seed"]).to_pylist()
+    assert [PlannedRun(**line) for line in lines[::4]] == order
 
 
 def test_every_unit_names_its_source(home: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -345,6 +349,13 @@ def test_grids_that_agree_are_kept_once(tmp_path: Path) -> None:
     assert (panel.seeds, panel.tuning_seed) == ([0, 1], 1)
     assert chosen_rates(folder, panel, "size").lr == 0.1
     assert folder.progress().state == "complete"
+    again, _ = merge_runs(
+        [part(tmp_path, "p2", GRID, panels="one", seeds="2"), folder.path], tmp_path / "again"
+    )
+    assert (again.experiment.panels[0].seeds, again.experiment.panels[0].tuning_seed) == (
+        [0, 1, 2],
+        2,
+    )
 
 
 def test_grids_that_disagree_are_refused(tmp_path: Path) -> None:

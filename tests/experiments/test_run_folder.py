@@ -167,7 +167,7 @@ def test_the_tables_have_the_documented_columns(results: Results) -> None:
     own = ["panel", "design", "seed"]
     columns = {
         "rounds": [
-            *(*own, "round", "loss", "accuracy", "accuracy_spread"),
+            *(*own, "round", "loss", "accuracy", "accuracy_spread", "worst_accuracy"),
             *("distinct_clients", "distinct_classes", "residual", "squared_error"),
             *("design_variance", "multinomial_variance", "beta_squared", "kappa_squared"),
             *("draw_seconds", "train_seconds", "measure_seconds"),
@@ -176,7 +176,7 @@ def test_the_tables_have_the_documented_columns(results: Results) -> None:
         ],
         "cohorts": [*own, "round", "client", "count", "weight"],
         "rows": [*own, "round", "client", "row"],
-        "laws": [*own, "client", "inclusion", "weight_variance"],
+        "laws": [*own, "client", "inclusion", "weight_variance", "bias", "loss", "accuracy"],
         "trees": [*own, "merge", "left", "right", "height"],
     }
 
@@ -203,6 +203,8 @@ def test_rounds_are_what_the_simulator_says_when_it_runs_alone(
                 assert line["accuracy"] == pytest.approx(each.quality.accuracy, abs=1e-9)
                 spread = each.quality.accuracy_spread
                 assert line["accuracy_spread"] == pytest.approx(spread, abs=1e-9)
+                worst = each.quality.worst_accuracy
+                assert line["worst_accuracy"] == pytest.approx(worst, abs=1e-9)
             assert (line["squared_error"] is None) == (each.yardstick is None)
             if each.yardstick is not None:
                 for name in ("squared_error", "design_variance", "multinomial_variance"):
@@ -312,6 +314,18 @@ def test_laws_are_those_of_the_next_designs(
         variance = results.column("laws", planned, "weight_variance")
         assert inclusion == pytest.approx(design.inclusion_probability(), abs=1e-12)
         assert variance == pytest.approx(design.weight_variance(), abs=1e-12)
+        assert results.column("laws", planned, "bias") == pytest.approx(design.bias(), abs=1e-12)
+
+
+def test_the_last_model_is_judged_on_every_client(
+    results: Results, twins: dict[PlannedRun, tuple[Simulation, Run]]
+) -> None:
+    for planned, (simulation, _) in twins.items():
+        (quality,) = simulation.client_quality()
+
+        loss, accuracy = (results.column("laws", planned, name) for name in ("loss", "accuracy"))
+        assert loss == pytest.approx(quality.loss, rel=1e-5, nan_ok=True)
+        assert accuracy == pytest.approx(quality.accuracy, abs=1e-9, nan_ok=True)
 
 
 def test_trees_join_all_clients_bottom_up(

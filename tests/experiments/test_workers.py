@@ -212,7 +212,7 @@ def test_kills_of_workers_change_nothing(
         _, err = process.communicate(timeout=300)
         said += err
 
-        assert process.returncode == (2 if " units failed (" in err else 0)
+        assert process.returncode == (2 if " units failed (" in err else 0), err
         go_on(path)
         assert tables(path) == long_whole
 
@@ -226,18 +226,19 @@ def test_kills_of_the_driver_change_nothing(
     tmp_path: Path,
 ) -> None:
     """Its workers end with it, and the next driver begins at once."""
-    path = make_folder(tmp_path, LONG)
-    moments, progress = random.Random(2), []
+    folder = RunFolder.open(make_folder(tmp_path, LONG))
+    path, moments, progress = folder.path, random.Random(2), [0]
     for kill in range(KILLS):
         process = started("resume", path, "--workers", 2)
-        if kill % 2:  # else in the middle of the start
-            until(lambda process=process: len(workers_of(process)) == 2)  # type: ignore[misc]
-        time.sleep(moments.uniform(0.1, 4.0))
+        if kill % 2:  # in training, else at the start
+            while process.poll() is None and folder.progress().done == progress[-1]:
+                time.sleep(0.01)
+        time.sleep(moments.uniform(0.0, 0.3 if kill % 2 else 4.0))
         workers = workers_of(process)
         process.kill()
         process.wait(timeout=60)
-        until(lambda workers=workers: not any(map(is_alive, workers)), 10)  # type: ignore[misc]
-        progress.append(RunFolder.open(path).progress().done)
+        until(lambda workers=workers: not any(map(is_alive, workers)), 20)  # type: ignore[misc]
+        progress.append(folder.progress().done)
     execute(RunFolder.open(path), workers=2)
 
     assert progress == sorted(progress)
@@ -267,7 +268,7 @@ def test_nobody_resumes_while_a_worker_survives_its_driver(
     finally:
         for pid in workers:
             os.kill(pid, signal.SIGCONT)
-    until(lambda: not any(map(is_alive, workers)), 10)
+    until(lambda: not any(map(is_alive, workers)), 20)
 
     assert refused(second, f"{path}: process {process.pid} is running in it. Wait for it,")
     assert RunFolder.open(path).progress().state == "interrupted"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from chromium import started_browser
+from report.opened_page import Opened
 from small_runs import DATA, small_run
 
 if TYPE_CHECKING:
@@ -62,6 +64,19 @@ label = '''_{EVIL}'''
 [[design]]
 recipe = "similarity"
 """
+#: Thirty clients, and a biased design.
+BIASED = f"""
+rounds = 4
+cohort_size = 3
+{DATA.replace("clients_per_class = 1", "clients_per_class = 3")}
+{TRAINING}
+[[design]]
+recipe = "multinomial"
+[[design]]
+recipe = "size"
+[[design]]
+recipe = "cohort-mean"
+"""
 PARTITION = 'rounds = 0\n[data]\ndataset = "digits"\npartition = "iid"\nn_clients = 4\n'
 
 
@@ -90,6 +105,12 @@ def one_seed(make_run: Callable[..., Path]) -> Results:
 
 
 @pytest.fixture(scope="session")
+def biased(make_run: Callable[..., Path]) -> Results:
+    """Thirty clients, one seed, two unbiased designs and a biased one."""
+    return read(make_run("biased", BIASED))
+
+
+@pytest.fixture(scope="session")
 def partition(make_run: Callable[..., Path]) -> Results:
     """Nothing but a federation."""
     return read(make_run("partition", PARTITION))
@@ -105,3 +126,58 @@ def read(path: Path) -> Results:
     from fedcohort.experiments import read_results
 
     return read_results(path)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with started_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def two_file(two_panels: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "two.html"
+    from fedcohort.report.page import write_page
+
+    write_page([two_panels], path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def all_file(
+    one_seed: Results,
+    two_panels: Results,
+    partition: Results,
+    unfinished: Results,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    path = tmp_path_factory.mktemp("page") / "all.html"
+    from fedcohort.report.page import write_page
+
+    write_page([one_seed, two_panels, partition, unfinished], path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def open_two(browser: Any, two_file: Path) -> Iterator[Callable[[], Opened]]:
+    """Return what gives the page as it is when it is opened; to draw it anew takes seconds."""
+
+    def fresh() -> Opened:
+        return Opened(browser, two_file, viewport={"width": 1200, "height": 900})
+
+    opened = fresh()
+
+    def as_opened() -> Opened:
+        nonlocal opened
+        if not opened.restored():
+            opened.context.close()
+            opened = fresh()
+        return opened
+
+    yield as_opened
+    opened.context.close()
+
+
+@pytest.fixture
+def two(open_two: Callable[[], Opened]) -> Opened:
+    return open_two()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,9 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 pytest.importorskip("plotly", reason="the extra 'report' is not installed")
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-from chromium import CHROMIUM, started_browser
+from chromium import CHROMIUM
 from fedcohort.experiments import Results
-from fedcohort.report.page import write_page
+from report.opened_page import LAYOUT, Opened
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
 
@@ -35,15 +34,9 @@ ALL_PLOTS = {
     "bytes",
     "client_seconds",
     "simulated_seconds",
+    "worst_accuracy",
+    "served",
 }
-#: Every shown plot with what its picture holds: paths of lines, points and bars, or images.
-DRAWN = """() => Object.fromEntries([...document.querySelectorAll("figure[data-plot]")]
-  .filter((figure) => figure.getClientRects().length && figure.querySelector(".main-svg"))
-  .map((figure) => [figure.dataset.plot, figure.querySelectorAll(
-    ".js-line, .point path, path.point, .points path, .hm image, .heatmaplayer image").length]))"""
-TRACES = """(plot) => document.querySelector(`[data-plot=${plot}] > div`).data
-  .filter((trace) => trace.name).map((trace) => [trace.name, [...trace.y]])"""
-LAYOUT = "([plot, axis]) => document.querySelector(`[data-plot=${plot}] > div`).layout[axis].type"
 #: Contrast of an element's text against the page, as the accessibility guidelines define it.
 CONTRAST = """(selector) => {
   const channels = (colour) => colour.match(/[0-9.]+/g).slice(0, 3).map((v) => v / 255)
@@ -58,117 +51,6 @@ CONTRAST = """(selector) => {
   const page = luminance(getComputedStyle(document.body).backgroundColor);
   return (Math.max(text, page) + 0.05) / (Math.min(text, page) + 0.05);
 }"""
-#: All that a test may change: colours, focus, scrolling, controls, words and what plots show.
-STATE = """() => [
-  {...document.documentElement.dataset}, document.activeElement.id, scrollY,
-  [...document.querySelectorAll("select, input")].map((one) => [one.id, one.value, one.checked]),
-  document.querySelector("main").innerText,
-  JSON.stringify([...document.querySelectorAll(".js-plotly-plot")].map((plot) => {
-    const full = plot._fullLayout;
-    const axes = Object.keys(full).filter((name) => /^[xy]axis/.test(name));
-    const texts = [...plot.querySelectorAll("svg text")].map((each) => each.textContent);
-    return [plot.data, full.width, full.font.color, axes.map((name) => full[name].type), texts];
-  })),
-]"""
-
-
-class Opened:
-    """A page in a profile of its own, and what went wrong or out."""
-
-    def __init__(self, browser: Any, path: Path, **options: Any) -> None:
-        self.context = browser.new_context(**options)
-        self.page = self.context.new_page()
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.route("**/*", self._only_files)
-        self.page.goto(path.as_uri())
-        self._first, self._first_complaints = self.state(), [*self.complaints]
-        self._first_requests = [*self.requests]
-
-    def _only_files(self, route: Any) -> None:
-        if route.request.url.startswith(("file:", "data:", "blob:")):
-            route.continue_()
-        else:
-            self.requests.append(route.request.url)
-            route.abort()
-
-    def state(self) -> list[object]:
-        return list(self.page.evaluate(STATE))
-
-    def restored(self) -> bool:
-        """Set all controls back; return whether the page is as it was when it was opened."""
-        self.complaints[:], self.requests[:] = self._first_complaints, self._first_requests
-        if self.state() == self._first:
-            return True
-        self.page.check("#rolling")
-        self.page.uncheck("#log")
-        for box in self.page.locator("#designs input").all():
-            box.check()
-        self.page.select_option("#panel", index=0)
-        self.page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
-        return self.state() == self._first
-
-    def drawn(self) -> dict[str, int]:
-        return dict(self.page.evaluate(DRAWN))
-
-    def traces(self, plot: str) -> dict[str, list[float]]:
-        return dict(self.page.evaluate(TRACES, plot))
-
-    def text(self, selector: str) -> str:
-        return str(self.page.inner_text(selector))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with started_browser() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def two_file(two_panels: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("page") / "two.html"
-    write_page([two_panels], path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def all_file(
-    one_seed: Results,
-    two_panels: Results,
-    partition: Results,
-    unfinished: Results,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
-    path = tmp_path_factory.mktemp("page") / "all.html"
-    write_page([one_seed, two_panels, partition, unfinished], path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def open_two(browser: Any, two_file: Path) -> Iterator[Callable[[], Opened]]:
-    """Return what gives the page as it is when it is opened; to draw it anew takes seconds."""
-
-    def fresh() -> Opened:
-        return Opened(browser, two_file, viewport={"width": 1200, "height": 900})
-
-    opened = fresh()
-
-    def as_opened() -> Opened:
-        nonlocal opened
-        if not opened.restored():
-            opened.context.close()
-            opened = fresh()
-        return opened
-
-    yield as_opened
-    opened.context.close()
-
-
-@pytest.fixture
-def two(open_two: Callable[[], Opened]) -> Opened:
-    return open_two()
 
 
 def test_every_plot_is_drawn_and_nothing_is_fetched_or_complained_about(two: Opened) -> None:
@@ -202,11 +84,11 @@ def test_raw_and_rolling_differ_and_switch_back(two: Opened) -> None:
 
 def test_the_logarithmic_switch_changes_the_axis_of_the_loss_only(two: Opened) -> None:
     axes = [("loss", "yaxis"), ("needed", "xaxis"), ("accuracy", "yaxis")]
-    before = [two.page.evaluate(LAYOUT, axis) for axis in axes]
+    before = [two.with_all_plots(LAYOUT, axis) for axis in axes]
     two.page.check("#log")
 
     assert before == ["linear", "linear", "linear"]
-    assert [two.page.evaluate(LAYOUT, axis) for axis in axes] == ["log", "log", "linear"]
+    assert [two.with_all_plots(LAYOUT, axis) for axis in axes] == ["log", "log", "linear"]
 
 
 def test_a_design_that_is_unchecked_leaves_every_plot(two: Opened) -> None:
@@ -302,7 +184,7 @@ def test_every_run_shows_what_it_has_and_hostile_labels_are_only_text(
     hostile = one_seed.folder.experiment.panels[0].design[0].label
     first = opened.drawn()
     answer = opened.text("main")
-    legend = opened.page.locator("#designs label").first.inner_text()
+    legend = opened.page.locator("#boxes label").first.inner_text()
     ticks = opened.page.locator("[data-plot=inclusion] .xtick text").all_text_contents()
     bold = opened.page.locator("b").count()
     opened.page.select_option("#run", "2")
@@ -316,7 +198,7 @@ def test_every_run_shows_what_it_has_and_hostile_labels_are_only_text(
     assert hostile in ticks
     assert bold == 0
     assert set(partition) == {"shares", "samples"}
-    assert set(opened.drawn()) == ALL_PLOTS - {"clusters", "tree"}
+    assert set(opened.drawn()) == ALL_PLOTS - {"clusters", "tree", "served"}
     assert "The run is not finished (interrupted): 10 of 24 rounds" in opened.text("main")
     assert opened.complaints == []
     assert opened.requests == []

@@ -5,26 +5,33 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+import pyarrow as pa
 
 from fedcohort.experiments import Results, read_results
 from fedcohort.experiments.results import Curve
 from fedcohort.experiments.tables import write_table
 from fedcohort.experiments.units import PlannedRun
+from fedcohort.report.client_view import (
+    _groups,
+    client_data,
+    client_tables,
+    law_points,
+    missing_note,
+)
 from fedcohort.report.panel_data import (
     Band,
-    _groups,
     _needed,
     band,
     cluster_map,
     dendrogram,
     evenly,
-    law_points,
     main_class_order,
     main_classes,
     panel_data,
@@ -214,11 +221,11 @@ def test_the_loss_stands_against_what_was_spent_until_then(two_panels: Results) 
 
     rolling = found["curves"]["loss"]["rolling"]
     assert set(found["costs"]) == {"bytes", "client_seconds", "simulated_seconds"}
-    for name, unit in (("client_seconds", 3600), ("simulated_seconds", 3600)):
+    for name in ("client_seconds", "simulated_seconds"):
         each = [
             two_panels.column("rounds", PlannedRun(panel.label, "size", s), name) for s in (0, 1)
         ]
-        spent = np.cumsum(np.mean(each, axis=0)) / unit
+        spent = np.cumsum(np.mean(each, axis=0))
         assert found["costs"][name]["mean"] == rolling["mean"]
         assert found["costs"][name]["x"] == pytest.approx(spent.tolist(), rel=1e-4)
 
@@ -241,7 +248,8 @@ def test_an_unfinished_run_has_curves_but_no_law(unfinished: Results) -> None:
     content = panel_data(unfinished, unfinished.folder.experiment.panels[0], most_points=500)
 
     assert content["designs"][0]["curves"]["loss"]["raw"]["x"] == [1, 2, 3, 4, 5]
-    found = content["laws"]["designs"]["multinomial"]
+    clients = client_data(unfinished, unfinished.folder.experiment.panels[0], most_rows=1000)
+    found = clients["laws"]["designs"]["multinomial"]
     assert found["inclusion"] == [None, None]
     assert None not in found["observed_inclusion"]
 
@@ -277,3 +285,107 @@ def test_a_design_without_a_formula_shows_what_was_drawn_but_no_expectation(
     assert table["multinomial_variance"].null_count == 2
     assert "nan" not in (tmp_path / "rounds.csv").read_text().lower()
     json.dumps(content, allow_nan=False)
+
+
+def test_the_table_of_clients_equals_plain_loops(two_panels: Results) -> None:
+    panel = two_panels.folder.experiment.panels[0]
+
+    found = client_tables(two_panels, panel, most_rows=1000)
+
+    assert (found["n_clients"], found["rounds"], found["left_out"]) == (10, 12, 0)
+    assert [each["seed"] for each in found["seeds"]] == [0, 1]
+    for seed in (0, 1):
+        own = found["seeds"][seed]["designs"]["size"]
+        run = PlannedRun(panel.label, "size", seed)
+        lines = two_panels.of("cohorts", run).to_pylist()
+        last = {line["client"]: line for line in two_panels.of("laws", run).to_pylist()}
+        assert "client" not in own  # all clients are there, in order
+        for client in range(10):
+            weights = [line["weight"] for line in lines if line["client"] == client]
+            assert own["drawn"][client] == len(weights)
+            assert own["weight"][client] == pytest.approx(sum(weights) / 12, rel=1e-4)
+            assert own["loss"][client] == pytest.approx(last[client]["loss"], rel=1e-4)
+            assert own["accuracy"][client] == pytest.approx(last[client]["accuracy"], rel=1e-4)
+
+
+def test_a_page_of_many_clients_keeps_fewer_seeds_and_then_the_worst_served(
+    two_panels: Results,
+) -> None:
+    panel = two_panels.folder.experiment.panels[0]
+
+    one_seed = client_tables(two_panels, panel, most_rows=50)  # 4 designs of 10 clients
+    three_clients = client_tables(two_panels, panel, most_rows=12)
+
+    assert (len(one_seed["seeds"]), one_seed["left_out"], one_seed["most"]) == (1, 1, 10)
+    assert three_clients["most"] == 3
+    for label, all_ in one_seed["seeds"][0]["designs"].items():
+        kept = three_clients["seeds"][0]["designs"][label]
+        assert kept["accuracy"] == [all_["accuracy"][client] for client in kept["client"]]
+        assert sorted(kept["accuracy"]) == sorted(all_["accuracy"])[:3]
+
+
+def test_the_accuracies_of_clients_go_from_the_lowest_to_the_highest(two_panels: Results) -> None:
+    panel = two_panels.folder.experiment.panels[0]
+
+    served = client_data(two_panels, panel, most_rows=1000)["served"]["size"]
+
+    each = [
+        two_panels.column("laws", PlannedRun(panel.label, "size", seed), "accuracy")
+        for seed in (0, 1)
+    ]
+    assert (served["x"][0], served["x"][-1]) == (0, 1)
+    assert served["mean"][0] == pytest.approx(np.mean([own.min() for own in each]), abs=1e-5)
+    assert served["mean"][-1] == pytest.approx(np.mean([own.max() for own in each]), abs=1e-5)
+    assert served["mean"][25] == pytest.approx(np.mean([np.median(own) for own in each]), abs=1e-5)
+
+
+def test_what_is_missing_about_clients_is_explained(
+    two_panels: Results, unfinished: Results
+) -> None:
+    older = replace(
+        two_panels,
+        tables={
+            **two_panels.tables,
+            "laws": emptied(two_panels.tables["laws"], "loss", "accuracy", "bias"),
+            "rounds": emptied(two_panels.tables["rounds"], "worst_accuracy"),
+        },
+    )
+    panel, stopped = (each.folder.experiment.panels[0] for each in (two_panels, unfinished))
+
+    assert missing_note(two_panels, panel) == ""
+    assert "are measured when its run ends" in missing_note(unfinished, stopped)
+    assert missing_note(older, panel) == (
+        "An older version of fedcohort made this run. It did not record each client's loss and "
+        "accuracy and the accuracy of the worst tenth of clients: run the experiment again to see "
+        "them."
+    )
+    json.dumps(client_data(older, panel, most_rows=1000), allow_nan=False)
+
+
+def emptied(table: pa.Table, *names: str) -> pa.Table:
+    """Return a table as an older version wrote it, read today: nothing in these columns."""
+    for name in names:
+        nothing = pa.nulls(table.num_rows, table.schema.field(name).type)
+        table = table.set_column(table.column_names.index(name), name, nothing)
+    return table
+
+
+def test_distinct_clients_are_a_share_of_the_draws(two_panels: Results) -> None:
+    panel = two_panels.folder.experiment.panels[0]
+
+    content = panel_data(two_panels, panel, most_points=500)["designs"][1]["curves"]
+
+    counts = [
+        two_panels.column("rounds", PlannedRun(panel.label, "size", seed), "distinct_clients")
+        for seed in (0, 1)
+    ]
+    expected = (np.mean(counts, axis=0) / 3).tolist()
+    assert content["distinct_clients"]["raw"]["mean"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_axes_have_the_unit_that_fits(two_panels: Results) -> None:
+    axes = panel_data(two_panels, two_panels.folder.experiment.panels[0], most_points=500)["axes"]
+
+    assert axes["bytes"] == ("data down and up (megabytes)", 1e-6)
+    assert axes["client_seconds"] == ("client work (seconds)", 1)
+    assert axes["seconds"][0].endswith("seconds a round")

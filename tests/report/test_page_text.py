@@ -13,12 +13,13 @@ import pytest
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 pytest.importorskip("plotly", reason="the extra 'report' is not installed")
 
-from fedcohort.colours import design_colours
 from fedcohort.experiments import Results, read_results
 from fedcohort.experiments.tuning import candidate_losses
 from fedcohort.experiments.units import baseline_of
 from fedcohort.report.page import most_points, page_html, panel_text, script_json, setup_text
 from fedcohort.report.panel_data import design_labels
+
+LABELS = ("multinomial", "size", "similarity", "similarity l2")
 
 
 def cells(html: str) -> list[list[str]]:
@@ -59,27 +60,64 @@ def test_nothing_is_linked_to_but_data(two_panels: Results) -> None:
 
 def test_the_table_has_a_row_for_every_design(two_panels: Results) -> None:
     panel = two_panels.folder.experiment.panels[0]
-    colours = design_colours(design_labels([two_panels]))
+    labels = design_labels([two_panels])
 
-    head, *rows = cells(panel_text(two_panels, panel, colours))
+    head, *rows = cells(panel_text(two_panels, panel, dict.fromkeys(labels, "")))
 
-    assert [row[0] for row in rows] == list(colours)
-    assert all(len(row) == len(head) == 8 for row in rows)
-    assert rows[0][-1] == "baseline"
-    assert all(re.fullmatch(r"[+\u2212][\d.e\u2212]+ \(.* to .*\)", row[-1]) for row in rows[1:])
-    assert all(re.fullmatch(r"[\d.]+ \u00b1 [\d.e-]+", row[1]) for row in rows)
+    assert sorted(row[0] for row in rows) == sorted(labels)
+    assert all(len(row) == len(head) == 9 for row in rows)
+    assert [row[1] for row in rows] == sorted(row[1] for row in rows)  # by the final loss
+    differences = {row[0]: row[-1] for row in rows}
+    assert differences.pop("multinomial") == "baseline"
+    for text in differences.values():
+        assert re.fullmatch(
+            r"[+\u2212]?\d\.\d{3} \([+\u2212]\d\.\d{3} to [+\u2212]\d\.\d{3}\)", text
+        )
+    assert all(re.fullmatch(r"\d\.\d{3} \u00b1 \d\.\d{3}", row[1]) for row in rows)
+    for column in (2, 3):
+        assert all(re.fullmatch(r"\d+\.\d \u00b1 \d+\.\d %", row[column]) for row in rows)
+
+
+def test_every_design_has_its_own_line_in_the_table(two_panels: Results) -> None:
+    html = page_html([two_panels])
+
+    lines = set(re.findall(r'<line [^>]*stroke="(#\w+)"[^>]*stroke-dasharray="([\d ]*)"', html))
+    assert len(lines) == 4
+
+
+def test_the_answer_is_bold_and_comes_first(two_panels: Results) -> None:
+    text = panel_text(two_panels, two_panels.folder.experiment.panels[0], dict.fromkeys(LABELS, ""))
+
+    assert re.match(r'<p class="answer"><strong>After 12 rounds with 2 seeds, .* final loss', text)
+    assert text.count('<p class="answer"><strong>') == 1
+    assert re.search(r"accuracy of \d+\.\d \u00b1 \d+\.\d %", text)
+
+
+def test_a_biased_design_is_marked_as_such(biased: Results) -> None:
+    (panel,) = biased.folder.experiment.panels
+    labels = ("multinomial", "size", "cohort-mean")
+
+    _, *rows = cells(panel_text(biased, panel, dict.fromkeys(labels, "")))
+    table = json.loads(re.findall(r'id="data">(.*?)</script>', page_html([biased]))[0])
+
+    assert sorted(row[0] for row in rows) == ["cohort-mean biased", "multinomial", "size"]
+    (facts,) = table["runs"][0]["panels"]
+    assert facts["unbiased"] == {"multinomial": True, "size": True, "cohort-mean": False}
+    assert [(row["design"], row["unbiased"]) for row in facts["table"]] == list(
+        facts["unbiased"].items()
+    )
 
 
 def test_one_seed_has_no_spread_and_the_grid_shows_what_was_chosen(one_seed: Results) -> None:
     panel = one_seed.folder.experiment.panels[0]
-    colours = design_colours(design_labels([one_seed]))
+    labels = design_labels([one_seed])
 
-    rows = cells(panel_text(one_seed, panel, colours))
+    rows = cells(panel_text(one_seed, panel, dict.fromkeys(labels, "")))
 
     losses = candidate_losses(one_seed.folder, panel, baseline_of(panel))
     best = min(losses, key=lambda point: losses[point])
     assert re.fullmatch(r"[\d.]+", rows[1][1])
-    assert rows[2][-1].endswith(" (one seed)")
+    assert sorted(row[-1].partition(" ")[2] for row in rows[1:3]) == ["", "(one seed)"]
     tried = {tuple(map(float, row[1:4])): row[5] for row in rows[-2:]}
     assert tried == {point: "chosen" if point == best else "" for point in losses}
 
@@ -118,7 +156,7 @@ def test_a_run_stopped_before_it_measured_has_a_page_that_says_so(
     html = page_html([read_results(make_run("early", text, stop_after=5))])
 
     assert "the loss was not measured in the last 1 round" in html
-    assert "final loss, not measured." in html
+    assert "final loss, not measured;" in html
     assert "nan" not in re.sub(r"<script>.*?</script>", "", html, flags=re.DOTALL).lower()
 
 

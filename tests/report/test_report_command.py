@@ -44,7 +44,7 @@ def test_the_answer_and_the_paths_are_printed(folder: Path, capsys: Capture) -> 
     assert (result.code, result.err) == (0, "")
     assert lines[0] == f"{folder}: Two panels"
     assert [line for line in lines if line.endswith(":")] == ["  alpha = 0.01:", "  alpha = 10:"]
-    assert sum("has the lowest final loss of 4 designs" in line for line in lines) == 2
+    assert sum("has the lowest final loss of the 4 unbiased designs" in line for line in lines) == 2
     assert lines[-1] == str(folder / "report.html")
     assert (folder / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 

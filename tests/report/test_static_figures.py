@@ -92,9 +92,9 @@ def test_costs_are_loss_against_what_was_spent(
 
     assert [each.get_xlabel() for each in axes[:4]] == [
         "rounds",
-        "megabytes down and up",
-        "client work (hours)",
-        "simulated time (hours)",
+        "data down and up (megabytes)",
+        "client work (seconds)",
+        "simulated time (milliseconds)",
     ]
     assert [each.get_xscale() for each in axes[:4]] == ["linear", "log", "log", "log"]
     assert len(axes) == 8

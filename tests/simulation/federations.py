@@ -99,6 +99,6 @@ def interrupt(simulation: Simulation, *, run: int, rounds: int = 1) -> None:
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulation._live[run]._evaluator, "quality", interrupted)
+        patch.setattr(simulation._live[run].evaluator, "quality", interrupted)
         with pytest.raises(KeyboardInterrupt):
             simulation.run(rounds)

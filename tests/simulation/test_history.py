@@ -122,6 +122,22 @@ def test_histories_can_share_their_axes(pyplot: Any) -> None:
     assert len(pyplot.get_fignums()) == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"ax": 3}, "History.plot: ax must be axes of matplotlib; got 3"),
+        ({"path": 3}, "History.plot: path must be a file name that ends in .png, .svg, .pdf; got"),
+    ],
+)
+def test_nonsense_is_refused_in_one_sentence(
+    arguments: dict[str, Any], message: str, pyplot: Any
+) -> None:
+    (history,) = simulation_of().run(1)
+
+    with pytest.raises(InputError, match=message):
+        history.plot(**arguments)
+
+
 def test_one_pair_of_axes_takes_the_loss(pyplot: Any) -> None:
     (history,) = simulation_of().run(2)
     _, place = pyplot.subplots()

@@ -44,6 +44,7 @@ from fedcohort.simulation import (
     mlp,
     round_loop,
 )
+from fedcohort.simulation.engine.evaluation import _lowest_tenth
 from fedcohort.simulation.engine.local_training import Lane
 from fedcohort.simulation.engine.models import flat_parameters, make_model
 from fedcohort.streams import Stream, stream
@@ -128,6 +129,31 @@ def test_metrics_equal_those_computed_by_hand() -> None:
     assert quality.loss == pytest.approx(sum(losses), rel=1e-5)
     assert quality.accuracy == pytest.approx(mean, rel=1e-6)
     assert quality.accuracy_spread == pytest.approx(spread, rel=1e-6)
+    worst = sorted(accuracies)[: math.ceil(len(accuracies) / 10)]
+    assert quality.worst_accuracy == pytest.approx(np.mean(worst), abs=1e-6)
+
+
+def test_every_client_is_judged_on_its_own_samples() -> None:
+    simulation, (history,) = simulate(SizeClustered(3), rounds=2, data=UNEQUAL)
+
+    (found,) = simulation.client_quality()
+
+    quality, share = history.rounds[-1].quality, UNEQUAL.population.importance
+    has_train, has_test = (np.array([len(p) > 0 for p in s]) for s in (UNEQUAL.train, UNEQUAL.test))
+    assert quality is not None
+    assert (np.isnan(found.loss) == ~has_train).all()
+    assert (np.isnan(found.accuracy) == ~has_test).all()
+    assert share[has_train] @ found.loss[has_train] == pytest.approx(quality.loss, rel=1e-12)
+    weights = share[has_test]
+    mean = np.average(found.accuracy[has_test], weights=weights)
+    assert mean == pytest.approx(quality.accuracy, rel=1e-12)
+
+
+@pytest.mark.parametrize(("n_clients", "n_worst"), [(1, 1), (9, 1), (10, 1), (11, 2), (25, 3)])
+def test_the_worst_tenth_is_rounded_up(n_clients: int, n_worst: int) -> None:
+    values = np.random.default_rng(0).permutation(np.arange(n_clients, dtype=np.float64))
+
+    assert _lowest_tenth(values) == np.mean(range(n_worst))
 
 
 def test_a_round_records_its_cohort_and_its_classes() -> None:
@@ -385,7 +411,7 @@ def test_what_an_interrupted_round_measured_is_forgotten(monkeypatch: pytest.Mon
 
     with monkeypatch.context() as patch:
         infinite = Quality(math.inf, 0.1, 0.0)
-        patch.setattr(simulation._live[0]._evaluator, "quality", lambda model: infinite)
+        patch.setattr(simulation._live[0].evaluator, "quality", lambda model: infinite)
         interrupt(simulation, run=1)
     simulation.run(3)
 

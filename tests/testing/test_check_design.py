@@ -317,7 +317,7 @@ class WantsWhatNobodySends(Of):
     [
         (LearnsInSecret(3), "reads the memory, which it does not declare. Say learns"),
         (HearsInSecret(3), "reads the signal 'loss', which it does not declare. Add it to signals"),
-        (WantsWhatNobodySends(3), "signals must be among .*; got mood, which nobody sends"),
+        (WantsWhatNobodySends(3), "signals must be among .*; got mood, which no client sends"),
     ],
     ids=["learns", "hears", "signals"],
 )

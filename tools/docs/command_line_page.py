@@ -36,7 +36,7 @@ def _section(command: Command, context: Context) -> str:
 
 
 def _table(parameters: Sequence[Parameter], context: Context) -> str:
-    lines = ["{.options}", "| | |", "| --- | --- |"]
+    lines = ["| option | meaning |", "| --- | --- |"]
     lines += [f"| {_names(each, context)} | {_meaning(each)} |" for each in parameters]
     return "\n".join(lines)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from pathlib import Path
 
+from fedcohort.designs import RECIPES
+
 DOCS = Path(__file__).parents[2] / "docs"
-FILE = re.compile(r"<!-- made: file (\S+) -->")
 #: The kinds of pages: a folder, what it is called and what it is for.
 KINDS = (
     ("tutorial", "Tutorial", "Learn it step by step."),
@@ -19,6 +20,8 @@ KINDS = (
 FIRST_OF = {
     "tutorial": ("first-comparison", "first-flower-run"),
     "how-to": (
+        "install",
+        "compare",
         "flower",
         "flower-failures",
         "flower-tls",
@@ -26,6 +29,7 @@ FIRST_OF = {
         "fedbiomed",
         "own-server-loop",
         "write-a-plugin",
+        "simulate",
         "experiment-files",
         "own-dataset",
         "own-model",
@@ -44,7 +48,37 @@ FIRST_OF = {
     "results": ("index", "beyond", "everyone"),
 }
 #: Pages beside the kinds: before them, and at the end.
-FIRST, LAST = ("which-design",), ("changelog",)
+FIRST, LAST = ("which-design", "glossary"), ("changelog",)
+
+
+#: Words that readers search for, and pages that answer, in other words perhaps.
+SEARCHED = {
+    "explanation/availability": ("availability", "dropout"),
+    "how-to/devices": ("availability", "stragglers"),
+    "how-to/flower-failures": ("dropout", "stragglers"),
+    "how-to/own-server-loop": ("availability", "dropout"),
+}
+#: Pages below a page, in order.
+BELOW = {
+    "reference/api/index": (
+        "fedcohort",
+        "designs",
+        "simulation",
+        "experiments",
+        "flower",
+        "nvflare",
+        "fedbiomed",
+        "diagnostics",
+        "memory",
+        "similarity",
+        "optimizers",
+        "streams",
+        "synthetic",
+        "testing",
+        "errors",
+    ),
+    "reference/designs/index": tuple(RECIPES),
+}
 
 
 def pages(folder: str) -> list[str]:
@@ -60,16 +94,14 @@ def pages(folder: str) -> list[str]:
 
 
 def title(page: str) -> str:
-    """Return the heading of a page; of one that is made of a file, the file's."""
+    """Return the heading of a page."""
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
-    if made := FILE.search(text):
-        text = (DOCS.parent / made[1]).read_text(encoding="utf-8")
     return next(line for line in text.splitlines() if line.startswith("# ")).removeprefix("# ")
 
 
 def kinds() -> str:
     """Return a list of all kinds of pages, with links to each page."""
-    lines = [f"[{title(page)}]({page}.md)\n" for page in _first()] + ["{.kinds}"]
+    lines = [" · ".join(f"[{title(page)}]({page}.md)" for page in _first()), ""]
     for folder, heading, purpose in KINDS:
         if found := pages(folder):
             lines += [f"- **{heading}.** {purpose}", ""]
@@ -77,19 +109,28 @@ def kinds() -> str:
     return "\n".join(lines)
 
 
-def navigation() -> str:
-    """Return the navigation: a group for every kind of page."""
-    groups = [_group("", _first())]
-    groups += [_group(heading, pages(folder)) for folder, heading, _ in KINDS]
-    groups.append(_group("Project", list(LAST)))
-    return "\n\n".join(groups)
+def navigation(page: str) -> str:
+    """Return the part of the navigation that a page carries, hidden; only the site has it."""
+    if page == "index":
+        groups = [_group("", _first())]
+        groups += [_group(heading, pages(folder)) for folder, heading, _ in KINDS]
+        groups.append(_group("Project", list(LAST)))
+    else:
+        groups = [_group("", BELOW[page])] if page in BELOW else []
+    return "".join(f"\n\n{group}\n" for group in groups)
+
+
+def search_words(page: str) -> str:
+    """Return the words that the search finds a page by, hidden; only the site has them."""
+    words = ", ".join(SEARCHED.get(page, ()))
+    return f"```{{index}} {words}\n```\n" if words else ""
 
 
 def _first() -> list[str]:
     return [page for page in FIRST if (DOCS / f"{page}.md").exists()]
 
 
-def _group(heading: str, found: list[str]) -> str:
+def _group(heading: str, found: Sequence[str]) -> str:
     if not found:
         return ""
     caption = f":caption: {heading}\n" if heading else ""

@@ -1,4 +1,4 @@
-"""What the pages of designs say that the code knows: facts, the plot, the class, the recipe."""
+"""Write the made parts of the pages of designs: facts, the plot, the class, the recipe."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import MISSING, fields
 import numpy as np
 
 import fedcohort
-from docstring_entries import entries
+from api_pages import section
+from docstrings import entries
 from example_federation import (
     COHORT_SIZE,
     KINDS,
@@ -19,11 +20,11 @@ from example_federation import (
     recipe_named,
     signals,
 )
-from fedcohort import Recipe
+from fedcohort import CohortMean, Recipe
 from fedcohort.designs import RECIPES
 from inclusion_plot import inclusion_plot
 
-#: What asking for a signal means, as the simulator counts it.
+#: The meaning of asking for a signal, as the simulator counts it.
 ASKING = {
     "update_norm": "they get the model, train and send one number; those drawn then send their "
     "updates",
@@ -38,29 +39,41 @@ def facts(name: str) -> str:
     kind = RECIPES[name].__name__
     rows = {
         "in files and commands": f"`{name}`",
-        "in Python": f"{{py:class}}`~fedcohort.{kind}`, "
-        f"{{py:class}}`~fedcohort.designs.{kind}Design`",
+        "in Python": f"[`{kind}`](name:fedcohort.{kind}), "
+        f"[`{kind}Design`](name:fedcohort.designs.{kind}Design)",
         "unbiased": "yes" if seen.unbiased else "no",
         "needs": needs(recipe),
         "asks before the draw": asked(recipe),
-        "is built": "anew in every round" if changes(recipe) else "once",
+        "is built": "in every round" if changes(recipe) else "once",
         "V in the example": f"{seen.variance:.3g} of multinomial sampling's",
         "distinct clients in it": f"{seen.inclusion.sum():.3g} in {COHORT_SIZE} draws",
     }
     table = [f"| {key} | {value} |" for key, value in rows.items()]
-    return "\n".join(["{.facts}", "| | |", "| --- | --- |", *table, "", figure(name)])
+    return "\n".join(["| fact | value |", "| --- | --- |", *table, "", figure(name)])
 
 
 def figure(name: str) -> str:
     """Return the plot with its caption."""
-    seen, base = behaviour(name), behaviour("multinomial")
-    drawn = inclusion_plot(name, seen.inclusion, base.inclusion, SIZES)
+    seen = behaviour(name)
     error = f", standard errors up to {seen.standard_error:.3f}" if seen.standard_error else ""
     return (
-        f"<figure>{drawn}<figcaption>The chance of each client to be in the cohort, {seen.source}"
-        f"{error}. Lines: multinomial sampling. {len(SIZES)} clients, {COHORT_SIZE} draws: "
-        f'<a href="index.html#the-example">the example</a>.</figcaption></figure>'
+        f"![The chance of each of {len(SIZES)} clients to be in the cohort under {name}]"
+        f"(figures/{name}.svg)\n\n"
+        f"*The chance of each client to be in the cohort, {seen.source}{error}. Lines: multinomial "
+        f"sampling. {len(SIZES)} clients, {COHORT_SIZE} draws: "
+        f"[the example](index.md#the-example).*"
     )
+
+
+def pictures() -> dict[str, str]:
+    """Return the plot of every design, by its path below docs/."""
+    base = behaviour("multinomial").inclusion
+    return {
+        f"reference/designs/figures/{name}.svg": inclusion_plot(
+            name, behaviour(name).inclusion, base, SIZES
+        )
+        for name in RECIPES
+    }
 
 
 def needs(recipe: Recipe) -> str:
@@ -68,8 +81,10 @@ def needs(recipe: Recipe) -> str:
 
     >>> needs(fedcohort.PowerOfChoice(2))
     'sizes, `loss`'
+    >>> needs(fedcohort.CohortMean(2))
+    'the sizes of the drawn clients'
     """
-    found = ["sizes"]
+    found = ["the sizes of the drawn clients" if isinstance(recipe, CohortMean) else "sizes"]
     if recipe.grouped:
         found.append("every client's group")
     if recipe.learns:
@@ -82,18 +97,18 @@ def asked(recipe: Recipe) -> str:
     """Say who is asked for what, and what that means."""
     request = recipe.ask(POPULATION, ROUND, np.random.default_rng(0))
     if request is None:
-        return "nobody"
+        return "no client"
     number = len(request.clients)
     who = "every client" if number == len(SIZES) else f"some candidates (here {number})"
     means = ASKING[request.signal]
     if recipe.overselects:
-        means = "all get the model and train; who answers first is seen, not told"
+        means = "all get the model and train; the server sees who answers first"
     return f"{who} for `{request.signal}`: {means}"
 
 
 def the_class(name: str) -> str:
     """Return the class with its docstring."""
-    return f"```{{eval-rst}}\n.. autoclass:: fedcohort.designs.{RECIPES[name].__name__}Design\n```"
+    return section(f"fedcohort.designs.{RECIPES[name].__name__}Design", level=3)
 
 
 def the_recipe(name: str) -> str:
@@ -101,7 +116,7 @@ def the_recipe(name: str) -> str:
     kind = RECIPES[name]
     lines = [
         f'```toml\n[[design]]\nrecipe = "{name}"\n```\n',
-        f"```{{eval-rst}}\n.. autoclass:: fedcohort.{kind.__name__}\n```\n",
+        section(f"fedcohort.{kind.__name__}", level=3) + "\n",
     ]
     own = {field.name: field.default for field in fields(kind) if field.default is not MISSING}
     if own:
@@ -152,8 +167,3 @@ def the_example() -> str:
             f"| {'never' if np.isnan(last) else f'round {last:.0f}'} |"
         )
     return "\n".join(lines)
-
-
-def navigation() -> str:
-    """Return the designs' part of the navigation."""
-    return "\n".join(["```{toctree}", ":hidden:", "", *RECIPES, "```"])

@@ -19,7 +19,7 @@ SIZES = (600, 300, 240, 200, 160, 140, 120, 100, 90, 80, 70, 60, 50, 40, 35, 30,
 #: Clients take turns in five kinds; the updates of a kind point the same way, but for noise.
 KINDS = tuple("abcde"[client % 5] for client in range(len(SIZES)))
 DIMENSION, NOISE = 16, 0.4
-#: The round that is looked at, and the clients that nobody has drawn before it.
+#: The round of the example, and the clients that were never drawn before it.
 ROUND = 60
 NEW = (3, 8, 12, 17)
 #: Rounds of a scheme that chooses at random before it builds, and of a design without a formula
@@ -75,7 +75,7 @@ def takes_turns(recipe: Recipe) -> bool:
 
 
 def changes(recipe: Recipe) -> bool:
-    """Whether the design is built anew in every round.
+    """Whether the design is built again in every round.
 
     >>> changes(CohortMean(2)), changes(Multinomial(2))
     (True, False)
@@ -87,7 +87,7 @@ def changes(recipe: Recipe) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Behaviour:
-    """What a scheme does in the example.
+    """The behaviour of a scheme in the example.
 
     Attributes
     ----------

@@ -8,7 +8,7 @@ from dataclasses import MISSING, Field, fields
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from docstring_entries import as_markdown, entries
+from docstrings import as_markdown, entries
 from fedcohort.experiments.checked_table import PLAIN, Need, Table
 from fedcohort.experiments.data_settings import GeneratedDevices
 from fedcohort.experiments.settings import (
@@ -54,7 +54,7 @@ def settings() -> str:
 
 
 def _head() -> list[str]:
-    return ["{.settings}", "| key | value | default | meaning |", "| --- | --- | --- | --- |"]
+    return ["| key | value | default | meaning |", "| --- | --- | --- | --- |"]
 
 
 def _introduction(model: type[Table]) -> str:

@@ -1,4 +1,4 @@
-"""A picture of every client's chance to be in the cohort: an SVG in the style of the page."""
+"""A picture of every client's chance to be in the cohort: an SVG file."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from numpy.typing import NDArray
 #: In the picture's own unit: a phone shows it at three quarters of this width.
 WIDTH, HEIGHT = 480, 230
 LEFT, RIGHT, TOP, BOTTOM = 32, 2, 8, 36
+STYLE = (
+    "rect{fill:#5aa198}.page{fill:#fff}.grid{stroke:#ddd}"
+    ".reference{stroke:#000;stroke-width:1.5}text{fill:#555;font:9.5px sans-serif}"
+)
 
 
 def inclusion_plot(
@@ -22,20 +26,22 @@ def inclusion_plot(
 
     >>> import xml.etree.ElementTree as tree
     >>> svg = inclusion_plot("size", np.array([1.0, 0.5]), np.array([0.7, 0.4]), [6, 2])
-    >>> [(bar.get("height"), bar[0].text) for bar in tree.fromstring(svg) if bar.tag == "rect"]
+    >>> [(bar.get("height"), bar[0].text) for bar in tree.fromstring(svg) if len(bar)]
     [('186.0', 'client 1, size 6: 1.000'), ('93.0', 'client 2, size 2: 0.500')]
     """
     described = f"Chance to be in the cohort under {name}, for each of {len(sizes)} clients"
     parts = [
-        f'<svg class="inclusion" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{1.3 * WIDTH:g}" '
+        f'height="{1.3 * HEIGHT:g}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         f'aria-label="{described}">',
+        f'<style>{STYLE}</style><rect class="page" width="{WIDTH}" height="{HEIGHT}"/>',
         *_axis(),
         *_clients(chances, reference, sizes),
         f'<text class="title" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 5}" '
         f'text-anchor="middle">client size</text>',
         "</svg>",
     ]
-    return "".join(parts)
+    return "\n".join(parts) + "\n"
 
 
 def _height(chance: float) -> float:

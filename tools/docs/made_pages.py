@@ -1,131 +1,155 @@
-"""What is made for the pages of docs/: a comment ``<!-- made: WHAT OF -->`` is replaced by it."""
+"""Write the parts of docs/ between ``<!-- made: WHAT OF -->`` and ``<!-- end -->``.
+
+``python tools/docs/made_pages.py`` makes them from the code, with the pictures of the designs. A
+test compares them with the code. They are plain Markdown: a repository shows what the site shows.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
 from logging import WARNING, getLogger
 from pathlib import Path
-from typing import Any
-
-from docutils import nodes
-from pygments.lexers.special import TextLexer
-from sphinx.addnodes import desc_annotation
-from sphinx.application import Sphinx
-from sphinx.environment import BuildEnvironment
 
 import api_pages
 import command_line_page
 import contents
 import design_pages
 import experiment_file_page
-from public_names import home_of_name
-from repository_links import DOCS, ROOT, relocated
+from mathml_formulas import repository_formulas
+from public_names import design_of, exported, full_path, home, packages
 
-#: Doctest needs a line between what it expects and the end of a block; readers do not.
-BLANK_END = re.compile(r"\n(\n *```\n(?:\n|\Z))")
-MARK = re.compile(r"<!-- made: ([\w-]+) ?(\S*) -->")
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+MARK = re.compile(r"(<!-- made: ([\w-]+) ?(\S*) -->\n).*?(<!-- end -->)", re.DOTALL)
+HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
+FENCE = re.compile(r"^( *)```.*?^\1```\n", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[(`[^`]+`|\*\*[^*]+\*\*)\]\(name:(?:([\w.]+)/)?([\w.]+)\)")
 MAKERS: dict[str, Callable[..., str]] = {
     "all-designs": design_pages.all_designs,
     "commands": command_line_page.commands,
     "design-class": design_pages.the_class,
     "design-facts": design_pages.facts,
-    "design-navigation": design_pages.navigation,
     "design-recipe": design_pages.the_recipe,
     "example": design_pages.the_example,
+    "group": api_pages.group,
     "kinds": contents.kinds,
     "names": api_pages.names,
-    "navigation": contents.navigation,
     "settings": experiment_file_page.settings,
 }
-#: Types that have names, as Sphinx writes them out.
-NDARRAY = re.compile(r"~?[\w.]*ndarray\[~?[\w.]*tuple\[[^\]]*\], ~?[\w.]*dtype\[([^\]]+)\]\]")
-ARRAY_LIKE = re.compile(r"~?[\w.]*_Buffer \| .*?complex \| .*?complex \| .*?str\]")
-HIDDEN: dict[str, list[str]] = {}
 
 
-def make(app: Sphinx, page: str, source: list[str]) -> None:
-    """Put what is made into a page, and put its links right."""
-    here = DOCS / f"{page}.md"
-    source[0] = relocated(source[0], here, here)
-    source[0] = MARK.sub(lambda mark: _made(mark[1], mark[2], here), source[0])
-    source[0] = BLANK_END.sub(r"\1", source[0])
+def marked_pages() -> list[str]:
+    """Return the pages with a made part, as names below docs/.
+
+    >>> "reference/designs/size" in marked_pages()
+    True
+    """
+    pages = sorted(DOCS.rglob("*.md"))
+    return [_name(page) for page in pages if MARK.search(page.read_text(encoding="utf-8"))]
 
 
-def _made(what: str, of: str, here: Path) -> str:
-    if what == "file":
-        return relocated((ROOT / of).read_text(encoding="utf-8"), ROOT / of, here)
+def _name(page: Path) -> str:
+    return page.relative_to(DOCS).with_suffix("").as_posix()
+
+
+def refreshed(page: str) -> str:
+    """Return the text of a page as it should be: what is made, and formulas that are shown."""
+    if page not in drafts():
+        return repository_formulas((DOCS / f"{page}.md").read_text(encoding="utf-8"))
+    return repository_formulas(LINK.sub(lambda link: _led(link, page), drafts()[page]))
+
+
+@cache
+def drafts() -> dict[str, str]:
+    """Return all pages with made parts, before links lead to names."""
+    getLogger("fedcohort").setLevel(WARNING)  # designs log which trees they build
+    return {page: _draft(page) for page in marked_pages()}
+
+
+def _draft(page: str) -> str:
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    return MARK.sub(lambda mark: f"{mark[1]}\n{_made(mark[2], mark[3])}\n\n{mark[4]}", text)
+
+
+def _made(what: str, of: str) -> str:
     return MAKERS[what](of) if of else MAKERS[what]()
 
 
-def find_public_name(
-    app: Sphinx, environment: BuildEnvironment, node: Any, text: nodes.TextElement
-) -> nodes.Node | None:
-    """Lead a reference by any path to a public name to where that name is described."""
-    if node.get("refdomain") != "py":
-        return None
-    parts = node["reftarget"].split(".")
-    for place, part in enumerate(parts):
-        if found := home_of_name(part):
-            path = ".".join([found, *parts[place + 1 :]])
-            domain = environment.domains.python_domain
-            if path in domain.objects and path != node["reftarget"]:
-                return domain.resolve_xref(
-                    environment, node["refdoc"], app.builder, "obj", path, node, text
-                )
-    return None
+def _led(link: re.Match[str], page: str) -> str:
+    """Lead a link to where its name is described; a name that is nowhere is only shown."""
+    near, target = link[2] or "", link[3]
+    package = near.rpartition(".")[0]
+    for path in (target, f"{near}.{target}", f"{package}.{target}", full_path(target)):
+        if path in places():
+            there, anchor = places()[path]
+            to = "" if there == page else f"{os.path.relpath(there, Path(page).parent)}.md"
+            return f"[{link[1]}]({to}#{anchor})"
+    return link[1]
 
 
-def shorten_types(
-    app: Sphinx,
-    what: str,
-    name: str,
-    obj: object,
-    options: object,
-    signature: str | None,
-    returns: str | None,
-) -> tuple[str | None, str | None]:
-    """Write types by their names."""
-    return _shortened(signature), _shortened(returns)
+@cache
+def places() -> dict[str, tuple[str, str]]:
+    """Return the page and the anchor of every path that is described.
+
+    >>> places()["fedcohort.Selector.draw"], places()["fedcohort.recipe"]
+    (('reference/api/fedcohort', 'selectordraw'), ('reference/api/fedcohort', 'recipe-1'))
+    """
+    found = {}
+    for page, text in drafts().items():
+        for heading, is_title, anchor in anchors(text):
+            if path := path_of_heading(page, heading, is_title=is_title):
+                found[path] = (page, anchor)
+    return found
 
 
-def _shortened(text: str | None) -> str | None:
-    return text and ARRAY_LIKE.sub("ArrayLike", NDARRAY.sub(r"NDArray[\1]", text))
+def anchors(text: str) -> Iterator[tuple[str, bool, str]]:
+    """Return all headings with their anchors; a repository page and the site make the same."""
+    taken: dict[str, int] = {}
+    for level, heading in HEADING.findall(FENCE.sub("", text)):
+        anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+        taken[anchor] = taken.get(anchor, -1) + 1
+        number = f"-{taken[anchor]}" if taken[anchor] else ""
+        yield heading, level == "#", anchor + number
 
 
-def shorten_attribute_types(app: Sphinx, doctree: nodes.document) -> None:
-    """Write the types of attributes and properties by their names, too."""
-    for node in doctree.findall(desc_annotation):
-        text = node.astext()
-        if (short := _shortened(text)) != text:
-            node[:] = [nodes.Text(short)]
+def path_of_heading(page: str, heading: str, *, is_title: bool = False) -> str:
+    """Return the path that a heading of a page describes; "" for other headings.
+
+    >>> path_of_heading("reference/api/fedcohort", "Selector.draw")
+    'fedcohort.Selector.draw'
+    >>> path_of_heading("reference/designs/size", "Cost")
+    ''
+    """
+    package = next((each for each in packages() if _page_of(each) == page), "")
+    if is_title:
+        return package
+    name = heading.partition(".")[0]
+    if page.startswith("reference/designs/") and design_of().get(name) == Path(page).name:
+        return full_path(name)
+    is_here = (
+        package and name in exported(package) and home(f"{package}.{name}") == f"{package}.{name}"
+    )
+    return f"{package}.{heading}" if is_here else ""
 
 
-def hide_from_napoleon(
-    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
-) -> None:
-    """Keep an attribute's docstring, in which napoleon takes words before a colon for a type."""
-    if what in ("attribute", "property"):
-        HIDDEN[name] = list(lines)
+def _page_of(package: str) -> str:
+    return f"reference/api/{package.removeprefix('fedcohort.')}"
 
 
-def show_again(
-    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
-) -> None:
-    """Put an attribute's docstring back as it was."""
-    if name in HIDDEN:
-        lines[:] = HIDDEN.pop(name)
+def main() -> None:
+    """Write the made parts and the formulas of all pages, and the pictures."""
+    for path, picture in design_pages.pictures().items():
+        (DOCS / path).parent.mkdir(exist_ok=True)
+        (DOCS / path).write_text(picture, encoding="utf-8")
+    for file in sorted(DOCS.rglob("*.md")):
+        page = _name(file)
+        if (text := refreshed(page)) != file.read_text(encoding="utf-8"):
+            file.write_text(text, encoding="utf-8")
+            sys.stdout.write(f"docs/{page}.md\n")
 
 
-def setup(app: Sphinx) -> dict[str, bool]:
-    """Let Sphinx call us."""
-    getLogger("fedcohort").setLevel(WARNING)  # designs say which trees they build
-    app.add_lexer("csv", TextLexer)
-    app.connect("source-read", make)
-    app.connect("missing-reference", find_public_name)
-    # Napoleon has priority 500.
-    app.connect("autodoc-process-docstring", hide_from_napoleon, priority=400)
-    app.connect("autodoc-process-docstring", show_again, priority=600)
-    app.connect("autodoc-process-signature", shorten_types)
-    app.connect("doctree-read", shorten_attribute_types)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}
+if __name__ == "__main__":
+    main()

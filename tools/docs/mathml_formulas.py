@@ -1,4 +1,4 @@
-r"""Formulas become MathML when the site is built: a browser draws them without any script."""
+r"""Formulas: MathML on the site, which a browser draws without any script; words in the sources."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.util.logging import getLogger
+
+from repository_links import CODE
 
 log = getLogger(__name__)
 
@@ -35,6 +37,46 @@ REPAIRS = (
     (r"(<mo>&ApplyFunction;</mo>)(?!<mo)", r'\1<mspace width="0.17em"/>'),
     (r"(?<=</m[ni]>)(<mi>ln</mi>)", r'<mspace width="0.17em"/>\1'),
 )
+
+#: A formula of its own, perhaps in a list or in a quotation; and one in a line.
+BLOCK = re.compile(r"^((?: |> )*)\$\$(.+?)\$\$ *$", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"(?<![\\$])\$(?!\$)([^$]+)\$(?!\$)")
+#: Repository pages take the backslash before a sign away, so that it becomes another command.
+WORDS = {
+    r"\|": r"\Vert",
+    r"\{": r"\lbrace",
+    r"\}": r"\rbrace",
+    r"\,": r"\thinspace",
+    r"\;": r"\thickspace",
+    r"\!": r"\negthinspace",
+}
+
+
+def repository_formulas(text: str) -> str:
+    r"""Write the formulas of a page so that a repository shows them as the site does.
+
+    >>> repository_formulas("$$a$$\n\nIn $\\|x\\|$, not in `$\\|$`.")
+    '```math\na\n```\n\nIn $\\Vert x\\Vert$, not in `$\\|$`.'
+    """
+    parts = CODE.split(text)
+    for place in range(0, len(parts), 2):
+        parts[place] = BLOCK.sub(lambda found: _fenced(found[1], found[2]), parts[place])
+    parts = CODE.split("".join(parts))
+    for place in range(0, len(parts), 2):
+        parts[place] = INLINE.sub(lambda found: in_line(found[1]), parts[place])
+    return "".join(parts)
+
+
+def _fenced(before: str, tex: str) -> str:
+    lines = [line.removeprefix(before.rstrip()).strip() for line in tex.strip().splitlines()]
+    return "\n".join(before + line for line in ["```math", *lines, "```"])
+
+
+def in_line(tex: str) -> str:
+    """Return a formula in the line, with words instead of signs."""
+    for sign, word in WORDS.items():
+        tex = re.sub(rf"{re.escape(sign)} *(?=[A-Za-z])", f"\\{word} ", tex).replace(sign, word)
+    return f"${tex.strip()}$"
 
 
 def mathml(tex: str, *, as_block: bool = False) -> str:

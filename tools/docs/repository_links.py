@@ -16,14 +16,14 @@ PAGES = {
     ROOT / "CHANGELOG.md": DOCS / "changelog.md",
 }
 LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s#:]+)(#[^)\s]*)?\)")
-CODE = re.compile(r"(^ *```.*?^ *```\s*$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"(^[> ]*```.*?^[> ]*```\s*$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 
 
 def relocated(text: str, written_for: Path, shown_at: Path) -> str:
     """Return a page whose links, written for one file, hold at another; code stays as it is.
 
-    A file of the repository that is a page leads there; another one is offered for download. A
-    folder is named, not linked.
+    A file of the repository that is a page leads there; another one is offered for download.
+    Folders, and Markdown files that are not pages, are named and not linked.
     """
     parts = CODE.split(text)
     for place in range(0, len(parts), 2):
@@ -35,7 +35,8 @@ def relocated(text: str, written_for: Path, shown_at: Path) -> str:
 
 def _relocated(link: re.Match[str], here: Path, there: Path) -> str:
     target = (here / link[2]).resolve()
-    if target.is_dir():
-        return link[1].strip("![]")
     target = PAGES.get(target, target)
+    is_page = target.is_relative_to(DOCS)
+    if target.is_dir() or (target.suffix == ".md" and not is_page):
+        return link[1].strip("![]")
     return f"{link[1]}({Path(os.path.relpath(target, there)).as_posix()}{link[3] or ''})"

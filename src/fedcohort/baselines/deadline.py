@@ -31,7 +31,7 @@ class DeadlineDesign(ChosenDesign):
 
     Biased toward fast clients, but only candidates compete: a slow client is drawn when the other
     candidates are slower. Clients are averaged with equal weight. If fewer than m are in time,
-    they are the cohort. If nobody is, the cohort is empty and the model stays as it is.
+    they are the cohort. If none is, the cohort is empty and the model stays as it is.
 
     Needs the signal ``duration`` of the candidates.
 

@@ -23,7 +23,7 @@ class FirstRespondersDesign(ChosenDesign):
     clients than they need, which has a smaller bias of the same kind.
 
     A client with the duration NaN does not answer. If fewer than m clients answer, they are the
-    cohort. If nobody answers, the cohort is empty and the model stays as it is.
+    cohort. If none answers, the cohort is empty and the model stays as it is.
 
     Needs the signal ``duration`` of all clients.
 

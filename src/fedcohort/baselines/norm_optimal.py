@@ -34,8 +34,8 @@ class NormOptimalDesign(CoinDesign):
 
         V = \sum_i (1/q_i - 1)\,u_i^2 .
 
-    No independent coins with the same expected cohort size m have a smaller V. Dependent draws may:
-    for four equal clients with equal updates of norm 1, and m = 2, V is 1/4 here, and 0 with
+    No independent coins with the same expected cohort size m have a smaller V. Dependent draws
+    may. For four equal clients with equal updates of norm 1, and m = 2, V is 1/4 here and 0 with
     :class:`MultinomialDesign`.
 
     ``approximate=True`` finds the chances without a sort, from sums that secure aggregation can

@@ -23,7 +23,7 @@ class PowerOfChoiceDesign(ChosenDesign):
     m candidates, where all are chosen, drawing without replacement and equal weights cause a bias.
     The published variants estimate the loss from a batch or remember it: pass such losses instead.
 
-    If fewer than m candidates answer, they are the cohort. If nobody answers, the cohort is empty
+    If fewer than m candidates answer, they are the cohort. If none answers, the cohort is empty
     and the model stays as it is.
 
     Needs the signal ``loss`` of the candidates: they receive the model and evaluate it.

@@ -1,12 +1,14 @@
 """Round robin: the clients take turns."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcohort._arguments import checked_whole
-from fedcohort.baselines.chosen import ChosenDesign
+from fedcohort.baselines.chosen import ChosenDesign, RoundsDesign
 from fedcohort.designs.base import drawable_clients
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.population import Population
@@ -24,6 +26,8 @@ class RoundRobinDesign(ChosenDesign):
     exactly to its importance. But the model moves during the cycle, so a cycle does not equal a
     step of full participation. Over random orders, any one round is :class:`UniformDesign`'s
     unbiased draw. But the rounds of one order are not independent.
+
+    ``over_rounds`` is the law of a random round of the cycle.
 
     Needs only the round. The order stays the same while the clients do.
 
@@ -53,12 +57,60 @@ class RoundRobinDesign(ChosenDesign):
         drawable = drawable_clients(self)
         round_ = checked_whole(self.name, "round_", round_, way_out="Count rounds from 0.")
         seed = checked_whole(self.name, "seed", seed)
-        circle = np.random.default_rng(seed).permutation(drawable)
+        self._circle = np.random.default_rng(seed).permutation(drawable)
+        n = len(self._circle)
         # Python integers: no round number overflows.
-        start = round_ * self.cohort_size % len(circle)
-        turn = circle[(start + np.arange(self.cohort_size)) % len(circle)]
-        scale = len(circle) / self.cohort_size
-        self._choose(turn, scale * population.importance[turn])
+        start = round_ * self.cohort_size % n
+        turn = self._circle[(start + np.arange(self.cohort_size)) % n]
+        self._choose(turn, n / self.cohort_size * population.importance[turn])
+
+    def over_rounds(self) -> "RoundRobinCycle":
+        """Return the law of a random round of the cycle."""
+        return RoundRobinCycle(self.population, self.cohort_size, self._circle)
+
+
+@final
+class RoundRobinCycle(RoundsDesign):
+    r"""A round of :class:`RoundRobinDesign`'s cycle, all equally likely.
+
+    Its mean weights are the importances, and :math:`\operatorname{Var}[w_i] = p_i^2 (n/m - 1)`, as
+    for :class:`UniformDesign` with unbiased weights. It is still not called unbiased, since the
+    rounds of a cycle are not drawn: every single one is biased.
+
+    Parameters
+    ----------
+    circle
+        The clients in the order of their turns.
+    """
+
+    def __init__(self, population: Population, cohort_size: int, circle: NDArray[np.int64]) -> None:
+        self.circle = circle
+        super().__init__(population, cohort_size)
+        self._mean_weights = population.importance
+
+    def n_cohorts(self) -> int:
+        """Return the number of rounds in a cycle."""
+        return len(self.circle) // math.gcd(len(self.circle), self.cohort_size)
+
+    def weight_variance(self) -> NDArray[np.float64]:
+        """Return Var[w], shape (n_clients,)."""
+        n, m = len(self.circle), self.cohort_size
+        return self.population.importance**2 * ((n - m) / m)
+
+    def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
+        """Draw the clients of ``rounds`` cohorts."""
+        return self._turns(rng.integers(self.n_cohorts(), size=rounds))
+
+    def _every_cohort(self) -> NDArray[np.int64]:
+        return self._turns(np.arange(self.n_cohorts()))
+
+    def _turns(self, rounds: NDArray[np.int64]) -> NDArray[np.int64]:
+        places = rounds[:, None] * self.cohort_size + np.arange(self.cohort_size)
+        clients: NDArray[np.int64] = self.circle[places % len(self.circle)]
+        return clients
+
+    def _weights_of(self, cohorts: NDArray[np.int64]) -> NDArray[np.float64]:
+        return len(self.circle) / self.cohort_size * self.population.importance[cohorts]
 
 
 @final

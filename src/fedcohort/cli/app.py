@@ -17,6 +17,7 @@ from fedcohort.cli.plan import plan
 from fedcohort.cli.report import report
 from fedcohort.cli.run import resume, run
 from fedcohort.cli.runs import runs
+from fedcohort.cli.watch import watch
 from fedcohort.designs import RECIPES
 from fedcohort.errors import FedcohortError
 
@@ -36,6 +37,7 @@ FROM_SIZES, EXPERIMENTS, HERE = "From a list of sizes", "Experiments", "This ins
 app = typer.Typer(
     help="fedcohort chooses who trains: client sampling for federated learning.",
     epilog="Begin with: fedcohort compare sizes.csv --cohort-size 10",
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     suggest_commands=False,  # click suggests already
 )
@@ -93,6 +95,13 @@ _add(
     "fedcohort report",
     "fedcohort report runs/digits --figures pdf",
     "fedcohort report runs/digits runs/short --out both.html",
+)
+_add(
+    watch,
+    EXPERIMENTS,
+    "Examples:",
+    "fedcohort watch runs/digits",
+    "fedcohort watch runs/digits --port 8000",
 )
 _add(export, EXPERIMENTS, "Example: fedcohort export runs/digits --csv")
 _add(doctor, HERE, "Example: fedcohort doctor --json")

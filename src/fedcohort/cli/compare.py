@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from rich.text import Text
 
-from fedcohort._comparison_table import Row
-from fedcohort._figures import check_figure_path, save_figure
+from fedcohort._comparison_rows import Row
+from fedcohort._display import decimals_of, fitting_unit, fixed
+from fedcohort._figures import checked_figure_path, save_figure
 from fedcohort._lazy import import_extra
 from fedcohort.cli.client_files import read_clients, read_updates
 from fedcohort.cli.options import (
@@ -39,7 +41,7 @@ from fedcohort.errors import InputError
 
 if TYPE_CHECKING:
     from fedcohort.experiments import Results
-    from fedcohort.experiments.results import Price
+    from fedcohort.experiments.costs import Price
 
 DESIGNS_HELP = (
     "Which designs; they are listed below. Default: all that need only sizes, and with --updates "
@@ -49,7 +51,12 @@ UPDATES_HELP = (
     "The clients' last updates, a row per client in the order of the sizes. Adds V, the variance "
     "of the aggregate."
 )
-HEADINGS = ("final\nloss", "\nrounds", "mega-\nbytes", "client\nhours", "simulated\nhours")
+#: Headings of the costs of a run, each followed by its unit.
+COST_HEADINGS = {
+    "bytes": "\ndata",
+    "client_seconds": "client\nwork",
+    "simulated_seconds": "simulated\ntime",
+}
 
 
 def compare(
@@ -75,13 +82,12 @@ def compare(
 
     With --updates: also V, the mean squared distance of a cohort's aggregate from everyone's.
 
-    With --plot: the chance to be drawn against the client's size, for each design.
+    With --plot: each design's chance to be drawn against the client's size, and its variance.
 
     With a run folder: the rounds, bytes, client work and simulated time that each design needed to
     reach the baseline's final loss. With --plot: the loss against each of these.
     """
-    if plot is not None:
-        check_figure_path(plot, "compare")
+    checked_figure_path(plot, "compare")
     reading = {
         "size_column": size_column,
         "id_column": id_column,
@@ -112,18 +118,17 @@ def compare(
     )
     if plot is not None:
         found.plot(plot)
-    print(json.dumps(_content(found), indent=2) if as_json else _printable(repr(found)))
-    for note in found.notes:
-        print(note, file=sys.stderr)
-    for name, reason in found.left_out.items():
-        print(f"left out: {name}: {reason}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(_content(found), indent=2))
+    else:
+        _print_lines(found)
 
 
 def _compare_run(folder: Path, *, as_json: bool, plot: Path | None) -> None:
     """Print the costs at which each design of a run reached the baseline's final loss."""
     import_extra("pyarrow", extra="sim", owner="compare")
     from fedcohort.experiments import read_results
-    from fedcohort.experiments.results import prices
+    from fedcohort.experiments.costs import prices
 
     results = read_results(folder)
     found = [(panel.label, prices(results, panel)) for panel in results.folder.experiment.panels]
@@ -177,18 +182,37 @@ def _print_costs(results: Results, known: list[tuple[str, float, list[Price]]]) 
             console.print(f"tuned: {choice}")
     console.print(
         "\nmeans over the seeds that get there; in brackets how many, where not all do\n"
-        "client hours: simulated computing of all clients that trained or looked at their samples"
+        "client work: simulated computing of all clients that trained or looked at their samples"
     )
 
 
 def _table(each: list[Price]) -> Table:
-    table = plain_table("\ndesign", *HEADINGS, min_width=15)
-    for price in each:
-        part = "" if price.n_reached in (0, price.n_seeds) else f" ({price.n_reached})"
-        rounds = "never" if price.rounds is None else f"{price.rounds:.0f}{part}"
-        costs = ("-" if cost is None else f"{cost:.3g}" for cost in price.costs.values())
-        table.add_row(price.design, f"{price.final_loss:.3f}", rounds, *costs)
+    decimals = max(3, decimals_of(price.final_loss for price in each))
+    losses = [fixed(price.final_loss, decimals) for price in each]
+    rounds = [_rounds(price) for price in each]
+    columns = [_costs(name, [price.costs[name] for price in each]) for name in COST_HEADINGS]
+    headings = ("final\nloss", "\nrounds", *(heading for heading, _ in columns))
+    table = plain_table("\ndesign", *headings, min_width=15)
+    names = [price.design for price in each]
+    for row in zip(names, losses, rounds, *(cells for _, cells in columns), strict=True):
+        table.add_row(*row)
     return table
+
+
+def _rounds(price: Price) -> str:
+    part = "" if price.n_reached in (0, price.n_seeds) else f" ({price.n_reached})"
+    return "never" if price.rounds is None else f"{price.rounds:.0f}{part}"
+
+
+def _costs(name: str, values: list[float | None]) -> tuple[str, list[str]]:
+    """Return the heading of a cost with the unit that fits, and its cells."""
+    from fedcohort.experiments.costs import COSTS
+
+    known = [value for value in values if value is not None]
+    _, short, size = fitting_unit(max(known, default=0.0), COSTS[name][2])
+    decimals = decimals_of(value / size for value in known)
+    cells = ["-" if value is None else fixed(value / size, decimals) for value in values]
+    return f"{COST_HEADINGS[name]} ({short})", cells
 
 
 def _bar(labels: list[str]) -> Iterable[str]:
@@ -197,9 +221,18 @@ def _bar(labels: list[str]) -> Iterable[str]:
     return track(labels, "designs", console=errors, transient=True, disable=not errors.is_terminal)
 
 
+def _print_lines(found: Comparison) -> None:
+    """Print the comparison: on a terminal the answer bold, and biased rows and the legend dim."""
+    console = plain_console()
+    for line in found._lines(console.width):
+        console.print(Text(_printable(line.text), line.style), soft_wrap=True)
+
+
 def _printable(text: str) -> str:
-    """Replace the table's rule by ASCII if the output is not UTF-8."""
-    return text if sys.stdout.encoding.lower().startswith("utf") else text.replace("─", "-")
+    """Write the table's signs in ASCII if the output is not UTF-8."""
+    if sys.stdout.encoding.lower().startswith("utf"):
+        return text
+    return text.replace("─", "-").replace("±", "+-")
 
 
 def _content(found: Comparison) -> dict[str, object]:
@@ -208,7 +241,15 @@ def _content(found: Comparison) -> dict[str, object]:
     if found.dimension is not None:
         head["dimension"] = found.dimension
     rows = [_row(row, found) for row in found.rows.values()]
-    return {**head, "cohort_size": found.cohort_size, "designs": rows}
+    missing = [{"design": name, "reason": reason} for name, reason in found.left_out.items()]
+    return {
+        **head,
+        "cohort_size": found.cohort_size,
+        "answer": found.answer,
+        "designs": rows,
+        "left_out": missing,
+        "notes": found.notes,
+    }
 
 
 def _row(row: Row, found: Comparison) -> dict[str, object]:

@@ -33,12 +33,12 @@ def run_paths(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob("*/run.json"))
 
 
-def latest_run() -> Path:
-    """Return the most recently started run under ``./runs``."""
+def latest_run(owner: str) -> Path:
+    """Return the most recently started run under ``./runs``, for the command ``owner``."""
     begun = {path: _created(path / "run.json") for path in run_paths(RUNS)}
     if not begun:
         raise InputError(
-            f"report: needs a run; there is none under ./{RUNS}. Name a run folder, or make one "
+            f"{owner}: needs a run; there is none under ./{RUNS}. Name a run folder, or make one "
             f"with: fedcohort run FILE"
         )
     return max(begun, key=lambda path: (begun[path], path.name))

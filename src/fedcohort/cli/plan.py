@@ -10,8 +10,8 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from fedcohort._comparison_table import first_design, note_on
-from fedcohort._figures import check_figure_path, save_figure
+from fedcohort._comparison_rows import first_design, note_on
+from fedcohort._figures import checked_figure_path
 from fedcohort._whole_file import replace_whole
 from fedcohort.cli.client_files import read_clients
 from fedcohort.cli.options import (
@@ -66,10 +66,9 @@ def plan(
 ) -> None:
     """Show a design's distributions and each client's chance to be drawn.
 
-    With --plot: the line of clients cut into distributions, as in the paper's appendix C.
+    With --plot: a bar for every distribution, cut into its clients' pieces.
     """
-    if plot is not None:
-        check_figure_path(plot, "plan")
+    checked_figure_path(plot, "plan")
     clients = read_clients(
         sizes,
         size_column=size_column,
@@ -85,17 +84,15 @@ def plan(
                 f"plan: --plot draws distributions, and design {design!r} has none. Use "
                 f"fedcohort compare --plot, or a design with rows such as size."
             )
-        from fedcohort.report.allocation import allocation_figure
-
-        save_figure(allocation_figure(built), plot)
+        built.plan.plot(plot)
     if out is not None:
-        replace_whole(out, lambda path: _write_csv(built, path))
-    console = plain_console()
+        replace_whole(out, lambda path: _write_csv(built.over_rounds(), path))
+    console, law = plain_console(), built.over_rounds()
     if isinstance(built, RowDesign):
         console.print(_distributions(built, rows))
     else:
         console.print(f"{design} has no distributions; each client's chance:\n")
-    console.print(_clients(built, rows))
+    console.print(_clients(law, rows))
     note = note_on(design, built)
     if note is not None:
         print(note, file=sys.stderr)

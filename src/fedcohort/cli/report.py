@@ -35,7 +35,7 @@ def report(
             f"report: --figures must be {', '.join(FIGURE_KINDS)}; got {figures!r}. Choose one of "
             f"them."
         )
-    chosen = list(dict.fromkeys(folders)) if folders else [latest_run()]
+    chosen = list(dict.fromkeys(folders)) if folders else [latest_run("report")]
     import_extra("plotly.offline", extra="report", owner="report")
     if figures is not None:
         import_extra("matplotlib.figure", extra="report", owner="report --figures")
@@ -74,7 +74,7 @@ def _distinct(names: list[str]) -> list[str]:
 
 
 def _print_answers(results: Results) -> None:
-    from fedcohort.report.page import panel_sentences, state_sentence
+    from fedcohort.report.answer import panel_sentences, state_sentence
 
     experiment = results.folder.experiment
     print(f"{results.folder.path}: {experiment.heading}")

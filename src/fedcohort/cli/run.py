@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal, cast
@@ -52,7 +52,7 @@ WORKERS_HELP = "How many units run at a time, each in its process; auto: one per
 Workers = Annotated[
     str, typer.Option("--workers", "-w", metavar="N", help=WORKERS_HELP, show_default=True)
 ]
-SET_HELP = "Change a value of the file, as training.lr=0.1; may be given more than once."
+SET_HELP = "Change a value of the file, such as training.lr=0.1. Repeatable."
 DESIGNS_HELP = "Only these of the file's designs, by label or recipe."
 
 
@@ -60,7 +60,7 @@ def run(
     file: Annotated[Path, argument("FILE.toml", "The experiment file.")],
     seeds: Annotated[
         str | None,
-        option("", "SEEDS", "Instead of the file's: as 0-4 or 0,3.", group=CHANGED),
+        option("", "SEEDS", "Seeds instead of the file's, such as 0-4 or 0,3.", group=CHANGED),
     ] = None,
     designs: Annotated[
         str | None,
@@ -76,13 +76,13 @@ def run(
     ] = None,
     out: Annotated[
         Path | None,
-        option("--out -o", "DIR", f"A new folder. Default: {RUNS}/NAME, NAME that of the file."),
+        option("--out -o", "DIR", f"A new folder. Default: {RUNS}/NAME, where NAME is the file's."),
     ] = None,
     device: Annotated[
         str,
         typer.Option(
             metavar="DEVICE",
-            help="auto (a GPU where there is one), cpu or cuda.",
+            help="auto (a GPU if there is one), cpu or cuda.",
             autocompletion=one_of(COMPUTE_DEVICES),
         ),
     ] = "auto",
@@ -162,7 +162,8 @@ def _go(folder: RunFolder, workers: int | Literal["auto"], tracker_name: str | N
         print(f"stopped; resume with: {folder.resume_command}", file=sys.stderr)
         raise
     except FailedUnitsError:
-        print_summary(read_results(folder.path))
+        with suppress(ExperimentError):  # nothing to show, or a table was lost with a worker
+            print_summary(read_results(folder.path))
         raise
     finally:
         if tracker is not None:

@@ -78,9 +78,12 @@ class Design(ABC):
     #: Whether ``weight_covariance`` and ``aggregate_variance`` have a formula. If not, they raise
     #: :class:`DesignError`; use ``diagnostics.estimated_aggregate_variance`` instead.
     exact_moments: bool = True
-    #: Whether expected counts, inclusion and the weights' mean and variance are exact. If not,
-    #: they are estimated from draws.
+    #: Whether expected counts and inclusion are exact. If not, they are estimated from draws.
+    exact_counts: bool = True
+    #: Whether the weights' mean and variance are exact. If not, they are estimated from draws.
     exact_weights: bool = True
+    #: The number of drawn cohorts that estimates come from; 0 if there are none.
+    estimate_cohorts: int = 0
     #: Whether later rounds can draw from the same design. False if building the design already
     #: chooses the clients.
     lasts: bool = True
@@ -149,6 +152,17 @@ class Design(ABC):
             return np.zeros(self.population.n_clients)
         return self.weight_per_draw() * self.expected_counts() - self.population.importance
 
+    def over_rounds(self) -> "Design":
+        """Return the law of a round picked at random: the design itself, if its draws are random.
+
+        Override it if building the design already chooses the clients, and rounds differ.
+        """
+        return self
+
+    def standard_errors(self) -> tuple[float, float] | None:
+        """Return the errors of ``sum(|bias|)`` and ``sum(weight_variance)``; None if unknown."""
+        return (0.0, 0.0) if self.exact_weights else None
+
     def weight_covariance(self) -> NDArray[np.float64]:
         """Return Cov[w], shape (n_clients, n_clients), if that fits into memory."""
         instead = "weight_variance, or diagnostics.estimated_aggregate_variance"
@@ -173,6 +187,10 @@ class Design(ABC):
     @abstractmethod
     def max_count(self) -> NDArray[np.int64]:
         """Return the largest possible count of each client, shape (n_clients,)."""
+
+    def size_deviation(self) -> float:
+        """Return the standard deviation of the number of draws: 0, since most designs fix it."""
+        return 0.0
 
     @abstractmethod
     def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.integer] | csr_array:

@@ -30,7 +30,8 @@ class FunctionDesign(Design):
     """Let a function choose the clients of every cohort.
 
     Only draws reveal the law. All moments are estimated from 1,000 cohorts, drawn with a fixed
-    seed when a moment is first read. ``exact_weights`` and ``exact_moments`` are False.
+    seed when a moment is first read. ``exact_counts``, ``exact_weights`` and
+    ``exact_moments`` are False.
 
     Parameters
     ----------
@@ -43,7 +44,9 @@ class FunctionDesign(Design):
     """
 
     exact_moments = False
+    exact_counts = False
     exact_weights = False
+    estimate_cohorts = ESTIMATE_ROUNDS
     lasts = False
 
     def __init__(
@@ -100,6 +103,10 @@ class FunctionDesign(Design):
     def max_count(self) -> NDArray[np.int64]:
         """Return the largest observed count of each client, shape (n_clients,)."""
         return self._observed[0].max(axis=0).toarray().ravel().astype(np.int64)
+
+    def size_deviation(self) -> float:
+        """Return the observed standard deviation of the number of draws."""
+        return float(self._observed[0].sum(axis=1).std(ddof=1))
 
     @cached_property
     def _observed(self) -> tuple[csr_array, csr_array]:

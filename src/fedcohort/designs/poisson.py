@@ -55,6 +55,10 @@ class CoinDesign(Design):
         """Return 1 where the chance is positive, shape (n_clients,)."""
         return (self.expected_counts() > 0).astype(np.int64)
 
+    def size_deviation(self) -> float:
+        """Return the standard deviation of the number of clients in the cohort."""
+        return float(np.sqrt(self.expected_counts() @ self._missing_chance))
+
     def sample(self, rng: np.random.Generator, rounds: int) -> csr_array:
         """Draw the clients of ``rounds`` cohorts."""
         step = max(1, BLOCK_ENTRIES // self.population.n_clients)

@@ -53,7 +53,7 @@ class GivenUpdates:
 
 @final
 class Knowledge:
-    """What the server knows when it builds a round's design.
+    """The server's knowledge when it builds a round's design.
 
     A recipe may read only what it declares: the memory with ``learns``, a signal by its name in
     ``signals``. Reading anything else is an error. ``round_`` needs no declaration; a design
@@ -101,7 +101,7 @@ class Knowledge:
         return self._signals
 
     def signal(self, name: SignalName) -> NDArray[np.floating]:
-        """Return a signal; raise if nobody collected it."""
+        """Return a signal; raise if it was not collected."""
         return collected(type(self._recipe).__name__, self._signals, name)
 
     @property
@@ -148,7 +148,7 @@ class Recipe(ABC):
     name: ClassVar[str]
     #: Whether the design depends on the memory. If so, it is rebuilt in every round.
     learns: ClassVar[bool] = False
-    #: What the design needs to know about the clients besides the memory. If not empty, the design
+    #: The facts about clients that the design needs besides the memory. If not empty, the design
     #: is rebuilt in every round. :mod:`fedcohort.designs.signals` lists the signals that clients
     #: send. Any other name is the recipe's own array, which :meth:`observe` fills.
     signals: ClassVar[tuple[str, ...]] = ()

@@ -12,12 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from fedcohort._arguments import as_array
 from fedcohort.errors import DesignError
 
-#: Signals that the clients of a :class:`Request` are asked for before the draw: the norm of the
-#: client's update (it must train first), the mean loss of the current model on its samples, and
-#: the seconds that it will take.
+#: Signals that the server asks for before the draw, by a :class:`Request`. They are the norm of
+#: the client's update (it must train first), the mean loss of the current model on its samples,
+#: and the seconds that it will take.
 AskedSignal = Literal["update_norm", "loss", "duration"]
 #: Signals from the round in which a client was last drawn: the root mean square of its samples'
-#: losses, the seconds that it took, and the number of that round. Nobody is asked.
+#: losses, the seconds that it took, and the number of that round. Clients are not asked.
 PastSignal = Literal["past_loss", "past_duration", "past_round"]
 SignalName = AskedSignal | PastSignal
 ASKED: tuple[AskedSignal, ...] = get_args(AskedSignal)
@@ -51,7 +51,7 @@ class Request:
 
 
 def collected(owner: str, signals: Signals | None, name: SignalName) -> NDArray[np.floating]:
-    """Return a signal; raise if nobody collected it."""
+    """Return a signal; raise if it was not collected."""
     if signals is None or name not in signals:
         raise DesignError(
             f"{owner}: needs the signal {name!r}, but it was not collected. Pass "

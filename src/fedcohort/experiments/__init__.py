@@ -2,7 +2,7 @@
 
 from fedcohort._lazy import import_extra
 
-for _module in ("torch", "pyarrow"):
+for _module in ("torch", "pyarrow", "threadpoolctl"):
     import_extra(_module, extra="sim", owner="fedcohort.experiments")
 
 from fedcohort.experiments.experiment_file import read_experiment  # noqa: E402

@@ -27,7 +27,7 @@ from fedcohort.errors import ExperimentError
 
 @dataclass(frozen=True)
 class Need:
-    """What a value must be: in words, its type, and limits of its amount (texts, lists: length)."""
+    """The requirements of a value: in words, its type, and its limits (texts, lists: length)."""
 
     words: str
     kind: type

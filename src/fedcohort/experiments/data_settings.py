@@ -165,7 +165,7 @@ class Natural(Data):
 
 
 class DeviceTable(Table, ABC):
-    """What clients train on.
+    """The devices that clients train on.
 
     Attributes
     ----------

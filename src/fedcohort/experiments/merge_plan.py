@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -18,7 +17,7 @@ from fedcohort.experiments.results import Results
 from fedcohort.experiments.settings import Experiment, Panel, Rates
 from fedcohort.experiments.tables import SCHEMAS
 from fedcohort.experiments.tuning import chosen_rates, worded_rates
-from fedcohort.experiments.units import PlannedRun, Unit, baseline_of, tuned_designs
+from fedcohort.experiments.units import PlannedRun, Unit, all_runs, baseline_of, tuned_designs
 
 #: Columns that differ between two runs that compute the same.
 TIMES = ("draw_seconds", "train_seconds", "measure_seconds")
@@ -76,9 +75,11 @@ def _merged_panel(parts: Sequence[Results], order: Sequence[Experiment], label: 
     homes = [(part, panel) for part, panel in _panels(parts) if panel.label == label]
     first, panel = homes[0]
     designs = {entry.label: (first, entry) for entry in panel.design}
+    # The baseline may have tried its grid with another seed: its choices are compared instead.
+    own = ("seeds", "design", *(["tune_seed"] if panel.tune == "baseline" else []))
     for part, other in homes[1:]:
         where = f"panel {label!r}: "
-        _check_same(first, part, where, *(e.as_dict("seeds", "design") for e in (panel, other)))
+        _check_same(first, part, where, *(e.as_dict(*own) for e in (panel, other)))
         for entry in other.design:
             home, known = designs.setdefault(entry.label, (part, entry))
             place = f"{where}design {entry.label!r}: "
@@ -178,7 +179,7 @@ def trial_pieces(parts: Sequence[Results], experiment: Experiment) -> list[Piece
 
 def run_pieces(parts: Sequence[Results], experiment: Experiment) -> list[Piece]:
     """Return the units of runs, each run once, in the experiment's order."""
-    places = {run: place for place, run in enumerate(_all_runs(experiment))}
+    places = {run: place for place, run in enumerate(all_runs(experiment))}
     pieces: list[Piece] = []
     homes: dict[PlannedRun, Results] = {}
     for part in parts:
@@ -191,12 +192,6 @@ def run_pieces(parts: Sequence[Results], experiment: Experiment) -> list[Piece]:
             homes |= dict.fromkeys(new, part)
             pieces += [Piece(part, unit, new)] if new else []
     return sorted(pieces, key=lambda piece: places[piece.runs[0]])
-
-
-def _all_runs(experiment: Experiment) -> Iterator[PlannedRun]:
-    for panel in experiment.panels:
-        for seed, entry in product(panel.seeds, panel.design):
-            yield PlannedRun(panel.label, entry.label, seed)
 
 
 def _check_equal(first: Results, other: Results, run: PlannedRun) -> None:
@@ -216,7 +211,7 @@ def _check_equal(first: Results, other: Results, run: PlannedRun) -> None:
 
 def check_gaps(parts: Sequence[Results], experiment: Experiment, found: set[PlannedRun]) -> None:
     """Refuse parts without a run for every design and seed of a panel."""
-    missing = [run for run in _all_runs(experiment) if run not in found]
+    missing = [run for run in all_runs(experiment) if run not in found]
     if missing:
         run = missing[0]
         seeds = [e.seed for e in missing if (e.panel, e.design) == (run.panel, run.design)]

@@ -1,4 +1,4 @@
-"""Results of a run folder: its tables, and what they say of designs and costs."""
+"""Results of a run folder: its tables, and what they say of designs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,13 @@ from numpy.typing import NDArray
 from fedcohort._display import short_repr
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.run_folder import RunFolder
-from fedcohort.experiments.settings import Panel
+from fedcohort.experiments.settings import Experiment, Panel
 from fedcohort.experiments.tables import DEVICES, FEDERATIONS, SCHEMAS, read_table
-from fedcohort.experiments.units import PlannedRun, baseline_of
+from fedcohort.experiments.units import PlannedRun, all_runs, baseline_of
 
 #: Rounds of the rolling mean, as in the paper. Runs below 200 rounds use a quarter of theirs.
 WINDOW = 50
 CONFIDENCE = 0.95
-#: Costs other than rounds: their columns, their name, and the factor to their unit.
-COSTS: dict[str, tuple[tuple[str, ...], str, float]] = {
-    "bytes": (("bytes_down", "bytes_up"), "megabytes down and up", 1e-6),
-    "client_seconds": (("client_seconds",), "client work (hours)", 1 / 3600),
-    "simulated_seconds": (("simulated_seconds",), "simulated time (hours)", 1 / 3600),
-}
 
 Numbers = NDArray[np.float64]
 
@@ -62,7 +56,9 @@ class Results:
     @property
     def runs(self) -> list[PlannedRun]:
         """All runs in the experiment's order, without those that try grids."""
-        return [run for unit in self.folder.units if unit.candidate is None for run in unit.runs]
+        units = [unit for unit in self.folder.units if unit.candidate is None]
+        known = {run for unit in units for run in unit.runs}
+        return [run for run in all_runs(self.folder.experiment) if run in known]
 
     def of(self, name: str, run: PlannedRun) -> pa.Table:
         """Return a run's part of a table, in the order of rounds."""
@@ -70,7 +66,7 @@ class Results:
         return SCHEMAS[name].empty_table() if found is None else found
 
     def column(self, name: str, run: PlannedRun, column: str) -> Numbers:
-        """Return a column of a run's part as numbers; NaN where there is none."""
+        """Return a column of a run's part as numbers; NaN if missing."""
         found = self.of(name, run)[column].to_numpy(zero_copy_only=False)
         return np.asarray(found, dtype=np.float64)
 
@@ -94,11 +90,20 @@ def read_results(path: Path) -> Results:
     units = [each for each in folder.units if each.candidate is None]
     for name, schema in SCHEMAS.items():
         files = [folder.table(each, name) for each in units if folder.has_table(each, name)]
-        tables[name] = pa.concat_tables([schema.empty_table(), *(read(f, schema) for f in files)])
+        table = pa.concat_tables([schema.empty_table(), *(read(f, schema) for f in files)])
+        tables[name] = _in_order(table, folder.experiment) if folder.is_merged else table
     federations = read(folder.federations, FEDERATIONS)
     if not folder.devices.exists():
         return Results(folder, tables, federations)
     return Results(folder, tables, federations, read(folder.devices, DEVICES))
+
+
+def _in_order(table: pa.Table, experiment: Experiment) -> pa.Table:
+    """Put the runs of merged units into the experiment's order."""
+    found = _by_run(table)
+    return pa.concat_tables(
+        [table.slice(0, 0), *(found[r] for r in all_runs(experiment) if r in found)]
+    )
 
 
 def _by_run(table: pa.Table) -> dict[PlannedRun, pa.Table]:
@@ -170,8 +175,9 @@ class DesignSummary:
 
     Attributes
     ----------
-    final_loss, final_accuracy, classes, clients
-        Means over the last ``window`` rounds: loss, accuracy, distinct classes and clients.
+    final_loss, final_accuracy, worst_accuracy, classes, clients
+        Means over the last ``window`` rounds: loss, accuracy (also that of the worst tenth of
+        clients), distinct classes and clients.
     rounds_needed
         Rounds until the rolling mean of the loss reaches the panel's level; NaN if it never does.
     jump
@@ -185,6 +191,7 @@ class DesignSummary:
     label: str
     final_loss: Numbers
     final_accuracy: Numbers
+    worst_accuracy: Numbers
     classes: Numbers
     clients: Numbers
     rounds_needed: Numbers
@@ -273,6 +280,7 @@ def summarise(results: Results, panel: Panel) -> PanelSummary | None:
                 label,
                 final_loss=_mean(late),
                 final_accuracy=final(label, "accuracy"),
+                worst_accuracy=final(label, "worst_accuracy"),
                 classes=final(label, "distinct_classes"),
                 clients=final(label, "distinct_clients"),
                 rounds_needed=loss.rolling(window).first_below(level),
@@ -299,56 +307,3 @@ def _late(values: Curve, rounds: int, window: int) -> Numbers:
 def _mean(values: Numbers) -> Numbers:
     """Average over measurements; NaN if there are none."""
     return values.mean(axis=1) if values.shape[1] else np.full(len(values), math.nan)
-
-
-def spent(results: Results, panel: Panel, design: str, cost: str) -> Numbers | None:
-    """Return the total cost after each round, shape (seeds, rounds); None if not counted."""
-    columns, _, unit = COSTS[cost]
-    found = [curve(results, panel, design, column) for column in columns]
-    if any(not each.values.size or len(each.rounds) != each.rounds[-1] + 1 for each in found):
-        return None
-    total: Numbers = np.sum([each.values for each in found], axis=0)
-    return np.cumsum(total, axis=1) * unit
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """The costs of a design until its rolling loss reaches the level, as ``n_reached`` seeds do.
-
-    ``rounds`` and ``costs`` are means over these seeds; None if no seed reaches the level, or if
-    a cost was not counted. ``final_loss`` is the mean over all seeds.
-    """
-
-    design: str
-    final_loss: float
-    n_seeds: int
-    n_reached: int
-    rounds: float | None
-    costs: dict[str, float | None]
-
-
-def prices(results: Results, panel: Panel) -> tuple[float, list[Price]] | None:
-    """Return the level (the baseline's final loss) and all prices; None if no round is done."""
-    summary = summarise(results, panel)
-    if summary is None:
-        return None
-    found = []
-    for design in summary.designs:
-        reached = np.flatnonzero(~np.isnan(design.rounds_needed))
-        rounds = design.rounds_needed[reached].astype(np.int64)
-        costs: dict[str, float | None] = {}
-        for cost in COSTS:
-            total = spent(results, panel, design.label, cost)
-            at = None if total is None or not len(reached) else total[reached, rounds - 1]
-            costs[cost] = None if at is None else float(at.mean())
-        found.append(
-            Price(
-                design.label,
-                float(design.final_loss.mean()),
-                len(design.rounds_needed),
-                len(reached),
-                float(rounds.mean()) if len(reached) else None,
-                costs,
-            )
-        )
-    return summary.level, found

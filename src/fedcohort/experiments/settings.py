@@ -146,7 +146,7 @@ class Training(Table):
 
 
 class Server(Table):
-    """What the server does besides drawing: see ``fedcohort.simulation.Options``.
+    """Settings of the server, besides drawing: see ``fedcohort.simulation.Options``.
 
     Attributes
     ----------
@@ -339,7 +339,7 @@ class Experiment(Table):
     title
         The title of reports.
     checkpoint_every
-        Save the state after every so many rounds. A resumed run starts from there.
+        Save the state after this many rounds, again and again. A resumed run starts from there.
     panels
         In a file, each is a ``[[panel]]`` with a label and the keys above that it changes.
     """

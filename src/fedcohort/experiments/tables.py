@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from fedcohort._whole_file import replace_whole, write_whole
 from fedcohort.designs import Design
@@ -20,6 +21,7 @@ from fedcohort.errors import ExperimentError
 from fedcohort.experiments.units import PlannedRun
 from fedcohort.similarity import GroupTree
 from fedcohort.simulation import Devices, FederatedData, History
+from fedcohort.simulation.engine.evaluation import ClientQuality
 from fedcohort.simulation.history import COLUMNS, columns_of
 
 #: The file beside tables that holds the SHA-256 of each.
@@ -38,8 +40,15 @@ SCHEMAS: dict[str, pa.Schema] = {
     "cohorts": pa.schema([*RUN, ("round", WHOLE), CLIENT, ("count", WHOLE), ("weight", NUMBER)]),
     # The distribution that holds most of each client, in the rounds where it was noted.
     "rows": pa.schema([*RUN, ("round", WHOLE), CLIENT, ("row", WHOLE)]),
-    # The law of each run's next design after the last round.
-    "laws": pa.schema([*RUN, CLIENT, ("inclusion", NUMBER), ("weight_variance", NUMBER)]),
+    # Every client after the last round: what the law of the run's next design gives it (bias:
+    # its expected weight minus its importance), and the model's loss and accuracy on its own
+    # samples. Bias, loss and accuracy are null in runs of older versions.
+    "laws": pa.schema(
+        [
+            *(*RUN, CLIENT, ("inclusion", NUMBER), ("weight_variance", NUMBER)),
+            *(("bias", NUMBER), ("loss", NUMBER), ("accuracy", NUMBER)),
+        ]
+    ),
     # Its tree: merge t makes node n_clients + t; smaller nodes are clients.
     "trees": pa.schema(
         [*RUN, ("merge", WHOLE), ("left", WHOLE), ("right", WHOLE), ("height", NUMBER)]
@@ -90,15 +99,20 @@ def history_tables(runs: Sequence[PlannedRun], histories: Sequence[History]) -> 
     return {name: pa.concat_tables(tables) for name, tables in parts.items()}
 
 
-def law_tables(runs: Sequence[PlannedRun], designs: Sequence[Design]) -> dict[str, pa.Table]:
-    """Return the tables ``laws`` and ``trees`` of the runs' next designs."""
+def law_tables(
+    runs: Sequence[PlannedRun], designs: Sequence[Design], qualities: Sequence[ClientQuality]
+) -> dict[str, pa.Table]:
+    """Return the tables ``laws`` and ``trees`` of the runs' next designs and final models."""
     laws, trees = [], []
-    for run, design in zip(runs, designs, strict=True):
+    for run, design, quality in zip(runs, designs, qualities, strict=True):
         n_clients = design.population.n_clients
         columns = {
             "client": np.arange(n_clients),
             "inclusion": design.inclusion_probability(),
             "weight_variance": design.weight_variance(),
+            "bias": design.bias(),
+            "loss": _or_null(quality.loss),
+            "accuracy": _or_null(quality.accuracy),
         }
         laws.append(_table("laws", run, columns))
         # Every design on a tree keeps it and its leaves, a user's own too.
@@ -117,6 +131,10 @@ def law_tables(runs: Sequence[PlannedRun], designs: Sequence[Design]) -> dict[st
                 trees.append(_table("trees", run, nodes))
     empty = SCHEMAS["trees"].empty_table()
     return {"laws": pa.concat_tables(laws), "trees": pa.concat_tables([empty, *trees])}
+
+
+def _or_null(values: NDArray[np.float64]) -> pa.Array:
+    return pa.array(values, NUMBER, from_pandas=True)  # NaN becomes null
 
 
 def federation_table(panel: str, seed: int, data: FederatedData) -> pa.Table:

@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, cast, final
 
 import torch
 
-from fedcohort._whole_file import write_whole
+from fedcohort._whole_file import make_folder, write_whole
 from fedcohort.experiments.run_folder import RunFolder
 from fedcohort.experiments.unit_runner import Advanced, Begun
 from fedcohort.experiments.units import Schedule, Unit
@@ -38,11 +38,22 @@ log = logging.getLogger(__name__)
 RESTARTS = 3
 #: Seconds after which the driver looks whether to stop, if no worker says anything.
 PAUSE = 0.2
-#: What a worker's Python runs. Its ``sys.path`` is the driver's.
-PROGRAM = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from fedcohort.experiments.worker import main; main()"
-)
+#: What a worker's Python runs. It ends when the driver's side of its input is closed, from the
+#: first moment on: imports take seconds. Its ``sys.path`` is the driver's.
+PROGRAM = """
+import json, os, select, sys, threading
+
+def end_with_driver(pipe=os.dup(0)):
+    driver = select.poll()
+    driver.register(pipe, 0)
+    driver.poll()
+    os._exit(1)
+
+threading.Thread(target=end_with_driver, daemon=True).start()
+sys.path[:] = json.loads(sys.argv[1])
+from fedcohort.experiments.worker import main
+main()
+"""
 #: Variables that pin the threads of a worker from its start.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -186,6 +197,7 @@ class Team:
             return
         text = f"its worker died {self._deaths[unit]} times, and the last one {why}"
         self._schedule.fail(unit, text)
+        make_folder(self._folder.unit_folder(unit))
         write_whole(self._folder.failed(unit), f"{text}\n".encode())
         self._notice(f"unit {unit.number}: failed: {text}")
 

@@ -125,7 +125,8 @@ class UnitRunner:
             write_whole(folder.diverged(unit), f"{error}\n".encode())
             return
         self._write_tables(unit, histories)
-        for name, table in law_tables(unit.runs, simulation.next_designs()).items():
+        designs, qualities = simulation.next_designs(), simulation.client_quality()
+        for name, table in law_tables(unit.runs, designs, qualities).items():
             keep_table(folder.table(unit, name), table)
         log.info("unit %d: done, %d rounds of %d runs", unit.number, rounds, len(unit.runs))
 

@@ -101,6 +101,13 @@ def tuned_designs(panel: Panel) -> list[DesignEntry]:
     return panel.design if panel.tune == "each" else [panel.entry(baseline_of(panel))]
 
 
+def all_runs(experiment: Experiment) -> Iterator[PlannedRun]:
+    """Yield every run of an experiment: panel by panel, seed by seed, design by design."""
+    for panel in experiment.panels:
+        for seed, entry in product(panel.seeds, panel.design):
+            yield PlannedRun(panel.label, entry.label, seed)
+
+
 def needed_by(unit: Unit, units: Sequence[Unit]) -> list[Unit]:
     """Return the units that must be done before a unit can begin: its panels' grids."""
     if unit.candidate is not None:

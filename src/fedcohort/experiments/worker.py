@@ -1,7 +1,6 @@
 """The worker's side: run the units that the driver names, and tell it how it goes.
 
-A worker reads commands from its standard input and writes messages to its standard output. It ends
-at once when its input ends, so that it does not outlive the driver.
+A worker reads commands from its standard input and writes messages to its standard output.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ Message = Begun | Advanced | Done | Failed | logging.LogRecord
 
 
 def main() -> None:
-    """Run units until the driver has no more, or is gone."""
+    """Run units until the driver ends the process."""
     commands, messages = _channels()
     job: Job = pickle.load(commands)
     os.set_inheritable(job.lock, False)
@@ -124,7 +123,7 @@ class _Orders:
                 else:
                     self.units.put(command)
         finally:
-            os._exit(1)  # the driver is gone, or has no more units
+            os._exit(1)  # the driver is gone
 
 
 @final

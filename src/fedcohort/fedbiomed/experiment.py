@@ -1,4 +1,4 @@
-"""What the strategy reads of a Fed-BioMed experiment, which Fed-BioMed does not hand to it."""
+"""Read what the strategy needs from a Fed-BioMed experiment, which does not pass it on."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from fedcohort.streams import Seed
 
 #: Signals that Fed-BioMed's replies do not bring.
 NOT_REPORTED = (*ASKED, "past_loss")
-#: A design that draws nobody so often in a row draws nobody.
+#: After this many empty cohorts in a row, the design is taken to be always empty.
 MOST_EMPTY = 1000
 #: Weights and parameters by node; then what Fed-BioMed takes: parameters by node, their weights,
 #: all samples, and encryption factors.
@@ -45,14 +45,14 @@ Refined = tuple[dict[str, Params], dict[str, float], int, dict[str, Any]]
 
 @final
 class CohortStrategy(Strategy):
-    """Draw every round's nodes by a recipe, in the place of Fed-BioMed's ``DefaultStrategy``.
+    """Draw every round's nodes by a recipe, instead of Fed-BioMed's ``DefaultStrategy``.
 
     Pass it to an ``Experiment`` as ``node_selection_strategy``, then call :meth:`attach`.
 
     Parameters
     ----------
     recipe
-        Which design to draw from. None only where Fed-BioMed loads a breakpoint, which has it.
+        Which design to draw from. None only if Fed-BioMed loads a breakpoint, which has it.
     seed
         Seeds the draws: one seed gives one sequence of cohorts.
     sizes
@@ -69,7 +69,7 @@ class CohortStrategy(Strategy):
         model, ``"renormalise"`` spreads it over the nodes that answered (biased). Fed-BioMed asks
         once a round, so there is no ``"redraw"``.
     ping
-        The seconds within which a node must answer a ping to be drawn from. None pings nobody, and
+        The seconds within which a node must answer a ping to be drawn from. None pings no node, and
         draws from all nodes of the experiment.
     limits
         What the researcher accepts.
@@ -154,7 +154,7 @@ class CohortStrategy(Strategy):
         self._attached = attached
         return self
 
-    # What Fed-BioMed calls, in the order of a round
+    # Called by Fed-BioMed, in the order of a round
 
     def sample_nodes(self, from_nodes: list[str], round_i: int) -> list[str]:
         """Draw the round's nodes."""
@@ -169,7 +169,7 @@ class CohortStrategy(Strategy):
                 self._step_alone(experiment)
             else:
                 raise FedBioMedError(
-                    f"{OWNER}: {self.selector.recipe.name} drew nobody {MOST_EMPTY} times in a "
+                    f"{OWNER}: {self.selector.recipe.name} drew no node {MOST_EMPTY} times in a "
                     f"row. Use a larger cohort."
                 )
             self._round = now
@@ -228,7 +228,7 @@ class CohortStrategy(Strategy):
             if hasattr(self, "selector"):
                 del self.selector
 
-    # What the above is made of
+    # Helpers of the above
 
     def _set_limits(self, limits: Limits) -> None:
         self._limits = limits
@@ -297,11 +297,11 @@ class CohortStrategy(Strategy):
         return RoundReplies(number, [str(each) for each in cohort.ids])
 
     def _step_alone(self, experiment: AttachedExperiment) -> None:
-        """End a round for which nobody was drawn; the difference estimator steps by H.
+        """End a round with an empty cohort; the difference estimator steps by H.
 
-        Fed-BioMed would end the experiment if a round asked nobody.
+        Fed-BioMed would end the experiment if a round asked no node.
         """
-        log.info("round %d of the selector draws nobody: on to the next", self.selector.round_)
+        log.info("round %d of the selector draws no node: on to the next", self.selector.round_)
         step = self.selector.step({})
         self.selector.skip()
         if isinstance(step, np.ndarray):
@@ -318,7 +318,7 @@ class CohortStrategy(Strategy):
         return {node: (now.samples[node] / total, own) for node, own in params.items()}
 
     def _settled(self, now: RoundReplies, params: Params) -> Shares:
-        """Settle the round and remember it; return whom to average, nobody if the model stays."""
+        """Settle and remember the round; return the nodes to average, none if the model stays."""
         if self._patience.is_void(now.number, len(now.replies), log):
             unused = dict.fromkeys(now.replies, "the round was void")
             self.selector.skip(failed={**unused, **now.failed})

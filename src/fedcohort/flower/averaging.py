@@ -120,7 +120,7 @@ def _for_wrapper(
 
 
 def _by_memory_alone(inner: FedAvg, now: TrainingRound, selector: Selector) -> ArrayRecord | None:
-    """If nobody was drawn, step by H, the mean of what is remembered."""
+    """If the cohort is empty, step by H, the mean of the remembered updates."""
     for _, weight, vector in selector.for_average({}):
         arrays = now.sent.moved(now.sent.unflat(vector)) if vector.any() else None
         if arrays is None:

@@ -153,7 +153,7 @@ class Directory:
     def refresh(self, grid: Grid) -> bool:
         """Look up the connected nodes, without waiting. Return whether a client came or went."""
         self._nodes = set(grid.get_node_ids())
-        # Ask at once whoever comes back.
+        # Ask nodes that come back at once.
         self._pauses = {each: of for each, of in self._pauses.items() if each in self._nodes}
         self._collect(grid)
         self._ask(grid)

@@ -27,20 +27,20 @@ from fedcohort.streams import Stream, stream
 
 log = getLogger("flwr.fedcohort")
 
-#: What follows a metric's name where its standard error is reported.
+#: The suffix of a metric's name for its standard error.
 STANDARD_ERROR = "-standard-error"
 
 
 @final
 class Evaluation:
-    """Lets clients evaluate the model: a cohort of its own, or whom the inner strategy chooses.
+    """Lets its own cohort, or the clients of the inner strategy, evaluate the model.
 
     Parameters
     ----------
     strategy, inner
         The strategy that writes and averages, and the FedAvg within it.
     draws
-        Draw so many clients by sample size in every round. None leaves that to the strategy.
+        Draw this many clients by sample size in every round. None leaves that to the strategy.
     seed
         The seed of the training's cohorts; evaluation draws from a stream of its own.
     """
@@ -255,8 +255,8 @@ def standard_errors(
 
     .. math:: s^2 = \frac{1}{K (K - 1)} \sum_k (x_k - \bar x)^2
 
-    estimates the variance of their mean without bias if the draws are independent and alike, and
-    is too large on average if rows differ, as in Algorithm 1: never too small.
+    estimates the variance of their mean without bias if the draws are independent and identically
+    distributed. If rows differ, as in Algorithm 1, it is too large on average, never too small.
     """
     found: dict[str, float] = {}
     records = {key: metrics_of(reply) for key, reply in replies.items()}

@@ -98,7 +98,7 @@ def messages_to(
 def shown_the_model(
     inner: FedAvg, number: int, sent: tuple[ArrayRecord, ConfigRecord], grid: Grid
 ) -> None:
-    """Show the round's model to the strategy, which writes to nobody; FedAdam steps from it."""
+    """Show the round's model to the strategy, which writes no message; FedAdam steps from it."""
     with _writing_to_all(inner, 0):
         list(inner.configure_train(number, *sent, GridView(grid, [])))
 

@@ -30,7 +30,7 @@ PROPERTIES = "properties"
 LONGEST_KEY, LONGEST_PROPERTIES = 128, 10_000
 #: A client's answer, from the current model (empty for a duration) and its context.
 SignalAnswer = Callable[[ArrayRecord, Context], float]
-#: What a client can say of itself: text and numbers by name.
+#: A client's description of itself: text and numbers by name.
 Properties = Mapping[str, Any]
 
 
@@ -52,7 +52,7 @@ def register_size_query(
         free of heavy imports.
     key
         Returns a name that stays the same when the node comes back under another id; by default
-        the node configuration's ``partition-id``, or the node's id where there is none.
+        the node configuration's ``partition-id``, or the node's id without it.
     properties
         Returns text and numbers by name, for the server's ``eligible``.
     """
@@ -73,7 +73,7 @@ def register_size_query(
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a node says of itself: its client's name, samples and properties."""
+    """A node's description of itself: its client's name, samples and properties."""
 
     key: str
     size: int

@@ -78,7 +78,7 @@ class Reply:
 
     @property
     def metrics(self) -> MetricRecord:
-        """What the client reports."""
+        """The metrics that the client reports."""
         return metrics_of(self.message)
 
 
@@ -143,9 +143,9 @@ class TrainingRound:
     asked
         The metadata of the messages that were written: Flower gives them ids when it sends them.
     silence
-        The reason of those that do not answer.
+        The reason for clients that do not answer.
     unheard
-        Why nobody could be drawn, where nobody gave the signal that was asked for.
+        Why no client could be drawn, if none gave the signal that was asked for.
     answered, failed
         The usable replies by client, in order of arrival, and why others cannot be used.
     """
@@ -216,7 +216,7 @@ class TrainingRound:
 
 
 def metrics_of(message: Message) -> MetricRecord:
-    """Return the message's first record of metrics; an empty one where there is none."""
+    """Return the message's first record of metrics; an empty one if it has none."""
     return next(iter(message.content.metric_records.values()), MetricRecord())
 
 

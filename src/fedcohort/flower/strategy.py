@@ -77,14 +77,15 @@ class CohortStrategy(Strategy):
         the group ``"unlabelled"``.
     eligible
         Who may take part: client names, or a function of a client's name, its node's id and its
-        properties. It is asked before every draw; weights are unbiased over the eligible clients.
+        properties. The function is called before every draw. Weights are unbiased over the eligible
+        clients.
     names
-        How clients are named: ``"client"`` takes the name that each client tells (its
-        ``partition-id`` or the ``key`` of ``register_size_query``); ``"node"`` takes node ids,
+        How clients are named. ``"client"`` takes the name that each client reports (its
+        ``partition-id`` or the ``key`` of ``register_size_query``). ``"node"`` takes node ids,
         which stay the same and cannot be spoofed under node authentication.
     on_failure
-        What happens to the weight of a drawn client that fails: ``"keep"`` leaves it on the
-        current model, ``"redraw"`` draws other clients in its place, ``"renormalise"`` spreads
+        What happens to the weight of a drawn client that fails. ``"keep"`` leaves it on the
+        current model. ``"redraw"`` draws other clients in its place. ``"renormalise"`` spreads
         it over the clients that answered (as Flower does; biased).
     tries
         How often ``"redraw"`` draws again.
@@ -94,8 +95,8 @@ class CohortStrategy(Strategy):
     sketch
         Numbers that the memory keeps of an update; None keeps it whole.
     evaluate
-        Draw so many clients by sample size for every evaluation, and report the means over all
-        clients without bias, with standard errors; None leaves evaluation to ``strategy``.
+        Draw this many clients by sample size for every evaluation, and report unbiased means over
+        all clients, with standard errors. None leaves evaluation to ``strategy``.
     waits, limits
         How long the server waits, and what it accepts.
     checkpoint, every
@@ -211,8 +212,8 @@ class CohortStrategy(Strategy):
     ) -> Result:
         """Train for ``num_rounds`` rounds, as every strategy does.
 
-        With ``resume`` go on from the checkpoint, where there is one, until ``num_rounds`` rounds
-        are done in all. ``timeout`` bounds the wait for one set of replies, besides ``waits``.
+        With ``resume`` continue from the checkpoint, if there is one, until ``num_rounds`` rounds
+        are done in total. ``timeout`` bounds the wait for one set of replies, besides ``waits``.
         Rounds count from 1, over all starts, in the result and for ``evaluate_fn``.
         """
         configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
@@ -254,7 +255,7 @@ class CohortStrategy(Strategy):
         return self._messages(now, cohort.ids)
 
     def is_enough(self, replies: list[Message]) -> bool:
-        """Whether as many draws of the open round were answered as count, with ``extra``."""
+        """Whether enough draws of the open round were answered, with ``extra``."""
         now, cohort = self._round, self.selector.cohort
         if now is None or cohort is None or not self._extra:
             return False
@@ -307,7 +308,7 @@ class CohortStrategy(Strategy):
         return self._evaluation.metrics(self._number, replies)
 
     def save(self, path: str | Path, arrays: ArrayRecord) -> None:
-        """Write what a restarted server needs, whole or not at all.
+        """Write the state that a restarted server needs, atomically.
 
         That is the model, the selector (round, clients, memory, counts of draws), the nodes, and
         the moments or the momentum of the inner strategy.
@@ -322,7 +323,7 @@ class CohortStrategy(Strategy):
         write_checkpoint(Path(path), head, parts)
 
     def load(self, path: str | Path) -> ArrayRecord:
-        """Go on where :meth:`save` was called, in the same stream of cohorts; return the model."""
+        """Continue from a saved state, with the same sequence of cohorts; return the model."""
         head, parts = read_checkpoint(Path(path), self._origin)
         kept = self._evaluation.state()
         self._evaluation.restore(parts["evaluation"])
@@ -375,7 +376,7 @@ class CohortStrategy(Strategy):
         return {self.directory.node_of(str(each)): str(each) for each in ids}
 
     def _ask_others(self, now: TrainingRound) -> None:
-        """Ask clients in the place of those that failed, until enough answered."""
+        """Ask clients in place of those that failed, until enough answered."""
         lost = list(now.failed)
         while not self.clock.until.has_passed and (more := self.selector.redraw(lost)):
             replies = exchange(now.grid, self._messages(now, more), self.clock.seconds())
@@ -392,7 +393,7 @@ class CohortStrategy(Strategy):
             log.info("the difference estimator takes up to %.2f MB for %d clients", size, n)
 
     def _why_nobody_answered(self, now: TrainingRound) -> Iterable[str]:
-        """Return the reasons of a round without a reply; none if the design drew nobody."""
+        """Return the reasons of a round without a reply; none if the cohort was empty."""
         if now.asked:
             return now.failed.values()
         if now.unheard:

@@ -31,7 +31,7 @@ log = getLogger("flwr.fedcohort")
 #: Evaluates the model on the server: (round, model) -> metrics.
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 FORMAT = "fedcohort flower state 6"
-#: What is saved: arrays by part and name.
+#: The saved arrays, by part and name.
 Parts = Mapping[str, Mapping[str, NDArray[Any]]]
 #: The file in a checkpoint folder.
 FILE = "checkpoint"
@@ -39,7 +39,7 @@ FILE = "checkpoint"
 
 @final
 class Checkpoint:
-    """Where and when to save; ``folder`` None saves nothing."""
+    """The folder and the interval of checkpoints; ``folder`` None saves nothing."""
 
     def __init__(self, folder: str | Path | None, every: int, seed: object) -> None:
         if folder is not None and seed is None:

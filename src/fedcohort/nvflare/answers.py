@@ -37,7 +37,7 @@ from fedcohort.selector import Selector
 if TYPE_CHECKING:
     from fedcohort.nvflare.controller import CohortSelection
 
-#: What FLARE's reports call the weight of a client's metrics.
+#: The name of a client's weight in FLARE's reports.
 WEIGHT = "cohort_weight"
 
 
@@ -192,7 +192,7 @@ class RoundAnswers:
 
 @final
 class StepAggregator(ModelAggregator):
-    """What FedAvg calls in the place of an aggregator: ``step`` settles a round's answers."""
+    """FedAvg calls this instead of an aggregator: ``step`` settles a round's answers."""
 
     def __init__(self, step: Callable[[], FLModel]) -> None:
         super().__init__()

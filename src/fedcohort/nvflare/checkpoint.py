@@ -1,4 +1,4 @@
-"""What a restarted server needs, in one file: the model, the selector, and the clients' sizes."""
+"""Checkpoints: one file with the model, the selector, and the clients' sizes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SavedRun:
     sizes
         Samples by client, as they were claimed.
     optimizer, moments
-        The server optimiser, as JSON has it, and its state; None where there is none.
+        The server optimiser, as JSON has it, and its state; None without one.
     """
 
     model: Mapping[str, NDArray[Any]]

@@ -88,11 +88,11 @@ class CohortSelection(Base):
         How the model moves along the aggregate: one of ``fedcohort.optimizers``, or a mapping with
         its name and fields, such as ``{"name": "adam", "lr": 0.1}``; None adds the aggregate.
     on_failure, tries
-        What happens to the weight of a drawn client that fails: ``"keep"`` leaves it on the
-        current model, ``"redraw"`` draws other clients in its place, up to ``tries`` times,
+        What happens to the weight of a drawn client that fails. ``"keep"`` leaves it on the
+        current model. ``"redraw"`` draws other clients in its place, up to ``tries`` times.
         ``"renormalise"`` spreads it over the clients that answered (biased).
     min_clients
-        Wait for so many clients and their sizes before the first round.
+        Wait for this many clients and their sizes before the first round.
     timeout, start_timeout, query_timeout
         The seconds that the server waits: for a round's answers, all redraws together; for the
         first clients; and for the answers to one question.
@@ -100,7 +100,7 @@ class CohortSelection(Base):
         What the server accepts: :class:`Limits`, or its fields.
     checkpoint, every, resume
         A file for the model and the selector, and how many rounds lie between two writes. With
-        ``resume`` go on from it, where it is there, until ``num_rounds`` rounds are done in all.
+        ``resume`` continue from it, if it exists, until ``num_rounds`` rounds are done in total.
     log_file
         Where to write a JSON line for every round. Files are relative to the job's run folder.
     kwargs
@@ -181,7 +181,7 @@ class CohortSelection(Base):
         job.set_app_packages([*known, *({"fedcohort"} - set(known))])
         super().add_to_fed_job(job, ctx, **kwargs)
 
-    # What FedAvg calls, in the order of a round
+    # Called by FedAvg, in the order of a round
 
     def run(self) -> None:
         """Prepare the selector, then train as the controller does."""
@@ -231,7 +231,7 @@ class CohortSelection(Base):
         timeout: int = 0,
         callback: Callable[[FLModel], None] | None = None,
     ) -> None:
-        """Send the model to exactly these clients; FLARE would send to all where there are none."""
+        """Send the model to exactly these clients; FLARE would send to all if the list is empty."""
         if self._round is None:
             self._round = opened_round(self.selector, data.params, self._check)
             self._sent, self._counts = data, callback
@@ -310,7 +310,7 @@ class CohortSelection(Base):
         if now.asked and self._patience.is_void(now.number, len(now.answered)):
             return None
         step: Any = self.selector.step(now.updates)
-        if not isinstance(step, Mapping):  # nobody was drawn: the estimator's memory, or nothing
+        if not isinstance(step, Mapping):  # an empty cohort: the memory, or nothing
             step = now.sent.unflat(step) if isinstance(step, np.ndarray) else None
         moments, optimizer = self._moments, self._settings.optimizer
         if step is not None and optimizer is not None:
@@ -322,7 +322,7 @@ class CohortSelection(Base):
         return cast("Mapping[str, NDArray[Any]] | None", step)
 
     def _ask_others(self, now: RoundAnswers) -> None:
-        """Ask clients in the place of those that failed, until enough answered."""
+        """Ask clients in place of those that failed, until enough answered."""
         lost = list(now.failed)
         while self._until > time.monotonic() and not self.is_aborted():
             more = [str(each) for each in self.selector.redraw(lost)]
@@ -352,7 +352,7 @@ class CohortSelection(Base):
         return None if name is None else Path(self.get_run_dir()) / name
 
     def _saved_state(self) -> SavedRun | None:
-        """Return the checkpoint to go on from; None where there is none."""
+        """Return the checkpoint to go on from; None if there is none."""
         path = self._path(self.checkpoint)
         if path is None or not path.exists():
             return None

@@ -72,8 +72,8 @@ class Sites:
     def gather(self, needed: int, seconds: float | None) -> list[str]:
         """Return the connected clients whose sizes are known.
 
-        Wait until there are ``needed``, one with samples: for so many seconds, and then go on
-        with those that are there. None waits for the start, and raises where they do not come.
+        Wait until there are ``needed``, one with samples. After ``seconds`` go on with the clients
+        that are there. None waits as long as for the start, and raises if they do not come.
         """
         controller, is_start = self._controller, seconds is None
         end = time.monotonic() + (controller.start_timeout if seconds is None else seconds)

@@ -17,7 +17,7 @@ from fedcohort.optimizers import SGD, Adagrad, Adam, ServerOptimizer, Yogi
 from fedcohort.selector import Selector
 from fedcohort.selector.open_round import OnFailure
 
-#: Who is meant in errors.
+#: The name in errors.
 OWNER = "CohortController"
 #: The library's server optimisers, by name.
 OPTIMIZERS = {kind.__name__.lower(): kind for kind in (SGD, Adagrad, Adam, Yogi)}

@@ -12,13 +12,15 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
 from fedcohort._figures import save_figure
 from fedcohort._whole_file import make_folder
 from fedcohort.colours import class_colours, design_colours, design_dashes
 from fedcohort.errors import InputError
-from fedcohort.experiments.results import COSTS, Results, common_rounds, curve, spent, window_of
+from fedcohort.experiments.costs import COSTS, cost_axis, spent
+from fedcohort.experiments.results import Results, common_rounds, curve, window_of
 from fedcohort.experiments.settings import Panel
 from fedcohort.report import FIGURE_KINDS
 from fedcohort.report.panel_data import band, design_labels, main_class_order
@@ -56,6 +58,14 @@ class Pen:
             for cost in COSTS
         )
 
+    def _axis(self, panel: Panel, against: str | None) -> tuple[str, float]:
+        """Return the label of the axis of rounds or of a cost, and the factor to its unit."""
+        if against is None:
+            return "rounds", 1.0
+        totals = [spent(self.results, panel, entry.label, against) for entry in panel.design]
+        largest = max(float(each.mean(axis=0)[-1]) for each in totals if each is not None)
+        return cost_axis(against, largest)
+
     def draw(
         self,
         axes: Axes,
@@ -67,11 +77,12 @@ class Pen:
     ) -> None:
         """Draw a column, or its rolling mean, against the rounds or a cost."""
         window = window_of(common_rounds(self.results, panel)[1]) if rolling else 1
+        label, factor = self._axis(panel, against)
         for entry in panel.design:
             over = band(curve(self.results, panel, entry.label, column).rolling(window))
             colour = self.colours[entry.label]
             cost = None if against is None else spent(self.results, panel, entry.label, against)
-            places = over.rounds if cost is None else cost.mean(axis=0)[over.rounds - 1]
+            places = over.rounds if cost is None else factor * cost.mean(axis=0)[over.rounds - 1]
             axes.plot(
                 places,
                 over.mean,
@@ -84,7 +95,9 @@ class Pen:
                 axes.fill_between(
                     places, over.low, over.high, color=colour, alpha=0.18, linewidth=0
                 )
-        axes.set(xlabel="rounds" if against is None else COSTS[against][1], ylabel=NAMES[column])
+        axes.set(xlabel=label, ylabel=NAMES[column])
+        if column == "accuracy":
+            axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         if against is not None:
             # Costs are compared by ratio.
             axes.set_xscale("log")

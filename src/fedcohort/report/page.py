@@ -9,13 +9,14 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedcohort._display import NOTHING, decimals_of, fixed, per_cent
 from fedcohort._lazy import import_extra
 from fedcohort._whole_file import write_whole
-from fedcohort.colours import class_colours, design_colours, design_dashes
+from fedcohort.colours import DASHES, class_colours, design_colours, design_dashes
 from fedcohort.experiments.merge import worded_sources
 from fedcohort.experiments.results import (
     DesignSummary,
@@ -26,170 +27,59 @@ from fedcohort.experiments.results import (
 )
 from fedcohort.experiments.settings import Panel
 from fedcohort.experiments.tuning import tuning_table, worded_choice
+from fedcohort.report.answer import (
+    PLUS_MINUS,
+    loss_decimals,
+    panel_sentences,
+    spread,
+    spread_per_cent,
+    state_sentence,
+    unbiased_designs,
+)
+from fedcohort.report.client_view import client_data
 from fedcohort.report.panel_data import design_labels, panel_data
-
-
-def state_sentence(results: Results) -> str:
-    """Describe the progress of a run. Return an empty string if it is complete."""
-    progress = results.folder.progress()
-    if progress.state == "complete":
-        return ""
-    return (
-        f"The run is not finished ({progress.state}): {progress.done} of {progress.total} rounds, "
-        f"counted over all its designs and seeds, are done."
-    )
-
-
-def panel_sentences(results: Results, panel: Panel) -> list[str]:
-    """Describe the result of a panel."""
-    if not panel.design:
-        return ["No training was asked for: the data are divided among the clients, no more."]
-    summary = summarise(results, panel)
-    if summary is None:
-        return [f"No seed has a round of every design yet; {panel.rounds} rounds are planned."]
-    return summary_sentences(summary, panel)
-
-
-def summary_sentences(summary: PanelSummary, panel: Panel) -> list[str]:
-    """Name the best design, compare it with the baseline, and state each design's speed."""
-    measured = [each for each in summary.designs if not _is_unknown(each)]
-    if not measured:
-        return [
-            f"{_extent(summary, panel)}, but the loss was not measured in the last "
-            f"{_rounds(summary.window)}, so there is no final loss to compare."
-        ]
-    working = [each for each in measured if not each.divergence] or measured
-    best = min(working, key=lambda each: float(np.mean(each.final_loss)))
-    sentences = [_best_sentence(summary, panel, best), _against_baseline(summary, best)]
-    sentences.append(_speed_sentence(summary))
-    sentences += [
-        f"{each.label} {each.divergence}: updates that are not finite count as lost. Lower lr or "
-        f"server_lr."
-        for each in summary.designs
-        if each.divergence
-    ]
-    return [each for each in sentences if each]
-
-
-def number(value: float) -> str:
-    """Format a number with four significant digits."""
-    return f"{value:.4g}"
-
-
-def rounds_needed(design: DesignSummary) -> str:
-    """Format the rounds that a design needed to reach the level: ``93 rounds`` or ``never``."""
-    reached = design.rounds_needed[~np.isnan(design.rounds_needed)]
-    n_seeds = len(design.rounds_needed)
-    if not len(reached):
-        return "never"
-    text = _rounds(round(float(np.mean(reached))))
-    return text if len(reached) == n_seeds else f"{text} (in {len(reached)} of {n_seeds} seeds)"
-
-
-def _is_unknown(design: DesignSummary) -> bool:
-    return bool(np.isnan(np.mean(design.final_loss)))
-
-
-def _extent(summary: PanelSummary, panel: Panel) -> str:
-    """Return the start of a sentence: how many rounds and seeds the result is based on."""
-    planned, done = len(panel.seeds), len(summary.seeds)
-    part = f" of {panel.rounds}" if summary.rounds < panel.rounds else ""
-    rounds = f"{summary.rounds}{part} round{'s' if panel.rounds != 1 else ''}"
-    if planned == 1:
-        return f"After {rounds} with one seed"
-    some = f"{done} of {planned} seeds" if done < planned else f"{done} seeds"
-    return f"After {rounds} with {some}"
-
-
-def _best_sentence(summary: PanelSummary, panel: Panel, best: DesignSummary) -> str:
-    loss = number(float(np.mean(best.final_loss)))
-    spread = ""
-    if len(summary.seeds) > 1:
-        spread = f"; standard deviation over seeds {number(float(np.std(best.final_loss, ddof=1)))}"
-    if len(summary.designs) == 1:
-        what = f"{best.label}, the only design, has a final loss of {loss}"
-    else:
-        what = f"{best.label} has the lowest final loss of {len(summary.designs)} designs: {loss}"
-    return f"{_extent(summary, panel)}, {what} (mean over the {_last(summary)}{spread})."
-
-
-def _against_baseline(summary: PanelSummary, best: DesignSummary) -> str:
-    """Compare the best design with the baseline. If that is the best, compare it with the next."""
-    known = [each for each in summary.designs if not _is_unknown(each)]
-    others = [(each.label, each.difference) for each in known if each.difference is not None]
-    if not others:
-        return ""
-    if best.difference is not None:
-        return _judgement("That is", best.difference, f" than {summary.baseline}, the baseline")
-    label, difference = min(others, key=lambda other: other[1].mean)
-    return _judgement(f"It is the baseline itself; the next, {label}, is", difference)
-
-
-def _judgement(before: str, difference: Interval, after: str = "") -> str:
-    """State a difference, and whether it is larger than the spread over seeds."""
-    is_lower = difference.mean < 0
-    direction = "lower" if is_lower else "higher"
-    said = f"{before} {number(abs(difference.mean))} {direction}{after}"
-    if math.isinf(difference.low):
-        return f"{said}; with one seed there is no interval, so this may be chance."
-    # The sentence gives a positive amount, so flip the interval if the difference is negative.
-    low, high = difference.low, difference.high
-    ends = (-high, -low) if is_lower else (low, high)
-    chance = "no more than the spread over seeds, so it may be chance"
-    verdict = "more than the spread over seeds" if difference.excludes_zero else chance
-    interval = f"95 % interval {number(ends[0])} to {number(ends[1])}"
-    return f"{said} (paired by seed, {interval}): {verdict}."
-
-
-def _speed_sentence(summary: PanelSummary) -> str:
-    """List the rounds each design needed. Sort by seeds that reached the level, then by speed."""
-    if math.isnan(summary.level):
-        return ""
-    reached = [each for each in summary.designs if not np.isnan(each.rounds_needed).all()]
-    never = [each.label for each in summary.designs if np.isnan(each.rounds_needed).all()]
-    reached.sort(key=lambda e: (np.isnan(e.rounds_needed).sum(), np.nanmean(e.rounds_needed)))
-    goal = f"the loss of {number(summary.level)}, where {summary.baseline} ends"
-    parts = [f"{each.label} after {rounds_needed(each)}" for each in reached]
-    if not parts:
-        return f"No design's rolling mean reached {goal}."
-    rest = f"; {_listed(never)} never did" if never else ""
-    return f"The rolling mean reached {goal}: {_listed(parts)}{rest}."
-
-
-def _listed(parts: list[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
-def _last(summary: PanelSummary) -> str:
-    return "last round" if summary.window == 1 else f"last {summary.window} rounds"
-
-
-def _rounds(count: int) -> str:
-    return "1 round" if count == 1 else f"{count} rounds"
-
 
 HEADINGS = (
     "design",
     "final loss",
     "accuracy",
-    "rounds to the level",
+    "worst tenth",
+    "rounds to level",
     "distinct classes",
     "distinct clients",
     "jump",
-    "difference to the baseline (95 % interval)",
+    "difference to the baseline",
 )
-MINUS = "\N{MINUS SIGN}"
 
 
-def panel_text(results: Results, panel: Panel, colours: dict[str, str]) -> str:
-    """Return a panel's answer, table of designs and tuning grid."""
-    sentences = (state_sentence(results), *panel_sentences(results, panel))
-    parts = [f'<p class="answer">{escape(each)}</p>' for each in sentences if each]
+class Cell(NamedTuple):
+    """A cell of a table: its HTML, and what to sort it by."""
+
+    html: str
+    value: float | str
+
+
+def panel_text(results: Results, panel: Panel, swatches: dict[str, str]) -> str:
+    """Return a panel's answer, table of designs and tuning grid. ``swatches`` are HTML."""
+    headline, *sentences = panel_sentences(results, panel)
+    parts = [f'<p class="answer"><strong>{escape(headline)}</strong></p>']
+    more = (state_sentence(results), *sentences)
+    parts += [f'<p class="answer">{escape(each)}</p>' for each in more if each]
     summary = summarise(results, panel)
     if summary is not None:
-        parts.append(_designs_table(summary, colours))
+        unbiased = unbiased_designs(results, panel)
+        parts.append(_designs_table(summary, panel, unbiased, swatches))
         parts.append(f'<p class="note">{escape(_legend(summary))}</p>')
     return "\n".join([*parts, _grid_table(results, panel)])
+
+
+def swatch(colour: str, dash: str) -> str:
+    """Return a short piece of a design's line, as HTML."""
+    lengths = " ".join(str(3 * each) for each in DASHES[dash])
+    return (
+        f'<svg class="swatch" viewBox="0 0 26 10" aria-hidden="true"><line x1="1" y1="5" x2="25" '
+        f'y2="5" stroke="{colour}" stroke-width="3" stroke-dasharray="{lengths}"/></svg>'
+    )
 
 
 def setup_text(results: Results) -> str:
@@ -207,73 +97,121 @@ def setup_text(results: Results) -> str:
     return f"<dl>{''.join(rows)}</dl>\n{_experiment_file(results)}\n{_configuration(results)}"
 
 
-def table_html(headings: Sequence[str], rows: Iterable[Sequence[str]], *, name: str) -> str:
-    """Return a table in a scrollable box. Cells must be HTML already."""
+def table_html(
+    headings: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, name: str, kind: str = ""
+) -> str:
+    """Return a table. Cells must be HTML already."""
     head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
     body = "".join(
-        f'<tr><th scope="row">{row[0]}</th>{"".join(f"<td>{cell}</td>" for cell in row[1:])}</tr>'
-        for row in rows
+        f"<tr>{_cell(row[0])}{''.join(map(_cell, row[1:], headings[1:]))}</tr>" for row in rows
     )
     return (
-        f'<div class="scroll" role="region" aria-label="{escape(name)}" tabindex="0"><table>'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+        f'<div class="scroll" role="region" aria-label="{escape(name)}" tabindex="0">'
+        f'<table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    ).replace(' class=""', "")
 
 
-def _designs_table(summary: PanelSummary, colours: dict[str, str]) -> str:
-    rows = [
-        (
-            f'<span class="design"><span class="swatch" style="background:{colours[each.label]}">'
-            f"</span>{escape(each.label)}</span>"
-            + (f" <em>{escape(each.divergence)}</em>" if each.divergence else ""),
-            _spread(each.final_loss),
-            _spread(each.final_accuracy),
-            escape(rounds_needed(each)),
-            _mean(each.classes),
-            _mean(each.clients),
-            _mean(each.jump),
-            _difference(each),
+def _cell(cell: str | Cell, heading: str = "") -> str:
+    """Return a cell under its heading; without one it is the heading of the row."""
+    html, value = cell if isinstance(cell, Cell) else (cell, "")
+    sorted_by = "" if value == "" else f' data-value="{escape(str(value))}"'
+    if not heading:
+        return f'<th scope="row"{sorted_by}>{html}</th>'
+    return f'<td data-label="{escape(heading)}"{sorted_by}>{html}</td>'
+
+
+def _designs_table(
+    summary: PanelSummary,
+    panel: Panel,
+    unbiased: dict[str, bool | None],
+    swatches: dict[str, str],
+) -> str:
+    losses = loss_decimals(summary)
+    jumps = decimals_of((float(np.mean(each.jump)) for each in summary.designs), digits=2)
+    rows = []
+    for each in sorted(summary.designs, key=_by_loss):
+        draws = panel.entry(each.label).draws(panel)
+        rows.append(
+            (
+                _name(each, unbiased[each.label], swatches[each.label]),
+                _valued(each.final_loss, spread(each.final_loss, losses)),
+                _valued(each.final_accuracy, spread_per_cent(each.final_accuracy)),
+                _valued(each.worst_accuracy, spread_per_cent(each.worst_accuracy)),
+                _needed(each),
+                _valued(each.classes, fixed(float(np.mean(each.classes)), 2)),
+                _valued(each.clients / draws, per_cent(float(np.mean(each.clients)) / draws)),
+                _valued(each.jump, fixed(float(np.mean(each.jump)), jumps)),
+                _difference(each, losses),
+            )
         )
-        for each in summary.designs
-    ]
-    return table_html(HEADINGS, rows, name="Designs of this panel")
+    # A column without any number is left out; the legend says why.
+    kept = [at for at in range(len(HEADINGS)) if any(row[at].html != NOTHING for row in rows)]
+    headings = [HEADINGS[at] for at in kept]
+    cells = [[row[at] for at in kept] for row in rows]
+    return table_html(headings, cells, name="Designs of this panel", kind="designs sortable")
+
+
+def _by_loss(design: DesignSummary) -> tuple[bool, bool, float]:
+    loss = float(np.mean(design.final_loss))
+    return bool(design.divergence), math.isnan(loss), loss
+
+
+def _name(design: DesignSummary, unbiased: bool | None, swatch: str) -> Cell:
+    marks = [design.divergence, "biased" if unbiased is False else ""]
+    said = "".join(f' <em class="mark">{escape(each)}</em>' for each in marks if each)
+    label = escape(design.label)
+    return Cell(f'<span class="design">{swatch}<span>{label}{said}</span></span>', design.label)
+
+
+def _valued(values: np.ndarray, text: str) -> Cell:
+    mean = float(np.mean(values))
+    return Cell(text, "" if math.isnan(mean) else mean)
+
+
+def _needed(design: DesignSummary) -> Cell:
+    """Return the mean rounds of the seeds that reached the level; fewer seeds sort behind more."""
+    reached = design.rounds_needed[~np.isnan(design.rounds_needed)]
+    n_seeds = len(design.rounds_needed)
+    if not len(reached):
+        return Cell("never", "")
+    part = "" if len(reached) == n_seeds else f" <small>({len(reached)} of {n_seeds})</small>"
+    missing = 1e9 * (n_seeds - len(reached))
+    return Cell(f"{np.mean(reached):.0f}{part}", missing + float(np.mean(reached)))
 
 
 def _legend(summary: PanelSummary) -> str:
-    spread = "" if len(summary.seeds) < 2 else "; \N{PLUS-MINUS SIGN} standard deviation over seeds"
-    level = "not measured" if math.isnan(summary.level) else number(summary.level)
+    last = "last round" if summary.window == 1 else f"last {summary.window} rounds"
+    has_spread = len(summary.seeds) > 1
+    deviation = f"; {PLUS_MINUS} standard deviation over seeds" if has_spread else ""
+    is_known = not math.isnan(summary.level)
+    level = fixed(summary.level, loss_decimals(summary)) if is_known else "not measured"
+    has_worst = not all(np.isnan(each.worst_accuracy).all() for each in summary.designs)
+    worst = " Worst tenth: accuracy of the tenth of clients with the lowest." if has_worst else ""
+    baseline = f"{summary.baseline}'s final loss, {level}"
     return (
-        f"Means over the {_last(summary)}{spread}. Level: {summary.baseline}'s final loss, "
-        f"{level}. Jump: mean absolute change of the loss between measurements."
+        f"Means over the {last}{deviation}.{worst} Level: {baseline}; in brackets how many seeds "
+        f"reached it, if not all. Distinct clients: share of the draws. Jump: mean absolute change "
+        f"of the loss between measurements. Difference: of the final loss, with the 95 % interval "
+        f"over seeds; bold if it excludes 0."
     )
 
 
-def _mean(values: np.ndarray) -> str:
-    mean = float(np.mean(values))
-    return "\N{EN DASH}" if math.isnan(mean) else number(mean)
-
-
-def _spread(values: np.ndarray) -> str:
-    if len(values) < 2 or np.isnan(values).any():
-        return _mean(values)
-    return f"{_mean(values)} \N{PLUS-MINUS SIGN} {float(np.std(values, ddof=1)):.2g}"
-
-
-def _difference(design: DesignSummary) -> str:
+def _difference(design: DesignSummary, decimals: int) -> Cell:
     difference = design.difference
     if difference is None:
-        return "baseline"
+        return Cell("baseline", 0.0)
     if math.isnan(difference.mean):
-        return "\N{EN DASH}"
-    mean = _signed(difference.mean)
-    if math.isinf(difference.low):
-        return f"{mean} (one seed)"
-    text = f"{mean} ({_signed(difference.low)} to {_signed(difference.high)})"
-    return f"<strong>{text}</strong>" if difference.excludes_zero else text
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.3g}".replace("-", MINUS)
+        return Cell(NOTHING, "")
+    mean, *ends = (
+        fixed(each, decimals, sign=True)
+        for each in (difference.mean, difference.low, difference.high)
+        if math.isfinite(each)
+    )
+    if not ends:
+        return Cell(f"{mean} (one seed)", difference.mean)
+    text = f"{mean} ({' to '.join(ends)})"
+    text = f"<strong>{text}</strong>" if difference.excludes_zero else text
+    return Cell(text, difference.mean)
 
 
 def _grid_table(results: Results, panel: Panel) -> str:
@@ -287,7 +225,7 @@ def _grid_table(results: Results, panel: Panel) -> str:
         (
             escape(each["design"]),
             *(f"{each[name]:g}" for name in ("lr", "mu", "server_lr")),
-            "diverged" if each["final_loss"] is None else number(each["final_loss"]),
+            "diverged" if each["final_loss"] is None else f"{each['final_loss']:.4g}",
             "chosen" if each["chosen"] else "",
         )
         for each in lines
@@ -322,6 +260,8 @@ def _experiment_file(results: Results) -> str:
 #: Points of a curve. With many designs a curve has fewer, to limit the page to some megabytes.
 MOST_POINTS, FEWEST_POINTS = 500, 60
 POINTS_OF_A_PAGE = 40_000
+#: Rows of the tables of clients: one per client, design and seed. A row takes about 30 bytes.
+ROWS_OF_A_PAGE = 200_000
 
 
 def write_page(results: list[Results], path: Path) -> None:
@@ -329,16 +269,18 @@ def write_page(results: list[Results], path: Path) -> None:
     write_whole(path, page_html(results).encode())
 
 
-def page_html(results: list[Results]) -> str:
-    """Return the page as HTML."""
+def page_html(results: list[Results], *, watched: str | None = None) -> str:
+    """Return the page as HTML. With its version ``watched``, it asks a server for a newer one."""
     plotly = import_extra("plotly.offline", extra="report", owner="report")
     labels = design_labels(results)
+    colours, dashes = design_colours(labels), design_dashes(labels)
+    swatches = {label: swatch(colours[label], dashes[label]) for label in labels}
     title = results[0].folder.experiment.heading if len(results) == 1 else f"{len(results)} runs"
     return Template(_own_file("page.html")).substitute(
         title=escape(title),
         css=_own_file("page.css"),
         texts="\n".join(
-            _block("answer", run, place, panel_text(each, panel, design_colours(labels)))
+            _block("answer", run, place, panel_text(each, panel, swatches))
             for run, each in enumerate(results)
             for place, panel in enumerate(each.folder.experiment.panels)
         ),
@@ -348,8 +290,17 @@ def page_html(results: list[Results]) -> str:
         data=script_json(_data(results, labels)),
         plotly=plotly.get_plotlyjs(),
         plots=_own_file("plots.js"),
+        tables=_own_file("tables.js"),
         script=_own_file("page.js"),
+        connect="" if watched is None else "connect-src 'self';",
+        watch="" if watched is None else watch_script(watched),
     )
+
+
+def watch_script(version: str) -> str:
+    """Return the script by which a page of this version asks its server for a newer one."""
+    own = f"const WATCHED = {script_json(version)};\n{_own_file('watch.js')}"
+    return f"<script>{own}</script>"
 
 
 def script_json(content: object) -> str:
@@ -366,11 +317,19 @@ def most_points(results: list[Results]) -> int:
 
 def _data(results: list[Results], labels: list[str]) -> dict[str, Any]:
     most = most_points(results)
+    most_rows = ROWS_OF_A_PAGE // sum(len(each.folder.experiment.panels) for each in results)
     runs = []
     n_classes = 0
     for each in results:
         experiment = each.folder.experiment
-        panels = [panel_data(each, panel, most_points=most) for panel in experiment.panels]
+        panels = [
+            {
+                **panel_data(each, panel, most_points=most),
+                **client_data(each, panel, most_rows=most_rows),
+                **_design_facts(each, panel),
+            }
+            for panel in experiment.panels
+        ]
         name = f"{experiment.heading} ({each.folder.path.resolve().name})"
         runs.append({"name": name, "panels": panels})
         n_classes = max(n_classes, int(each.federations["class"].to_numpy().max(initial=-1)) + 1)
@@ -378,8 +337,51 @@ def _data(results: list[Results], labels: list[str]) -> dict[str, Any]:
         "runs": runs,
         "colours": design_colours(labels),
         "dashes": design_dashes(labels),
+        "dashLengths": DASHES,
         "classColours": class_colours(n_classes),
     }
+
+
+def _design_facts(results: Results, panel: Panel) -> dict[str, Any]:
+    """Return which designs are unbiased, and the table of designs with all digits, for CSV."""
+    summary = summarise(results, panel)
+    if summary is None:
+        return {"unbiased": {}, "table": []}
+    unbiased = unbiased_designs(results, panel)
+    return {
+        "unbiased": unbiased,
+        "table": [_csv_row(each, panel, unbiased[each.label]) for each in summary.designs],
+    }
+
+
+def _csv_row(design: DesignSummary, panel: Panel, unbiased: bool | None) -> dict[str, Any]:
+    """Return a row of the downloaded table; None where there is no number."""
+    row: dict[str, Any] = {
+        "panel": panel.label,
+        "design": design.label,
+        "unbiased": unbiased,
+        "draws": panel.entry(design.label).draws(panel),
+        "seeds": len(design.final_loss),
+        "seeds_at_level": int((~np.isnan(design.rounds_needed)).sum()),
+    }
+    for name in ("final_loss", "final_accuracy", "worst_accuracy", "classes", "clients", "jump"):
+        values = getattr(design, name)
+        row |= {name: np.mean(values), f"{name}_deviation": _deviation(values)}
+    reached = design.rounds_needed[~np.isnan(design.rounds_needed)]
+    row["rounds_to_level"] = np.mean(reached) if len(reached) else math.nan
+    found = design.difference or Interval(math.nan, math.nan, math.nan)
+    row |= {"difference": found.mean, "difference_low": found.low, "difference_high": found.high}
+    return {key: _finite(value) for key, value in row.items()}
+
+
+def _deviation(values: np.ndarray) -> float:
+    return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return value
 
 
 def _block(kind: str, run: int, panel: int, content: str) -> str:

@@ -10,22 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort.experiments.results import (
-    COSTS,
-    Curve,
-    Results,
-    common_rounds,
-    curve,
-    spent,
-    window_of,
-)
+from fedcohort._display import SECONDS, fitting_unit
+from fedcohort.experiments.costs import COSTS, cost_axis, spent
+from fedcohort.experiments.results import Curve, Results, common_rounds, curve, window_of
 from fedcohort.experiments.settings import Panel
 from fedcohort.experiments.units import PlannedRun
 
 Numbers = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-CURVES = ("loss", "accuracy", "distinct_classes", "distinct_clients")
+CURVES = ("loss", "accuracy", "worst_accuracy", "distinct_classes", "distinct_clients")
 PARTS = ("draw_seconds", "train_seconds", "measure_seconds")
 YARDSTICKS = ("squared_error", "design_variance", "multinomial_variance")
 LEVELS = 60
@@ -33,8 +27,6 @@ LEVELS = 60
 MOST_MERGES = 400
 MOST_ROUNDS = 60
 MOST_CLIENTS = 250
-#: With more distinct sizes, clients form at most this many groups of about equal count.
-MOST_SIZES = 40
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,7 +94,7 @@ def panel_data(results: Results, panel: Panel, *, most_points: int) -> dict[str,
         }
         for entry in panel.design
     ]
-    content["laws"] = law_points(results, panel)
+    content["axes"] = _axes(content["designs"])
     content["clusters"] = _clusters(results, panel, seeds[0])
     return content
 
@@ -111,16 +103,19 @@ def _curves(
     results: Results, panel: Panel, design: str, window: int, most: int
 ) -> dict[str, dict[str, Any]]:
     curves = {column: curve(results, panel, design, column) for column in CURVES}
+    clients = curves["distinct_clients"]
+    draws = panel.entry(design).draws(panel)
+    curves["distinct_clients"] = Curve(clients.rounds, clients.values / draws)
     return {
         column: {
-            "raw": _plain_band(band(values).thinned(most)),
-            "rolling": _plain_band(band(values.rolling(window)).thinned(most)),
+            "raw": plain_band(band(values).thinned(most)),
+            "rolling": plain_band(band(values.rolling(window)).thinned(most)),
         }
         for column, values in curves.items()
     }
 
 
-def _plain_band(over: Band, x: ArrayLike | None = None) -> dict[str, Any]:
+def plain_band(over: Band, x: ArrayLike | None = None) -> dict[str, Any]:
     """Return a band for JSON, against ``x`` in the place of the rounds if given."""
     x = over.rounds if x is None else x
     content: dict[str, Any] = {"x": plain(x), "mean": plain(over.mean)}
@@ -144,7 +139,7 @@ def _needed(loss: Curve, window: int, levels: list[float]) -> dict[str, Any]:
     found = np.array([rolling.first_below(level) for level in levels])
     found = found.reshape(len(levels), len(rolling.values))
     reached = np.flatnonzero(~np.isnan(found).any(axis=1))
-    return _plain_band(band(Curve(reached, found[reached].T)), x=np.array(levels)[reached])
+    return plain_band(band(Curve(reached, found[reached].T)), x=np.array(levels)[reached])
 
 
 def _error(results: Results, panel: Panel, design: str, most: int) -> dict[str, Any]:
@@ -175,8 +170,20 @@ def _costs(
     found = {}
     for cost in COSTS:
         if (total := spent(results, panel, design, cost)) is not None:
-            found[cost] = _plain_band(over, x=total.mean(axis=0)[over.rounds - 1])
+            found[cost] = plain_band(over, x=total.mean(axis=0)[over.rounds - 1])
     return found
+
+
+def _axes(designs: list[dict[str, Any]]) -> dict[str, tuple[str, float]]:
+    """Return the axis of each cost and of a round's time: label, and factor to a unit that fits."""
+    found = {}
+    for cost in COSTS:
+        lines = [each["costs"][cost]["x"] for each in designs if cost in each["costs"]]
+        ends = [line[-1] for line in lines if line]
+        found[cost] = cost_axis(cost, max(ends, default=0))
+    slowest = max(sum(each["seconds"].values()) for each in designs)
+    unit, _, size = fitting_unit(slowest, SECONDS)
+    return {**found, "seconds": (f"{unit} a round", 1 / size)}
 
 
 def _clusters(results: Results, panel: Panel, seed: int) -> list[dict[str, Any]]:
@@ -238,73 +245,6 @@ def rounded(value: float) -> float | None:
 def evenly(n: int, most: int) -> list[int]:
     """Choose at most ``most`` evenly spaced values of 0 ... n - 1, including both ends."""
     return [int(place) for place in np.linspace(0, n - 1, min(n, most)).round()]
-
-
-def law_points(results: Results, panel: Panel) -> dict[str, Any]:
-    """Return each design's inclusion and weight variance, for groups of clients of similar size.
-
-    The law is that of the design after the last round; an unfinished run has none. The observed
-    values cover all rounds. Both are means over the clients of a group and over seeds.
-    """
-    seeds, _ = common_rounds(results, panel)
-    sizes = {seed: _sizes(results, panel, seed) for seed in seeds}
-    if not sizes:
-        return {"sizes": [], "designs": {}}
-    groups, middle = _groups(np.concatenate(list(sizes.values())))
-    designs = {}
-    for entry in panel.design:
-        parts = [
-            _law_and_record(results, PlannedRun(panel.label, entry.label, seed), len(own))
-            for seed, own in sizes.items()
-        ]
-        columns = np.concatenate(parts, axis=1)
-        names = ("inclusion", "weight_variance", "observed_inclusion", "observed_weight_variance")
-        means = (_group_means(column, groups, len(middle)) for column in columns)
-        designs[entry.label] = dict(zip(names, map(plain, means), strict=True))
-    return {"sizes": plain(middle), "designs": designs}
-
-
-def _sizes(results: Results, panel: Panel, seed: int) -> Integers:
-    """Return every client's size. The table of class counts omits clients without samples."""
-    held = results.class_counts(panel.label, seed).sum(axis=1)
-    runs = [PlannedRun(panel.label, entry.label, seed) for entry in panel.design]
-    known = [results.column(name, run, "client") for name in ("laws", "cohorts") for run in runs]
-    n_clients = max(len(held), *(int(clients.max(initial=-1)) + 1 for clients in known))
-    return np.concatenate([held, np.zeros(n_clients - len(held), dtype=np.int64)])
-
-
-def _groups(sizes: Integers) -> tuple[Integers, Numbers]:
-    """Return every client's group and the groups' mean sizes, smallest first."""
-    distinct, groups = np.unique(sizes, return_inverse=True)
-    if len(distinct) <= MOST_SIZES:
-        return groups.astype(np.int64), distinct.astype(np.float64)
-    edges = np.unique(np.quantile(sizes, np.linspace(0, 1, MOST_SIZES + 1)[1:-1]))
-    _, groups = np.unique(np.searchsorted(edges, sizes), return_inverse=True)
-    return groups.astype(np.int64), np.bincount(groups, sizes) / np.bincount(groups)
-
-
-def _law_and_record(results: Results, run: PlannedRun, n_clients: int) -> Numbers:
-    """Return the four numbers of every client of a run, shape (4, n_clients)."""
-    found = np.full((4, n_clients), np.nan)
-    known = results.column("laws", run, "client").astype(int)
-    for place, name in enumerate(("inclusion", "weight_variance")):
-        found[place, known] = results.column("laws", run, name)
-    rounds = results.of("rounds", run).num_rows
-    clients = results.column("cohorts", run, "client").astype(int)
-    weights = results.column("cohorts", run, "weight")
-    if rounds:
-        found[2] = np.bincount(clients, minlength=n_clients) / rounds
-        # A client that is not drawn has weight 0.
-        mean = np.bincount(clients, weights, n_clients) / rounds
-        found[3] = np.bincount(clients, weights**2, n_clients) / rounds - mean**2
-    return found
-
-
-def _group_means(values: Numbers, groups: Integers, n_groups: int) -> Numbers:
-    known = ~np.isnan(values)
-    counts = np.bincount(groups[known], minlength=n_groups)
-    sums = np.bincount(groups[known], values[known], n_groups)
-    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
 def cluster_map(results: Results, run: PlannedRun) -> dict[str, Any] | None:

@@ -1,11 +1,17 @@
 "use strict";
-// One function per plot. It takes a panel's data and the view, and returns traces and a layout, or
-// null if there is nothing to draw. `view` has: rolling, log, hidden (designs), cluster, theme.
+// One function per plot. It takes a panel's data and the view, and returns traces, a layout and
+// `say`, which describes the point under the pointer; or null if there is nothing to draw. `view`
+// has: rolling, log, hidden (designs), cluster, theme.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
+// The number of each design, for classes in the plots.
+const NUMBERS = Object.fromEntries(Object.keys(DATA.colours).map((label, at) => [label, at]));
 
 // Plotly interprets some HTML in texts. Escape texts that come from the user.
 const plainText = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;");
+
+const number = (value) => (value === null || value === undefined ? "\u2013" : String(Number(value.toPrecision(4))));
+const perCent = (value) => (value === null || value === undefined ? "\u2013" : `${(100 * value).toFixed(1)} %`);
 
 const faded = (colour, alpha) => {
   const part = (at) => parseInt(colour.slice(at, at + 2), 16);
@@ -18,72 +24,91 @@ const lineOf = (label, more = {}) => ({
   color: DATA.colours[label], dash: DATA.dashes[label], width: 2, ...more,
 });
 
-// Draw a mean with its band. The band's edges have no line and no hover text.
+// A trace of a design. Its uid becomes a class of its lines, by which they are brought forward.
+const ofDesign = (label, part, more) => ({
+  type: "scatter", uid: `-d${NUMBERS[label]}-${part}`, meta: { label, part }, ...more,
+});
+
+// Draw a mean with its band. The band's edges have no line and nothing to say.
 function bandTraces(label, band) {
   const colour = DATA.colours[label];
-  const mean = {
-    type: "scatter", mode: band.x.length > 1 ? "lines" : "markers", name: plainText(label),
+  const mean = ofDesign(label, "mean", {
+    mode: band.x.length > 1 ? "lines" : "markers", name: plainText(label),
     x: band.x, y: band.mean, line: lineOf(label), marker: { color: colour },
-    hovertemplate: "%{y:.4g}",
-  };
+  });
   if (!band.low) return [mean];
   mean.customdata = band.x.map((_, at) => [band.low[at], band.high[at]]);
-  mean.hovertemplate = "%{y:.4g} (%{customdata[0]:.4g} to %{customdata[1]:.4g})";
-  const edge = { type: "scatter", mode: "lines", x: band.x, line: { width: 0 }, hoverinfo: "skip" };
+  const edge = { mode: "lines", x: band.x, line: { width: 0 }, hoverinfo: "skip" };
   return [
-    { ...edge, y: band.low },
-    { ...edge, y: band.high, fill: "tonexty", fillcolor: faded(colour, 0.16) },
+    ofDesign(label, "low", { ...edge, y: band.low }),
+    ofDesign(label, "high", { ...edge, y: band.high, fill: "tonexty", fillcolor: faded(colour, 0.16) }),
     mean,
   ];
 }
 
-function curvePlot(column, title) {
+// Describe a point of a mean: its value and, with several seeds, the lowest and highest.
+function sayBand(point, write) {
+  const ends = point.customdata ? ` (${write(point.customdata[0])} to ${write(point.customdata[1])})` : "";
+  return `${write(point.y)}${ends}`;
+}
+
+function curvePlot(column, title, { write = number, ...yaxis } = {}) {
   return (panel, view) => {
     const kind = view.rolling ? "rolling" : "raw";
-    const designs = shown(panel, view);
     if (!panel.designs.some((design) => design.curves[column].raw.x.length)) return null;
-    const yaxis = { title: { text: title }, type: column === "loss" && view.log ? "log" : "linear" };
-    if (column === "accuracy") yaxis.tickformat = ".0%";
+    const type = column === "loss" && view.log ? "log" : "linear";
     return {
-      traces: designs.flatMap((design) => bandTraces(design.label, design.curves[column][kind])),
-      layout: {
-        hovermode: "x unified", yaxis,
-        xaxis: { title: { text: "rounds" }, unifiedhovertitle: { text: "round %{x}" } },
-      },
+      traces: shown(panel, view).flatMap((design) => bandTraces(design.label, design.curves[column][kind])),
+      layout: { yaxis: { title: { text: title }, type, ...yaxis }, xaxis: { title: { text: "rounds" } } },
+      say: (point) => `${point.data.meta.label}, round ${point.x}: ${sayBand(point, write)}`,
     };
   };
 }
 
 // Draw the rolling loss against the cost so far.
-function costPlot(cost, title) {
+function costPlot(cost) {
   return (panel, view) => {
     if (!panel.designs.some((design) => design.costs[cost])) return null;
+    const [title, factor] = panel.axes[cost];
     const designs = shown(panel, view).filter((design) => design.costs[cost]);
-    const traces = designs.flatMap((design) => bandTraces(design.label, design.costs[cost]));
-    for (const trace of traces) if (trace.name) trace.hovertemplate += " after %{x:.4g}";
+    const scaled = (band) => ({ ...band, x: band.x.map((value) => factor * value) });
+    const unit = title.slice(title.lastIndexOf("(") + 1, -1);
     return {
-      traces,
+      traces: designs.flatMap((design) => bandTraces(design.label, scaled(design.costs[cost]))),
       layout: {
-        hovermode: "closest",
         xaxis: { title: { text: title }, type: "log" },
         yaxis: { title: { text: "training loss" }, type: view.log ? "log" : "linear" },
       },
+      say: (point) =>
+        `${point.data.meta.label}, after ${number(point.x)} ${unit}: ${sayBand(point, number)}`,
     };
   };
 }
 
 function neededPlot(panel, view) {
   if (!panel.designs.some((design) => design.needed.x.length)) return null;
-  const traces = shown(panel, view).flatMap((design) => bandTraces(design.label, design.needed));
-  for (const trace of traces) if (trace.name) trace.hovertemplate += " rounds to %{x:.4g}";
-  const type = view.log ? "log" : "linear";
   return {
-    traces,
+    traces: shown(panel, view).flatMap((design) => bandTraces(design.label, design.needed)),
     layout: {
-      hovermode: "closest",
-      xaxis: { title: { text: "target loss" }, autorange: "reversed", type },
+      xaxis: { title: { text: "target loss" }, autorange: "reversed", type: view.log ? "log" : "linear" },
       yaxis: { title: { text: "rounds" }, rangemode: "tozero" },
     },
+    say: (point) =>
+      `${point.data.meta.label}, to a loss of ${number(point.x)}: ${sayBand(point, number)} rounds`,
+  };
+}
+
+// Draw the clients' accuracies against the share of clients that have at most this accuracy.
+function servedPlot(panel, view) {
+  if (!panel.served || !panel.designs.some(({ label }) => panel.served[label].x.length)) return null;
+  return {
+    traces: shown(panel, view).flatMap(({ label }) => bandTraces(label, panel.served[label])),
+    layout: {
+      xaxis: { title: { text: "share of the clients" }, tickformat: ".0%" },
+      yaxis: { title: { text: "test accuracy" }, tickformat: ".0%" },
+    },
+    say: (point) =>
+      `${point.data.meta.label}: ${perCent(point.x)} of the clients have at most ${sayBand(point, perCent)}`,
   };
 }
 
@@ -94,26 +119,28 @@ function lawPlot(name, title) {
     const alone = sizes.length === 1; // all clients have the same size: show the designs side by side
     const traces = shown(panel, view).flatMap(({ label }) => {
       const colour = DATA.colours[label];
-      const base = {
-        type: "scatter", name: plainText(label), x: alone ? [plainText(label)] : sizes, cliponaxis: false,
-      };
+      const base = { name: plainText(label), x: alone ? [plainText(label)] : sizes, cliponaxis: false };
       const mark = alone
         ? { symbol: "line-ew", size: 34, line: { color: colour, width: 3 } }
         : { color: colour, size: 1 };
       return [
-        { ...base, y: designs[label][name], mode: alone ? "markers" : "lines", marker: mark,
-          line: lineOf(label), hovertemplate: "law: %{y:.4g}" },
-        { ...base, y: designs[label][`observed_${name}`], mode: "markers",
+        ofDesign(label, "law", {
+          ...base, y: designs[label][name], mode: alone ? "markers" : "lines", marker: mark, line: lineOf(label),
+        }),
+        ofDesign(label, "observed", {
+          ...base, y: designs[label][`observed_${name}`], mode: "markers",
           marker: { color: colour, size: 9, symbol: "circle-open", line: { width: 2 } },
-          hovertemplate: "observed: %{y:.4g}" },
+        }),
       ];
     });
     const xaxis = alone
       ? { type: "category" }
       : { title: { text: "client size (samples)" }, rangemode: "tozero" };
+    const size = (point) => (alone ? "" : `, ${number(point.x)} samples`);
     return {
       traces,
-      layout: { hovermode: "closest", xaxis, yaxis: { title: { text: title }, rangemode: "tozero" } },
+      layout: { xaxis, yaxis: { title: { text: title }, rangemode: "tozero" } },
+      say: (point) => `${point.data.meta.label}${size(point)}, ${point.data.meta.part}: ${number(point.y)}`,
     };
   };
 }
@@ -121,45 +148,46 @@ function lawPlot(name, title) {
 function errorPlot(panel, view) {
   if (!panel.designs.some((design) => design.error.x.length)) return null;
   const traces = shown(panel, view).flatMap(({ label, error }) => {
-    const base = { type: "scatter", name: plainText(label), x: error.x };
+    const base = { name: plainText(label), x: error.x };
     return [
-      { ...base, y: error.squared_error, mode: "markers", hovertemplate: "drawn: %{y:.4g}",
-        marker: { color: DATA.colours[label], size: 7, symbol: "circle-open" } },
-      { ...base, y: error.design_variance, mode: "lines", line: lineOf(label),
-        hovertemplate: "expected: %{y:.4g}" },
-      { ...base, y: error.multinomial_variance, mode: "lines", hovertemplate: "multinomial: %{y:.4g}",
-        line: lineOf(label, { dash: "dot", width: 1.2 }) },
+      ofDesign(label, "drawn", { ...base, y: error.squared_error, mode: "markers",
+        marker: { color: DATA.colours[label], size: 7, symbol: "circle-open" } }),
+      ofDesign(label, "expected", { ...base, y: error.design_variance, mode: "lines", line: lineOf(label) }),
+      ofDesign(label, "multinomial", { ...base, y: error.multinomial_variance, mode: "lines",
+        line: lineOf(label, { dash: "dot", width: 1.2 }) }),
     ];
   });
   return {
     traces,
-    layout: {
-      hovermode: "closest",
-      xaxis: { title: { text: "rounds" } },
-      yaxis: { title: { text: "squared error" }, type: "log" },
-    },
+    layout: { xaxis: { title: { text: "rounds" } }, yaxis: { title: { text: "squared error" }, type: "log" } },
+    say: (point) =>
+      `${point.data.meta.label}, round ${point.x}, ${point.data.meta.part}: ${number(point.y)}`,
   };
 }
 
 function secondsPlot(panel, view) {
   if (!panel.designs.length) return null;
   const designs = shown(panel, view).reverse();
+  const [title, factor] = panel.axes.seconds;
   // Use greys, because colours stand for designs.
   const parts = [["draw", "#56606c"], ["train", "#929ba6"], ["measure", "#c6ccd3"]];
   const traces = parts.map(([part, colour]) => ({
     type: "bar", orientation: "h", name: part, marker: { color: colour },
     y: designs.map(({ label }) => plainText(label)),
-    x: designs.map(({ seconds }) => 1000 * seconds[`${part}_seconds`]),
-    hovertemplate: "%{x:.3g} ms",
+    x: designs.map(({ seconds }) => factor * seconds[`${part}_seconds`]),
   }));
   return {
     traces,
+    // Every design needs room for its name.
+    height: 110 + 22 * Math.max(designs.length, 6),
     layout: {
-      barmode: "stack", hovermode: "y unified", showlegend: true,
+      barmode: "stack", showlegend: true,
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal" },
-      xaxis: { title: { text: "milliseconds a round" } },
-      yaxis: { type: "category", automargin: true },
+      xaxis: { title: { text: title } },
+      yaxis: { type: "category", dtick: 1 },
     },
+    say: (point) =>
+      `${designs[point.pointNumber].label}, ${point.data.name}: ${number(point.x)} ${title}`,
   };
 }
 
@@ -177,17 +205,18 @@ function clustersPlot(panel, view) {
   const y = clients.map((_, at) => at);
   const turned = (matrix) => y.map((at) => matrix.map((row) => (row[at] < 0 ? null : row[at])));
   const info = y.map((at) => rows.map((row) => [clients[at], main[at], row[at] + 1]));
-  const hint = "client %{customdata[0]}, main class %{customdata[1]}<br>";
   const base = { type: "heatmap", y, ...scale };
   return {
     traces: [
-      { ...base, x: rounds.map(String), z: turned(classes), customdata: info,
-        hovertemplate: `round %{x}: ${hint}distribution %{customdata[2]}, mostly class %{z}<extra></extra>` },
+      { ...base, x: rounds.map(String), z: turned(classes), customdata: info },
       { ...base, x: ["own"], z: y.map((at) => [main[at]]), xaxis: "x2",
-        customdata: y.map((at) => [[clients[at], main[at]]]), hovertemplate: `${hint}<extra></extra>` },
+        customdata: y.map((at) => [[clients[at], main[at]]]) },
     ],
+    say: ({ x, z, customdata: [client, own, row] }) =>
+      `client ${client}, main class ${own}` +
+      (row === undefined ? "" : `; round ${x}: distribution ${row}, mostly class ${z}`),
     layout: {
-      hovermode: "closest", margin: { l: 56, r: 12, t: 30, b: 44 },
+      margin: { l: 56, r: 20, t: 30, b: 44 },
       xaxis: { title: { text: "round" }, type: "category", domain: [0, 0.92], showgrid: false, nticks: 10 },
       xaxis2: { type: "category", domain: [0.94, 1], anchor: "y", showgrid: false },
       yaxis: { title: { text: "clients, by main class" }, showticklabels: false, ticks: "", showgrid: false },
@@ -215,12 +244,11 @@ function treePlot(panel, view) {
     text: leaves.map((leaf, at) =>
       (leaf < n ? `client ${leaf}` : `${members[at]} clients`) +
       (classes[at] < 0 ? ", several classes" : `, class ${classes[at]}`)),
-    hovertemplate: "%{text}<extra></extra>",
   });
   return {
     traces,
+    say: (point) => point.text,
     layout: {
-      hovermode: "closest",
       xaxis: { title: { text: "clients" }, showticklabels: false, showgrid: false, zeroline: false },
       yaxis: { title: { text: "distance" }, rangemode: "tozero" },
     },
@@ -235,12 +263,13 @@ function sharesPlot(panel) {
     type: "bar", name: `class ${label}`, marker: { color: DATA.classColours[label], line: { width: 0 } },
     x: clients.map((_, at) => at), y: column.map((count, at) => count / totals[at]),
     customdata: column.map((count, at) => [clients[at], count, totals[at]]),
-    hovertemplate: "client %{customdata[0]}: %{customdata[1]} of %{customdata[2]} samples",
   }));
   return {
     traces,
+    say: ({ data, customdata: [client, count, total] }) =>
+      `client ${client}, ${data.name}: ${count} of ${total} samples`,
     layout: {
-      barmode: "stack", bargap: 0, hovermode: "closest", margin: { l: 56, r: 12, t: 30, b: 44 },
+      barmode: "stack", bargap: 0, margin: { l: 56, r: 20, t: 30, b: 44 },
       xaxis: { title: { text: "clients, by main class" }, showticklabels: false },
       yaxis: { title: { text: "share" }, tickformat: ".0%", range: [0, 1] },
     },
@@ -254,24 +283,27 @@ function samplesPlot(panel) {
     traces: [{
       type: "bar", orientation: "h", x: counts, y: counts.map((_, label) => label),
       marker: { color: counts.map((_, label) => DATA.classColours[label]) },
-      hovertemplate: "class %{y}: %{x} samples<extra></extra>",
     }],
+    say: (point) => `class ${point.y}: ${point.x} samples`,
     layout: {
-      hovermode: "closest", xaxis: { title: { text: "samples" } },
+      xaxis: { title: { text: "samples" } },
       yaxis: { title: { text: "class" }, ...(counts.length <= 20 ? { dtick: 1 } : {}) },
     },
   };
 }
 
+const SHARE = { write: perCent, tickformat: ".0%", rangemode: "nonnegative" };
 const PLOTS = {
   loss: curvePlot("loss", "training loss"),
-  accuracy: curvePlot("accuracy", "test accuracy"),
+  accuracy: curvePlot("accuracy", "test accuracy", SHARE),
+  worst_accuracy: curvePlot("worst_accuracy", "test accuracy", SHARE),
+  served: servedPlot,
   distinct_classes: curvePlot("distinct_classes", "classes"),
-  distinct_clients: curvePlot("distinct_clients", "clients"),
+  distinct_clients: curvePlot("distinct_clients", "share of the draws", SHARE),
   needed: neededPlot,
-  bytes: costPlot("bytes", "megabytes down and up"),
-  client_seconds: costPlot("client_seconds", "client work (hours)"),
-  simulated_seconds: costPlot("simulated_seconds", "simulated time (hours)"),
+  bytes: costPlot("bytes"),
+  client_seconds: costPlot("client_seconds"),
+  simulated_seconds: costPlot("simulated_seconds"),
   inclusion: lawPlot("inclusion", "chance"),
   weight_variance: lawPlot("weight_variance", "variance"),
   clusters: clustersPlot,

@@ -1,4 +1,4 @@
-"""What a selector writes: its saved state, and a log of who was drawn and who failed."""
+"""The files of a selector: its saved state, and a log of who was drawn and who failed."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ class SelectionLog:
         self.failed[self._roster.positions(failed)] += 1
         if design is not None:
             # An estimate would take a thousand draws: leave it unknown.
-            self.expected += design.expected_counts() if design.exact_weights else np.nan
+            self.expected += design.expected_counts() if design.exact_counts else np.nan
 
     def _append(self, text: str) -> None:
         if self._path is None:

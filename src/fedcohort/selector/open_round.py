@@ -1,4 +1,4 @@
-"""An open round: who was asked, who answered, and what becomes of the weight of the others."""
+"""An open round: who was asked, who answered, and what happens to the weight of the others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Updates = Mapping[Any, Update] | Array | Sequence[Update]
 @final
 @dataclass(frozen=True, slots=True)
 class FailureRule:
-    """What to do about failures; the arguments are the selector's."""
+    """The rule for failures; the arguments are the selector's."""
 
     on_failure: OnFailure = "keep"
     tries: int = 10
@@ -127,10 +127,10 @@ def check_equal_draws(design: Design, recipe: Recipe, feature: str) -> None:
 class Draws:
     r"""The draws of a round, and the draws that replace lost ones.
 
-    A lost draw is replaced by a draw from p over all available clients, until one answers. Given
-    the set R of clients that can be reached, a replacement is client i with chance
-    :math:`p_i / p(R)`, and so is a draw that was not lost: :math:`E[w_i | R] = p_i / p(R)` for
-    every design with :math:`E[c_i] = m p_i`.
+    A lost draw is replaced by a draw from p over all available clients, until one answers. Let R
+    be the set of clients that can be reached. A replacement is client i with chance
+    :math:`p_i / p(R)`, and so is a draw that was not lost. So :math:`E[w_i | R] = p_i / p(R)`
+    for every design with :math:`E[c_i] = m p_i`.
     """
 
     #: As drawn.
@@ -146,7 +146,7 @@ class Draws:
     counts: NDArray[np.int64] | None = None
     #: How many draws still need a replacement.
     lost: int = 0
-    #: Who was asked so far, and who of them failed.
+    #: The clients that were asked so far, and those that failed.
     asked: set[int] = field(init=False)
     failed: set[int] = field(default_factory=set)
 
@@ -186,7 +186,7 @@ class Draws:
 class OpenRound:
     """A round between draw and aggregate; it changes nothing that is remembered of the clients.
 
-    ``design`` is None where nobody was available; ``cohort_size`` is the recipe's.
+    ``design`` is None if no client was available; ``cohort_size`` is the recipe's.
     """
 
     roster: Roster
@@ -219,7 +219,7 @@ class OpenRound:
         return positions
 
     def redrawn(self, lost: Iterable[object]) -> list[Id]:
-        """Return whom to ask in place of these clients; nobody under another rule."""
+        """Return the clients to ask in place of these; none under another rule."""
         positions = self.positions(lost)
         if self.rule.on_failure != "redraw":
             return []
@@ -236,7 +236,7 @@ class OpenRound:
         if not isinstance(updates, (Mapping, Sequence)) and not hasattr(updates, "shape"):
             raise SelectorError(
                 f"Selector: updates must be by id, or rows in the order of ids; got "
-                f"{type(updates).__name__}. Pass an empty mapping where nobody answered."
+                f"{type(updates).__name__}. Pass an empty mapping if no client answered."
             )
         by_id = isinstance(updates, Mapping)
         if by_id and ids is not None:
@@ -269,7 +269,7 @@ class OpenRound:
         given = {} if failed is None else failed
         if not isinstance(given, Mapping):
             raise SelectorError(
-                f"Selector: failed must be reasons by id; got {brief(failed)}. Leave it out where "
+                f"Selector: failed must be reasons by id; got {brief(failed)}. Leave it out if "
                 f"there are none."
             )
         names = self.roster.names(self.positions(given))
@@ -283,7 +283,7 @@ class OpenRound:
         return {**found, **reasons}
 
     def recall(self, ids: Iterable[object]) -> tuple[Array, Array] | None:
-        """Return the estimator's h, one row per id, and H = sum p h; None where there is none."""
+        """Return the estimator's h, one row per id, and H = sum p h; None without one."""
         variates = self.records.variates
         if variates is None or self.design is None:
             return None
@@ -292,13 +292,13 @@ class OpenRound:
     def step(self, answers: Answers, model: Update | None) -> Update:
         """Aggregate with the settled weights."""
         settled, rows, variates = self.settled(answers.arrived), answers.rows, self.records.variates
-        # If nobody answered, the difference estimator's H would repeat the last updates.
+        # If no client answered, the difference estimator's H would repeat the last updates.
         is_idle = self.design is None or bool(len(self.cohort) and not len(settled))
         if is_idle or (rows is None and variates is None):
             if model is not None:
                 return aggregate(model, [], Cohort.empty())
             return 0.0 if rows is None else rows.zero()
-        if rows is None:  # nobody was drawn: the model or the memory gives the type of the step
+        if rows is None:  # empty cohort: the model or the memory gives the type of the step
             assert variates is not None  # for mypy: else it is idle
             kind = variates.zeros if model is None else Layout.of("Selector", model).flat(model)
             rows = Rows.of("Selector", kind[None][:0], 0)

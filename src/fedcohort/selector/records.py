@@ -1,4 +1,4 @@
-"""What a selector remembers of its clients, by position, and how it reads their updates."""
+"""The selector's records of its clients, by position, and how it reads their updates."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class Answers:
     given: NDArray[np.int64]
     #: Positions of the clients whose updates are finite, sorted.
     clients: NDArray[np.int64]
-    #: Their updates, one row each; None where nobody needs whole updates.
+    #: Their updates, one row each; None if whole updates are not needed.
     rows: Rows | None = None
-    #: What the memory keeps of each; None where it keeps nothing.
+    #: The part of each that the memory keeps; None if it keeps nothing.
     kept: NDArray[np.float32] | None = None
 
     @property
@@ -80,7 +80,7 @@ def _pending_of(state: Mapping[str, NDArray[Any]]) -> list[Pending]:
 
 @final
 class ClientRecords:
-    """What is remembered of the clients, for a recipe and an estimator.
+    """The server's records of the clients, for a recipe and an estimator.
 
     The recipe says what to remember: updates (``learns``), past signals, arrays of its own.
     ``sketch`` is how many numbers the memory keeps of an update; None for all.

@@ -47,9 +47,9 @@ class Roster:
         self.ids: Sequence[Id] = range(0)
         #: Samples (or units of importance), 0 for those that have left; shape (n_clients,).
         self.sizes: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        #: Who has not left, shape (n_clients,).
+        #: The clients that have not left, shape (n_clients,).
         self.is_member: NDArray[np.bool_] = np.zeros(0, dtype=bool)
-        #: Groups and units of importance by id; None where there are none.
+        #: Groups and units of importance by id; None if not given.
         self.labels: dict[Id, Label] | None = None
         self.units: dict[Id, int] | None = None
         if groups is not None:
@@ -130,7 +130,7 @@ class Roster:
         if isinstance(known, range):
             if isinstance(ids, range) and ids == known[: len(ids)]:
                 return np.arange(len(ids))
-            # Not of a subclass: the entries of a masked array are not all ids.
+            # No subclass: the entries of a masked array are not all ids.
             if type(ids) is np.ndarray and ids.ndim == 1 and ids.dtype.kind in "iu":
                 if len(bad := ids[(ids < 0) | (ids >= n)]):
                     raise _unknown(int(bad[0]))
@@ -181,7 +181,7 @@ class Roster:
         return there & self.is_member
 
     def available(self, present: NDArray[np.bool_]) -> Population | None:
-        """Return the clients, absent ones with size 0; None if nobody with samples is present."""
+        """Return the clients, absent ones with size 0; None if none with samples is present."""
         sizes = self.sizes if present is self.is_member else np.where(present, self.sizes, 0)
         if not sizes.any():
             return None
@@ -295,7 +295,7 @@ class Roster:
         return order
 
     def _sizes_of(self, ids: Sequence[Id], population: Population) -> ArrayLike:
-        """Return the clients' units of importance, their sizes where there are none."""
+        """Return the clients' units of importance, or their sizes without units."""
         if self.units is None:
             return population.sizes
         if missing := [each for each in ids if each not in self.units]:

@@ -36,7 +36,7 @@ log = getLogger("fedcohort")
 class Selector(SelectorState):
     """The server's side of one federation: who trains in each round, and with what weight.
 
-    It holds all that a server keeps between rounds. One seed gives one sequence of cohorts.
+    It holds everything that a server keeps between rounds. One seed gives one sequence of cohorts.
 
     Parameters
     ----------
@@ -55,8 +55,8 @@ class Selector(SelectorState):
     sketch
         Numbers that the memory keeps of an update; None keeps it whole.
     on_failure, tries
-        What to do with the weight of a drawn client that does not answer: ``"keep"`` leaves it on
-        the current model, ``"redraw"`` draws other clients instead, up to ``tries`` times,
+        What to do with the weight of a drawn client that does not answer. ``"keep"`` leaves it on
+        the current model. ``"redraw"`` draws other clients instead, up to ``tries`` times.
         ``"renormalise"`` spreads it over the clients that answered (biased).
     extra
         Over-selection: draw this many more, and use the first ``cohort_size`` draws that are
@@ -173,7 +173,7 @@ class Selector(SelectorState):
         return self._planner.design(population, given, self.round_, is_full=is_full)
 
     def _draws(self, population: Population, design: Design | None) -> Draws:
-        """Draw from the law; without one, draw nobody."""
+        """Draw from the law; without one, return an empty cohort."""
         seed, round_, cohort, size = self.seed, self.round_, Cohort.empty(), 0
         if design is not None:
             cohort = design.draw(stream(seed, round_=round_, use=Stream.COHORT))
@@ -189,7 +189,7 @@ class Selector(SelectorState):
 
     @property
     def asked(self) -> list[Id]:
-        """Whom the open round has asked so far, replacements included; in the order of ids."""
+        """The clients asked so far in the open round, with replacements; in the order of ids."""
         now = self._required("asked")
         return self._roster.names(sorted(now.draws.asked))
 
@@ -197,16 +197,16 @@ class Selector(SelectorState):
     def design(self) -> Design | None:
         """The law of the open round, or of the last one.
 
-        None before the first draw, after :meth:`restore`, and if nobody was available.
+        None before the first draw, after :meth:`restore`, and if no client was available.
         """
         return self._last_design
 
     def next_design(
         self, signals: Mapping[str, Any] | None = None, *, memory: HasUpdates | None = None
     ) -> Design:
-        """Build what the next round's law would be, if every member were available.
+        """Build the law that the next round would have if every member were available.
 
-        ``memory`` replaces what is remembered; its updates are in the order of ``population``.
+        ``memory`` replaces the selector's memory; its updates are in the order of ``population``.
         """
         self._catch_up()
         if not self._roster.sizes.any():
@@ -219,7 +219,7 @@ class Selector(SelectorState):
         return self._planner.built(self._roster.population, given, round_, memory)
 
     def prepare(self, executor: Executor) -> None:
-        """Build the next round's design in the background, where ``overlap`` allows it."""
+        """Build the next round's design in the background, if ``overlap`` allows it."""
         now, everyone = self._required("prepare"), self._roster.population
         if now.design is not None and now.draws.population is everyone:
             self._planner.prepare(executor, everyone, self.round_ + 1)
@@ -227,9 +227,9 @@ class Selector(SelectorState):
     # Between the draw and the aggregate
 
     def redraw(self, lost: Iterable[object]) -> list[Id]:
-        """Return whom to ask instead of these clients, with ``on_failure="redraw"``.
+        """Return the clients to ask instead of these, with ``on_failure="redraw"``.
 
-        If some of them fail too, call it again with these, until it returns nobody.
+        If some of them fail too, call it again with these, until it returns an empty list.
         """
         return self._required("redraw").redrawn(lost)
 
@@ -247,9 +247,9 @@ class Selector(SelectorState):
         return now.step(now.answers(updates, ids, whole=True), None)
 
     def recall(self, ids: Iterable[object]) -> tuple[Array, Array] | None:
-        """Return what the difference estimator remembers: h, one row per id, and H = sum p h.
+        """Return the memory of the difference estimator: h, one row per id, and H = sum p h.
 
-        None where there is nothing to recall, or nobody is available.
+        None if there is nothing to recall, or no client is available.
         """
         return self._required("recall").recall(ids)
 
@@ -258,9 +258,10 @@ class Selector(SelectorState):
     ) -> Iterator[tuple[Id | None, float, Update]]:
         r"""Return (id, weight, update) for a framework that divides by the sum of the weights.
 
-        With W the sum of the settled weights, :math:`W(\Delta_i - h_i) + H` in the place of
-        :math:`\Delta_i` makes its average the aggregate. If nobody was drawn and the difference
-        estimator remembers something, one entry is H: its id is None, its update flat.
+        With W the sum of the settled weights, each update is :math:`W(\Delta_i - h_i) + H`, so
+        that the framework's average equals the aggregate. If the cohort is empty and the
+        difference estimator remembers something, the only entry is H: its id is None and its
+        update flat.
         """
         return self._required("for_average").for_average(updates)
 
@@ -277,8 +278,8 @@ class Selector(SelectorState):
     ) -> Update:
         """Settle failures, aggregate, remember, and end the round.
 
-        Return the step in the structure of the updates, 0 if nobody answered; with ``model`` the
-        moved model in its own structure.
+        Return the step in the structure of the updates, 0 if no client answered. With ``model``,
+        return the moved model in its own structure.
 
         Parameters
         ----------
@@ -311,7 +312,7 @@ class Selector(SelectorState):
         """Record the updates of those that answered, and end the round.
 
         The arguments are those of :meth:`aggregate`; ``failed`` says for the log why clients
-        failed. Updates are read one at a time, and only where the recipe or the estimator needs
+        failed. Updates are read one at a time, and only if the recipe or the estimator needs
         them.
         """
         now = self._required("remember")
@@ -320,14 +321,14 @@ class Selector(SelectorState):
         self._finish(now, answers, now.reported(answers, losses, durations), reasons)
 
     def skip(self, failed: Mapping[Any, str] | None = None) -> None:
-        """End the round as if nobody had answered; nothing is remembered."""
+        """End the round as if no client had answered; nothing is remembered."""
         now = self._required("skip")
         self._finish(now, Answers(NOBODY, NOBODY), {}, now.reasons(failed))
 
     # Saving
 
     def save(self, path: str | Path) -> None:
-        """Write the state to a file, whole or not at all; only its owner may read it."""
+        """Write the state to a file atomically; only its owner may read it."""
         write_arrays(Path(path), FORMAT, self._arrays())
 
     @classmethod
@@ -338,9 +339,9 @@ class Selector(SelectorState):
         recipe: Recipe | None = None,
         log: str | Path | Literal[True] | None = None,
     ) -> Self:
-        """Go on where :meth:`save` was called, with the same cohorts.
+        """Continue from a saved state, with the same cohorts.
 
-        A recipe that is not one of the library's must be given. Nothing is unpickled or imported.
+        Pass ``recipe`` if it is not one of the library's. Nothing is unpickled or imported.
         """
         state, arguments = read_state(Path(path), recipe)
         selector = cls(clients={}, log=log, **arguments)

@@ -1,4 +1,4 @@
-"""What a selector keeps between rounds: its members, what it remembers of them, the next round."""
+"""The state of a selector between rounds: its members, its memory of them, the next round."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class SelectorState:
 
     @property
     def variates(self) -> Variates | None:
-        """What the difference estimator remembers; None before the first update."""
+        """The memory of the difference estimator; None before the first update."""
         return self._records.variates
 
     @property

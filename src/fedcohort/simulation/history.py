@@ -1,4 +1,4 @@
-"""What happened in a run, round by round."""
+"""The history of a run, round by round."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort._display import html_table, short_repr
-from fedcohort._figures import check_figure_path, new_figure, save_figure
+from fedcohort._figures import check_axes, checked_figure_path, new_figure, save_figure
 from fedcohort._lazy import frame_of
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.devices.cost import Cost
@@ -87,6 +87,7 @@ COLUMNS: dict[str, tuple[str | None, type]] = {
     "loss": ("quality", float),
     "accuracy": ("quality", float),
     "accuracy_spread": ("quality", float),
+    "worst_accuracy": ("quality", float),
     "distinct_clients": (None, int),
     "distinct_classes": (None, int),
     "residual": (None, float),
@@ -158,10 +159,10 @@ class History:
     def to_frame(self) -> Any:
         """Return a data frame with one row per round, NaN where nothing was measured.
 
-        Without pandas it is a dict of numpy arrays. The columns are ``round``; ``loss``,
-        ``accuracy`` and ``accuracy_spread`` of the model after the round; the cohort
-        (``distinct_clients``, ``distinct_classes``, ``residual``); the :class:`Yardstick`; the
-        seconds that the round took here; the :class:`Cost`; ``failed_clients`` and ``diverged``.
+        Without pandas it is a dict of numpy arrays. The columns are ``round``; the
+        :class:`Quality` of the model after the round; the cohort (``distinct_clients``,
+        ``distinct_classes``, ``residual``); the :class:`Yardstick`; the seconds that the round took
+        here; the :class:`Cost`; ``failed_clients`` and ``diverged``.
         """
         found = columns_of(self.rounds)
         return frame_of({name: _array(found[name], COLUMNS[name][1]) for name in COLUMNS})
@@ -187,8 +188,7 @@ class History:
             The axes of the loss and, where there is one, of the accuracy.
         """
         owner = "History.plot"
-        if path is not None:
-            check_figure_path(Path(path), owner, "path")
+        file = checked_figure_path(path, owner, "path")
         measured = [(each.round_ + 1, each.quality) for each in self.rounds if each.quality]
         if not measured:
             raise SimulationError(
@@ -200,15 +200,16 @@ class History:
         if ax is None:
             size = (5 * len(names), 3.5)
             ax = new_figure(owner, size, shown=path is None).subplots(1, len(names))
-        places = np.atleast_1d(ax)
+        places = np.atleast_1d(np.asarray(ax, dtype=object))
+        check_axes(owner, *places.ravel())
         for place, name in zip(places, names, strict=False):
             values = [getattr(quality, name) for _, quality in measured]
             place.plot([done for done, _ in measured], values, label=label)
             place.set(xlabel="rounds", ylabel=name)
             if label is not None:
                 place.legend()
-        if path is not None:
-            save_figure(places[0].figure.figure, Path(path))  # of a subfigure, the whole one
+        if file is not None:
+            save_figure(places[0].figure.figure, file)  # of a subfigure, the whole one
         return places
 
     def as_dicts(self, *, times: bool = True) -> list[dict[str, Any]]:

@@ -38,13 +38,13 @@ class RoundState:
     available
         Who can be drawn, shape (n_clients,); None: everyone.
     request
-        Whom the recipe asks for what before the draw; None: nobody.
+        The clients that the recipe asks before the draw, and for what; None: asks none.
     signals
-        The answers by the signal's name, one number per client, NaN where there is none.
+        The answers by the signal's name, one number per client, NaN without an answer.
     early_updates
         If clients had to train to answer: their updates, one row per client of the request.
     design
-        What the cohort was drawn from; None: nobody was available.
+        The law that the cohort was drawn from; None: no client was available.
     trains, failed
         Clients that train and answer, replacements included, in order of arrival; and clients that
         were asked and send no update.
@@ -116,7 +116,7 @@ class LiveRun:
         n_parameters: int,
     ) -> None:
         self.run, self.history = run, History()
-        self._evaluator, self._options = evaluator, options
+        self.evaluator, self._options = evaluator, options
         of_run = {"n_parameters": n_parameters, "seed": run.seed}
         self._clock = Clock(run.devices, run.data.population, training, **of_run)
         self.selector = run.selector(options)
@@ -146,7 +146,7 @@ class LiveRun:
             return
         signal, clients = now.request.signal, now.request.clients
         if signal == "loss":
-            values, _ = self._evaluator.losses_of(model, clients)
+            values, _ = self.evaluator.losses_of(model, clients)
         elif signal == "update_norm":
             values = now.early_updates.double().norm(dim=1).cpu().numpy()
         else:
@@ -163,7 +163,7 @@ class LiveRun:
         now.signals, now.diverged = {signal: everyone}, not finite.all()
 
     def draw(self) -> None:
-        """Draw the cohort, and others in the place of clients that fail; only once in a round."""
+        """Draw the cohort, and others in place of clients that fail; only once in a round."""
         start, now, selector = time.perf_counter(), self.current, self.selector
         if now.is_drawn:
             return
@@ -178,7 +178,7 @@ class LiveRun:
         now.is_drawn = True
 
     def _replace(self, fails: NDArray[np.bool_]) -> None:
-        """Draw in the place of clients that fail, and tell who answers from who fails."""
+        """Draw in place of clients that fail; note which clients answer and which fail."""
         asked = self.current.trains
         while self.selector.redraw(asked[fails[asked]]):
             asked = np.array(self.selector.asked, dtype=np.int64)
@@ -192,7 +192,7 @@ class LiveRun:
     def receive(self, updates: Tensor, finite: NDArray[np.bool_], model: Tensor) -> Tensor:
         """Keep the finite updates of the clients that train, and return the server's step.
 
-        Where the recipe reads losses, clients report the root of the mean squared loss over all
+        If the recipe reads losses, clients report the root of the mean squared loss over all
         their samples, dropout off. With epochs they trained on exactly these samples; with steps
         on a random part of them.
         """
@@ -201,7 +201,7 @@ class LiveRun:
         kept = torch.from_numpy(finite).to(updates.device)
         now.updates = updates if finite.all() else updates[kept]
         if self.selector.wants_losses:
-            found = self._evaluator.losses_of(model, now.clients)[1]
+            found = self.evaluator.losses_of(model, now.clients)[1]
             now.losses = np.where(np.isfinite(found), found, np.nan)
         step: Tensor = self.selector.step(now.updates, now.clients)
         return step
@@ -225,7 +225,7 @@ class LiveRun:
     def measure(self, model: Tensor, *, last: bool) -> None:
         """Judge the model after a round, if it is its turn."""
         if last or self._is_turn(self.current.round_):
-            self.current.quality = self._evaluator.quality(model)
+            self.current.quality = self.evaluator.quality(model)
             self.current.diverged |= not math.isfinite(self.current.quality.loss)
 
     def commit(self) -> None:

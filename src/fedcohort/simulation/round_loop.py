@@ -23,7 +23,7 @@ from fedcohort._display import short_repr
 from fedcohort._whole_file import with_prefix, without_prefix, write_arrays
 from fedcohort.designs import Design
 from fedcohort.errors import SimulationError
-from fedcohort.simulation.engine.evaluation import Evaluator, FullParticipation
+from fedcohort.simulation.engine.evaluation import ClientQuality, Evaluator, FullParticipation
 from fedcohort.simulation.engine.gradients import ResidentData
 from fedcohort.simulation.engine.local_training import Lane, LocalTrainer, LocalTraining
 from fedcohort.simulation.engine.models import (
@@ -50,13 +50,13 @@ class Simulation:
     Parameters
     ----------
     runs
-        What to train, all on one data set.
+        The runs to simulate, all on one data set.
     model
         A function that makes the model (initialised from each run's seed), or a module.
     training
-        What every client does, where its run has no ``lr`` or ``mu`` of its own.
+        The local training of every client, unless its run has its own ``lr`` or ``mu``.
     options
-        What the server does, where a run has no ``server_lr`` of its own.
+        The settings of the server, unless a run has its own ``server_lr``.
 
     Examples
     --------
@@ -128,7 +128,7 @@ class Simulation:
 
     @property
     def histories(self) -> list[History]:
-        """What happened so far, run by run."""
+        """The histories so far, one per run."""
         return [run.history for run in self._live]
 
     def next_designs(self) -> list[Design]:
@@ -142,6 +142,11 @@ class Simulation:
             run.selector.next_design(now.signals)
             for run, now in zip(self._live, rounds, strict=True)
         ]
+
+    def client_quality(self) -> list[ClientQuality]:
+        """Judge every run's current model on each client's own samples."""
+        pairs = zip(self._live, self._models, strict=True)
+        return [run.evaluator.client_quality(model) for run, model in pairs]
 
     def run(
         self,

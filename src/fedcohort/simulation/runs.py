@@ -1,4 +1,4 @@
-"""What to simulate: runs and the server's options; and how a checkpoint knows its simulation."""
+"""Runs to simulate and the server's options; and how a checkpoint knows its simulation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FORMAT = "fedcohort checkpoint 2"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the server does besides drawing clients.
+    """Settings of the server, besides the drawing of clients.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class Options:
         if self.device not in COMPUTE_DEVICES:
             raise SimulationError(
                 f"Options: device must be auto, cpu or cuda; got {brief(self.device)}. 'auto' "
-                f"takes a GPU where there is one."
+                f"takes a GPU if there is one."
             )
 
     def torch_device(self) -> torch.device:

@@ -51,7 +51,7 @@ def the_mean_weight_is_the_importance_where_the_design_claims_it(
 def the_moments_are_those_of_the_enumerated_law(
     c: Candidate, population: Population, cohort_size: int, seed: int
 ) -> None:
-    """Compare expected counts, inclusion, largest counts, and the covariances of weights."""
+    """Compare counts, inclusion, the deviation of the size, and the covariances of weights."""
     design, law = _built(c, population, cohort_size, seed)
     exact, clients = moments(design, law), range(population.n_clients)
 
@@ -62,6 +62,9 @@ def the_moments_are_those_of_the_enumerated_law(
     c.demand_close(design, "weight_variance", diagnostics.weight_variance(design), variance)
     inclusion = diagnostics.inclusion_probability(design)
     c.demand_close(design, "inclusion_probability", inclusion, exact.inclusion)
+    draws = sum(p * sum(counts) for counts, p in law.items())
+    spread = sum(p * (sum(counts) - draws) ** 2 for counts, p in law.items()) + Fraction(0)
+    c.demand_close(design, "size_deviation ** 2", [design.size_deviation() ** 2], [spread])
     if design.exact_moments:
         covariance = diagnostics.weight_covariance(design)
         for i in clients:

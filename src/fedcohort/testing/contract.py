@@ -122,7 +122,7 @@ def it_declares_what_it_reads(c: Candidate, recipe: Recipe) -> None:
     c.demand(
         not strange or type(recipe).observe is not Recipe.observe,
         f"signals must be among {', '.join(known)}, or filled by observe; got "
-        f"{', '.join(strange)}, which nobody sends.",
+        f"{', '.join(strange)}, which no client sends.",
     )
     try:
         build_from_recipe(recipe, Population([5, 3, 2, 2, 7]), 3, rng(0))
@@ -160,8 +160,9 @@ def check_design(
     recipe
         The recipe, with the hyper-parameters to test; any cohort size.
     law
-        Returns the probability of every cohort of a small design, in fractions. Not needed for
-        row designs, nor for recipes made from a function: for these only draws are checked.
+        Returns the probability of every cohort of a small design, in fractions. Row
+        designs do not need it, and neither do recipes made from a function, for which only
+        draws are checked.
     distinct, fixed_size, in_floats, thinner
         Properties of the design: see :class:`Candidate`.
 

@@ -22,28 +22,28 @@ from fedcohort.memory import EstimatorName
 from fedcohort.selector import Selector
 from fedcohort.selector.open_round import OnFailure
 
-#: How a client that was asked can fail: it reports an error, answers after the deadline, sends a
-#: model with a number that is not finite, or one of another shape.
+#: How an asked client can fail. It reports an error, answers after the deadline, or sends a model
+#: with a number that is not finite or with another shape.
 Failure = Literal["error", "late", "nan", "shape"]
 #: The length of the model, one vector in float32.
 DIMENSION = 6
 #: The clients and their samples.
 SIZES = {"Brest": 20, "Caen": 50, "Lyon": 30, "Metz": 10, "Nice": 70, "Pau": 40}
-#: Clients add and average in float32: at most so many roundings of the largest number.
+#: Clients add and average in float32: at most this many roundings of the largest number.
 ROUNDINGS = 64
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ScriptedFederation:
-    """What a plug-in is made for: the selector's settings, the clients, and the first model.
+    """A federation to play: the selector's settings, the clients, and the first model.
 
     Attributes
     ----------
     recipe, seed, estimator, on_failure
         The arguments of :class:`fedcohort.Selector`.
     sizes
-        Samples by client, which the clients tell, or the server is given.
+        Samples by client; the clients report them, or you pass them to the server.
     model
         The first model: a vector in float32.
     """
@@ -64,7 +64,7 @@ class ScriptedFederation:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ScriptedRound:
-    """What happens in a round.
+    """The script of one round.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class ScriptedRound:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class PlayedRound:
-    """What a plug-in did in a round.
+    """The record of one round of a plug-in.
 
     Attributes
     ----------
@@ -115,12 +115,13 @@ class ScriptedPlugin(Protocol):
 
 
 def check_plugin(make_plugin: Callable[[ScriptedFederation], ScriptedPlugin]) -> None:
-    """Check a plug-in for a framework; raise :class:`ContractError` where it breaks the contract.
+    """Check a plug-in for a framework; raise :class:`ContractError` if it breaks the contract.
 
-    Clients join, leave and come back; they report errors, answer too late, send nonsense; all
-    fail at once, and nobody is there; the server is restarted. In every round the plug-in must
-    draw, ask, weigh and move the model as a :class:`fedcohort.Selector` in a plain loop does. It
-    plays six federations: designs that do and do not learn, both estimators, all failure rules.
+    Clients join, leave and come back. They report errors, answer too late and send nonsense. In
+    some rounds all fail, or none is connected, and the server is restarted. In every round the
+    plug-in must draw, ask, weigh and move the model as a :class:`fedcohort.Selector` in a plain
+    loop does. It plays six federations: designs that do and do not learn, both estimators, all
+    failure rules.
 
     Parameters
     ----------
@@ -141,7 +142,7 @@ FEDERATIONS = (
     ScriptedFederation(Poisson(2)),
 )
 EVERYONE = tuple(SIZES)
-#: Who is there, and who of those that are asked fails: "first" of the cohort, "all", or nobody.
+#: The connected clients, and which of the asked ones fail: "first" of the cohort, "all", or none.
 SCRIPT: tuple[tuple[tuple[str, ...], str, Failure], ...] = (
     (EVERYONE[:4], "", "error"),
     (EVERYONE, "", "error"),
@@ -150,7 +151,7 @@ SCRIPT: tuple[tuple[tuple[str, ...], str, Failure], ...] = (
     (EVERYONE[2:], "", "error"),
     (EVERYONE[1:], "first", "late"),
     (EVERYONE, "all", "error"),
-    # A new server starts here, and asks nobody for sizes that it has.
+    # A new server starts here. It does not ask for sizes that it has.
     (EVERYONE, "", "error"),
     (EVERYONE, "first", "shape"),
     ((), "", "error"),
@@ -162,7 +163,7 @@ RESTART = 7
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Expected:
-    """What the selector did in a round."""
+    """The record of one round of the selector."""
 
     drawn: dict[str, int]
     asked: frozenset[str]
@@ -178,7 +179,7 @@ def _check(federation: ScriptedFederation, plugin: ScriptedPlugin) -> None:
         if len(played) != len(part):
             raise ContractError(
                 f"{federation}: must play {len(part)} rounds from round {part[0][0].number} on; "
-                f"it played {len(played)}. A round in which all fail or nobody is there counts."
+                f"it played {len(played)}. A round in which all fail or none is connected counts."
             )
         for (round_, expected), found in zip(part, played, strict=True):
             _compare(f"{federation}, round {round_.number}", expected, found, before)

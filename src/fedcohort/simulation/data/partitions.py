@@ -309,7 +309,7 @@ def _with_shares(
     if empty:
         raise DataError(
             f"dirichlet_unbalanced: needs samples of class {empty[0]}; the data set has none. Use "
-            f"test_share=0 where there are no test samples."
+            f"test_share=0 without test samples."
         )
     drawn = [rng.choice(of_class[c], count) for c, count in enumerate(counts) if count]
     return np.concatenate(drawn) if drawn else np.empty(0, dtype=np.int64)

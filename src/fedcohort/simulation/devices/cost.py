@@ -1,13 +1,13 @@
-"""What a round costs, and one run's simulated time: all accounting is here.
+"""The cost of a round, and one run's simulated time: all accounting is here.
 
 **Bytes.** The model and an update are 4 bytes for each trained parameter. A number is 8 bytes. A
 client that trains for the cohort gets the model once and sends one update. On top of that
 
 - ``update_norm``: every asked client gets the model, trains, and sends a number; the drawn ones
   then send their updates, and need neither the model nor the training again;
-- ``loss``: every asked client gets the model, evaluates it on all its samples (a forward pass
-  takes a third of the time of training on them), and sends a number; the drawn ones do not get
-  the model again;
+- ``loss``: every asked client gets the model, evaluates it on all its samples, and sends a
+  number. (A forward pass takes a third of the time of training.) The drawn ones do not get the
+  model again;
 - ``duration``: every asked client gets a message of one number, and sends one back. With a recipe
   that *overselects* the asked clients get the model instead and all train; the server observes
   their durations. Clients that are not drawn answer too late: their updates are not received;
@@ -20,14 +20,14 @@ was used or not.
 **Contacted.** Clients that were sent anything.
 
 **Failures.** A client that fails (``Run(failures=...)``) is sent the model and fails at once: it
-neither computes nor answers, and nobody waits for it. A client whose answer does not count
-(over-selection by ``extra``, or training that diverged) has trained, but its update is not
+neither computes nor answers, and the server does not wait for it. A client whose answer does not
+count (over-selection by ``extra``, or training that diverged) has trained, but its update is not
 received.
 
 **Simulated seconds.** The server waits first for the slowest asked client's number, then for the
 updates of the drawn clients (:meth:`fedcohort.Recipe.waits`; by default the slowest one's). The
-server's own computing and measuring take no simulated time, nor do numbers that travel with an
-update. A round in which nobody is available lasts until somebody comes.
+server's own computing and measuring take no simulated time. Numbers that travel with an update
+take none either. A round without an available client lasts until one comes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PARAMETER_BYTES = 4
 NUMBER_BYTES = 8
 #: The time of a forward pass, as a share of the time of training on the sample.
 FORWARD = 1 / 3
-#: Seconds of a round in which nobody is available: at least, and if nobody ever comes.
+#: Seconds of a round without an available client: at least, and if none ever comes.
 SHORTEST_WAIT = 1e-6
 WAIT_IN_VAIN = 60.0
 
@@ -61,10 +61,10 @@ Seconds = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a round cost: bytes, client seconds, clients contacted, and how long the round took.
+    """The cost of a round: bytes, client seconds, clients contacted, and its duration.
 
     ``bytes_down`` are from the server to clients, ``bytes_up`` back; seconds are simulated. See
-    :mod:`fedcohort.simulation.devices.cost` for what is counted.
+    :mod:`fedcohort.simulation.devices.cost` for the rules.
     """
 
     bytes_down: int
@@ -96,7 +96,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class _Ask:
-    """What asking for a signal makes a client do."""
+    """The work of a client that is asked for a signal."""
 
     gets_model: bool
     trains: bool = False
@@ -233,7 +233,7 @@ class Clock:
         )
 
     def idle(self) -> Cost:
-        """Return the cost of a round in which nobody is available: time."""
+        """Return the cost of a round without an available client: time."""
         times, has_samples = self._devices.availability, self._population.sizes > 0
         wait = 0.0 if times is None else times.seconds_until_somebody(self.seconds, has_samples)
         return Cost(0, 0, 0.0, 0, WAIT_IN_VAIN if wait == math.inf else max(wait, SHORTEST_WAIT))

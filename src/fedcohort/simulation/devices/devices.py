@@ -91,7 +91,7 @@ class Availability:
         return here
 
     def seconds_until_somebody(self, now: float, whom: NDArray[np.bool_]) -> float:
-        """Return the time until one of ``whom`` comes; infinity if nobody ever does."""
+        """Return the time until one of ``whom`` comes; infinity if none ever does."""
         starts = self.start[whom[self.client]]
         ahead = starts - self._moment(now)
         if self.day is not None:
@@ -111,7 +111,7 @@ WIDEST = 10.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Devices:
-    """What the clients train on.
+    """The devices of the clients: speeds, connections and hours.
 
     A client that gets the model, trains and answers takes
 

@@ -1,11 +1,11 @@
 """Chains of convolutions and linear layers, all lanes at once, without ``torch.func``.
 
-Activations lie as (groups, channels, images, height, width): a convolution is then one batched
-matrix product, of the groups' kernels with the groups' patches, and its output lies right for the
-next one. Every lane's batch is split into groups: the gradient of a kernel is a small product with
-a long sum, and in one piece a GPU would work on one product per lane.
+Activations have the shape (groups, channels, images, height, width). A convolution is then one
+batched matrix product of the groups' kernels with the groups' patches, and its output has the
+right layout for the next one. Every lane's batch is split into groups, because the gradient of a
+kernel is a small product with a long sum: in one piece a GPU would work on one product per lane.
 
-Where there is Triton, a convolution and what follows it are one :class:`Stage`.
+With Triton, a convolution and the layers that follow it are one :class:`Stage`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedcohort.simulation.engine.models import Stacked, keyed_dropout, plain_lay
 
 #: Products at once that keep a GPU busy.
 FULL = 256
-#: Rows of products are multiples of so many floats, 16 bytes.
+#: Rows of products are multiples of this many floats, 16 bytes.
 ALIGNMENT = 4
 
 log = logging.getLogger(__name__)
@@ -199,10 +199,10 @@ class _Convolution(torch.autograd.Function):
 @final
 @dataclass(frozen=True)
 class Stage:
-    """A convolution (stride 1, no padding), then ReLU, max-pooling and dropout where there are.
+    """A convolution (stride 1, no padding), then ReLU, max-pooling and dropout, each optional.
 
-    ``pool`` is the side of pooling windows, which do not overlap, ``dropout`` the chance of an
-    entry to be dropped, and ``key`` says which of a lane's keys the dropout uses.
+    ``pool`` is the side of the pooling windows, which do not overlap. ``dropout`` is the chance
+    that an entry is dropped, and ``key`` says which of a lane's keys the dropout uses.
     """
 
     relu: bool = False

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedcohort._display import record_repr
+from fedcohort._display import record_repr, short_repr
 from fedcohort._updates import as_numpy
 from fedcohort.designs import Design, MultinomialDesign
 from fedcohort.memory import Variates
@@ -44,14 +44,32 @@ class Quality:
 
     ``loss`` is sum p_i L_i, L_i the mean loss of client i's training samples; ``accuracy`` and
     ``accuracy_spread`` are the p-weighted mean and standard deviation of the clients' test
-    accuracies (of those that have test samples).
+    accuracies (of those that have test samples). ``worst_accuracy`` is the plain mean over the
+    tenth of them with the lowest accuracy, at least one client; NaN in rounds that an older version
+    recorded.
     """
 
     loss: float
     accuracy: float
     accuracy_spread: float
+    worst_accuracy: float = math.nan
 
     __repr__ = record_repr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClientQuality:
+    """A global model, judged on the samples of each client alone.
+
+    ``loss`` (training samples) and ``accuracy`` (test samples) have shape (n_clients,); NaN where
+    a client has no such samples.
+    """
+
+    loss: NDArray[np.float64]
+    accuracy: NDArray[np.float64]
+
+    def __repr__(self) -> str:
+        return short_repr(self, n_clients=len(self.loss))
 
 
 @final
@@ -75,13 +93,23 @@ class Evaluator:
         """Judge the model with these parameters, shape (size,)."""
         loss = float(self._importance @ self.client_losses(flat))
         accuracies = self._test.means(self._over(flat, self._test, _hits))
-        weight = self._importance * (self._test.sizes > 0)
+        tested = self._test.sizes > 0
+        weight = self._importance * tested
         if weight.sum() == 0:
-            return Quality(loss, float("nan"), float("nan"))
+            return Quality(loss, math.nan, math.nan)
         weight = weight / weight.sum()
         mean = float(weight @ accuracies)
         spread = float(np.sqrt(weight @ (accuracies - mean) ** 2))
-        return Quality(loss, mean, spread)
+        return Quality(loss, mean, spread, _lowest_tenth(accuracies[tested]))
+
+    def client_quality(self, flat: Tensor) -> ClientQuality:
+        """Judge the model on every client's own samples."""
+        losses = self.client_losses(flat)
+        accuracies = self._test.means(self._over(flat, self._test, _hits))
+        return ClientQuality(
+            np.where(self._train.sizes > 0, losses, math.nan),
+            np.where(self._test.sizes > 0, accuracies, math.nan),
+        )
 
     def client_losses(self, flat: Tensor) -> NDArray[np.float64]:
         """Return every client's mean training loss, shape (n_clients,)."""
@@ -120,6 +148,12 @@ class Evaluator:
             return lambda x: chain.outputs(parameters, x[None])[0]
         own = {name: view[0] for name, view in parameters.items()}
         return lambda x: functional_call(self._model, own, (x,))
+
+
+def _lowest_tenth(values: NDArray[np.float64]) -> float:
+    """Average the lowest tenth of the values, rounded up to at least one."""
+    n_worst = math.ceil(len(values) / 10)
+    return float(np.partition(values, n_worst - 1)[:n_worst].mean())
 
 
 def _losses(outputs: Tensor, labels: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ def rows_at(x: Tensor, positions: Tensor) -> Tensor:
 
 @final
 class ParameterLayout:
-    """Where each trained parameter of a model lies in a flat row."""
+    """The positions of a model's trained parameters in a flat row."""
 
     def __init__(self, model: nn.Module) -> None:
         self.shapes = {

@@ -1,4 +1,4 @@
-"""What every client does, and how many clients do it at once."""
+"""Local training: what every client does, and how many clients do it at once."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Lane:
 class Schedule:
     """Every step of every lane."""
 
-    #: Within the lane's own samples, shape (steps, lanes, batch_size); 0 where there is none.
+    #: Within the lane's own samples, shape (steps, lanes, batch_size); 0 without one.
     positions: NDArray[np.int64]
     #: 1 / batch for the samples of a step's batch, 0 elsewhere; the same shape.
     sample_weights: NDArray[np.float32]

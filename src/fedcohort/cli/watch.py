@@ -1,0 +1,53 @@
+"""``fedcohort watch``: show a run in the browser while it goes on."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedcohort._lazy import import_extra
+from fedcohort.cli.options import RUNS, a_run_folder, argument, latest_run
+from fedcohort.errors import InputError
+
+
+def watch(
+    folder: Annotated[
+        Path | None,
+        argument(
+            "[DIR]",
+            f"A run folder, which may not be there yet. Default: the latest under ./{RUNS}.",
+            a_run_folder,
+        ),
+    ] = None,
+    port: Annotated[
+        int,
+        typer.Option(
+            min=0, max=65535, metavar="N", help="The port of the page; 0 takes one that is free."
+        ),
+    ] = 0,
+) -> None:
+    """Show the report of a run in the browser while the run goes on.
+
+    The page is served on this machine only, at the address that is printed. Ctrl-C ends it; the run
+    goes on. To keep the page, use: fedcohort report
+    """
+    chosen = folder or latest_run("watch")
+    if chosen.exists() and not chosen.is_dir():
+        raise InputError(f"watch: {chosen} must be a run folder; it is a file. Name its folder.")
+    import_extra("plotly.offline", extra="report", owner="watch")
+    import_extra("pyarrow", extra="sim", owner="watch")
+    from fedcohort.report.watch import WatchServer
+
+    try:
+        server = WatchServer(chosen, port)
+    except OSError as error:
+        reason = str(error.strerror).lower()
+        raise InputError(
+            f"watch: port {port} cannot be used ({reason}). Choose another with --port."
+        ) from error
+    with server, suppress(KeyboardInterrupt):
+        print(f"{chosen}: {server.address}\nCtrl-C ends this; the run goes on.", flush=True)
+        server.serve_forever()

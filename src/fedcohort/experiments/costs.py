@@ -1,0 +1,81 @@
+"""What a run spent: bytes, client work and simulated time, and the price of a loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort._display import BYTES, SECONDS, Units, fitting_unit
+from fedcohort.experiments.results import Results, curve, summarise
+from fedcohort.experiments.settings import Panel
+
+Numbers = NDArray[np.float64]
+
+#: Costs other than rounds: their columns, what they are, and the units to show them in.
+COSTS: dict[str, tuple[tuple[str, ...], str, Units]] = {
+    "bytes": (("bytes_down", "bytes_up"), "data down and up", BYTES),
+    "client_seconds": (("client_seconds",), "client work", SECONDS),
+    "simulated_seconds": (("simulated_seconds",), "simulated time", SECONDS),
+}
+
+
+def spent(results: Results, panel: Panel, design: str, cost: str) -> Numbers | None:
+    """Return the bytes or seconds after each round, shape (seeds, rounds); None if not counted."""
+    columns = COSTS[cost][0]
+    found = [curve(results, panel, design, column) for column in columns]
+    if any(not each.values.size or len(each.rounds) != each.rounds[-1] + 1 for each in found):
+        return None
+    total: Numbers = np.sum([each.values for each in found], axis=0)
+    return np.cumsum(total, axis=1)
+
+
+def cost_axis(cost: str, largest: float) -> tuple[str, float]:
+    """Return the label of a cost's axis, and the factor to the unit that fits."""
+    _, what, units = COSTS[cost]
+    name, _, size = fitting_unit(largest, units)
+    return f"{what} ({name})", 1 / size
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """The costs of a design until its rolling loss reaches the level, as ``n_reached`` seeds do.
+
+    ``rounds`` and ``costs`` (bytes and seconds) are means over these seeds; None if no seed reaches
+    the level, or if a cost was not counted. ``final_loss`` is the mean over all seeds.
+    """
+
+    design: str
+    final_loss: float
+    n_seeds: int
+    n_reached: int
+    rounds: float | None
+    costs: dict[str, float | None]
+
+
+def prices(results: Results, panel: Panel) -> tuple[float, list[Price]] | None:
+    """Return the level (the baseline's final loss) and all prices; None if no round is done."""
+    summary = summarise(results, panel)
+    if summary is None:
+        return None
+    found = []
+    for design in summary.designs:
+        reached = np.flatnonzero(~np.isnan(design.rounds_needed))
+        rounds = design.rounds_needed[reached].astype(np.int64)
+        costs: dict[str, float | None] = {}
+        for cost in COSTS:
+            total = spent(results, panel, design.label, cost)
+            at = None if total is None or not len(reached) else total[reached, rounds - 1]
+            costs[cost] = None if at is None else float(at.mean())
+        found.append(
+            Price(
+                design.label,
+                float(design.final_loss.mean()),
+                len(design.rounds_needed),
+                len(reached),
+                float(rounds.mean()) if len(reached) else None,
+                costs,
+            )
+        )
+    return summary.level, found

@@ -1,0 +1,93 @@
+"""The pages of docs/ as a repository shows them: plain Markdown that says what the code says."""
+
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+pytest.importorskip("sphinx", reason="the extra 'docs' is not installed")
+
+from built_site import ROOT
+from design_pages import pictures
+from made_pages import DOCS, MARK, anchors, marked_pages, refreshed
+from repository_links import CODE, PAGES
+
+ALL = sorted(DOCS.rglob("*.md"))
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+#: Markup for Sphinx only: directives, roles, attributes of blocks, links to names.
+OF_SPHINX = re.compile(r"^ *```+\{|\{[a-z:]+\}`|^\{\.|\]\(name:|:(?:class|func|meth|math):`", re.M)
+#: A table row of a design: its name, the final loss, the accuracy.
+ROW = re.compile(r"^\| ([\w -]+) \| ([\d.]+) ± .*?\| ([\d.]+) % \|", re.MULTILINE)
+
+
+def read(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", [str(page.relative_to(DOCS).with_suffix("")) for page in ALL])
+def test_what_is_made_is_what_the_code_says(page: str) -> None:
+    assert read(DOCS / f"{page}.md") == refreshed(page), "run python tools/docs/made_pages.py"
+
+
+def test_there_are_made_parts() -> None:
+    assert len(marked_pages()) >= 38
+
+
+def test_the_pictures_of_designs_are_those_of_the_code() -> None:
+    made = {DOCS / name: picture for name, picture in pictures().items()}
+    there = (DOCS / "reference" / "designs" / "figures").iterdir()
+
+    assert {path: read(path) for path in there} == made, "run python tools/docs/made_pages.py"
+
+
+@pytest.mark.parametrize("page", ALL, ids=lambda page: str(page.relative_to(DOCS)))
+def test_a_page_is_plain_markdown(page: Path) -> None:
+    text = read(page)
+
+    assert text.count("<!-- made: ") == len(MARK.findall(text)), "a mark has no end"
+    assert OF_SPHINX.findall(text) == []
+
+
+@pytest.mark.parametrize("page", ALL, ids=lambda page: str(page.relative_to(DOCS)))
+def test_no_link_of_a_page_leads_nowhere(page: Path) -> None:
+    dead = []
+    for link in LINK.findall(CODE.sub("", read(page))):
+        parts = urlsplit(link)
+        if parts.scheme:
+            continue
+        target = (page.parent / parts.path).resolve() if parts.path else page
+        is_there = target.exists()
+        if is_there and parts.fragment and target.suffix == ".md":
+            is_there = parts.fragment in {anchor for *_, anchor in anchors(read(target))}
+        if not is_there:
+            dead.append(link)
+
+    assert dead == []
+
+
+@pytest.mark.parametrize("file", PAGES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_page_that_stands_for_a_file_has_its_title(file: Path) -> None:
+    assert read(PAGES[file]).partition("\n")[0] == read(file).partition("\n")[0]
+
+
+def test_the_numbers_of_the_first_page_are_those_of_the_results() -> None:
+    measured = ROW.findall(read(ROOT / "results" / "everyone" / "README.md"))
+    losses = {name: (f"{accuracy} %", loss) for name, loss, accuracy in measured}
+    rows = [row.split(" | ") for row in re.findall(r"^\| (.+) \|$", read(DOCS / "index.md"), re.M)]
+    shown = {who: (accuracy, loss) for who, accuracy, loss in rows[2:]}
+    designs = [re.search("`(.+)`", who) for who in shown]
+
+    assert list(shown.values()) == [
+        losses[design[1] if design else "full participation"] for design in designs
+    ]
+    assert len(shown) == 4
+
+
+def test_pages_and_pictures_stay_small() -> None:
+    """All that is made takes less than half a megabyte; the report's picture less than 200 kB."""
+    made = sum(len(part[0]) for page in ALL for part in MARK.finditer(read(page)))
+
+    assert made + sum(map(len, pictures().values())) < 500_000
+    assert (DOCS / "figures" / "report.png").stat().st_size < 200_000
