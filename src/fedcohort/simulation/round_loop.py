@@ -101,7 +101,8 @@ class Simulation:
         size = models.shape[1]
         self._live = []
         for run in runs:
-            evaluator = Evaluator(module, data, run.data, _measured(run, self.options))
+            sample = self.options.measure_clients
+            evaluator = Evaluator(module, data, run.data, sample=sample, seed=run.seed)
             self._live.append(LiveRun(run, evaluator, self.options, training, n_parameters=size))
         # Runs are independent of each other; their matrix products leave the interpreter free.
         self._pool = ThreadPoolExecutor(min(len(runs), torch.get_num_interop_threads()))
