@@ -63,7 +63,11 @@ def test_a_design_says_how_it_aggregates_and_its_label_tells(
     (panel,) = experiment.panels
     entry = panel.design[-1]
 
-    assert (entry.label, entry.aggregation(), entry.draws(panel)) == (label, estimator, draws)
+    assert (entry.label, entry.aggregation(tmp_path / "rows"), entry.draws(panel)) == (
+        label,
+        estimator,
+        draws,
+    )
     assert entry.hyperparameters == {}
     assert Experiment.of(experiment.as_dict()) == experiment
     assert Experiment.of(json.loads(json.dumps(experiment.as_dict()))) == experiment
