@@ -81,7 +81,10 @@ def test_hyperparameters_stay_the_recipes(tmp_path: Path) -> None:
     assert panel.design[-1].label == "similarity l2 cohort_size=4 + difference clusters=2"
 
 
-NEEDED = "shrink, clusters, keep, rank, max_remembered, on_disk need estimator = 'difference'. Add it, or leave them out."
+NEEDED = (
+    "shrink, clusters, keep, rank, max_remembered, on_disk need estimator = 'difference'. Add it, "
+    "or leave them out."
+)
 
 
 @pytest.mark.parametrize(
