@@ -43,7 +43,7 @@ def phones(folder: Path, n_clients: int = 10) -> Path:
 def test_a_run_with_devices_is_that_of_the_simulator(tmp_path: Path) -> None:
     results = read_results(small_run(tmp_path, SMALL + GENERATED))
     (panel,) = results.folder.experiment.panels
-    (rates,) = panel.candidates()
+    (rates,) = panel.candidates(panel.design[0].label)
 
     for seed in (0, 1):
         dataset = load_dataset("digits")

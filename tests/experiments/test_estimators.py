@@ -63,7 +63,11 @@ def test_a_design_says_how_it_aggregates_and_its_label_tells(
     (panel,) = experiment.panels
     entry = panel.design[-1]
 
-    assert (entry.label, entry.aggregation(), entry.draws(panel)) == (label, estimator, draws)
+    assert (entry.label, entry.aggregation(tmp_path / "rows"), entry.draws(panel)) == (
+        label,
+        estimator,
+        draws,
+    )
     assert entry.hyperparameters == {}
     assert Experiment.of(experiment.as_dict()) == experiment
     assert Experiment.of(json.loads(json.dumps(experiment.as_dict()))) == experiment
@@ -77,7 +81,10 @@ def test_hyperparameters_stay_the_recipes(tmp_path: Path) -> None:
     assert panel.design[-1].label == "similarity l2 cohort_size=4 + difference clusters=2"
 
 
-NEEDED = "shrink and clusters need estimator = 'difference'. Add it, or leave them out."
+NEEDED = (
+    "shrink, clusters, keep, rank, max_remembered, on_disk need estimator = 'difference'. Add it, "
+    "or leave them out."
+)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,13 @@ from fedcohort.experiments.results import Results
 from fedcohort.experiments.settings import Experiment, Panel, Rates
 from fedcohort.experiments.tables import SCHEMAS
 from fedcohort.experiments.tuning import chosen_rates, worded_rates
-from fedcohort.experiments.units import PlannedRun, Unit, all_runs, baseline_of, tuned_designs
+from fedcohort.experiments.units import (
+    PlannedRun,
+    Unit,
+    all_runs,
+    baseline_of,
+    tuned_designs,
+)
 
 #: Columns that differ between two runs that compute the same.
 TIMES = ("draw_seconds", "train_seconds", "measure_seconds")
@@ -171,8 +177,11 @@ def trial_pieces(parts: Sequence[Results], experiment: Experiment) -> list[Piece
             runs = [run for run in unit.runs if run in wanted and (run, point) not in seen]
             seen |= {(run, point) for run in runs}
             if runs:
-                grid = experiment.panel(runs[0].panel).candidates()
-                place = places[runs[0].panel], grid.index(point)
+                panel = experiment.panel(runs[0].panel)
+                grid = list(
+                    dict.fromkeys(p for e in panel.design for p in panel.candidates(e.label))
+                )
+                place = places[panel.label], grid.index(point)
                 found.append((place, Piece(part, unit, tuple(runs))))
     return [piece for _, piece in sorted(found, key=lambda pair: pair[0])]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field
+from dataclasses import field, fields
 from functools import partial
 from itertools import product
 from math import prod
@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from fedcohort._arguments import brief
 from fedcohort._display import short_repr
-from fedcohort.errors import ExperimentError
+from fedcohort.errors import AggregationError, ExperimentError
 from fedcohort.experiments.checked_table import (
     SOME,
     Count,
@@ -21,6 +21,7 @@ from fedcohort.experiments.checked_table import (
     Label,
     Name,
     Number,
+    Positive,
     Seed,
     Share,
     Table,
@@ -34,7 +35,8 @@ from fedcohort.experiments.data_settings import (
     EqualDevices,
 )
 from fedcohort.experiments.own_code import own_errors, own_function
-from fedcohort.memory import Difference, EstimatorName
+from fedcohort.memory import Difference, EstimatorName, Keep
+from fedcohort.optimizers import SGD, Adagrad, Adam, Convention, ServerOptimizer, Yogi
 from fedcohort.selector.open_round import OnFailure
 from fedcohort.simulation import Dataset, LocalTraining, Options, cnn, mlp
 from fedcohort.simulation.engine.models import ModelSource
@@ -97,7 +99,11 @@ class Cnn(Table):
 
 Model = Mlp | Cnn | OwnModel
 
-NEEDS_DIFFERENCE = "shrink and clusters need estimator = 'difference'. Add it, or leave them out."
+#: The keys of a design that set up its difference estimator.
+OF_DIFFERENCE = ("shrink", "clusters", "keep", "rank", "max_remembered", "on_disk")
+NEEDS_DIFFERENCE = (
+    f"{', '.join(OF_DIFFERENCE)} need estimator = 'difference'. Add it, or leave them out."
+)
 #: Tables of several kinds.
 KINDS = {
     "data": Kinds("partition", PARTITIONS),
@@ -145,23 +151,84 @@ class Training(Table):
         return LocalTraining(**{**self.as_dict(), "lr": rates.lr, "mu": rates.mu})
 
 
-class Server(Table):
-    """Settings of the server, besides drawing: see ``fedcohort.simulation.Options``.
+OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
+    "sgd": SGD,
+    "adagrad": Adagrad,
+    "adam": Adam,
+    "yogi": Yogi,
+}
+#: The settings of optimisers.
+OF_STEP = ("momentum", "damped", "nesterov", "beta1", "beta2", "tau", "convention")
+
+
+class Step(Table):
+    """How the server moves along the aggregate: see ``fedcohort.optimizers``.
 
     Attributes
     ----------
+    optimizer
+        With ``sgd``, ``momentum = 0`` is the plain step.
     server_lr
         The server's learning rate; a list is a grid to choose from.
+    momentum, damped, nesterov
+        Only with ``sgd``.
+    beta1, beta2
+        Only with ``adam`` and ``yogi``.
+    tau, convention
+        Only with ``adagrad``, ``adam`` and ``yogi``.
+    """
+
+    optimizer: Literal["sgd", "adagrad", "adam", "yogi"] = "sgd"
+    server_lr: Grid = 1.0
+    momentum: Share = 0.0
+    damped: bool = False
+    nesterov: bool = False
+    beta1: Share = 0.9
+    beta2: Share = 0.99
+    tau: Positive = 1e-3
+    convention: Convention = "paper"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.made()
+
+    def made(self) -> ServerOptimizer | None:
+        """Return the optimiser with a learning rate of 1; None for the plain step."""
+        kind = OPTIMIZERS[self.optimizer]
+        own = {each.name for each in fields(kind)} & set(OF_STEP)
+        changed = {
+            each.name
+            for each in fields(Step)
+            if each.name in OF_STEP and getattr(self, each.name) != each.default
+        }
+        if wrong := sorted(changed - own):
+            raise ExperimentError(
+                f"{wrong[0]} is not a setting of optimizer = {self.optimizer!r}. Leave it out."
+            )
+        if not changed and kind is SGD:
+            return None
+        try:
+            return kind(lr=1.0, **{name: getattr(self, name) for name in own})
+        except AggregationError as error:
+            raise ExperimentError(str(error)) from error
+
+
+class Server(Step):
+    """What the server does besides drawing: see ``fedcohort.simulation.Options``.
+
+    Attributes
+    ----------
     failures
         The chance that a drawn client sends no update.
     """
 
-    server_lr: Grid = 1.0
     measure_every: Count = 1
     oracle_every: Count | None = None
     rows_every: Count | None = 10
     sketch: Count | None = None
     overlap: bool = False
+    rebuild_every: Count = 1
+    measure_clients: Count | None = None
     failures: Share = 0.0
 
     def __post_init__(self) -> None:
@@ -171,7 +238,7 @@ class Server(Table):
 
     def options(self, device: str, server_lr: float) -> Options:
         """Return the simulator's record at one point of the grid."""
-        own = self.as_dict("failures", "server_lr")
+        own = self.as_dict("failures", "server_lr", "optimizer", *OF_STEP)
         return Options(**own, server_lr=server_lr, device=device)
 
 
@@ -190,9 +257,16 @@ class DesignEntry(Table):
         Replaces the panel's cohort size.
     estimator
         How updates are aggregated: ``plain``, or ``difference`` (:class:`fedcohort.Difference`).
+    shrink, clusters, keep, rank, max_remembered
+        Settings of the difference estimator.
+    on_disk
+        Keep the difference estimator's rows in a file of the run folder, not in memory.
     on_failure, extra
         What to do with the weight of lost clients, and how many extra clients to draw: see
         :class:`fedcohort.Selector`.
+    server
+        Replaces the panel's optimiser for this design: a table with the keys ``optimizer``,
+        ``server_lr`` and those of the optimiser.
     """
 
     rest: ClassVar[str] = "hyperparameters"
@@ -203,29 +277,45 @@ class DesignEntry(Table):
     estimator: EstimatorName = "plain"
     shrink: Share = 1.0
     clusters: Count | None = None
+    keep: Keep = "float32"
+    rank: Count = 32
+    max_remembered: Count | None = None
+    on_disk: bool = False
     on_failure: OnFailure = "keep"
     extra: Whole = 0
+    server: Step | None = None
     hyperparameters: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.label or self.recipe)
         super().__post_init__()
-        is_set = self.shrink != 1.0 or self.clusters is not None
+        defaults = {each.name: each.default for each in fields(self)}
+        is_set = any(getattr(self, name) != defaults[name] for name in OF_DIFFERENCE)
         if self.estimator == "plain" and is_set:
             raise ExperimentError(NEEDS_DIFFERENCE)
+        self.aggregation(Path("rows"))
 
     @classmethod
     def of(cls, content: object, place: str = "") -> Self:
         """Make the entry from plain values. The label names what they change."""
         if isinstance(content, dict) and isinstance(content.get("recipe"), str):
-            if "estimator" not in content and {"shrink", "clusters"} & content.keys():
+            if "estimator" not in content and set(OF_DIFFERENCE) & content.keys():
                 raise ExperimentError(NEEDS_DIFFERENCE)
             content = {"label": _label(content), **content}
         return super().of(content, place)
 
-    def aggregation(self) -> EstimatorName | Difference:
-        """Return the simulator's record of how updates are aggregated."""
-        return "plain" if self.estimator == "plain" else Difference(self.shrink, self.clusters)
+    def aggregation(self, rows: Path) -> EstimatorName | Difference:
+        """Return the simulator's record of how updates are aggregated.
+
+        ``rows`` is the file for the rows of the difference estimator, if they are on disk.
+        """
+        if self.estimator == "plain":
+            return "plain"
+        own = {name: getattr(self, name) for name in OF_DIFFERENCE if name != "on_disk"}
+        try:
+            return Difference(**own, file=str(rows) if self.on_disk else None)
+        except AggregationError as error:
+            raise ExperimentError(str(error).removeprefix("Difference: ")) from error
 
     def draws(self, panel: Panel) -> int:
         """Return the number of draws in a round."""
@@ -235,9 +325,12 @@ class DesignEntry(Table):
 def _label(content: dict[str, Any]) -> str:
     """Return the recipe's name and the values that an entry gives, the estimator's last."""
     given = {k: v for k, v in content.items() if k not in ("recipe", "label")}
-    after: dict[str, Any] = {k: given.pop(k) for k in ("shrink", "clusters") if k in given}
+    after: dict[str, Any] = {k: given.pop(k) for k in OF_DIFFERENCE if k in given}
     if (estimator := given.pop("estimator", "plain")) != "plain":
         after = {"+": "+", "estimator": estimator, **after}
+    if isinstance(server := given.pop("server", None), dict):
+        after |= {"++": "+", "optimizer": "sgd", **server}
+        after.pop("server_lr", None)
     words = (_worded(key, value) for key, value in [*given.items(), *after.items()])
     return " ".join([content["recipe"].rpartition(":")[2], *words])
 
@@ -296,6 +389,13 @@ class Panel(Table):
             raise ExperimentError(
                 "rounds and [[design]] go together; only a partition has neither."
             )
+        if self.tune != "each" and any(
+            entry.server is not None and isinstance(entry.server.server_lr, list)
+            for entry in self.design
+        ):
+            raise ExperimentError(
+                "a list for server_lr of one design needs tune = 'each'. Add it, or give a number."
+            )
         if self.tune == "each" and self.is_grid and self.tuning_seed in self.seeds:
             raise ExperimentError(
                 f"tune_seed must not be in seeds with tune = 'each'; got {self.tuning_seed}. Choose"
@@ -305,8 +405,18 @@ class Panel(Table):
     @property
     def is_grid(self) -> bool:
         """Return whether ``lr``, ``mu`` or ``server_lr`` is a list to choose from."""
-        values = (self.training.lr, self.training.mu, self.server.server_lr)
-        return any(isinstance(value, list) for value in values)
+        return bool(self.grid_names)
+
+    @property
+    def grid_names(self) -> list[str]:
+        """Return the names of the rates that have a list to choose from."""
+        steps = [self.server, *(entry.server for entry in self.design if entry.server is not None)]
+        given = {
+            "lr": [self.training.lr],
+            "mu": [self.training.mu],
+            "server_lr": [step.server_lr for step in steps],
+        }
+        return [n for n, values in given.items() if any(isinstance(v, list) for v in values)]
 
     @property
     def tuning_seed(self) -> int:
@@ -315,9 +425,13 @@ class Panel(Table):
             return self.tune_seed
         return TUNE_SEED if self.tune == "each" else self.seeds[0]
 
-    def candidates(self) -> list[Rates]:
-        """Return every point of the grid; without a grid, there is one."""
-        grids = (self.training.lr, self.training.mu, self.server.server_lr)
+    def step(self, design: str) -> Step:
+        """Return how the server moves with a design."""
+        return self.entry(design).server or self.server
+
+    def candidates(self, design: str) -> list[Rates]:
+        """Return every point of a design's grid; without a grid, there is one."""
+        grids = (self.training.lr, self.training.mu, self.step(design).server_lr)
         return [Rates(*point) for point in product(*map(_points, grids))]
 
     def __repr__(self) -> str:

@@ -27,10 +27,10 @@ def chosen_rates(folder: RunFolder, panel: Panel, design: str) -> Rates:
 
     The first one in case of a tie. With ``tune = "baseline"`` the baseline's choice is everyone's.
     """
-    candidates = panel.candidates()
-    if not panel.is_grid:
-        return candidates[0]
     tuned = design if panel.tune == "each" else baseline_of(panel)
+    if not panel.is_grid:
+        return panel.candidates(design)[0]
+    candidates = panel.candidates(tuned)
     losses = candidate_losses(folder, panel, tuned)
     if losses.keys() != set(candidates):
         reason = f"the grid of panel {panel.label!r} is not finished"
@@ -104,9 +104,7 @@ def worded_choice(folder: RunFolder, panel: Panel) -> str:
 
 def worded_rates(panel: Panel, rates: Rates) -> str:
     """Name those values of a point that the panel gives a list for: ``lr 0.1 mu 0.5``."""
-    given = (panel.training.lr, panel.training.mu, panel.server.server_lr)
-    pairs = zip(rates._asdict().items(), given, strict=True)
-    return " ".join(f"{name} {value:g}" for (name, value), own in pairs if isinstance(own, list))
+    return " ".join(f"{name} {getattr(rates, name):g}" for name in panel.grid_names)
 
 
 def known_rates(folder: RunFolder, panel: Panel, design: str) -> Rates | None:

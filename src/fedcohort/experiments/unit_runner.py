@@ -160,7 +160,7 @@ class UnitRunner:
             for planned, run in zip(unit.runs, self._runs(unit), strict=True)
         ]
         source = panel.model.source(runs[0].data.dataset, self._code)
-        first = panel.candidates()[0]  # every run has rates of its own
+        first = panel.candidates(panel.design[0].label)[0]  # every run has rates of its own
         options = panel.server.options(self._folder.device, first.server_lr)
         return Simulation(runs, source, panel.training.local(first), options)
 
@@ -174,19 +174,23 @@ class UnitRunner:
     def _runs(self, unit: Unit) -> Iterator[Run]:
         """Divide the data and make the recipes of a unit, without learning rates."""
         federation = cache(self._federation)  # the designs of a panel share data and devices
-        for planned in unit.runs:
+        for k, planned in enumerate(unit.runs):
             panel = self._folder.experiment.panel(planned.panel)
             entry = panel.entry(planned.design)
+            rows = self._folder.checkpoint(unit).parent / f"rows-{k}"
+            if entry.on_disk:
+                make_folder(rows.parent)
             data, devices = federation(planned.panel, planned.seed)
             yield Run(
                 own_recipe(entry, entry.draws(panel), self._code),
                 data,
                 planned.seed,
-                entry.aggregation(),
+                entry.aggregation(rows),
                 devices,
                 failures=panel.server.failures or None,
                 on_failure=entry.on_failure,
                 extra=entry.extra,
+                optimizer=panel.step(planned.design).made(),
             )
 
     def _rehearse(self) -> None:

@@ -86,10 +86,11 @@ def plan_units(experiment: Experiment, device: str) -> list[Unit]:
     lanes = LANES[device]
     found: list[tuple[tuple[PlannedRun, ...], Rates | None]] = []
     for panel in experiment.panels:
-        parts = _divided(panel, tuned_designs(panel), lanes.most)
-        for point, designs in product(panel.candidates(), parts):
-            runs = [PlannedRun(panel.label, entry.label, panel.tuning_seed) for entry in designs]
-            found.append((tuple(runs), point))
+        for point, entries in trials(panel).items():
+            for designs in _divided(panel, entries, lanes.most):
+                labels = [entry.label for entry in designs]
+                runs = tuple(PlannedRun(panel.label, each, panel.tuning_seed) for each in labels)
+                found.append((runs, point))
     found.extend((runs, None) for runs in _together(experiment, lanes))
     return [Unit(number, runs, candidate) for number, (runs, candidate) in enumerate(found)]
 
@@ -106,6 +107,15 @@ def all_runs(experiment: Experiment) -> Iterator[PlannedRun]:
     for panel in experiment.panels:
         for seed, entry in product(panel.seeds, panel.design):
             yield PlannedRun(panel.label, entry.label, seed)
+
+
+def trials(panel: Panel) -> dict[Rates, list[DesignEntry]]:
+    """Return the designs that try each point of the panel's grids."""
+    found: dict[Rates, list[DesignEntry]] = {}
+    for entry in tuned_designs(panel):
+        for point in panel.candidates(entry.label):
+            found.setdefault(point, []).append(entry)
+    return found
 
 
 def needed_by(unit: Unit, units: Sequence[Unit]) -> list[Unit]:
@@ -215,5 +225,7 @@ def _divided(panel: Panel, designs: list[DesignEntry], most: int) -> list[list[D
 def _shared(panel: Panel) -> object:
     """Return what runs must have in common to train together; learning rates may differ."""
     tuned = panel.label if panel.is_grid else None
-    training, server = replace(panel.training, lr=0.0), replace(panel.server, server_lr=0.0)
-    return (panel.data.dataset, panel.model, training, server, panel.rounds, tuned)
+    training = replace(panel.training, lr=0.0)
+    options = panel.server.options("cpu", 1.0)
+    failures = panel.server.failures
+    return (panel.data.dataset, panel.model, training, options, failures, panel.rounds, tuned)

@@ -88,6 +88,7 @@ COLUMNS: dict[str, tuple[str | None, type]] = {
     "accuracy": ("quality", float),
     "accuracy_spread": ("quality", float),
     "worst_accuracy": ("quality", float),
+    "loss_error": ("quality", float),
     "distinct_clients": (None, int),
     "distinct_classes": (None, int),
     "residual": (None, float),

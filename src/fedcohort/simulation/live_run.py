@@ -13,11 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedcohort._updates import as_numpy
 from fedcohort._whole_file import with_prefix, without_prefix
 from fedcohort.cohort import NOBODY, Cohort
 from fedcohort.designs import Design, RowDesign
 from fedcohort.designs.signals import Request
 from fedcohort.errors import SimulationError
+from fedcohort.optimizers import State as OptimizerState
 from fedcohort.simulation.devices.cost import Clock, Cost, Times, round_cost
 from fedcohort.simulation.engine.evaluation import Evaluator, Quality, Yardstick
 from fedcohort.simulation.engine.local_training import LocalTraining
@@ -49,6 +51,8 @@ class RoundState:
     clients, updates, losses
         Clients with a finite update, in order of arrival; their updates, one row each; and, where
         the recipe reads it, their loss of the model that they were sent.
+    moments
+        The optimiser's state after the round.
     diverged
         Whether anything that was computed in the round is not finite.
     """
@@ -64,6 +68,7 @@ class RoundState:
     failed: Positions = field(default_factory=NOBODY.copy)
     clients: Positions = field(default_factory=NOBODY.copy)
     updates: Tensor = field(default_factory=lambda: torch.empty(0, 0))
+    moments: OptimizerState | None = None
     losses: NDArray[np.float64] | None = None
     quality: Quality | None = None
     yardstick: Yardstick | None = None
@@ -114,7 +119,10 @@ class LiveRun:
         self.evaluator, self._options = evaluator, options
         of_run = {"n_parameters": n_parameters, "seed": run.seed}
         self._clock = Clock(run.devices, run.data.population, training, **of_run)
-        self.selector = run.selector(sketch=options.sketch, overlap=options.overlap)
+        self.selector = run.selector(options)
+        lr = run.server_lr
+        self._server_lr = options.server_lr if lr is None else lr
+        self._moments: OptimizerState | None = None
         self._has_class = run.data.class_counts() > 0
         self.current: RoundState
 
@@ -198,6 +206,22 @@ class LiveRun:
         step: Tensor = self.selector.step(now.updates, now.clients)
         return step
 
+    def moved(self, step: Tensor) -> Tensor:
+        """Return how the server moves along a step; its optimiser changes at the commit.
+
+        If clients were drawn and none answered, there is no aggregate: the server does not move.
+        A cohort that is empty by design is a draw like any other, with its aggregate.
+        """
+        now, optimizer = self.current, self.run.optimizer
+        now.moments = self._moments
+        if optimizer is None:
+            return self._server_lr * step
+        drawn = self.selector.cohort
+        if now.design is None or (drawn is not None and len(drawn) and not len(now.clients)):
+            return torch.zeros_like(step)
+        move, now.moments = optimizer.step(step, self._moments)
+        return torch.as_tensor(self._server_lr * move)
+
     def measure(self, model: Tensor, *, last: bool) -> None:
         """Judge the model after a round, if it is its turn."""
         if last or self._is_turn(self.current.round_):
@@ -234,18 +258,22 @@ class LiveRun:
             )
         )
         self._clock.seconds += cost.simulated_seconds
+        self._moments = now.moments
         took = now.times.duration[now.clients]
         self.selector.remember(now.updates, now.clients, losses=now.losses, durations=took)
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Return what a resumed run needs beside its history, as arrays."""
         kept: dict[str, NDArray[np.generic]] = {"now": np.array(self._clock.seconds)}
+        for name, array in (self._moments or {}).items():
+            kept[f"moments.{name}"] = as_numpy(array).copy()
         return kept | with_prefix("selector.", self.selector.state())
 
     def restore(self, history: History, state: dict[str, NDArray[np.generic]]) -> None:
         """Take over what :meth:`state` returned."""
         self.history = history
         self._clock.seconds = float(state["now"])
+        self._moments = without_prefix("moments.", state) or None
         self.selector.restore(without_prefix("selector.", state))
 
     def _cost(self, settled: Cohort) -> Cost:

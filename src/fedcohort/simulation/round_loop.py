@@ -98,12 +98,11 @@ class Simulation:
         slots = sum(min(run.recipe.cohort_size + run.extra, run.data.n_clients) for run in runs)
         each = [run.local(training) for run in runs]
         self._trainer = LocalTrainer(module, training, data, slots=slots, trainings=each)
-        server_lr = [run.rates().get("server_lr", self.options.server_lr) for run in runs]
-        self._server_lr = torch.tensor(server_lr, device=device)[:, None]
         size = models.shape[1]
         self._live = []
         for run in runs:
-            evaluator = Evaluator(module, data, run.data)
+            sample = self.options.measure_clients
+            evaluator = Evaluator(module, data, run.data, sample=sample, seed=run.seed)
             self._live.append(LiveRun(run, evaluator, self.options, training, n_parameters=size))
         # Runs are independent of each other; their matrix products leave the interpreter free.
         self._pool = ThreadPoolExecutor(min(len(runs), torch.get_num_interop_threads()))
@@ -287,7 +286,8 @@ class Simulation:
 
     def _moved(self, steps: list[Tensor]) -> Tensor:
         """Return every model after its step; one that would not be finite stays as it is."""
-        moved = self._models + self._server_lr * torch.stack(steps)
+        moves = [run.moved(step) for run, step in zip(self._live, steps, strict=True)]
+        moved = self._models + torch.stack(moves)
         finite = moved.isfinite().all(dim=1)
         # tolist waits for the device: its work counts as training time.
         for run, is_finite in zip(self._live, finite.tolist(), strict=True):

@@ -21,6 +21,7 @@ from fedcohort.designs import Recipe
 from fedcohort.designs.recipe import estimator_for
 from fedcohort.errors import SimulationError
 from fedcohort.memory import Difference, EstimatorName
+from fedcohort.optimizers import ServerOptimizer
 from fedcohort.selector import Selector
 from fedcohort.selector.open_round import FailureRule, OnFailure
 from fedcohort.simulation.data.partitions import FederatedData
@@ -48,6 +49,10 @@ class Options:
         How many numbers of an update the memory keeps; None keeps it whole.
     rows_every
         Record every client's distribution in every n-th round; None: never.
+    rebuild_every
+        Build designs that learn in every n-th round only.
+    measure_clients
+        Measure the loss and accuracy of so many clients, drawn once by importance; None: of all.
     overlap
         Build the next design while clients train, from the updates up to the round before.
     device
@@ -59,15 +64,17 @@ class Options:
     oracle_every: int | None = None
     sketch: int | None = None
     rows_every: int | None = None
+    rebuild_every: int = 1
+    measure_clients: int | None = None
     overlap: bool = False
     device: str = "auto"
 
     __repr__ = record_repr
 
     def __post_init__(self) -> None:
-        optional = ("oracle_every", "sketch", "rows_every")
+        optional = ("oracle_every", "sketch", "rows_every", "measure_clients")
         given = [name for name in optional if getattr(self, name) is not None]
-        keep_positive(self, "measure_every", *given)
+        keep_positive(self, "measure_every", "rebuild_every", *given)
         keep_numbers(self, "server_lr")
         if self.device not in COMPUTE_DEVICES:
             raise SimulationError(
@@ -103,6 +110,9 @@ class Run:
     on_failure, tries, extra
         What happens to the weight of lost clients; see :class:`fedcohort.Selector`. With
         ``extra``, clients answer in the order of their durations.
+    optimizer
+        How the server moves along the aggregate, one of ``fedcohort.optimizers``; its step is
+        multiplied by ``server_lr``. None: the aggregate itself.
     lr, mu, server_lr
         Replace those of the simulation's ``LocalTraining`` and ``Options`` in this run; None: as
         there. Runs that differ in them still train together.
@@ -117,6 +127,7 @@ class Run:
     on_failure: OnFailure = "keep"
     tries: int = 10
     extra: int = 0
+    optimizer: ServerOptimizer | None = None
     lr: float | None = None
     mu: float | None = None
     server_lr: float | None = None
@@ -135,6 +146,11 @@ class Run:
         settings = estimator_for("Run", self.recipe, self.estimator, error=SimulationError)
         object.__setattr__(self, "estimator", settings or "plain")
         FailureRule(self.on_failure, self.tries, self.extra)
+        if not isinstance(self.optimizer, ServerOptimizer | None):
+            raise SimulationError(
+                f"Run: optimizer must be one of fedcohort.optimizers, or None; got "
+                f"{brief(self.optimizer)}. Pass for example SGD(momentum=0.9)."
+            )
         keep_numbers(self, *self.rates())
         if self.failures is not None:
             object.__setattr__(self, "failures", self._chances(self.failures))
@@ -142,6 +158,7 @@ class Run:
     def __repr__(self) -> str:
         estimator = f", estimator={record_repr(self.estimator)}"
         how = "" if self.estimator == "plain" else estimator
+        how += "" if self.optimizer is None else f", optimizer={record_repr(self.optimizer)}"
         recipe, clients = record_repr(self.recipe), f"{self.data.n_clients} clients"
         return f"Run({recipe}, {clients}, seed={self.seed}{how})"
 
@@ -156,18 +173,22 @@ class Run:
             )
         return np.broadcast_to(chances, (n,)).copy()
 
-    def selector(self, *, sketch: int | None = None, overlap: bool = False) -> Selector:
+    def selector(self, options: Options | None = None) -> Selector:
         """Make the run's selector; refuse clients that cannot be drawn from."""
+        options = options or Options()
+        # A recipe that needs a design in every round gets one.
+        every = 1 if self.recipe.signals else options.rebuild_every
         return Selector(
             self.recipe,
             self.data.population,
             seed=self.seed,
             estimator=self.estimator,
-            sketch=sketch,
+            sketch=options.sketch,
             on_failure=self.on_failure,
             tries=self.tries,
             extra=self.extra,
-            overlap=overlap,
+            overlap=options.overlap,
+            rebuild_every=every,
         )
 
     def rates(self) -> dict[str, float]:
@@ -191,7 +212,8 @@ class Run:
         rule = (self.on_failure, self.tries, self.extra)
         devices = [] if self.devices is None else self.devices.parts()
         rates = list(self.rates().items())
-        return [(self.recipe, self.seed, self.estimator), rule, self.failures, *devices, *rates]
+        how = [(self.recipe, self.seed, self.estimator), self.optimizer, rule, self.failures]
+        return [*how, *devices, *rates]
 
 
 def read_checkpoint(

@@ -26,6 +26,7 @@ from fedcohort.simulation.engine.gradients import (
     StackedLinearGradients,
     gradients_of,
 )
+from fedcohort.streams import Stream, stream
 
 #: Samples in a batch: on the CPU few enough for the cache.
 BATCH = {"cpu": 512, "cuda": 8192}
@@ -46,13 +47,15 @@ class Quality:
     ``accuracy_spread`` are the p-weighted mean and standard deviation of the clients' test
     accuracies (of those that have test samples). ``worst_accuracy`` is the plain mean over the
     tenth of them with the lowest accuracy, at least one client; NaN in rounds that an older version
-    recorded.
+    recorded. If only a sample of clients is measured, these are estimates, and ``loss_error`` is
+    the standard error of the loss; otherwise it is 0.
     """
 
     loss: float
     accuracy: float
     accuracy_spread: float
     worst_accuracy: float = math.nan
+    loss_error: float = 0.0
 
     __repr__ = record_repr
 
@@ -74,9 +77,21 @@ class ClientQuality:
 
 @final
 class Evaluator:
-    """Evaluates models on one federation, dropout off, every sample once."""
+    """Evaluates models on one federation, dropout off, every sample once.
 
-    def __init__(self, model: nn.Module, data: ResidentData, federation: FederatedData) -> None:
+    With ``sample`` it measures only clients that were drawn so many times by importance, with
+    replacement and a fixed seed: the mean over the draws is unbiased.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: ResidentData,
+        federation: FederatedData,
+        *,
+        sample: int | None = None,
+        seed: int = 0,
+    ) -> None:
         self._model, self._layout, self._data = (
             copy.deepcopy(model).eval(),
             ParameterLayout(model),
@@ -84,36 +99,55 @@ class Evaluator:
         )
         fits = StackedLinearGradients.fits(model)
         self._chain = StackedLinearGradients(model) if fits else None  # type: ignore[arg-type]
-        self._importance = federation.population.importance
-        self._parts = federation.train
-        self._train = _Samples(federation.train, data.x, data.y)
-        self._test = _Samples(federation.test, data.test_x, data.test_y)
+        self._parts, self._federation, self._sample = federation.train, federation, sample
+        self._weights = federation.population.importance
+        measured = np.arange(federation.n_clients)
+        if sample is not None:
+            rng = stream(seed, use=Stream.EVALUATION)
+            counts = rng.multinomial(sample, self._weights)
+            measured = np.flatnonzero(counts)
+            self._weights = counts[measured] / sample
+        train, test = (
+            tuple(each[client] for client in measured)
+            for each in (federation.train, federation.test)
+        )
+        self._train = _Samples(train, data.x, data.y)
+        self._test = _Samples(test, data.test_x, data.test_y)
 
     def quality(self, flat: Tensor) -> Quality:
         """Judge the model with these parameters, shape (size,)."""
-        loss = float(self._importance @ self.client_losses(flat))
+        losses = self._train.means(self._over(flat, self._train, _losses))
+        loss = float(self._weights @ losses)
+        error = self._standard_error(losses - loss)
         accuracies = self._test.means(self._over(flat, self._test, _hits))
         tested = self._test.sizes > 0
-        weight = self._importance * tested
+        weight = self._weights * tested
         if weight.sum() == 0:
-            return Quality(loss, math.nan, math.nan)
+            return Quality(loss, math.nan, math.nan, loss_error=error)
         weight = weight / weight.sum()
         mean = float(weight @ accuracies)
         spread = float(np.sqrt(weight @ (accuracies - mean) ** 2))
-        return Quality(loss, mean, spread, _lowest_tenth(accuracies[tested]))
+        return Quality(loss, mean, spread, _lowest_tenth(accuracies[tested]), error)
+
+    def _standard_error(self, deviations: NDArray[np.float64]) -> float:
+        """Return the standard error of a mean over the sample; 0 if all clients are measured."""
+        if self._sample is None:
+            return 0.0
+        variance = float(self._weights @ deviations**2)
+        return math.sqrt(variance / (self._sample - 1)) if self._sample > 1 else math.nan
 
     def client_quality(self, flat: Tensor) -> ClientQuality:
         """Judge the model on every client's own samples."""
-        losses = self.client_losses(flat)
-        accuracies = self._test.means(self._over(flat, self._test, _hits))
+        train, test = self._train, self._test
+        if self._sample is not None:
+            train = _Samples(self._federation.train, self._data.x, self._data.y)
+            test = _Samples(self._federation.test, self._data.test_x, self._data.test_y)
+        losses = train.means(self._over(flat, train, _losses))
+        accuracies = test.means(self._over(flat, test, _hits))
         return ClientQuality(
-            np.where(self._train.sizes > 0, losses, math.nan),
-            np.where(self._test.sizes > 0, accuracies, math.nan),
+            np.where(train.sizes > 0, losses, math.nan),
+            np.where(test.sizes > 0, accuracies, math.nan),
         )
-
-    def client_losses(self, flat: Tensor) -> NDArray[np.float64]:
-        """Return every client's mean training loss, shape (n_clients,)."""
-        return self._train.means(self._over(flat, self._train, _losses))
 
     def losses_of(
         self, flat: Tensor, clients: NDArray[np.int64]
