@@ -31,7 +31,7 @@ NAMES = [
     "uniform",
 ]
 #: A design has one colour in all figures.
-COLOURS = MappingProxyType(dict(zip(NAMES, DESIGNS, strict=True)))
+COLOURS = MappingProxyType(dict(zip(NAMES, DESIGNS, strict=False)))
 #: Figures are at most 5.2 inches wide: at the width of a phone letters are still 9 pixels high.
 STYLE: dict[Any, Any] = {
     "axes.grid": True,

@@ -24,6 +24,7 @@ MODULES = {
 }
 #: Imported where a user asks for them by name, where they are installed, or with PyTorch.
 NOT_OURS = {
+    "openpyxl": "client sizes from Excel files",
     "pandas": "to_frame(), which returns a dict without it",
     "tensorboard": "--tracker tensorboard",
     "triton": "comes with PyTorch's builds for CUDA",

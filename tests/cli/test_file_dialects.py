@@ -251,7 +251,7 @@ def test_both_commands_take_all_options(
     result = run(capsys, command, path, "-m", 1, "-d", "size", *columns, "--thousands", ".")
 
     assert (result.code, result.err) == (0, "")
-    assert ("6146 samples" if command == "compare" else "5146") in result.out
+    assert ("6,146 samples" if command == "compare" else "5146") in result.out
 
 
 def test_the_json_of_compare_keeps_its_keys(

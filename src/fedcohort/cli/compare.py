@@ -67,7 +67,7 @@ def compare(
     designs: Annotated[
         str | None, option("--designs -d", "DESIGN,...", DESIGNS_HELP, complete=some_designs)
     ] = None,
-    updates: Annotated[Path | None, option("", "FILE.npy", UPDATES_HELP)] = None,
+    updates: Annotated[Path | None, option("--updates", "FILE.npy", UPDATES_HELP)] = None,
     seed: Seed = 0,
     as_json: AsJson = False,
     plot: Plot = None,

@@ -225,7 +225,9 @@ Thousands = Annotated[
 ]
 CohortSize = Annotated[int, option("--cohort-size -m", "M", "Draws in a round.")]
 SEED_HELP = "Seed of the order of equal clients and of draws."
-Seed = Annotated[int, typer.Option(min=0, metavar="N", help=SEED_HELP)]
-Plot = Annotated[Path | None, option("", "FILE", "Also draw a figure: a .png, .svg or .pdf file.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help=SEED_HELP)]
+Plot = Annotated[
+    Path | None, option("--plot", "FILE", "Also draw a figure: a .png, .svg or .pdf file.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 RunDir = Annotated[Path, argument("DIR", "A run folder.", a_run_folder)]

@@ -53,10 +53,12 @@ def plan(
     seed: Seed = 0,
     rows: Annotated[
         int,
-        typer.Option(min=0, metavar="N", help="Longest table to print; 0 prints everything."),
+        typer.Option(
+            "--rows", min=0, metavar="N", help="Longest table to print; 0 prints everything."
+        ),
     ] = 20,
     out: Annotated[
-        Path | None, option("", "FILE", "Also write all of it to this CSV file.")
+        Path | None, option("--out", "FILE", "Also write all of it to this CSV file.")
     ] = None,
     plot: Plot = None,
     size_column: SizeColumn = None,

@@ -26,7 +26,7 @@ def report(
     ] = None,
     out: Annotated[Path | None, option("--out -o", "FILE", PAGE_HELP)] = None,
     figures: Annotated[
-        str | None, option("", "KIND", FIGURES_HELP, complete=one_of(FIGURE_KINDS))
+        str | None, option("--figures", "KIND", FIGURES_HELP, complete=one_of(FIGURE_KINDS))
     ] = None,
 ) -> None:
     """Write the results of runs to one HTML page, which opens offline."""

@@ -60,7 +60,9 @@ def run(
     file: Annotated[Path, argument("FILE.toml", "The experiment file.")],
     seeds: Annotated[
         str | None,
-        option("", "SEEDS", "Seeds instead of the file's, such as 0-4 or 0,3.", group=CHANGED),
+        option(
+            "--seeds", "SEEDS", "Seeds instead of the file's, such as 0-4 or 0,3.", group=CHANGED
+        ),
     ] = None,
     designs: Annotated[
         str | None,
@@ -68,7 +70,9 @@ def run(
     ] = None,
     panels: Annotated[
         str | None,
-        option("", "PANEL,...", "Only these of the file's panels, by label.", group=CHANGED),
+        option(
+            "--panels", "PANEL,...", "Only these of the file's panels, by label.", group=CHANGED
+        ),
     ] = None,
     changes: Annotated[
         list[str] | None,
@@ -81,6 +85,7 @@ def run(
     device: Annotated[
         str,
         typer.Option(
+            "--device",
             metavar="DEVICE",
             help="auto (a GPU if there is one), cpu or cuda.",
             autocompletion=one_of(COMPUTE_DEVICES),

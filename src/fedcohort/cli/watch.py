@@ -25,7 +25,11 @@ def watch(
     port: Annotated[
         int,
         typer.Option(
-            min=0, max=65535, metavar="N", help="The port of the page; 0 takes one that is free."
+            "--port",
+            min=0,
+            max=65535,
+            metavar="N",
+            help="The port of the page; 0 takes one that is free.",
         ),
     ] = 0,
 ) -> None:
