@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from small_runs import TWO_UNITS, go_on, make_folder, tables
+from small_runs import TWO_UNITS, go_on, make_folder, start, tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,3 +44,18 @@ def goes_on_without(own: Path) -> Callable[[str], Path]:
         return path
 
     return gone
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start ``fedcohort``; whatever is left of it at the end is killed."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def begin(*arguments: object) -> subprocess.Popen[str]:
+        processes.append(start(*arguments))
+        return processes[-1]
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.communicate()

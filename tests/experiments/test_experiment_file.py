@@ -21,13 +21,8 @@ from fedcohort.experiments.data_settings import (
     OneClass,
 )
 from fedcohort.experiments.experiment_file import parsed_seeds
-from fedcohort.experiments.settings import (
-    Cnn,
-    DesignEntry,
-    Mlp,
-    Server,
-    Training,
-)
+from fedcohort.experiments.settings import DesignEntry
+from fedcohort.experiments.training_settings import Cnn, Mlp, Server, Training
 from small_runs import SMALL, TWO_UNITS, write
 
 TOP = set(Panel.known_keys()) | {"title", "checkpoint_every", "panel"}

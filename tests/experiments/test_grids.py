@@ -16,8 +16,9 @@ from command_line import run
 from fedcohort import Multinomial, Recipe, SimilarityClustered
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments import RunFolder, execute, read_results
-from fedcohort.experiments.settings import TUNE_SEED, Panel, Rates
+from fedcohort.experiments.settings import TUNE_SEED, Panel
 from fedcohort.experiments.tables import SCHEMAS, keep_table
+from fedcohort.experiments.training_settings import Rates
 from fedcohort.experiments.tuning import (
     candidate_losses,
     chosen_rates,

@@ -5,7 +5,7 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 from command_line import refused, run
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments import RunFolder, execute
-from small_runs import SMALL, TWO_UNITS, contents, go_on, make_folder, small_run, start, tables
+from small_runs import SMALL, TWO_UNITS, contents, go_on, make_folder, small_run, tables
 from small_runs import write as write_file
 
 ROUNDS = 60
@@ -35,21 +35,6 @@ KILLS = 4
 def long_whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pa.Table]:
     """Return the tables of the long run when nothing happens to it."""
     return tables(small_run(tmp_path_factory.mktemp("whole"), LONG))
-
-
-@pytest.fixture
-def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start ``fedcohort``; whatever is left of it at the end is killed."""
-    processes: list[subprocess.Popen[str]] = []
-
-    def begin(*arguments: object) -> subprocess.Popen[str]:
-        processes.append(start(*arguments))
-        return processes[-1]
-
-    yield begin
-    for process in processes:
-        process.kill()
-        process.communicate()
 
 
 def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:

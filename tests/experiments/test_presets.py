@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 from fedcohort.experiments import Panel, read_experiment
 from fedcohort.experiments.data_settings import Dirichlet, OneClass
 from fedcohort.experiments.own_code import check_parts
-from fedcohort.experiments.settings import Cnn, Mlp
+from fedcohort.experiments.training_settings import Cnn, Mlp
 from fedcohort.simulation import Dataset
 
 PRESETS = Path(__file__).parents[2] / "experiments"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.experiments import Experiment, read_experiment
-from fedcohort.experiments.settings import Rates
+from fedcohort.experiments.training_settings import Rates
 from fedcohort.experiments.units import (
     LANES,
     PlannedRun,

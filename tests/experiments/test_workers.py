@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from fedcohort.errors import ExperimentError
 from fedcohort.experiments import FailedUnitsError, Observer, RunFolder, execute
 from fedcohort.experiments.team import _quota, auto_workers, gpu_of, usable_cores
 from fedcohort.experiments.units import Schedule
-from small_runs import SMALL, contents, go_on, make_folder, small_run, start, tables, write
+from small_runs import SMALL, contents, go_on, make_folder, small_run, tables, write
 
 #: A unit for each seed.
 SEEDS = SMALL.replace("cohort_size = 3", "cohort_size = 10").replace("_class = 1", "_class = 2")
@@ -80,21 +80,6 @@ class Listening(Observer):
 
     def noticed(self, text: str) -> None:
         self.notices.append(text)
-
-
-@pytest.fixture
-def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start ``fedcohort``; whatever is left of it at the end is killed."""
-    processes: list[subprocess.Popen[str]] = []
-
-    def begin(*arguments: object) -> subprocess.Popen[str]:
-        processes.append(start(*arguments))
-        return processes[-1]
-
-    yield begin
-    for process in processes:
-        process.kill()
-        process.communicate()
 
 
 @pytest.fixture(scope="module")

@@ -11,15 +11,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from docstrings import as_markdown, entries
 from fedcohort.experiments.checked_table import PLAIN, Need, Table
 from fedcohort.experiments.data_settings import GeneratedDevices
-from fedcohort.experiments.settings import (
-    KINDS,
-    DesignEntry,
-    Experiment,
-    OwnModel,
-    Panel,
-    Server,
-    Training,
-)
+from fedcohort.experiments.settings import KINDS, DesignEntry, Experiment, Panel
+from fedcohort.experiments.training_settings import OwnModel, Server, Training
 from fedcohort.memory import Difference
 from fedcohort.simulation import Devices, LocalTraining, Options
 

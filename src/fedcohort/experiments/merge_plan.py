@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.experiment_file import read_experiment
 from fedcohort.experiments.results import Results
-from fedcohort.experiments.settings import Experiment, Panel, Rates
+from fedcohort.experiments.settings import Experiment, Panel
 from fedcohort.experiments.tables import SCHEMAS
+from fedcohort.experiments.training_settings import Rates
 from fedcohort.experiments.tuning import chosen_rates, worded_rates
 from fedcohort.experiments.units import (
     PlannedRun,

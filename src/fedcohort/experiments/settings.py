@@ -1,14 +1,12 @@
-"""Settings of an experiment file: models, training, server, designs, panels."""
+"""Settings of an experiment file: designs, panels, the experiment."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import field, fields
-from functools import partial
 from itertools import product
-from math import prod
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from fedcohort._arguments import brief
 from fedcohort._display import short_repr
@@ -16,12 +14,9 @@ from fedcohort.errors import AggregationError, ExperimentError
 from fedcohort.experiments.checked_table import (
     SOME,
     Count,
-    Grid,
     Kinds,
     Label,
     Name,
-    Number,
-    Positive,
     Seed,
     Share,
     Table,
@@ -34,70 +29,19 @@ from fedcohort.experiments.data_settings import (
     DeviceTable,
     EqualDevices,
 )
-from fedcohort.experiments.own_code import own_errors, own_function
+from fedcohort.experiments.training_settings import (
+    Cnn,
+    Mlp,
+    Model,
+    OwnModel,
+    Rates,
+    Server,
+    Step,
+    Training,
+    points,
+)
 from fedcohort.memory import Difference, EstimatorName, Keep
-from fedcohort.optimizers import SGD, Adagrad, Adam, Convention, ServerOptimizer, Yogi
 from fedcohort.selector.open_round import OnFailure
-from fedcohort.simulation import Dataset, LocalTraining, Options, cnn, mlp
-from fedcohort.simulation.engine.models import ModelSource
-
-
-class OwnModel(Table):
-    """``file.py:function``: the function makes the model for a data set.
-
-    All other keys are passed to the function as keyword arguments.
-
-    Attributes
-    ----------
-    name
-        A file and a function in it, for example ``my_model.py:make``.
-    """
-
-    rest: ClassVar[str] = "arguments"
-
-    name: Name
-    arguments: dict[str, Any] = field(default_factory=dict)
-
-    def source(self, dataset: Dataset, folder: Path) -> ModelSource:
-        """Return a function that makes the model. ``folder`` contains the file."""
-        make = own_function("model", self.name, folder)
-
-        def made() -> Any:
-            with own_errors(f"model {self.name!r}", "made"):
-                return make(dataset, **self.arguments)
-
-        return made
-
-
-class Mlp(Table):
-    """``mlp``: one hidden layer.
-
-    Attributes
-    ----------
-    hidden
-        Units of the hidden layer.
-    """
-
-    name: Literal["mlp"] = "mlp"
-    hidden: Count = 50
-
-    def source(self, dataset: Dataset, folder: Path) -> ModelSource:
-        """Return a function that makes the model."""
-        inputs = prod(dataset.x.shape[1:])
-        return partial(mlp, inputs, self.hidden, dataset.n_classes)
-
-
-class Cnn(Table):
-    """``cnn``: the paper's three convolutions, for images of 3 x 32 x 32."""
-
-    name: Literal["cnn"]
-
-    def source(self, dataset: Dataset, folder: Path) -> ModelSource:
-        """Return a function that makes the model."""
-        return partial(cnn, dataset.n_classes)
-
-
-Model = Mlp | Cnn | OwnModel
 
 #: The keys of a design that set up its difference estimator.
 OF_DIFFERENCE = ("shrink", "clusters", "keep", "rank", "max_remembered", "on_disk")
@@ -114,132 +58,6 @@ KINDS = {
 
 #: The seed that tries grids for every design by itself, unless the file gives another.
 TUNE_SEED = 1_000_000
-
-
-class Rates(NamedTuple):
-    """One point of a grid."""
-
-    lr: float
-    mu: float
-    server_lr: float
-
-
-def _points(value: float | list[float]) -> list[float]:
-    """Return the values of a grid; a number is a grid of one."""
-    return value if isinstance(value, list) else [value]
-
-
-class Training(Table):
-    """The training of every client. A list for ``lr`` or ``mu`` is a grid to choose from."""
-
-    steps: Count | None = None
-    epochs: Count | None = None
-    batch_size: Count = 50
-    lr: Grid = 0.01
-    lr_decay: Number = 1.0
-    momentum: Number = 0.0
-    weight_decay: Number = 0.0
-    mu: Grid = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for lr, mu in product(_points(self.lr), _points(self.mu)):
-            self.local(Rates(lr, mu, 1.0))
-
-    def local(self, rates: Rates) -> LocalTraining:
-        """Return the simulator's record at one point of the grid."""
-        return LocalTraining(**{**self.as_dict(), "lr": rates.lr, "mu": rates.mu})
-
-
-OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
-    "sgd": SGD,
-    "adagrad": Adagrad,
-    "adam": Adam,
-    "yogi": Yogi,
-}
-#: The settings of optimisers.
-OF_STEP = ("momentum", "damped", "nesterov", "beta1", "beta2", "tau", "convention")
-
-
-class Step(Table):
-    """How the server moves along the aggregate: see ``fedcohort.optimizers``.
-
-    Attributes
-    ----------
-    optimizer
-        With ``sgd``, ``momentum = 0`` is the plain step.
-    server_lr
-        The server's learning rate; a list is a grid to choose from.
-    momentum, damped, nesterov
-        Only with ``sgd``.
-    beta1, beta2
-        Only with ``adam`` and ``yogi``.
-    tau, convention
-        Only with ``adagrad``, ``adam`` and ``yogi``.
-    """
-
-    optimizer: Literal["sgd", "adagrad", "adam", "yogi"] = "sgd"
-    server_lr: Grid = 1.0
-    momentum: Share = 0.0
-    damped: bool = False
-    nesterov: bool = False
-    beta1: Share = 0.9
-    beta2: Share = 0.99
-    tau: Positive = 1e-3
-    convention: Convention = "paper"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.made()
-
-    def made(self) -> ServerOptimizer | None:
-        """Return the optimiser with a learning rate of 1; None for the plain step."""
-        kind = OPTIMIZERS[self.optimizer]
-        own = {each.name for each in fields(kind)} & set(OF_STEP)
-        changed = {
-            each.name
-            for each in fields(Step)
-            if each.name in OF_STEP and getattr(self, each.name) != each.default
-        }
-        if wrong := sorted(changed - own):
-            raise ExperimentError(
-                f"{wrong[0]} is not a setting of optimizer = {self.optimizer!r}. Leave it out."
-            )
-        if not changed and kind is SGD:
-            return None
-        try:
-            return kind(lr=1.0, **{name: getattr(self, name) for name in own})
-        except AggregationError as error:
-            raise ExperimentError(str(error)) from error
-
-
-class Server(Step):
-    """What the server does besides drawing: see ``fedcohort.simulation.Options``.
-
-    Attributes
-    ----------
-    failures
-        The chance that a drawn client sends no update.
-    """
-
-    measure_every: Count = 1
-    oracle_every: Count | None = None
-    rows_every: Count | None = 10
-    sketch: Count | None = None
-    overlap: bool = False
-    rebuild_every: Count = 1
-    measure_clients: Count | None = None
-    failures: Share = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for server_lr in _points(self.server_lr):
-            self.options("cpu", server_lr)
-
-    def options(self, device: str, server_lr: float) -> Options:
-        """Return the simulator's record at one point of the grid."""
-        own = self.as_dict("failures", "server_lr", "optimizer", *OF_STEP)
-        return Options(**own, server_lr=server_lr, device=device)
 
 
 class DesignEntry(Table):
@@ -432,7 +250,7 @@ class Panel(Table):
     def candidates(self, design: str) -> list[Rates]:
         """Return every point of a design's grid; without a grid, there is one."""
         grids = (self.training.lr, self.training.mu, self.step(design).server_lr)
-        return [Rates(*point) for point in product(*map(_points, grids))]
+        return [Rates(*point) for point in product(*map(points, grids))]
 
     def __repr__(self) -> str:
         counts = {"designs": len(self.design), "seeds": len(self.seeds)}

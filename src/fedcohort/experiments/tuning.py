@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.results import window_of
 from fedcohort.experiments.run_folder import RunFolder
-from fedcohort.experiments.settings import Panel, Rates
+from fedcohort.experiments.settings import Panel
 from fedcohort.experiments.tables import NUMBER, RUN, SCHEMAS, read_table
+from fedcohort.experiments.training_settings import Rates
 from fedcohort.experiments.units import PlannedRun, Unit, baseline_of, tuned_designs
 
 #: What was tried: one line per panel, design and point of its grid. ``final_loss`` is null where

@@ -24,7 +24,6 @@ from fedcohort.errors import (
 )
 from fedcohort.experiments.own_code import load_data, own_recipe, place_in
 from fedcohort.experiments.run_folder import RunFolder
-from fedcohort.experiments.settings import Rates
 from fedcohort.experiments.tables import (
     DEVICES,
     FEDERATIONS,
@@ -35,6 +34,7 @@ from fedcohort.experiments.tables import (
     keep_table,
     law_tables,
 )
+from fedcohort.experiments.training_settings import Rates
 from fedcohort.experiments.tuning import chosen_rates
 from fedcohort.experiments.units import PlannedRun, Unit
 from fedcohort.simulation import Devices, FederatedData, History, Round, Run, Simulation

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise, product
 from typing import Any, final
 
-from fedcohort.experiments.settings import DesignEntry, Experiment, Panel, Rates
+from fedcohort.experiments.settings import DesignEntry, Experiment, Panel
+from fedcohort.experiments.training_settings import Rates
 
 
 @dataclass(frozen=True, slots=True)
