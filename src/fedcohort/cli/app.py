@@ -86,7 +86,10 @@ _add(runs, EXPERIMENTS, "Example: fedcohort runs")
 _add(
     merge,
     EXPERIMENTS,
-    "Example: fedcohort merge runs/seeds-0-4 runs/seeds-5-9 --out runs/all",
+    "Examples:",
+    "fedcohort run digits.toml --seeds 0-1 --out runs/first",
+    "fedcohort run digits.toml --seeds 2-3 --out runs/second",
+    "fedcohort merge runs/first runs/second --out runs/all",
 )
 _add(
     report,
