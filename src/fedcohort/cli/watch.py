@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -52,6 +53,8 @@ def watch(
         raise InputError(
             f"watch: port {port} cannot be used ({reason}). Choose another with --port."
         ) from error
+    # A shell that starts a command in the background lets it ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with server, suppress(KeyboardInterrupt):
         print(f"{chosen}: {server.address}\nCtrl-C ends this; the run goes on.", flush=True)
         server.serve_forever()
