@@ -95,7 +95,7 @@ def test_kills_change_nothing(
     for _ in range(KILLS):
         process = started("resume", path)
         said(process, " % ")
-        time.sleep(delays.uniform(0.0, 0.2))
+        time.sleep(delays.uniform(0.0, 0.6))
         process.kill()
         process.wait(timeout=60)
         progress.append(RunFolder.open(path).progress())

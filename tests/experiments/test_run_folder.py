@@ -168,6 +168,7 @@ def test_the_tables_have_the_documented_columns(results: Results) -> None:
     columns = {
         "rounds": [
             *(*own, "round", "loss", "accuracy", "accuracy_spread", "worst_accuracy"),
+            "loss_error",
             *("distinct_clients", "distinct_classes", "residual", "squared_error"),
             *("design_variance", "multinomial_variance", "beta_squared", "kappa_squared"),
             *("draw_seconds", "train_seconds", "measure_seconds"),
