@@ -61,13 +61,6 @@ def double(array: Array) -> Array:
     return array.astype(np.float64) if isinstance(array, np.ndarray) else array.double()
 
 
-def difference(one: Array, other: Array) -> Array:
-    """Return one array minus the other in float64, without copies of both in float64."""
-    if isinstance(one, np.ndarray):
-        return np.subtract(one, other, dtype=np.float64)
-    return one.double() - other
-
-
 def as_numpy(array: Array) -> NDArray[Any]:
     """Return a numpy array as it is, and a tensor as a numpy array."""
     return array if isinstance(array, np.ndarray) else array.cpu().numpy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from api_pages import GROUPS
 from fedcohort.designs import RECIPES
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -63,19 +64,7 @@ BELOW = {
     "reference/api/index": (
         "fedcohort",
         "designs",
-        "simulation",
-        "experiments",
-        "flower",
-        "nvflare",
-        "fedbiomed",
-        "diagnostics",
-        "memory",
-        "similarity",
-        "optimizers",
-        "streams",
-        "synthetic",
-        "testing",
-        "errors",
+        *(package for packages in GROUPS.values() for package in packages),
     ),
     "reference/designs/index": tuple(RECIPES),
 }

@@ -42,7 +42,7 @@ def check_thousands(thousands: str | None) -> None:
 
 
 def is_number(cell: Any) -> bool:
-    """Return whether a cell looks like a number, also one that is no size."""
+    """Return whether a cell looks like a number, also one that cannot be a size."""
     if not isinstance(cell, str):
         return isinstance(cell, (int, float))
     text = cell.strip()
@@ -148,7 +148,7 @@ def _refuse_unclear(cells: Sequence[Any], name: str, place: Callable[[int], str]
 
 
 def _complaint(name: str, cell: Any, thousands: str | None) -> str:
-    """Say why a cell is no size, and what to do."""
+    """Say why a cell cannot be a size, and what to do."""
     way_out = "Give 0 if the client has no samples, or drop the client."
     text = "" if cell is None else str(cell).strip()
     if not text:

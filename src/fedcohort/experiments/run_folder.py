@@ -27,7 +27,7 @@ from fedcohort.experiments.data_settings import EqualDevices
 from fedcohort.experiments.own_code import part_files
 from fedcohort.experiments.settings import Experiment
 from fedcohort.experiments.tables import SCHEMAS, is_whole, was_written
-from fedcohort.experiments.units import PlannedRun, Unit, plan_units
+from fedcohort.experiments.units import Unit, check_units, plan_units
 
 PACKAGES = ("numpy", "scipy", "torch", "pyarrow", "scikit-learn")
 
@@ -179,7 +179,7 @@ class RunFolder:
             self.experiment = Experiment.of(head["experiment"])
             self.units = [Unit.of_dict(unit) for unit in head["units"]]
             self.device = str(head["machine"]["device"])
-            _check_units(self.units, self.experiment)
+            check_units(self.units, self.experiment)
         except (KeyError, IndexError, TypeError, ValueError, FedcohortError) as error:
             raise ExperimentError(
                 f"{path / HEAD}: does not hold a run ({type(error).__name__}). Put back the file "
@@ -385,20 +385,3 @@ def check_new(path: Path) -> None:
         )
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ExperimentError(f"{path}: must be a new or empty folder. Choose another with --out.")
-
-
-def _check_units(units: list[Unit], experiment: Experiment) -> None:
-    """Refuse units that do not belong to the experiment."""
-    runs, trials = (
-        {
-            PlannedRun(panel.label, entry.label, seed)
-            for panel in experiment.panels
-            for entry in panel.design
-            for seed in ([panel.tuning_seed] if is_trial else panel.seeds)
-        }
-        for is_trial in (False, True)
-    )
-    for unit in units:
-        known = runs if unit.candidate is None else trials
-        if not unit.runs or not known.issuperset(unit.runs):
-            raise ValueError("units")

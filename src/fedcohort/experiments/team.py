@@ -1,7 +1,6 @@
-"""The driver's side of several workers: share the units, hear how they go, replace who dies.
+"""The driver of several workers: share the units, follow their progress, replace dead workers.
 
-Workers inherit the run folder's lock, so that nobody can resume the run before the last one has
-ended.
+Workers inherit the run folder's lock, so that the run cannot be resumed before the last one ends.
 """
 
 from __future__ import annotations

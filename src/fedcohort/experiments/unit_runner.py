@@ -52,7 +52,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """A unit has done so many rounds; ``new`` are the rounds of its runs that were not told yet."""
+    """A unit has finished ``done`` rounds; ``new`` are those of its runs that were not told yet."""
 
     unit: int
     done: int
@@ -238,7 +238,7 @@ class _DivergedError(Exception):
 
 @contextmanager
 def few_threads(threads: int | None) -> Iterator[None]:
-    """Compute with so many threads; None leaves their number as it is."""
+    """Compute with this many threads; None leaves their number as it is."""
     if threads is None:
         yield
         return

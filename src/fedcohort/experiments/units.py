@@ -230,3 +230,20 @@ def _shared(panel: Panel) -> object:
     options = panel.server.options("cpu", 1.0)
     failures = panel.server.failures
     return (panel.data.dataset, panel.model, training, options, failures, panel.rounds, tuned)
+
+
+def check_units(units: list[Unit], experiment: Experiment) -> None:
+    """Refuse units that do not belong to the experiment."""
+    runs, trials = (
+        {
+            PlannedRun(panel.label, entry.label, seed)
+            for panel in experiment.panels
+            for entry in panel.design
+            for seed in ([panel.tuning_seed] if is_trial else panel.seeds)
+        }
+        for is_trial in (False, True)
+    )
+    for unit in units:
+        known = runs if unit.candidate is None else trials
+        if not unit.runs or not known.issuperset(unit.runs):
+            raise ValueError("units")

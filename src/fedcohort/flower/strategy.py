@@ -389,8 +389,8 @@ class CohortStrategy(Strategy):
         was_empty = self.selector.variates is None
         self.selector.remember(now.updates, losses=losses, durations=durations, failed=now.failed)
         if was_empty and (variates := self.selector.variates) is not None:
-            n, size = self.selector.population.n_clients, variates.nbytes_at_most / 1e6
-            log.info("the difference estimator takes up to %.2f MB for %d clients", size, n)
+            megabytes = variates.nbytes_at_most / 1e6
+            log.info("the difference estimator takes up to %.2f MB", megabytes)
 
     def _why_nobody_answered(self, now: TrainingRound) -> Iterable[str]:
         """Return the reasons of a round without a reply; none if the cohort was empty."""

@@ -74,7 +74,7 @@ class Difference:
     keep: Keep = "float32"
     rank: int = 32
     max_remembered: int | None = None
-    #: Not compared: a folder with a checkpoint and its rows may move.
+    #: It is not compared, since a folder with a checkpoint and its rows may move.
     file: str | None = field(default=None, compare=False)
 
     __repr__ = record_repr

@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._updates import Array, as_numpy, difference, double, like, moved, zero_rows
+from fedcohort._updates import Array, as_numpy, double, like, moved, zero_rows
 from fedcohort.memory.base import Variates
 from fedcohort.memory.row_stores import NONE, Encoding, FileStore, RowForm, RowStore
 from fedcohort.similarity.measures import BLOCK_ENTRIES
@@ -50,7 +50,7 @@ class Remembering(Variates):
 
     @abstractmethod
     def _replace(self, clients: NDArray[np.int64], updates: Array) -> None:
-        """Remember these updates in the place of the clients' last ones."""
+        """Replace the clients' last updates by these."""
 
     @abstractmethod
     def _erase(self, clients: NDArray[np.int64]) -> None:
@@ -122,7 +122,7 @@ class LastUpdates(Remembering):
     def _replace(self, clients: NDArray[np.int64], updates: Array) -> None:
         values, scale = self._store.encoding.encode(updates)
         new = self._store.encoding.decode(values, scale, self.zeros)
-        self._add(clients, difference(new, self._remembered(clients)))
+        self._add(clients, _difference(new, self._remembered(clients)))
         self._slots[clients] = self._store.write(self._slots[clients], values)
         if "scale" in self._arrays:
             self._arrays["scale"][clients] = scale
@@ -232,6 +232,13 @@ class LastUpdates(Remembering):
         store = RowStore(encoding, self.zeros)
         values = like(arrays["rows"], store.read(np.empty(0, dtype=np.int64)))
         return store, store.write(np.full(n, NONE, dtype=np.int64), values)
+
+
+def _difference(one: Array, other: Array) -> Array:
+    """Return one array minus the other in float64, without copies of both in float64."""
+    if isinstance(one, np.ndarray):
+        return np.subtract(one, other, dtype=np.float64)
+    return one.double() - other
 
 
 def _filled(*shape: int, dtype: str = "int64") -> NDArray[Any]:

@@ -151,7 +151,7 @@ class RowStore:
         return found
 
     def write(self, before: Slots, values: Array) -> Slots:
-        """Write rows in the place of those in the slots ``before``; return their slots."""
+        """Replace the rows in the slots ``before``, and return the slots of the new rows."""
         slots = self._writable(before)
         for block, where, inside in self._places(slots):
             block[inside] = values[where]
@@ -202,11 +202,19 @@ class RowStore:
             yield block, where, slots[where] - (int(ends[number]) - len(block))
 
 
+def _reserve(descriptor: int, size: int) -> None:
+    """Make a file this long; a full disk is an error now if the system can say so."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+    else:
+        os.truncate(descriptor, size)
+
+
 #: The first line of a file of rows.
 FORMAT = "fedcohort rows 1"
 #: The bytes before the first row.
 HEAD_BYTES = 4096
-#: So many of the last states can be restored.
+#: How many of the last states can be restored.
 STATES = 2
 
 
@@ -248,7 +256,7 @@ class FileStore(RowStore):
         return sys.modules["torch"].from_numpy(values).to(self._zeros.device)
 
     def write(self, before: Slots, values: Array) -> Slots:
-        """Write rows in the place of those in the slots ``before``; return their slots."""
+        """Replace the rows in the slots ``before``, and return the slots of the new rows."""
         slots = self._writable(before)
         if len(slots):
             assert self._mapped is not None  # for mypy: there are slots
@@ -323,7 +331,7 @@ class FileStore(RowStore):
                 self._create()
             with self.path.open("r+b") as file:
                 size = HEAD_BYTES + (self.capacity + more) * self._row.itemsize
-                os.posix_fallocate(file.fileno(), 0, size)
+                _reserve(file.fileno(), size)
             self._map()
         except OSError as error:
             raise self._refused(f"cannot be written ({reason_of(error)})") from error

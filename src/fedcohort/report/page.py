@@ -355,7 +355,7 @@ def _design_facts(results: Results, panel: Panel) -> dict[str, Any]:
 
 
 def _csv_row(design: DesignSummary, panel: Panel, unbiased: bool | None) -> dict[str, Any]:
-    """Return a row of the downloaded table; None where there is no number."""
+    """Return a row of the downloaded table; None for a missing number."""
     row: dict[str, Any] = {
         "panel": panel.label,
         "design": design.label,

@@ -116,7 +116,7 @@ def _curves(
 
 
 def plain_band(over: Band, x: ArrayLike | None = None) -> dict[str, Any]:
-    """Return a band for JSON, against ``x`` in the place of the rounds if given."""
+    """Return a band for JSON, against ``x`` if given, else against the rounds."""
     x = over.rounds if x is None else x
     content: dict[str, Any] = {"x": plain(x), "mean": plain(over.mean)}
     if over.n_seeds > 1:

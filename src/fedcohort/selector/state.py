@@ -86,7 +86,8 @@ class SelectorState:
         """Erase clients: membership, updates, signals, labels and counts.
 
         Lines already written to a log file stay, and so does what a client has added to the means
-        of its cluster (``Difference(clusters=...)``).
+        of its cluster or to the basis (``Difference(clusters=...)``, ``keep="rank"``). A file of
+        rows (``file=``) loses the client's row two checkpoints later.
         """
         self._refuse_open("clients can be forgotten")
         self._catch_up()

@@ -52,7 +52,8 @@ class Options:
     rebuild_every
         Build designs that learn in every n-th round only.
     measure_clients
-        Measure the loss and accuracy of so many clients, drawn once by importance; None: of all.
+        The number of clients whose loss and accuracy are measured, drawn once by importance;
+        None: all.
     overlap
         Build the next design while clients train, from the updates up to the round before.
     device

@@ -101,7 +101,7 @@ def test_waiting_leads_to_the_next_arrival(phases: list[float], awake: float, no
     times = Availability.diurnal(np.array(phases), awake=awake, day=day)
     whom = np.ones(len(phases), dtype=bool)
 
-    wait = times.seconds_until_somebody(now, whom)
+    wait = times.seconds_until_any(now, whom)
 
     assert 0 < wait <= day
     after = times.at(now + wait + 1e-6, n_clients=len(phases))
@@ -115,9 +115,9 @@ def test_nobody_ever_comes_when_all_intervals_are_over() -> None:
     times = Availability([0, 1], [1.0, 5.0], [2.0, 6.0])  # type: ignore[arg-type]
     whom = np.array([True, False])
 
-    assert times.seconds_until_somebody(0.0, whom) == 1.0
-    assert times.seconds_until_somebody(3.0, whom) == math.inf
-    assert times.seconds_until_somebody(3.0, ~whom) == 2.0
+    assert times.seconds_until_any(0.0, whom) == 1.0
+    assert times.seconds_until_any(3.0, whom) == math.inf
+    assert times.seconds_until_any(3.0, ~whom) == 2.0
 
 
 def test_jitter_is_log_normal_and_from_the_seed_the_round_and_the_client() -> None:

@@ -235,5 +235,5 @@ class Clock:
     def idle(self) -> Cost:
         """Return the cost of a round without an available client: time."""
         times, has_samples = self._devices.availability, self._population.sizes > 0
-        wait = 0.0 if times is None else times.seconds_until_somebody(self.seconds, has_samples)
+        wait = 0.0 if times is None else times.seconds_until_any(self.seconds, has_samples)
         return Cost(0, 0, 0.0, 0, WAIT_IN_VAIN if wait == math.inf else max(wait, SHORTEST_WAIT))

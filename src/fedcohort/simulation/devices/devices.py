@@ -90,9 +90,9 @@ class Availability:
         here[self.client[(self.start <= moment) & (moment < self.end)]] = True
         return here
 
-    def seconds_until_somebody(self, now: float, whom: NDArray[np.bool_]) -> float:
-        """Return the time until one of ``whom`` comes; infinity if none ever does."""
-        starts = self.start[whom[self.client]]
+    def seconds_until_any(self, now: float, clients: NDArray[np.bool_]) -> float:
+        """Return the time until one of these clients comes; infinity if none ever does."""
+        starts = self.start[clients[self.client]]
         ahead = starts - self._moment(now)
         if self.day is not None:
             ahead = np.where(ahead > 0, ahead, ahead + self.day)  # tomorrow

@@ -79,8 +79,8 @@ class ClientQuality:
 class Evaluator:
     """Evaluates models on one federation, dropout off, every sample once.
 
-    With ``sample`` it measures only clients that were drawn so many times by importance, with
-    replacement and a fixed seed: the mean over the draws is unbiased.
+    With ``sample`` it measures a sample of the clients: that many draws by importance, with
+    replacement and a fixed seed. The mean over the draws is unbiased.
     """
 
     def __init__(
