@@ -100,6 +100,15 @@ def test_updates_of_zero_and_of_one_number_are_kept() -> None:
         assert abs(memory.expected()[0] - 2.0) <= 1e-12
 
 
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_a_zero_counts_as_positive_among_signs(kind: str) -> None:
+    memory = Difference(keep="sign").memory([0.5, 0.5], zeros_of(kind, 3))
+
+    memory.record([0], like(memory.zeros, np.array([[0.0, -3.0, 6.0]])))
+
+    assert np.asarray(memory.of(np.array([0]))).tolist() == [[3.0, -3.0, 3.0]]
+
+
 def test_updates_beyond_the_range_of_a_type_are_clipped() -> None:
     memory = Difference(keep="float16").memory([0.5, 0.5], np.zeros(2))
 
