@@ -9,6 +9,10 @@ the plain estimator in the same process.
     python benchmarks/memory.py                       # all forms: 1,000 clients of 122,570 numbers
     python benchmarks/memory.py --clients 100000 --cohort 100 --forms rank64
     python benchmarks/memory.py --clients 10000 --cohort 100 --forms int8-file --seen 1
+    python benchmarks/memory.py --clients 20 --new 4 --rounds 100 --forms float32,float32-30
+
+With ``--new`` as many clients leave and others come for the first time in every round. A number
+after a form is ``max_remembered``.
 """
 
 from __future__ import annotations
@@ -35,8 +39,11 @@ def settings_of(form: str, folder: Path) -> Difference:
     """Return the estimator of a form of the table."""
     if form.startswith("rank"):
         return Difference(keep="rank", rank=int(form.removeprefix("rank")))
-    keep, _, place = form.partition("-")
-    return Difference(keep=keep, file=str(folder / "rows") if place else None)  # type: ignore[arg-type]
+    keep, _, more = form.partition("-")
+    options: dict[str, Any] = {"file": str(folder / "rows")} if more == "file" else {}
+    if more.isdigit():
+        options["max_remembered"] = int(more)
+    return Difference(keep=keep, **options)  # type: ignore[arg-type]
 
 
 def anonymous_bytes() -> int:
@@ -67,11 +74,14 @@ class Peak:
             self.bytes = max(self.bytes, anonymous_bytes())
 
 
-def rounds(selector: Selector, updates: np.ndarray, n: int) -> float:
+def rounds(selector: Selector, updates: np.ndarray, n: int, new: int = 0) -> float:
     """Play rounds, and return the milliseconds of the median one."""
     times = []
-    for _ in range(n):
+    for k in range(n):
         start = time.perf_counter()
+        if new:
+            others = list(selector.clients.items())[new:]
+            selector.clients = dict(others) | {f"{k}, {each}": 1 for each in range(new)}
         cohort = selector.draw()
         selector.aggregate(updates[: len(cohort)])
         times.append(time.perf_counter() - start)
@@ -93,7 +103,7 @@ def measure(form: str, arguments: argparse.Namespace) -> dict[str, Any]:
     updates = np.random.default_rng(0).standard_normal((m, d), dtype=np.float32)
     plain = Selector(Multinomial(m), np.ones(n, dtype=np.int64), seed=0)
     rounds(plain, updates, 2)
-    plain_ms = rounds(plain, updates, arguments.rounds)
+    plain_ms = rounds(plain, updates, arguments.rounds, arguments.new)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         settings = settings_of(form, Path(folder))
         selector = Selector(Multinomial(m), np.ones(n, dtype=np.int64), seed=0, estimator=settings)
@@ -102,7 +112,7 @@ def measure(form: str, arguments: argparse.Namespace) -> dict[str, Any]:
             rounds(selector, updates, 2)
             if arguments.seen:
                 see_everyone(selector, updates)
-            ms = rounds(selector, updates, arguments.rounds)
+            ms = rounds(selector, updates, arguments.rounds, arguments.new)
             variates = selector.variates
             assert variates is not None
             found = {"form": form, "ms": ms, "plain_ms": plain_ms, "bytes": variates.nbytes}
@@ -123,6 +133,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--forms", default=",".join(FORMS))
     parser.add_argument("--seen", type=int, default=0, help="1: every client was seen before")
+    parser.add_argument("--new", type=int, default=0, help="clients that are new in each round")
     parser.add_argument("--folder", default=None, help="where files of rows are put")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -136,14 +147,14 @@ def main() -> None:
         return
     n, m, d = arguments.clients, arguments.cohort, arguments.parameters
     print(f"{n} clients, {m} a round, {d} numbers; MB = 1e6 bytes\n")
-    print("form       memory MB  saved MB   peak MB   ms/round  over plain    save ms")
+    print("form         memory MB  saved MB   peak MB   ms/round  over plain    save ms")
     for form in arguments.forms.split(","):
         command = [sys.executable, __file__, *sys.argv[1:], "--one", form]
         ended = subprocess.run(command, capture_output=True, text=True, check=True)
         found = json.loads(ended.stdout)
         megabytes = "".join(f"{found[name] / 1e6:>10.1f}" for name in ("bytes", "saved", "peak"))
         ratio, save = found["ms"] / found["plain_ms"], found["save_ms"]
-        print(f"{form:<10}{megabytes}{found['ms']:>11.2f}{ratio:>12.2f}{save:>11.1f}")
+        print(f"{form:<12}{megabytes}{found['ms']:>11.2f}{ratio:>12.2f}{save:>11.1f}")
 
 
 if __name__ == "__main__":
