@@ -30,6 +30,7 @@ FIRST_OF = {
         "fedbiomed",
         "own-server-loop",
         "write-a-plugin",
+        "server-optimisers",
         "simulate",
         "experiment-files",
         "own-dataset",
@@ -46,7 +47,7 @@ FIRST_OF = {
         "convergence",
     ),
     "reference": ("designs/index", "api/index", "command-line", "experiment-file"),
-    "results": ("index", "beyond", "everyone"),
+    "results": ("index", "beyond", "everyone", "cross-device"),
 }
 #: Pages beside the kinds: before them, and at the end.
 FIRST, LAST = ("which-design", "glossary"), ("changelog",)
