@@ -101,15 +101,11 @@ RESULTS = [
     ("figure1", "figure1", ("multinomial", "similarity")),
     ("figure2", "alpha = 0.01", ("multinomial", "similarity")),
     (
-        "beyond/mnist",
-        "beyond-mnist",
-        ("multinomial", "multinomial + difference", "full participation"),
-    ),
-    (
         "beyond/cifar10",
         "beyond-cifar10",
         ("multinomial", "multinomial + difference", "full participation"),
     ),
+    ("cross-device", "cross", ("multinomial, Adam", "difference, Adam")),
 ]
 
 
