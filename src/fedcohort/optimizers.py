@@ -31,7 +31,7 @@ from typing import Literal, final, get_args
 
 import numpy as np
 
-from fedcohort._arguments import checked_choice, checked_flag, checked_number
+from fedcohort._arguments import brief, checked_choice, checked_flag, checked_number
 from fedcohort._updates import Array, Layout, Update, double, like
 from fedcohort.errors import AggregationError
 
@@ -83,11 +83,13 @@ class ServerOptimizer(ABC):
     def _checked(self, state: State, v: Array) -> State:
         """Return the state on the device of v; refuse one of another optimiser or model."""
         names = ["rounds", *self._starts()]
-        if list(state) != names or any(state[name].shape != v.shape for name in names[1:]):
-            shapes = {name: np.shape(array) for name, array in state.items()}
+        found = state if isinstance(state, Mapping) else {}
+        shapes = {name: np.shape(array) for name, array in found.items()}
+        if shapes != {"rounds": (), **dict.fromkeys(names[1:], tuple(v.shape))}:
             raise AggregationError(
                 f"{type(self).__name__}: the state must hold {', '.join(names)} for an aggregate "
-                f"of {len(v)} numbers; got {shapes}. Pass what step returned, or None to start."
+                f"of {len(v)} numbers; got {shapes or brief(state)}. Pass what step returned, or "
+                f"None to start."
             )
         return {"rounds": state["rounds"], **{name: like(state[name], v) for name in names[1:]}}
 
@@ -105,6 +107,7 @@ class ServerOptimizer(ABC):
             raise AggregationError(
                 f"{type(self).__name__}: {name} must be below 1; got {value:g}. Try 0.9."
             )
+        object.__setattr__(self, name, value)
 
     @abstractmethod
     def _starts(self) -> dict[str, float]:
@@ -143,8 +146,13 @@ class SGD(ServerOptimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checked_flag("SGD", "damped", self.damped)
-        checked_flag("SGD", "nesterov", self.nesterov)
+        checked_flag("SGD", "damped", self.damped, error=AggregationError)
+        checked_flag("SGD", "nesterov", self.nesterov, error=AggregationError)
+        if not self.momentum and (self.damped or self.nesterov):
+            raise AggregationError(
+                f"SGD: momentum must be above 0 for damped and nesterov; got {self.momentum:g}. "
+                f"Try 0.9."
+            )
 
     def _starts(self) -> dict[str, float]:
         return {"u": 0.0} if self.momentum else {}
@@ -176,8 +184,9 @@ class _Adaptive(ServerOptimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         owner = type(self).__name__
-        checked_number(owner, "tau", self.tau, least=1e-12, error=AggregationError)
-        checked_choice(owner, "convention", self.convention, CONVENTIONS)
+        tau = checked_number(owner, "tau", self.tau, least=1e-12, error=AggregationError)
+        object.__setattr__(self, "tau", tau)
+        checked_choice(owner, "convention", self.convention, CONVENTIONS, error=AggregationError)
 
     @property
     def _first_square(self) -> float:
