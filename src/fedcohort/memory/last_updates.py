@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedcohort._updates import Array, as_numpy, double, like, moved, zero_rows
 from fedcohort.memory.base import Variates
 from fedcohort.memory.row_files import FileStore
-from fedcohort.memory.row_stores import NONE, Encoding, RowForm, RowStore, largest_float
+from fedcohort.memory.row_stores import NONE, Encoding, RowForm, RowStore, float_type
 from fedcohort.similarity.measures import BLOCK_ENTRIES
 
 NEVER = -1
@@ -305,7 +305,7 @@ class LowRankUpdates(Remembering):
         of_basis = of_basis * faded[None, :]
         turned = of_basis.T + across @ of_updates.T
         projected = across.T @ of_basis.T + own @ of_updates.T
-        most = largest_float(basis) / (2 * len(strength))  # so that all h are finite
+        most = float(float_type(basis).max) / (2 * len(strength))  # so that all h are finite
         projected = projected.clip(-most, most)
         self._arrays["basis"] = like(of_basis, basis) @ basis + like(of_updates, basis) @ updates
         coefficients = self._arrays["coefficients"]

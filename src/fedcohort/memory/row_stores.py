@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,10 +51,10 @@ class Encoding:
     def encode(self, rows: Array) -> tuple[Array, Array]:
         """Return the values, shape (n, width), and the scales, shape (n,)."""
         if self.form == "int8":
-            # The bound keeps 127 scales finite. A scale below the normal floats rounds coarsely.
-            scale = (_largest(rows) / 127).clip(max=largest_float(rows) / 128)
-            values = (rows / _or_one(scale)[:, None]).round().clip(-127, 127)
-            return _cast(values, "int8"), scale
+            kind = float_type(rows)
+            # Smaller scales round coarsely; 127 times a larger one could be infinite.
+            scale = (_largest(rows) / 127).clip(float(kind.tiny), float(kind.max) / 127.001)
+            return _cast((rows / scale[:, None]).round(), "int8"), scale
         if self.form == "sign":
             return _packed(rows < 0), _means(abs(rows))
         return self._rounded(rows), rows[:, 0] * 0
@@ -62,7 +62,7 @@ class Encoding:
     def _rounded(self, rows: Array) -> Array:
         """Return floats in this encoding's type, clipped to its range."""
         most = float(np.finfo(self.dtype).max)
-        if most >= largest_float(rows):
+        if most >= float(float_type(rows).max):
             return _cast(rows, self.dtype)
         within = rows.clip(-most, most)
         if self.form == "float16":  # by float32, as torch does: numpy rounds the same then
@@ -84,9 +84,9 @@ def _cast(array: Array, dtype: str) -> Array:
     return array.to(getattr(sys.modules["torch"], dtype))
 
 
-def largest_float(array: Array) -> float:
-    """Return the largest number of an array's type."""
-    return float(np.finfo(str(array.dtype).removeprefix("torch.")).max)
+def float_type(array: Array) -> np.finfo[Any]:
+    """Return the limits of an array's type."""
+    return np.finfo(str(array.dtype).removeprefix("torch."))
 
 
 def _means(rows: Array) -> Array:
@@ -98,11 +98,6 @@ def _means(rows: Array) -> Array:
 
 def _largest(rows: Array) -> Array:
     return abs(rows).max(1) if isinstance(rows, np.ndarray) else abs(rows).amax(1)
-
-
-def _or_one(scale: Array) -> Array:
-    """Replace 0, of a row of zeros, by 1."""
-    return scale + like(scale == 0, scale)
 
 
 def _packed(bits: Array) -> Array:
