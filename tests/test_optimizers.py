@@ -220,6 +220,17 @@ def test_what_is_not_a_state_is_refused(state: Any) -> None:
         Adam().step(np.ones(3), state)
 
 
+def test_the_order_of_names_does_not_matter() -> None:
+    """Arrays keep their own moments, also if a client sends them in another order."""
+    first, second = {"b": np.ones(2), "a": np.zeros(2)}, {"a": np.zeros(2), "b": np.ones(2)}
+    _, state = SGD(momentum=0.9).step(first)
+
+    step, _ = SGD(momentum=0.9).step(second, state)
+
+    assert {name: each.tolist() for name, each in step.items()} == {"a": [0, 0], "b": [1.9, 1.9]}
+    assert list(step) == ["a", "b"]
+
+
 def test_the_order_of_a_state_does_not_matter() -> None:
     _, state = Adam().step(np.ones(3))
     turned = dict(sorted(state.items(), reverse=True))

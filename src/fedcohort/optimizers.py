@@ -13,8 +13,9 @@ array([0.2327412])
 
 Aggregates are arrays, lists of arrays or mappings of arrays, numpy or torch, as the selector
 returns them; the step has the same structure. Counters (integer arrays beside floating-point ones)
-move by the aggregate itself. If no client answered, there is no aggregate: do not call
-``step``. The model and the state then stay as they are.
+move by the aggregate itself. If clients were drawn and none answered, there is no aggregate: do not
+call ``step``. The model and the state then stay as they are. A cohort that is empty by design
+(:class:`fedcohort.Poisson`) has an aggregate, with the plain estimator zeros: step by it.
 
 References
 ----------
@@ -65,8 +66,14 @@ class ServerOptimizer(ABC):
         state
             What the last call returned; None at the start.
         """
-        owner = type(self).__name__
-        layout = Layout.of(owner, aggregate)
+        if isinstance(aggregate, Mapping):  # in one order, since moments have no names
+            ordered = {key: aggregate[key] for key in sorted(aggregate, key=str)}
+            step, state = self._step(ordered, state)
+            return {key: step[key] for key in aggregate}, state
+        return self._step(aggregate, state)
+
+    def _step(self, aggregate: Update, state: State | None) -> tuple[Update, State]:
+        layout = Layout.of(type(self).__name__, aggregate)
         flat = layout.flat(aggregate)
         v = double(flat)
         found = self._started(v) if state is None else self._checked(state, v)
