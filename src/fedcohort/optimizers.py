@@ -273,6 +273,15 @@ class Yogi(_TwoMoments):
         return s - (1 - self.beta2) * square * _sign(s - square)
 
 
+#: The optimisers by their names in files.
+OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
+    "sgd": SGD,
+    "adagrad": Adagrad,
+    "adam": Adam,
+    "yogi": Yogi,
+}
+
+
 def _root(values: Array) -> Array:
     return np.sqrt(values) if isinstance(values, np.ndarray) else values.sqrt()
 

@@ -20,7 +20,7 @@ from fedcohort.experiments.checked_table import (
     Table,
 )
 from fedcohort.experiments.own_code import own_errors, own_function
-from fedcohort.optimizers import SGD, Adagrad, Adam, Convention, ServerOptimizer, Yogi
+from fedcohort.optimizers import OPTIMIZERS, SGD, Convention, ServerOptimizer
 from fedcohort.simulation import Dataset, LocalTraining, Options, cnn, mlp
 from fedcohort.simulation.engine.models import ModelSource
 
@@ -118,12 +118,6 @@ class Training(Table):
         return LocalTraining(**{**self.as_dict(), "lr": rates.lr, "mu": rates.mu})
 
 
-OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
-    "sgd": SGD,
-    "adagrad": Adagrad,
-    "adam": Adam,
-    "yogi": Yogi,
-}
 #: The settings of optimisers.
 OF_STEP = ("momentum", "damped", "nesterov", "beta1", "beta2", "tau", "convention")
 
