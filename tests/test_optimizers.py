@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedcohort.errors import FedcohortError
+from fedcohort.errors import AggregationError
 from fedcohort.optimizers import SGD, Adagrad, Adam, ServerOptimizer, Yogi
 
 
@@ -192,6 +192,8 @@ def test_flowers_convention_is_flowers(ours: ServerOptimizer, name: str) -> None
         (SGD, {"momentum": 1.0}),
         (SGD, {"momentum": "x"}),
         (SGD, {"damped": "False"}),
+        (SGD, {"momentum": 0, "damped": True}),
+        (SGD, {"momentum": 0, "nesterov": True}),
         (Adam, {"beta1": 1.0}),
         (Adam, {"beta2": -0.1}),
         (Adam, {"tau": 0.0}),
@@ -199,14 +201,45 @@ def test_flowers_convention_is_flowers(ours: ServerOptimizer, name: str) -> None
     ],
 )
 def test_nonsense_is_refused_when_it_is_made(kind: Any, wrong: dict[str, Any]) -> None:
-    with pytest.raises(FedcohortError, match=rf"^{kind.__name__}: {next(iter(wrong))} must be"):
+    with pytest.raises(AggregationError, match=rf"^{kind.__name__}: {next(iter(wrong))} must be"):
         kind(**wrong)
 
 
 def test_a_state_of_another_model_or_optimiser_is_refused() -> None:
     _, state = Adam().step(np.ones(3))
 
-    with pytest.raises(FedcohortError, match=r"must hold rounds, u, s for an aggregate of 2"):
+    with pytest.raises(AggregationError, match=r"must hold rounds, u, s for an aggregate of 2"):
         Adam().step(np.ones(2), state)
-    with pytest.raises(FedcohortError, match=r"must hold rounds, s for"):
+    with pytest.raises(AggregationError, match=r"must hold rounds, s for"):
         Adagrad().step(np.ones(3), state)
+
+
+@pytest.mark.parametrize("state", ["x", [1], 3, {}, {"rounds": 1.0}])
+def test_what_is_not_a_state_is_refused(state: Any) -> None:
+    with pytest.raises(AggregationError, match=r"^Adam: the state must hold rounds, u, s for"):
+        Adam().step(np.ones(3), state)
+
+
+def test_the_order_of_names_does_not_matter() -> None:
+    """Arrays keep their own moments, also if a client sends them in another order."""
+    first, second = {"b": np.ones(2), "a": np.zeros(2)}, {"a": np.zeros(2), "b": np.ones(2)}
+    _, state = SGD(momentum=0.9).step(first)
+
+    step, _ = SGD(momentum=0.9).step(second, state)
+
+    assert {name: each.tolist() for name, each in step.items()} == {"a": [0, 0], "b": [1.9, 1.9]}
+    assert list(step) == ["a", "b"]
+
+
+def test_the_order_of_a_state_does_not_matter() -> None:
+    _, state = Adam().step(np.ones(3))
+    turned = dict(sorted(state.items(), reverse=True))
+
+    assert Adam().step(np.ones(3), turned)[0].tolist() == Adam().step(np.ones(3), state)[0].tolist()
+
+
+def test_numbers_of_any_type_become_floats() -> None:
+    """A checkpoint compares settings by how they are written."""
+    given = Adam(lr=np.float32(0.5), beta1=np.float64(0.5), tau=1)  # type: ignore[arg-type]
+
+    assert repr(given) == repr(Adam(lr=0.5, beta1=0.5, tau=1.0))

@@ -13,8 +13,9 @@ array([0.2327412])
 
 Aggregates are arrays, lists of arrays or mappings of arrays, numpy or torch, as the selector
 returns them; the step has the same structure. Counters (integer arrays beside floating-point ones)
-move by the aggregate itself. If no client answered, there is no aggregate: do not call
-``step``. The model and the state then stay as they are.
+move by the aggregate itself. If clients were drawn and none answered, there is no aggregate: do not
+call ``step``. The model and the state then stay as they are. A cohort that is empty by design
+(:class:`fedcohort.Poisson`) has an aggregate, with the plain estimator zeros: step by it.
 
 References
 ----------
@@ -31,7 +32,7 @@ from typing import Literal, final, get_args
 
 import numpy as np
 
-from fedcohort._arguments import checked_choice, checked_flag, checked_number
+from fedcohort._arguments import brief, checked_choice, checked_flag, checked_number
 from fedcohort._updates import Array, Layout, Update, double, like
 from fedcohort.errors import AggregationError
 
@@ -65,8 +66,14 @@ class ServerOptimizer(ABC):
         state
             What the last call returned; None at the start.
         """
-        owner = type(self).__name__
-        layout = Layout.of(owner, aggregate)
+        if isinstance(aggregate, Mapping):  # in one order, since moments have no names
+            ordered = {key: aggregate[key] for key in sorted(aggregate, key=str)}
+            step, state = self._step(ordered, state)
+            return {key: step[key] for key in aggregate}, state
+        return self._step(aggregate, state)
+
+    def _step(self, aggregate: Update, state: State | None) -> tuple[Update, State]:
+        layout = Layout.of(type(self).__name__, aggregate)
         flat = layout.flat(aggregate)
         v = double(flat)
         found = self._started(v) if state is None else self._checked(state, v)
@@ -83,11 +90,13 @@ class ServerOptimizer(ABC):
     def _checked(self, state: State, v: Array) -> State:
         """Return the state on the device of v; refuse one of another optimiser or model."""
         names = ["rounds", *self._starts()]
-        if list(state) != names or any(state[name].shape != v.shape for name in names[1:]):
-            shapes = {name: np.shape(array) for name, array in state.items()}
+        found = state if isinstance(state, Mapping) else {}
+        shapes = {name: np.shape(array) for name, array in found.items()}
+        if shapes != {"rounds": (), **dict.fromkeys(names[1:], tuple(v.shape))}:
             raise AggregationError(
                 f"{type(self).__name__}: the state must hold {', '.join(names)} for an aggregate "
-                f"of {len(v)} numbers; got {shapes}. Pass what step returned, or None to start."
+                f"of {len(v)} numbers; got {shapes or brief(state)}. Pass what step returned, or "
+                f"None to start."
             )
         return {"rounds": state["rounds"], **{name: like(state[name], v) for name in names[1:]}}
 
@@ -105,6 +114,7 @@ class ServerOptimizer(ABC):
             raise AggregationError(
                 f"{type(self).__name__}: {name} must be below 1; got {value:g}. Try 0.9."
             )
+        object.__setattr__(self, name, value)
 
     @abstractmethod
     def _starts(self) -> dict[str, float]:
@@ -143,8 +153,13 @@ class SGD(ServerOptimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checked_flag("SGD", "damped", self.damped)
-        checked_flag("SGD", "nesterov", self.nesterov)
+        checked_flag("SGD", "damped", self.damped, error=AggregationError)
+        checked_flag("SGD", "nesterov", self.nesterov, error=AggregationError)
+        if not self.momentum and (self.damped or self.nesterov):
+            raise AggregationError(
+                f"SGD: momentum must be above 0 for damped and nesterov; got {self.momentum:g}. "
+                f"Try 0.9."
+            )
 
     def _starts(self) -> dict[str, float]:
         return {"u": 0.0} if self.momentum else {}
@@ -176,8 +191,9 @@ class _Adaptive(ServerOptimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         owner = type(self).__name__
-        checked_number(owner, "tau", self.tau, least=1e-12, error=AggregationError)
-        checked_choice(owner, "convention", self.convention, CONVENTIONS)
+        tau = checked_number(owner, "tau", self.tau, least=1e-12, error=AggregationError)
+        object.__setattr__(self, "tau", tau)
+        checked_choice(owner, "convention", self.convention, CONVENTIONS, error=AggregationError)
 
     @property
     def _first_square(self) -> float:
@@ -255,6 +271,15 @@ class Yogi(_TwoMoments):
 
     def _square(self, s: Array, square: Array) -> Array:
         return s - (1 - self.beta2) * square * _sign(s - square)
+
+
+#: The optimisers by their names in files.
+OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
+    "sgd": SGD,
+    "adagrad": Adagrad,
+    "adam": Adam,
+    "yogi": Yogi,
+}
 
 
 def _root(values: Array) -> Array:

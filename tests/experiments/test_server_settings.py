@@ -14,7 +14,7 @@ from fedcohort.errors import ExperimentError
 from fedcohort.experiments import Experiment, RunFolder, read_experiment, read_results
 from fedcohort.experiments.training_settings import Rates
 from fedcohort.experiments.tuning import candidate_losses, chosen_rates
-from fedcohort.optimizers import SGD, Adam
+from fedcohort.optimizers import SGD, Adagrad, Adam, ServerOptimizer, Yogi
 from fedcohort.simulation import Options, Run, Simulation, load_dataset
 from small_runs import SMALL, go_on, make_folder, small_run, tables, write
 
@@ -96,6 +96,17 @@ def test_a_stop_changes_nothing(own_servers: RunFolder, tmp_path: Path) -> None:
     assert list(path.glob("units/*/rows-*"))
 
 
+@pytest.mark.parametrize("kind", [SGD, Adagrad, Adam, Yogi])
+def test_the_default_rate_is_the_optimisers_own(
+    kind: type[ServerOptimizer], tmp_path: Path
+) -> None:
+    server = f'{{ optimizer = "{kind.__name__.lower()}" }}'
+    lines = f'[[design]]\nlabel = "own"\nrecipe = "size"\nserver = {server}'
+    (panel,) = read_experiment(write(tmp_path, f"{SMALL}\n{lines}\n")).panels
+
+    assert [each.server_lr for each in panel.candidates("own")] == [kind().lr]
+
+
 def test_the_resolved_experiment_is_the_same(tmp_path: Path) -> None:
     experiment = read_experiment(write(tmp_path, OWN))
 
@@ -118,6 +129,8 @@ def test_the_label_names_the_server_and_the_memory(tmp_path: Path) -> None:
         ("beta1 = 0.5", "beta1 is not a setting of optimizer = 'sgd'"),
         ('optimizer = "adams"', "Did you mean 'adam'"),
         ("momentum = 1.0", "momentum must be below 1"),
+        ("nesterov = true", "momentum must be above 0 for damped and nesterov"),
+        ("server_lr = -1", "server_lr must be at least 0"),
         ("server_lr = [0.1, 1.0]", "a list for server_lr of one design needs tune = 'each'"),
         ("measure_every = 2", "unknown key"),
     ],

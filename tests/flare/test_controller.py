@@ -213,6 +213,21 @@ def test_a_round_without_drawn_clients_asks_nobody(tmp_path: Path) -> None:
     assert all((saved[k]["w"] == (saved[k - 1]["w"] if k else START)).all() for k in empty)
 
 
+def test_momentum_goes_on_in_a_round_without_drawn_clients(tmp_path: Path) -> None:
+    """An empty draw is a draw like any other, as in the simulator: its aggregate is 0."""
+    own = federation(tmp_path)
+    settings = {"recipe": {"name": "poisson", "cohort_size": 1}, "num_rounds": 12}
+    server = {"name": "sgd", "momentum": 0.5}
+    saved = own.run(made(**settings, server_optimizer=server), {"w": START}).saved
+    steps = np.diff([START, *(each["w"] for each in saved)], axis=0)
+    empty = [k for k, line in enumerate(lines(tmp_path / "log")) if not line["drawn"] and k]
+
+    assert empty
+    for k in empty:
+        np.testing.assert_allclose(steps[k], 0.5 * steps[k - 1], rtol=1e-5, atol=1e-6)
+    assert any(steps[k].any() for k in empty)
+
+
 def test_signals_are_asked_for_with_the_model(tmp_path: Path) -> None:
     seen: list[Any] = []
 

@@ -15,7 +15,7 @@ from difference_twin import PlainLowRank, PlainRows
 from fedcohort import Difference, Multinomial, Selector
 from fedcohort.errors import MemoryOfUpdatesError, SelectorError
 from fedcohort.memory import LastUpdates, LowRankUpdates, Variates
-from fedcohort.memory.row_stores import FileStore
+from fedcohort.memory.row_files import FileStore
 from populations import rng
 
 FORMS = ("float64", "float32", "float16", "int8", "sign")
@@ -115,6 +115,33 @@ def test_updates_beyond_the_range_of_a_type_are_clipped() -> None:
     memory.record([0], [[1e6, -1e6]])
 
     assert memory.of(np.array([0])).tolist() == [[65504.0, -65504.0]]
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("keep", [*FORMS, "rank"])
+@pytest.mark.parametrize("size", [1.4e-45, 128 * 1.4e-45, 1e-39, 1e-36, 1e30, 3.4e38])
+def test_tiny_and_huge_updates_are_kept_as_finite_numbers(
+    size: float, keep: Any, kind: str
+) -> None:
+    """From the smallest float32 to the largest: h is no farther off than 0, and H is its mean."""
+    zeros = np.zeros(4, dtype=np.float32)
+    if kind == "torch":
+        zeros = pytest.importorskip("torch").from_numpy(zeros)
+    memory = Difference(keep=keep).memory([0.5, 0.25, 0.25], zeros)
+    update = np.float32(size) * np.array([1, -1, 1, 1], dtype=np.float32)
+    for clients in ([0, 1], [1, 2]):
+        memory.record(clients, like(zeros, np.stack([update, -update])))
+
+    h = h_of(memory).astype(np.float64)
+    assert np.isfinite(h).all()
+    assert (np.abs(h - np.stack([update, update, -update])) <= abs(update)).all()
+    expected = np.array([0.5, 0.25, 0.25]) @ h
+    found = np.asarray(memory.expected()).astype(np.float64)
+    # The smallest numbers round to multiples of 1.4e-45.
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=0.71e-45)
+    again = Difference(keep=keep).memory([0.5, 0.25, 0.25], zeros)
+    again.restore(memory.state())
+    assert h_of(again).tobytes() == h_of(memory).tobytes()
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
@@ -222,8 +249,103 @@ def test_a_checkpoint_rolls_the_file_back(keep: Any, in_file: Callable[[str], Va
         again = in_file(keep)
         again.restore(state)
         assert h_of(again).tobytes() == found.tobytes()
-    with pytest.raises(MemoryOfUpdatesError, match=r"rows has other rows by now\. Name another"):
+    with pytest.raises(
+        MemoryOfUpdatesError, match=r"rows has other rows by now, or is damaged\. Name"
+    ):
         in_file(keep).restore(states[0])
+
+
+def test_a_restored_state_leaves_the_rows_of_others(in_file: Callable[[str], Variates]) -> None:
+    """A checkpoint on the disk stays valid if the server goes back to a later state."""
+    memory = in_file("int8")
+    played(memory, range(4))
+    saved, expected = memory.state(), h_of(memory)
+    played(memory, range(4, 8))
+
+    memory.restore(memory.state())
+    played(memory, range(8, 12))
+
+    again = in_file("int8")
+    again.restore(saved)
+    assert h_of(again).tobytes() == expected.tobytes()
+
+
+def test_a_row_in_the_slot_of_an_old_one_is_not_taken_for_it(
+    in_file: Callable[[str], Variates],
+) -> None:
+    memory, ones = in_file("float32"), np.ones((1, SIZE))
+    memory.record([0], ones)
+    memory.record([1], 2 * ones)
+    old = memory.state()
+    memory.rearrange(np.array([0, -1, *range(2, N)]))
+    for _ in range(3):
+        state = memory.state()
+    again = in_file("float32")
+    again.restore(state)
+    again.record([5], 7 * ones)
+
+    with pytest.raises(MemoryOfUpdatesError, match="has other rows by now, or is damaged"):
+        in_file("float32").restore(old)
+
+
+@pytest.mark.parametrize("place", [4096 + 8, 4096 + 8 + SIZE - 1])
+def test_a_damaged_row_is_refused(
+    place: int, tmp_path: Path, in_file: Callable[[str], Variates]
+) -> None:
+    memory = in_file("int8")
+    played(memory, range(9))
+    state, content = memory.state(), bytearray((tmp_path / "rows").read_bytes())
+    content[place] ^= 1
+    (tmp_path / "rows").write_bytes(content)
+
+    with pytest.raises(MemoryOfUpdatesError, match="has other rows by now, or is damaged"):
+        in_file("int8").restore(state)
+
+
+@pytest.mark.parametrize("length", [100, 4096, 4096 + 30])
+def test_a_shortened_file_is_refused(
+    length: int, tmp_path: Path, in_file: Callable[[str], Variates]
+) -> None:
+    memory = in_file("int8")
+    played(memory, range(9))
+    state, content = memory.state(), (tmp_path / "rows").read_bytes()
+    (tmp_path / "rows").write_bytes(content[:length])
+
+    with pytest.raises(MemoryOfUpdatesError, match=r"rows .*is damaged\. Name another file"):
+        in_file("int8").restore(state)
+
+
+def test_two_memories_cannot_share_a_file(in_file: Callable[[str], Variates]) -> None:
+    one, other = in_file("int8"), in_file("int8")
+    played(one, range(1))
+    played(other, range(1))
+
+    with pytest.raises(MemoryOfUpdatesError, match="is missing, or belongs to another memory"):
+        one.state()
+    with pytest.raises(MemoryOfUpdatesError, match="is missing, or belongs to another memory"):
+        played(one, range(1, 20))
+
+
+def test_a_full_disk_changes_nothing(
+    in_file: Callable[[str], Variates], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = in_file("float64")
+    played(memory, range(3))
+    memory.state()
+
+    def full(descriptor: int, size: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fedcohort.memory.row_files._reserve", full)
+        with pytest.raises(MemoryOfUpdatesError, match=r"cannot be written \(no space left"):
+            played(memory, range(3, 30))
+    before = h_of(memory)
+
+    np.testing.assert_allclose(memory.expected(), SHARES @ before, rtol=0, atol=1e-12)
+    for _ in range(3):
+        memory.state()
+    assert h_of(memory).tobytes() == before.tobytes()
 
 
 def test_the_file_does_not_grow_without_bound(

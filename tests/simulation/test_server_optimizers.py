@@ -19,6 +19,7 @@ from fedcohort.optimizers import SGD, Adagrad, Adam, ServerOptimizer, Yogi
 from fedcohort.simulation import Options, Run
 from fedcohort.simulation.engine.local_training import Lane
 from fedcohort.simulation.engine.models import flat_parameters, make_model
+from fedcohort.simulation.live_run import LiveRun
 from fedcohort.streams import Stream, stream
 from simulation.federations import (
     TRAINING,
@@ -85,6 +86,7 @@ def test_runs_with_other_optimisers_train_together() -> None:
     "settings",
     [
         *(Difference(keep="int8"), Difference(keep="sign"), Difference(keep="float16")),
+        Difference(keep="float64"),
         *(Difference(keep="rank", rank=3), Difference(max_remembered=2)),
     ],
     ids=str,
@@ -113,6 +115,27 @@ def test_a_run_with_rows_in_a_file_ends_bit_for_bit(tmp_path: Path) -> None:
     assert np.array_equal(again.models, whole.models)
 
 
+def test_a_checkpoint_without_its_file_of_rows_is_refused(tmp_path: Path) -> None:
+    run = Run(Multinomial(3), UNEQUAL, estimator=Difference(file=str(tmp_path / "rows")))
+    made(run).run(3, checkpoint=tmp_path / "checkpoint")
+    (tmp_path / "rows").unlink()
+    simulation = made(run)
+    before = simulation.models
+
+    with pytest.raises(SimulationError, match=r"^checkpoint .* cannot be used \(Difference: "):
+        simulation.resume(tmp_path / "checkpoint")
+
+    assert np.array_equal(simulation.models, before)
+
+
+def test_two_runs_cannot_keep_their_rows_in_one_file(tmp_path: Path) -> None:
+    run = Run(Multinomial(3), UNEQUAL, estimator=Difference(file=str(tmp_path / "rows")))
+    same = Difference(file=str(tmp_path / ".." / tmp_path.name / "rows"))
+
+    with pytest.raises(SimulationError, match="every run needs a file of rows of its own"):
+        made(run, Run(Multinomial(3), UNEQUAL, seed=1, estimator=same))
+
+
 def test_a_round_without_an_answer_leaves_model_and_optimiser() -> None:
     """The drawn client fails: there is no aggregate. Momentum must not carry the model on."""
     run = Run(Multinomial(1), UNEQUAL, failures=0.5, optimizer=SGD(momentum=0.9))
@@ -126,6 +149,24 @@ def test_a_round_without_an_answer_leaves_model_and_optimiser() -> None:
 
     assert False in answered[answered.index(True) :]
     assert moved == answered
+
+
+@pytest.mark.parametrize("optimizer", [SGD(momentum=0.9), Adam(lr=0.02)], ids=str)
+def test_a_step_that_is_not_finite_leaves_model_and_optimiser(
+    optimizer: ServerOptimizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next round goes on from the state before, as without an optimiser."""
+    simulation = made(Run(Multinomial(3), UNEQUAL, optimizer=optimizer))
+    simulation.run(2)
+    before, receive = simulation.models, LiveRun.receive
+    with monkeypatch.context() as patched:
+        patched.setattr(LiveRun, "receive", lambda *each: receive(*each) * math.inf)
+        simulation.run(1)
+
+    assert np.array_equal(simulation.models, before)
+    assert simulation.histories[0].rounds[-1].diverged
+    simulation.run(1)
+    assert np.abs(simulation.models - before).max() > 0
 
 
 def test_a_cohort_that_is_empty_by_design_has_an_aggregate() -> None:
@@ -183,6 +224,18 @@ def test_a_sample_of_clients_estimates_the_loss_with_its_error() -> None:
 
     assert abs(np.mean(scores)) < 5 * np.std(scores) / math.sqrt(200)
     assert 0.7 < np.std(scores) < 1.4
+
+
+def test_a_sample_as_large_as_the_federation_is_all_of_it() -> None:
+    whole, sampled = (
+        made(Run(Multinomial(3), UNEQUAL), measure_clients=size)
+        for size in (None, UNEQUAL.n_clients)
+    )
+
+    whole.run(1)
+    sampled.run(1)
+
+    assert sampled.histories[0].last_quality == whole.histories[0].last_quality
 
 
 @pytest.mark.parametrize("options", [{"measure_clients": 0}, {"rebuild_every": 0}])

@@ -229,7 +229,7 @@ class Panel(Table):
     def grid_names(self) -> list[str]:
         """Return the names of the rates that have a list to choose from."""
         steps = [self.server, *(entry.server for entry in self.design if entry.server is not None)]
-        given = {
+        given: dict[str, list[Any]] = {
             "lr": [self.training.lr],
             "mu": [self.training.mu],
             "server_lr": [step.server_lr for step in steps],
@@ -249,8 +249,8 @@ class Panel(Table):
 
     def candidates(self, design: str) -> list[Rates]:
         """Return every point of a design's grid; without a grid, there is one."""
-        grids = (self.training.lr, self.training.mu, self.step(design).server_lr)
-        return [Rates(*point) for point in product(*map(points, grids))]
+        grids = (points(self.training.lr), points(self.training.mu), self.step(design).rates)
+        return [Rates(*point) for point in product(*grids)]
 
     def __repr__(self) -> str:
         counts = {"designs": len(self.design), "seeds": len(self.seeds)}

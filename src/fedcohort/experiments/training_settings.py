@@ -20,7 +20,7 @@ from fedcohort.experiments.checked_table import (
     Table,
 )
 from fedcohort.experiments.own_code import own_errors, own_function
-from fedcohort.optimizers import SGD, Adagrad, Adam, Convention, ServerOptimizer, Yogi
+from fedcohort.optimizers import OPTIMIZERS, SGD, Convention, ServerOptimizer
 from fedcohort.simulation import Dataset, LocalTraining, Options, cnn, mlp
 from fedcohort.simulation.engine.models import ModelSource
 
@@ -118,12 +118,6 @@ class Training(Table):
         return LocalTraining(**{**self.as_dict(), "lr": rates.lr, "mu": rates.mu})
 
 
-OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
-    "sgd": SGD,
-    "adagrad": Adagrad,
-    "adam": Adam,
-    "yogi": Yogi,
-}
 #: The settings of optimisers.
 OF_STEP = ("momentum", "damped", "nesterov", "beta1", "beta2", "tau", "convention")
 
@@ -136,7 +130,8 @@ class Step(Table):
     optimizer
         With ``sgd``, ``momentum = 0`` is the plain step.
     server_lr
-        The server's learning rate; a list is a grid to choose from.
+        The server's learning rate; a list is a grid to choose from. Default: 1 for ``sgd``, 0.1
+        for ``adagrad`` and ``adam``, 0.01 for ``yogi``.
     momentum, damped, nesterov
         Only with ``sgd``.
     beta1, beta2
@@ -146,7 +141,7 @@ class Step(Table):
     """
 
     optimizer: Literal["sgd", "adagrad", "adam", "yogi"] = "sgd"
-    server_lr: Grid = 1.0
+    server_lr: Grid | None = None
     momentum: Share = 0.0
     damped: bool = False
     nesterov: bool = False
@@ -157,7 +152,17 @@ class Step(Table):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.server_lr is None:
+            object.__setattr__(self, "server_lr", OPTIMIZERS[self.optimizer].lr)
         self.made()
+        for server_lr in self.rates:
+            Options(server_lr=server_lr)
+
+    @property
+    def rates(self) -> list[float]:
+        """The learning rates to choose from."""
+        assert self.server_lr is not None  # for mypy: it has its default
+        return points(self.server_lr)
 
     def made(self) -> ServerOptimizer | None:
         """Return the optimiser with a learning rate of 1; None for the plain step."""
@@ -200,8 +205,7 @@ class Server(Step):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for server_lr in points(self.server_lr):
-            self.options("cpu", server_lr)
+        self.options("cpu", self.rates[0])
 
     def options(self, device: str, server_lr: float) -> Options:
         """Return the simulator's record at one point of the grid."""

@@ -53,8 +53,10 @@ class Difference:
         The most clients that are remembered. Beyond it, the clients that were not heard of for
         the longest time are forgotten, after each round.
     file
-        Keep the rows in this file, mapped into memory. A checkpoint refers to it, and finds its
-        rows there unchanged. The default keeps them in memory, on the device of the updates.
+        Keep the rows in this file, mapped into memory; every memory needs its own. A checkpoint
+        refers to it, and finds its rows there unchanged. That holds for the last two checkpoints,
+        and every call of ``state`` counts as one. The default keeps the rows in memory, on the
+        device of the updates.
 
     Examples
     --------

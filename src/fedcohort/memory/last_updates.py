@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._updates import Array, as_numpy, double, like, moved, zero_rows
 from fedcohort.memory.base import Variates
-from fedcohort.memory.row_stores import NONE, Encoding, FileStore, RowForm, RowStore
+from fedcohort.memory.row_files import FileStore
+from fedcohort.memory.row_stores import NONE, Encoding, RowForm, RowStore, float_type
 from fedcohort.similarity.measures import BLOCK_ENTRIES
 
 NEVER = -1
@@ -103,7 +104,7 @@ class LastUpdates(Remembering):
             self._arrays["scale"] = zero_rows(zeros[:1], self.n_clients)
         self._slots = np.full(self.n_clients, NONE, dtype=np.int64)
         ranges = {"int8": (-127, 127), "sign": (0, 255)}
-        self._limits |= dict.fromkeys(("clients", "slots", "versions", "file"), (0, LATEST))
+        self._limits |= dict.fromkeys(("clients", "slots", "checksums", "file"), (0, LATEST))
         if keep in ranges:
             self._limits["rows"] = ranges[keep]
 
@@ -122,8 +123,9 @@ class LastUpdates(Remembering):
     def _replace(self, clients: NDArray[np.int64], updates: Array) -> None:
         values, scale = self._store.encoding.encode(updates)
         new = self._store.encoding.decode(values, scale, self.zeros)
-        self._add(clients, _difference(new, self._remembered(clients)))
-        self._slots[clients] = self._store.write(self._slots[clients], values)
+        change = _difference(new, self._remembered(clients))
+        self._slots[clients] = self._store.write(self._slots[clients], values)  # it may fail
+        self._add(clients, change)
         if "scale" in self._arrays:
             self._arrays["scale"][clients] = scale
 
@@ -207,7 +209,7 @@ class LastUpdates(Remembering):
         own = {**self._arrays, "clients": _filled(n)}
         if isinstance(self._store, FileStore):
             letters = _filled(np.size(state.get("file", ())), dtype="uint8")
-            return {**own, "slots": _filled(n), "versions": _filled(n), "file": letters}
+            return {**own, "slots": _filled(n), "checksums": _filled(n), "file": letters}
         return {**own, "rows": _filled(n, encoding.width, dtype=encoding.dtype)}
 
     def _adopt(self, arrays: dict[str, Array]) -> None:
@@ -250,6 +252,8 @@ def _filled(*shape: int, dtype: str = "int64") -> NDArray[Any]:
 FADING = 0.98
 #: Directions weaker than this part of the strongest are dropped.
 WEAKEST = 1e-6
+#: Directions of this strength or less are dropped too: its inverse must be a float32 number.
+SMALLEST = 1e-30
 
 
 @final
@@ -301,6 +305,8 @@ class LowRankUpdates(Remembering):
         of_basis = of_basis * faded[None, :]
         turned = of_basis.T + across @ of_updates.T
         projected = across.T @ of_basis.T + own @ of_updates.T
+        most = float(float_type(basis).max) / (2 * len(strength))  # so that all h are finite
+        projected = projected.clip(-most, most)
         self._arrays["basis"] = like(of_basis, basis) @ basis + like(of_updates, basis) @ updates
         coefficients = self._arrays["coefficients"]
         coefficients = coefficients @ like(turned, coefficients)
@@ -316,7 +322,7 @@ class LowRankUpdates(Remembering):
         """
         squares, vectors = np.linalg.eigh(gram)
         strength = np.sqrt(np.maximum(squares[::-1][:rank], 0))
-        strength[strength <= WEAKEST * strength[0]] = 0
+        strength[strength <= max(WEAKEST * strength[0], SMALLEST)] = 0
         inverse = np.divide(1, strength, out=np.zeros_like(strength), where=strength > 0)
         combined = inverse[:, None] * vectors[:, ::-1][:, :rank].T
         return combined[:, :rank], combined[:, rank:], strength

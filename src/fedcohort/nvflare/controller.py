@@ -309,10 +309,12 @@ class CohortSelection(Base):
         """Return what to add to the model; None where it stays."""
         if now.asked and self._patience.is_void(now.number, len(now.answered)):
             return None
+        moments, optimizer = self._moments, self._settings.optimizer
         step: Any = self.selector.step(now.updates)
+        if optimizer is not None and self._is_empty_draw:
+            step = step + np.zeros(now.sent.dimension)  # its momentum goes on
         if not isinstance(step, Mapping):  # an empty cohort: the memory, or nothing
             step = now.sent.unflat(step) if isinstance(step, np.ndarray) else None
-        moments, optimizer = self._moments, self._settings.optimizer
         if step is not None and optimizer is not None:
             step, moments = optimizer.step(step, moments)
         if step is not None and now.sent.plus(step) is None:
@@ -320,6 +322,11 @@ class CohortSelection(Base):
             return None
         self._moments = moments
         return cast("Mapping[str, NDArray[Any]] | None", step)
+
+    @property
+    def _is_empty_draw(self) -> bool:
+        """Whether clients were there, and the design drew none of them."""
+        return self.selector.design is not None and not self.selector.asked
 
     def _ask_others(self, now: RoundAnswers) -> None:
         """Ask clients in place of those that failed, until enough answered."""

@@ -13,14 +13,12 @@ from fedcohort._deployment import Limits, checked_sizes
 from fedcohort.designs import RECIPES, Recipe, make_recipe
 from fedcohort.errors import FedcohortError, NvflareError
 from fedcohort.memory import Difference, EstimatorName
-from fedcohort.optimizers import SGD, Adagrad, Adam, ServerOptimizer, Yogi
+from fedcohort.optimizers import OPTIMIZERS, ServerOptimizer
 from fedcohort.selector import Selector
 from fedcohort.selector.open_round import OnFailure
 
 #: The name in errors.
 OWNER = "CohortController"
-#: The library's server optimisers, by name.
-OPTIMIZERS = {kind.__name__.lower(): kind for kind in (SGD, Adagrad, Adam, Yogi)}
 
 
 def recipe_from(recipe: object) -> Recipe:

@@ -222,6 +222,10 @@ class LiveRun:
         move, now.moments = optimizer.step(step, self._moments)
         return torch.as_tensor(self._server_lr * move)
 
+    def stay(self) -> None:
+        """Note that the step is not finite; the optimiser stays as it is, and so does the model."""
+        self.current.diverged, self.current.moments = True, self._moments
+
     def measure(self, model: Tensor, *, last: bool) -> None:
         """Judge the model after a round, if it is its turn."""
         if last or self._is_turn(self.current.round_):

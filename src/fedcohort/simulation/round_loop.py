@@ -34,7 +34,15 @@ from fedcohort.simulation.engine.models import (
 )
 from fedcohort.simulation.history import History
 from fedcohort.simulation.live_run import LiveRun, Positions, RoundState
-from fedcohort.simulation.runs import FORMAT, Options, Run, fingerprint, read_checkpoint
+from fedcohort.simulation.runs import (
+    FORMAT,
+    Options,
+    Run,
+    check_together,
+    fingerprint,
+    read_checkpoint,
+    refusing_checkpoint,
+)
 
 #: Called after every round with the number of rounds done and the histories.
 OnRound = Callable[[int, list[History]], None]
@@ -82,11 +90,7 @@ class Simulation:
         options: Options | None = None,
     ) -> None:
         _check_kinds(runs, training, options)
-        if not runs or any(run.data.dataset is not runs[0].data.dataset for run in runs):
-            raise SimulationError(
-                f"Simulation: needs at least one run, all on one data set; got {len(runs)} runs. "
-                f"Load the data set once, and make a simulation for each."
-            )
+        check_together(runs)
         self.runs, self.training = tuple(runs), training
         self.options = options or Options()
         device = self.options.torch_device()
@@ -101,7 +105,7 @@ class Simulation:
         size = models.shape[1]
         self._live = []
         for run in runs:
-            sample = self.options.measure_clients
+            sample = self.options.measured(run.data.n_clients)
             evaluator = Evaluator(module, data, run.data, sample=sample, seed=run.seed)
             self._live.append(LiveRun(run, evaluator, self.options, training, n_parameters=size))
         # Runs are independent of each other; their matrix products leave the interpreter free.
@@ -217,9 +221,10 @@ class Simulation:
         refused. On the CPU it then ends bit for bit where an uninterrupted one ends.
         """
         head, arrays = read_checkpoint(Path(checkpoint), expected=self._fingerprint)
-        self._models.copy_(torch.from_numpy(arrays["models"]))
         for k, (run, rows) in enumerate(zip(self._live, head["histories"], strict=True)):
-            run.restore(History.of_dicts(rows), without_prefix(f"{k}.", arrays))
+            with refusing_checkpoint(Path(checkpoint)):
+                run.restore(History.of_dicts(rows), without_prefix(f"{k}.", arrays))
+        self._models.copy_(torch.from_numpy(arrays["models"]))
         self._rounds_done = int(head["rounds_done"])
         return self._rounds_done
 
@@ -285,13 +290,17 @@ class Simulation:
         return list(rows.split([len(own) for own in clients]))
 
     def _moved(self, steps: list[Tensor]) -> Tensor:
-        """Return every model after its step; one that would not be finite stays as it is."""
+        """Return every model after its step; one that would not be finite stays as it is.
+
+        Its optimiser stays too, or later steps would not be finite either.
+        """
         moves = [run.moved(step) for run, step in zip(self._live, steps, strict=True)]
         moved = self._models + torch.stack(moves)
         finite = moved.isfinite().all(dim=1)
         # tolist waits for the device: its work counts as training time.
         for run, is_finite in zip(self._live, finite.tolist(), strict=True):
-            run.current.diverged |= not is_finite
+            if not is_finite:
+                run.stay()
         return torch.where(finite[:, None], moved, self._models)
 
     def _compare(self, steps: list[Tensor], round_: int) -> None:

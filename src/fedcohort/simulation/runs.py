@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from fedcohort._display import record_repr
 from fedcohort._whole_file import read_arrays
 from fedcohort.designs import Recipe
 from fedcohort.designs.recipe import estimator_for
-from fedcohort.errors import SimulationError
+from fedcohort.errors import SelectorError, SimulationError
 from fedcohort.memory import Difference, EstimatorName
 from fedcohort.optimizers import ServerOptimizer
 from fedcohort.selector import Selector
@@ -52,8 +53,8 @@ class Options:
     rebuild_every
         Build designs that learn in every n-th round only.
     measure_clients
-        The number of clients whose loss and accuracy are measured, drawn once by importance;
-        None: all.
+        Measure loss and accuracy of a sample of clients: this many draws by importance, made once.
+        None, or as many draws as clients: all are measured.
     overlap
         Build the next design while clients train, from the updates up to the round before.
     device
@@ -82,6 +83,11 @@ class Options:
                 f"Options: device must be auto, cpu or cuda; got {brief(self.device)}. 'auto' "
                 f"takes a GPU if there is one."
             )
+
+    def measured(self, n_clients: int) -> int | None:
+        """Return how many draws of clients are measured; None: all clients."""
+        sample = self.measure_clients
+        return None if sample is None or sample >= n_clients else sample
 
     def torch_device(self) -> torch.device:
         """Return the device; raise an error if it is missing."""
@@ -217,6 +223,23 @@ class Run:
         return [*how, *devices, *rates]
 
 
+def check_together(runs: Sequence[Run]) -> None:
+    """Refuse runs on several data sets, and runs that would keep their rows in the same file."""
+    if not runs or any(run.data.dataset is not runs[0].data.dataset for run in runs):
+        raise SimulationError(
+            f"Simulation: needs at least one run, all on one data set; got {len(runs)} runs. "
+            f"Load the data set once, and make a simulation for each."
+        )
+    settings = [run.estimator for run in runs if isinstance(run.estimator, Difference)]
+    files = [Path(each.file).resolve() for each in settings if each.file is not None]
+    for file in files:
+        if files.count(file) > 1:
+            raise SimulationError(
+                f"Simulation: every run needs a file of rows of its own; got {file} more than "
+                f"once. Name another file in each Difference(file=...)."
+            )
+
+
 def read_checkpoint(
     path: Path, *, expected: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -235,6 +258,18 @@ def read_checkpoint(
             f"differ. Use the same arguments, or start again."
         )
     return head, arrays
+
+
+@contextmanager
+def refusing_checkpoint(path: Path) -> Iterator[None]:
+    """Say in one sentence why a selector cannot be restored from a checkpoint."""
+    try:
+        yield
+    except SelectorError as error:
+        why = str(error.__cause__ or error).partition(". ")[0]
+        raise SimulationError(
+            f"checkpoint {path}: cannot be used ({why}). Start again, or use another file."
+        ) from error
 
 
 def fingerprint(
