@@ -93,6 +93,17 @@ def test_what_was_tried_is_no_result(tuned: RunFolder) -> None:
     assert {planned.seed for planned in results.runs} == {3, 0}
 
 
+def test_trials_do_not_train_all_clients(tmp_path: Path) -> None:
+    """Only their losses count: a comparison with full participation would be lost work."""
+    text = GRID.replace("[[design]]", "[server]\noracle_every = 2\n\n[[design]]", 1)
+    folder = RunFolder.open(small_run(tmp_path, text))
+
+    for unit in folder.units:
+        errors = pq.read_table(folder.table(unit, "rounds"))["squared_error"]
+        compared = 0 if unit.candidate is not None else 4 * len(unit.runs)
+        assert len(errors) - errors.null_count == compared
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rounds", [1, 10, 29, 49])
 def test_a_stop_in_the_middle_of_a_grid_changes_nothing(

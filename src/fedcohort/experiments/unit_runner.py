@@ -162,6 +162,8 @@ class UnitRunner:
         source = panel.model.source(runs[0].data.dataset, self._code)
         first = panel.candidates(panel.design[0].label)[0]  # every run has rates of its own
         options = panel.server.options(self._folder.device, first.server_lr)
+        if unit.candidate is not None:
+            options = replace(options, oracle_every=None)  # only the loss of a trial counts
         return Simulation(runs, source, panel.training.local(first), options)
 
     def _rates(self, unit: Unit, planned: PlannedRun) -> Rates:
