@@ -47,7 +47,7 @@ FIRST_OF = {
         "convergence",
     ),
     "reference": ("designs/index", "api/index", "command-line", "experiment-file"),
-    "results": ("index", "beyond", "everyone", "cross-device"),
+    "results": ("index", "beyond", "everyone", "cross-device", "roles"),
 }
 #: Pages beside the kinds: before them, and at the end.
 FIRST, LAST = ("which-design", "glossary"), ("changelog",)
