@@ -8,9 +8,11 @@ BIN := $(VENV)/bin
 DEMO := $(VENV)/.demo
 READY := $(VENV)/.ready
 UV := $(shell command -v uv)
-# How to install into the environment that is named by its folder.
+# How to install into the environment that is named by its folder. Python compiles what it imports,
+# and keeps it: pip would compile everything, which takes as long as the rest.
 pip_in = $(if $(UV),$(UV) pip install --python $(1)/bin/python,$(1)/bin/python -m pip install \
-	--disable-pip-version-check) --quiet $(PIP_ARGS)
+	--disable-pip-version-check --no-compile) --quiet $(PIP_ARGS)
+unexport PYTHONDONTWRITEBYTECODE
 # The core is also tested with these, without torch: beyond it are tests that need more extras.
 PYTHONS := 3.12 3.13
 BEYOND := biomed docs experiments flare flower report simulation test_dependencies.py test_docs.py \
@@ -18,11 +20,13 @@ BEYOND := biomed docs experiments flare flower report simulation test_dependenci
 	test_peers.py test_readme.py test_same_loop.py
 # Frameworks with an environment of their own, and how pytest runs there.
 FRAMEWORKS := nvflare fedbiomed
+# Each of these is made by one process: make check makes them while it checks types.
+ENVIRONMENTS := $(PYTHONS:%=build/python%/.ready) $(FRAMEWORKS:%=build/%/.ready)
 PYTEST := --strict-markers --import-mode=importlib --doctest-modules -p no:cacheprovider
 
 .DEFAULT_GOAL := help
 .PHONY: help demo flower-demo figures docs notebooks readme test check check-here check-pythons \
-	test-frameworks format bench bench-peers dist clean
+	lint test-frameworks format bench bench-peers dist clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
@@ -66,15 +70,18 @@ test: $(READY)  ## Run the tests that take seconds, and doctests: five minutes
 	$(BIN)/pytest -n 2 -m 'not slow' tests src tools
 
 check: $(READY)  ## Everything: check-here, check-pythons, test-frameworks
+	$(MAKE) --jobs 2 --output-sync lint $(ENVIRONMENTS)
 	$(MAKE) check-here
 	$(MAKE) check-pythons
 	$(MAKE) test-frameworks
 
-check-here: $(READY)  ## Format, lint, types, all tests (slow ones too)
+check-here: lint  ## Format, lint, types, all tests (slow ones too)
+	$(BIN)/pytest -n 2 tests src tools
+
+lint: $(READY)  ## Format, lint, types: a minute
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 tests src tools
 
 check-pythons: $(PYTHONS:%=check-python-%)  ## The core's tests with Python 3.12 and 3.13: 4 minutes
 

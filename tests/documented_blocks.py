@@ -19,12 +19,15 @@ Output is compared up to white space and the length of rules, and ``...`` stands
 times, paths, versions. What a command writes to standard error is not shown, unless it fails: a
 command may fail only where the page shows its sentence. A line ``^C`` in the output stops the
 command there, when all that stands above the line has been printed. Ports of this machine that are
-taken are replaced by free ones, in the whole page.
+taken are replaced by free ones, in the whole page. ``fedcohort`` runs in this process where the
+command has nothing for a shell: starting PyTorch takes longer than most commands.
 """
 
 import doctest
+import io
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -35,6 +38,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from fedcohort.cli.app import main
 from flower_programs import QUIET, Terminals, free_port, with_free_ports
 
 FENCE = re.compile(
@@ -47,6 +53,8 @@ NOT_RUN = ("sh", "py")
 #: The title of a command that stays while the page goes on.
 TERMINAL = "in a terminal of its own"
 INTERRUPT = "^C\n"
+#: ``fedcohort`` and its arguments, with nothing that only a shell understands.
+PLAIN = re.compile(r"fedcohort (?:\\\n|[^\\\n|&;<>$*?~(){}`])+")
 #: In a page, pip looks whether everything is there, installs nothing, and says nothing.
 LOOKING = {
     "PIP_DRY_RUN": "1",
@@ -189,15 +197,40 @@ def run_command(
         printed = _interrupted(command, folder, environment)
         _compare(command, command.output.replace(INTERRUPT, ""), printed, where)
         return
-    result = subprocess.run(
-        command.text, shell=True, cwd=folder, env=environment, capture_output=True, text=True
-    )
+    result = _result_of(command.text, folder, environment)
     shows_error = re.search(r"^\w+: ", command.output, re.M) is not None
     assert result.returncode == 0 or shows_error, (
         f"{where}: {command.text}\n{result.stdout}{result.stderr}"
     )
     printed = result.stdout + (result.stderr if result.returncode else "")
     _compare(command, command.output, printed, where)
+
+
+def _result_of(
+    command: str, folder: Path, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, in this process if it is plain."""
+    if PLAIN.fullmatch(command) and Path.cwd() == folder:
+        return _result_here(shlex.split(command.replace("\\\n", "")), environment)
+    return subprocess.run(
+        command, shell=True, cwd=folder, env=environment, capture_output=True, text=True
+    )
+
+
+def _result_here(
+    command: list[str], environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Call the command line; its outputs look like files."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        for name, replacement in {"argv": command, "stdout": out, "stderr": err}.items():
+            patch.setattr(sys, name, replacement)
+        code = main(command[1:])
+    for stream in (out, err):
+        stream.seek(0)
+    return subprocess.CompletedProcess(command, code, out.read(), err.read())
 
 
 def _compare(command: Command, shown: str, printed: str, where: str) -> None:

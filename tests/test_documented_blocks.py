@@ -74,6 +74,8 @@ def test_a_whole_page_runs_in_its_order(tmp_path: Path, monkeypatch: pytest.Monk
         ("console", "$ false\n"),
         ("console", "$ echo a; false\na\n"),
         ("console", "$ echo 'who: wrong' >&2; false\nwho: right\n"),
+        ("console", "$ fedcohort --version\nfedcohort 0\n"),
+        ("console", "$ fedcohort plan nothing.csv --cohort-size 2\n"),
         ("toml", "x = \n"),
     ],
 )
@@ -93,6 +95,16 @@ def test_a_sentence_of_a_command_that_fails_can_be_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "$ echo a; echo 'who: what is needed' >&2; exit 2\na\nwho: what is needed\n"
+
+    play(tmp_path, fenced("console", text), monkeypatch)
+
+
+@pytest.mark.parametrize("more", ["", " 2>&1 | cat"])
+def test_the_command_line_says_here_what_it_says_in_a_shell(
+    more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = "fedcohort: no such.csv: cannot be read (no such file or directory). Check the path.\n"
+    text = f"$ fedcohort plan \\\n    'no such.csv' --cohort-size 2{more}\n{shown}"
 
     play(tmp_path, fenced("console", text), monkeypatch)
 

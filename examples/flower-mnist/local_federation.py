@@ -145,8 +145,11 @@ class LocalFederation:
         if sent == signal.SIGKILL:
             process.wait()
 
-    def run(self, *, timeout: float = 240, pause: float = 1, **config: Any) -> str:
-        """Run the app to its end, looked for every ``pause`` seconds; return how it ended."""
+    def run(self, *, timeout: float = 240, pause: float = 5, **config: Any) -> str:
+        """Run the app to its end, looked for every ``pause`` seconds: a second of work each time.
+
+        Return how it ended.
+        """
         settings = " ".join(f"{key.replace('_', '-')}={_toml(v)}" for key, v in config.items())
         started = json.loads(
             self.flwr("run", str(self.app), "--run-config", settings, "--format", "json")

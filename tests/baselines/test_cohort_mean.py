@@ -47,15 +47,15 @@ def test_weights_are_shares_of_the_cohorts_samples(population: Population) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("m", [1, 2, 3])
 def test_the_schemes_bias_is_that_of_all_cohorts(m: int) -> None:
-    """20,000 rounds; false alarms 1e-6. Sees a weight that is .02 off."""
+    """5,000 rounds; false alarms 1e-6. Sees a weight that is .04 off."""
     sizes = [6, 3, 2, 1, 0]
     population = Population(sizes)
 
-    found = diagnostics.estimated_bias(CohortMean(m), population, rng=rng(), rounds=20_000)
+    found = diagnostics.estimated_bias(CohortMean(m), population, rng=rng(), rounds=5_000)
 
     exact = expected_weights(sizes, m) - population.importance
     assert agree(found.values[:4], exact[:4], found.standard_errors[:4])
-    assert found.standard_errors.max() < 0.02 / 6
+    assert found.standard_errors.max() < 0.04 / 6
     assert found.values[4] == 0
 
 

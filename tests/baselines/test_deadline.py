@@ -61,7 +61,7 @@ def test_fewer_candidates_than_places_are_refused(candidates: int) -> None:
 def test_the_schemes_bias_is_that_of_all_sets_of_candidates() -> None:
     """Three of five asked, the fastest two in time averaged, enumerated over the ten sets.
 
-    False alarms: 1e-6 over the clients, at 20,000 rounds; sees a bias that is .02 off.
+    False alarms: 1e-6 over the clients, at 5,000 rounds; sees a bias that is .04 off.
     """
     population, deadline = Population([4, 3, 2, 1, 0, 2]), 6.0
     durations = np.array([9.0, 1.0, 4.0, 6.0, 0.5, 5.0])
@@ -73,11 +73,11 @@ def test_the_schemes_bias_is_that_of_all_sets_of_candidates() -> None:
     recipe = Deadline(2, candidates=3, deadline=deadline)
 
     found = diagnostics.estimated_bias(
-        recipe, population, signals={"duration": durations}, rng=rng(), rounds=20_000
+        recipe, population, signals={"duration": durations}, rng=rng(), rounds=5_000
     )
 
     assert agree(found.values, exact, found.standard_errors)
-    assert found.standard_errors.max() < 0.02 / 5.3
+    assert found.standard_errors.max() < 0.04 / 5.3
     assert exact[0] == -4 / 12
     assert exact[1] == pytest.approx(0.05)
 

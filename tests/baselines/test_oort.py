@@ -125,7 +125,7 @@ def test_by_hand_a_slow_client_has_a_hundredth_of_its_chance() -> None:
 
 @pytest.mark.slow
 def test_the_schemes_bias_is_toward_useful_and_fast_clients() -> None:
-    """One place, 20,000 rounds. False alarms: 1e-6 over the clients; sees a bias that is .02 off.
+    """One place, 5,000 rounds. False alarms: 1e-6 over the clients; sees a bias that is .04 off.
 
     The bonus b of all clients grows with the round: utilities 1 + b, 1 + b, b, (1 + b) / 100. The
     last two stay below .95 (1 + b), so that the others have chance 1/2 in every round.
@@ -133,11 +133,11 @@ def test_the_schemes_bias_is_toward_useful_and_fast_clients() -> None:
     recipe = Oort(1, exploration=0.0, exploration_least=0.0, clip=1.0)
 
     found = diagnostics.estimated_bias(
-        recipe, Population([10] * 4), signals=SLOW_LAST, rng=rng(), rounds=20_000
+        recipe, Population([10] * 4), signals=SLOW_LAST, rng=rng(), rounds=5_000
     )
 
     assert agree(found.values, np.array([0.25, 0.25, -0.25, -0.25]), found.standard_errors)
-    assert found.standard_errors.max() < 0.02 / 5.1
+    assert found.standard_errors.max() < 0.04 / 5.1
 
 
 @pytest.mark.parametrize(

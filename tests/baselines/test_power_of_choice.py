@@ -53,7 +53,7 @@ def test_candidates_are_drawn_one_after_the_other_by_importance() -> None:
 
 @pytest.mark.slow
 def test_the_schemes_bias_is_that_of_all_candidates() -> None:
-    """One of two candidates, exact by enumeration; false alarms 1e-6; sees .02."""
+    """One of two candidates, exact by enumeration; false alarms 1e-6; sees .04."""
     sizes, losses = [6, 3, 2, 1], np.array([0.1, 0.4, 0.3, 0.9])
     population = Population(sizes)
     exact = -population.importance
@@ -65,11 +65,11 @@ def test_the_schemes_bias_is_that_of_all_candidates() -> None:
         population,
         signals={"loss": losses},
         rng=rng(),
-        rounds=20_000,
+        rounds=5_000,
     )
 
     assert agree(found.values, exact, found.standard_errors)
-    assert found.standard_errors.max() < 0.02 / 5.1
+    assert found.standard_errors.max() < 0.04 / 5.1
     assert exact[0] == pytest.approx(-0.5)
     assert exact[3] > 0.1
 

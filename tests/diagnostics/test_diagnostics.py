@@ -90,14 +90,14 @@ def test_an_estimate_keeps_its_standard_error_at_every_scale(power: int) -> None
 
 @pytest.mark.slow
 def test_the_estimated_bias_of_a_design_that_stays_is_its_own() -> None:
-    """False alarms: 1e-6 over the clients; sees a bias that is .01 off."""
+    """False alarms: 1e-6 over the clients; sees a bias that is .02 off."""
     population = Population([5, 3, 2])
 
-    found = diagnostics.estimated_bias(Uniform(1), population, rng=rng(), rounds=40_000)
+    found = diagnostics.estimated_bias(Uniform(1), population, rng=rng(), rounds=10_000)
 
     exact = diagnostics.bias(UniformDesign(population, 1))
     assert agree(found.values, exact, found.standard_errors)
-    assert found.standard_errors.max() < 0.01 / 5.1
+    assert found.standard_errors.max() < 0.02 / 5.1
 
 
 def test_its_standard_error_is_that_of_a_mean() -> None:
@@ -116,12 +116,13 @@ def test_only_asked_clients_answer_in_the_estimate() -> None:
         PowerOfChoice(1), population, signals=losses, rng=rng(), rounds=10
     )
     one_asked = diagnostics.estimated_bias(
-        PowerOfChoice(1, candidates=1), population, signals=losses, rng=rng(), rounds=10_000
+        PowerOfChoice(1, candidates=1), population, signals=losses, rng=rng(), rounds=2_500
     )
 
     assert all_asked.values.tolist() == [-0.25, 0.75, -0.5]
     assert all_asked.standard_errors.tolist() == [0.0] * 3
-    # False alarms: 1e-6 over the clients.
+    # False alarms: 1e-6 over the clients; sees a bias that is .05 off.
+    assert one_asked.standard_errors.max() < 0.05 / 5
     assert agree(one_asked.values, np.zeros(3), one_asked.standard_errors)
 
 

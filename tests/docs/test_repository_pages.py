@@ -11,7 +11,7 @@ pytest.importorskip("sphinx", reason="the extra 'docs' is not installed")
 
 from built_site import ROOT
 from design_pages import pictures
-from made_pages import DOCS, MARK, anchors, marked_pages, refreshed
+from made_pages import DOCS, MARK, anchors, marked_pages, places, refreshed
 from repository_links import CODE, PAGES
 
 ALL = sorted(DOCS.rglob("*.md"))
@@ -33,6 +33,13 @@ def test_what_is_made_is_what_the_code_says(page: str) -> None:
 
 def test_there_are_made_parts() -> None:
     assert len(marked_pages()) >= 38
+
+
+def test_what_is_described_has_a_page_and_an_anchor() -> None:
+    found = [places()[path] for path in ("fedcohort.Selector.draw", "fedcohort.recipe")]
+
+    page = "reference/api/fedcohort"
+    assert found == [(page, "selectordraw"), (page, "recipe-1")]
 
 
 def test_the_pictures_of_designs_are_those_of_the_code() -> None:

@@ -17,7 +17,7 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from command_line import refused, run
 from fedcohort.errors import ExperimentError
-from fedcohort.experiments import FailedUnitsError, Observer, RunFolder, execute
+from fedcohort.experiments import FailedUnitsError, Observer, RunFolder, execute, team
 from fedcohort.experiments.team import _quota, auto_workers, gpu_of, usable_cores
 from fedcohort.experiments.units import Schedule
 from small_runs import SMALL, contents, go_on, make_folder, small_run, tables, write
@@ -94,6 +94,12 @@ def own_folder(folder: Path, function: str) -> Path:
     return make_folder(folder, TWO_PANELS % function)
 
 
+def folder_of_own(folder: Path, text: str, function: str) -> Path:
+    """Make the run folder of an experiment whose model is an own one."""
+    (folder / "mine.py").write_text(OWN)
+    return make_folder(folder, f'{text}[model]\nname = "mine.py:{function}"\n')
+
+
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
     """Return the workers of a driver that live."""
     try:
@@ -148,21 +154,15 @@ def test_a_run_of_two_workers_goes_on_with_one_and_of_one_with_two(tmp_path: Pat
     assert tables(path) == whole
 
 
-def test_what_the_users_code_prints_does_not_disturb(tmp_path: Path) -> None:
-    path = own_folder(tmp_path, "talking")
+def test_more_workers_than_units_are_not_started_and_may_print(tmp_path: Path) -> None:
+    """What the user's code prints does not disturb what a worker says to the driver."""
+    path, heard = folder_of_own(tmp_path, SEEDS, "talking"), Listening()
 
-    execute(RunFolder.open(path), workers=2)
-
-    assert RunFolder.open(path).progress().state == "complete"
-
-
-def test_more_workers_than_units_are_not_started(tmp_path: Path) -> None:
-    heard = Listening()
-
-    execute(RunFolder.open(make_folder(tmp_path, SEEDS)), workers=9, observer=heard)
+    execute(RunFolder.open(path), workers=9, observer=heard)
 
     assert heard.total[2] == 2
     assert {worker for worker, _ in heard.work} == {0, 1}
+    assert RunFolder.open(path).progress().state == "complete"
 
 
 @pytest.mark.parametrize("workers", [0, -1, True, 1.5, "all"])
@@ -316,10 +316,11 @@ def test_a_unit_that_always_dies_fails_and_the_others_go_on(
 
 
 @pytest.mark.slow
-def test_units_that_wait_for_a_failed_one_do_not_begin(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(OWN)
-    text = SEEDS.replace("lr = 0.1", "lr = [0.1, 0.2]")
-    path = make_folder(tmp_path, f'{text}[model]\nname = "mine.py:deadly"\n')
+def test_units_that_wait_for_a_failed_one_do_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(team, "RESTARTS", 0)
+    path = folder_of_own(tmp_path, SEEDS.replace("lr = 0.1", "lr = [0.1, 0.2]"), "deadly")
 
     with pytest.raises(FailedUnitsError, match=r"2 of 4 units failed .* 2 that need them did not"):
         execute(RunFolder.open(path), workers=2)

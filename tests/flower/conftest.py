@@ -1,6 +1,5 @@
 """A server app's identity, a clock that needs no waiting, and no traffic to Flower's makers."""
 
-import logging
 import os
 
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
@@ -21,11 +20,3 @@ def _identity() -> None:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock.installed(monkeypatch)
-
-
-@pytest.fixture(autouse=True)
-def _own_log() -> None:
-    """Log as in a new process: what other tests configure must not hide the library's lines."""
-    library = logging.getLogger("fedcohort")
-    library.disabled, library.propagate = False, True
-    library.setLevel(logging.NOTSET)

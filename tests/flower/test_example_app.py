@@ -101,7 +101,7 @@ def ended(flwr: Callable[..., Any], run_id: str, *, within: float = 300.0) -> st
         status = str(flwr("list", "--run-id", run_id)["runs"][0]["status"])
         if status.startswith("finished"):
             return status
-        time.sleep(1)
+        time.sleep(5)  # to look takes a second of work
     return "still running"
 
 

@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
-from logging import WARNING, getLogger
 from pathlib import Path
 
 import api_pages
@@ -65,7 +64,6 @@ def refreshed(page: str) -> str:
 @cache
 def drafts() -> dict[str, str]:
     """Return all pages with made parts, before links lead to names."""
-    getLogger("fedcohort").setLevel(WARNING)  # designs log which trees they build
     return {page: _draft(page) for page in marked_pages()}
 
 
@@ -92,11 +90,7 @@ def _led(link: re.Match[str], page: str) -> str:
 
 @cache
 def places() -> dict[str, tuple[str, str]]:
-    """Return the page and the anchor of every path that is described.
-
-    >>> places()["fedcohort.Selector.draw"], places()["fedcohort.recipe"]
-    (('reference/api/fedcohort', 'selectordraw'), ('reference/api/fedcohort', 'recipe-1'))
-    """
+    """Return the page and the anchor of every path that is described."""
     found = {}
     for page, text in drafts().items():
         for heading, is_title, anchor in anchors(text):
