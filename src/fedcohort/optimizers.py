@@ -13,9 +13,10 @@ array([0.2327412])
 
 Aggregates are arrays, lists of arrays or mappings of arrays, numpy or torch, as the selector
 returns them; the step has the same structure. Counters (integer arrays beside floating-point ones)
-move by the aggregate itself. If clients were drawn and none answered, there is no aggregate: do not
-call ``step``. The model and the state then stay as they are. A cohort that is empty by design
-(:class:`fedcohort.Poisson`) has an aggregate, with the plain estimator zeros: step by it.
+move by the aggregate itself. If none of the drawn clients answers, there is no aggregate: do not
+call ``step``. The model and the state then stay as they are. An empty cohort
+(:class:`fedcohort.Poisson` can draw one) has an aggregate, with the plain estimator zeros: step by
+it.
 
 References
 ----------

@@ -326,6 +326,27 @@ def test_two_memories_cannot_share_a_file(in_file: Callable[[str], Variates]) ->
         played(one, range(1, 20))
 
 
+def test_a_row_that_was_left_before_a_restart_is_erased_later(tmp_path: Path) -> None:
+    """It stays for two more states, since a checkpoint may refer to it."""
+    settings, zeros = Difference(keep="float64", file=str(tmp_path / "rows")), np.zeros(3)
+    secret = np.array([[np.pi, np.e, -np.pi]])
+    before = settings.memory([1.0], zeros)
+    before.record([0], secret)
+    before.state()
+    before.record([0], np.ones((1, 3)))
+    state = before.state()
+
+    after = settings.memory([1.0], zeros)
+    after.restore(state)
+    is_there = []
+    for _ in range(3):
+        is_there.append(secret.tobytes() in (tmp_path / "rows").read_bytes())
+        after.record([0], np.ones((1, 3)))
+        after.state()
+
+    assert is_there == [True, True, False]
+
+
 def test_a_full_disk_changes_nothing(
     in_file: Callable[[str], Variates], monkeypatch: pytest.MonkeyPatch
 ) -> None:

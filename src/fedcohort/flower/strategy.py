@@ -297,8 +297,7 @@ class CohortStrategy(Strategy):
         if self.clock.until.has_passed:
             log.warning("round %d has no time left for an evaluation", self._number - 1)
             return []
-        sent = arrays, config
-        messages = self._evaluation.messages(self._number, sent, grid, self.directory)
+        messages = self._evaluation.messages(self._number, (arrays, config), grid, self.directory)
         return self.clock.stamped(messages, is_last=True)
 
     def aggregate_evaluate(
@@ -389,8 +388,7 @@ class CohortStrategy(Strategy):
         was_empty = self.selector.variates is None
         self.selector.remember(now.updates, losses=losses, durations=durations, failed=now.failed)
         if was_empty and (variates := self.selector.variates) is not None:
-            megabytes = variates.nbytes_at_most / 1e6
-            log.info("the difference estimator takes up to %.2f MB", megabytes)
+            log.info("the difference estimator takes up to %.2f MB", variates.nbytes_at_most / 1e6)
 
     def _why_nobody_answered(self, now: TrainingRound) -> Iterable[str]:
         """Return the reasons of a round without a reply; none if the cohort was empty."""
@@ -398,5 +396,5 @@ class CohortStrategy(Strategy):
             return now.failed.values()
         if now.unheard:
             return [now.unheard]
-        is_empty = not self.directory.takers(with_samples=True)
-        return ["no client with samples was there"] if is_empty else []
+        takers = self.directory.takers(with_samples=True)
+        return [] if takers else ["no client with samples was there"]
