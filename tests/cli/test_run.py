@@ -121,7 +121,8 @@ def test_diverging_training_goes_on_and_the_table_says_so(
 
     assert result.code == 0
     assert "diverged in 2 of 2 seeds, from round 1 on" in " ".join(result.out.split())
-    assert "updates that are not finite count as lost; lower lr or server_lr" in result.out
+    assert "the model or all updates of a round; lower lr or server_lr" in result.out
+    assert "failed or are not finite: multinomial 100.00%" in " ".join(result.out.split())
 
 
 def test_a_pipe_gets_plain_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -159,8 +159,7 @@ def test_a_client_that_diverges_counts_as_failed_and_stops_nobody_else(
     bad, good = simulation.run(9)
 
     np.testing.assert_equal(good.as_dicts(times=False), alone.as_dicts(times=False))
-    assert bad.diverged_at == drawn[0]
-    assert [each.round_ for each in bad.rounds if each.diverged] == list(range(drawn[0], 9))
+    assert bad.diverged_at is None
     assert [each.round_ for each in bad.rounds if each.failed == [5]] == drawn
     for each, whole in zip(bad.rounds, before.rounds, strict=True):
         lost = [w for client, w in zip(whole.clients, whole.weights, strict=True) if client == 5]
@@ -168,7 +167,23 @@ def test_a_client_that_diverges_counts_as_failed_and_stops_nobody_else(
     assert np.isfinite(simulation.models).all()
 
 
-def test_a_client_that_only_the_oracle_trains_marks_the_run_and_stops_nobody(
+def test_a_round_of_which_no_update_is_finite_marks_the_run_from_then_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One draw a round: there is no other client in the round of the poisoned one."""
+    run = Run(Multinomial(1), DIGITS, 7)
+    (before,) = made(run).run(6)
+    clients = [client for each in before.rounds for client in each.clients]
+    poisoned(monkeypatch, run=0, client=clients[3], from_round=0)
+    first = clients.index(clients[3])
+
+    (history,) = made(run).run(6)
+
+    assert history.diverged_at == first
+    assert [each.round_ for each in history.rounds if each.diverged] == list(range(first, 6))
+
+
+def test_a_client_that_only_the_oracle_trains_stops_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runs = [Run(Uniform(2), DIGITS, 7), Run(SizeClustered(4), DIGITS, 7)]
@@ -179,7 +194,7 @@ def test_a_client_that_only_the_oracle_trains_marks_the_run_and_stops_nobody(
     bad, good = made(*runs, oracle_every=2).run(4)
 
     np.testing.assert_equal(good.as_dicts(times=False), alone.as_dicts(times=False))
-    assert bad.diverged_at == 2
+    assert bad.diverged_at is None
     assert [each.clients for each in bad.rounds] == [each.clients for each in before.rounds]
     stick = bad.rounds[2].yardstick
     assert stick is not None

@@ -325,9 +325,12 @@ def print_summary(results: Results) -> None:
         )
         if choice := worded_choice(results.folder, panel):
             console.print(f"tuned          {choice}")
+        if lost := [each for each in summary.designs if each.lost]:
+            shares = ", ".join(f"{each.label} {each.lost:.2%}" for each in lost)
+            console.print(f"lost           updates that failed or are not finite: {shares}")
         if any(design.divergence for design in summary.designs):
             console.print(
-                "diverged       updates that are not finite count as lost; lower lr or server_lr"
+                "diverged       the model or all updates of a round; lower lr or server_lr"
             )
     console.print(f"\nrun folder: {results.folder.path}", soft_wrap=True)
 

@@ -185,7 +185,9 @@ class DesignSummary:
     difference
         Final loss minus the baseline's, paired by seed; None for the baseline itself.
     diverged
-        The first round with a value that was not finite; NaN if there was none.
+        The first round in which training broke down; NaN if there was none.
+    lost
+        The share of updates that did not arrive or were not finite.
     """
 
     label: str
@@ -198,6 +200,7 @@ class DesignSummary:
     jump: Numbers
     difference: Interval | None
     diverged: Numbers
+    lost: float
 
     @property
     def divergence(self) -> str:
@@ -287,16 +290,27 @@ def summarise(results: Results, panel: Panel) -> PanelSummary | None:
                 jump=_mean(np.abs(np.diff(late, axis=1))),
                 difference=None if label == baseline else interval(_mean(late) - reference),
                 diverged=_first_diverged(results, panel, label, seeds),
+                lost=_lost(results, panel, label, seeds),
             )
         )
     return PanelSummary(panel.label, seeds, rounds, window, baseline, level, designs)
 
 
 def _first_diverged(results: Results, panel: Panel, design: str, seeds: list[int]) -> Numbers:
-    """Return each seed's first round with a value that was not finite; NaN if there was none."""
+    """Return each seed's first round in which training broke down; NaN if there was none."""
     runs = [PlannedRun(panel.label, design, seed) for seed in seeds]
     marks = [results.column("rounds", run, "diverged") == 1 for run in runs]
     return np.array([float(np.argmax(each)) if each.any() else math.nan for each in marks])
+
+
+def _lost(results: Results, panel: Panel, design: str, seeds: list[int]) -> float:
+    """Return the share of updates that did not arrive or were not finite."""
+    runs = [PlannedRun(panel.label, design, seed) for seed in seeds]
+    lost, arrived = (
+        sum(float(np.nansum(results.column("rounds", run, name))) for run in runs)
+        for name in ("failed_clients", "distinct_clients")
+    )
+    return lost / max(lost + arrived, 1.0)
 
 
 def _late(values: Curve, rounds: int, window: int) -> Numbers:

@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._updates import Array, as_numpy, double, like, moved, zero_rows
+from fedcohort._updates import Array, as_numpy, double, joined, like, moved, zero_rows
 from fedcohort.memory.base import Variates
 from fedcohort.memory.row_files import FileStore
 from fedcohort.memory.row_stores import NONE, Encoding, RowForm, RowStore, float_type
@@ -143,15 +143,9 @@ class LastUpdates(Remembering):
         self._arrays["sum"] = self._arrays["sum"] + shares @ change
 
     def _remembered(self, clients: NDArray[np.int64]) -> Array:
-        known = np.flatnonzero(self._slots[clients] != NONE)
-        seen = clients[known]
-        scale = self._arrays["scale"][seen] if "scale" in self._arrays else self.zeros
-        found = self._store.encoding.decode(self._store.read(self._slots[seen]), scale, self.zeros)
-        if len(known) == len(clients):
-            return found
-        rows = zero_rows(self.zeros[None], len(clients))
-        rows[known] = found
-        return rows
+        values = self._store.read(self._slots[clients])
+        scale = self._arrays["scale"][clients] if "scale" in self._arrays else self.zeros
+        return self._store.encoding.decode(values, scale, self.zeros)
 
     def _mean(self) -> Array:
         return like(self._arrays["sum"], self.zeros)
@@ -294,46 +288,47 @@ class LowRankUpdates(Remembering):
         if not len(clients):
             return
         basis, strength = self._arrays["basis"], self._arrays["strength"]
-        across, own = self._products(basis, updates), self._products(updates, updates)
+        rank, stacked = len(strength), joined([basis, updates])
+        products = self._products(stacked, len(clients))
+        across, own = products[:rank], products[rank:]
         faded = FADING * strength
         gram = np.block(
             [[np.diag(faded**2), faded[:, None] * across], [across.T * faded[None, :], own]]
         )
-        of_basis, of_updates, found = self._leading(gram, len(strength))
+        combined, found = self._leading(gram, rank)
         if not found.any():  # all updates are zero, and so were all before
             return
-        of_basis = of_basis * faded[None, :]
-        turned = of_basis.T + across @ of_updates.T
-        projected = across.T @ of_basis.T + own @ of_updates.T
-        most = float(float_type(basis).max) / (2 * len(strength))  # so that all h are finite
-        projected = projected.clip(-most, most)
-        self._arrays["basis"] = like(of_basis, basis) @ basis + like(of_updates, basis) @ updates
+        combined[:, :rank] *= faded
+        turned = combined[:, :rank].T + across @ combined[:, rank:].T
+        most = float(float_type(basis).max) / (2 * rank)  # so that all h are finite
+        projected = (products.T @ combined.T).clip(-most, most)
+        self._arrays["basis"] = like(combined, basis) @ stacked
         coefficients = self._arrays["coefficients"]
-        coefficients = coefficients @ like(turned, coefficients)
-        coefficients[clients] = like(projected, coefficients)
+        new = like(np.concatenate([turned, projected]), coefficients)
+        coefficients = coefficients @ new[:rank]
+        coefficients[clients] = new[rank:]
         self._arrays["coefficients"], self._arrays["strength"] = coefficients, found
 
     def _leading(
         self, gram: NDArray[np.float64], rank: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Return the weights of old directions and of updates in the new basis, and its strengths.
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the weights of the stacked rows in each new direction, and its strength.
 
-        ``gram`` is that of the stacked rows; each direction is a combination of them.
+        ``gram`` has the inner products of the stacked rows.
         """
         squares, vectors = np.linalg.eigh(gram)
         strength = np.sqrt(np.maximum(squares[::-1][:rank], 0))
         strength[strength <= max(WEAKEST * strength[0], SMALLEST)] = 0
         inverse = np.divide(1, strength, out=np.zeros_like(strength), where=strength > 0)
-        combined = inverse[:, None] * vectors[:, ::-1][:, :rank].T
-        return combined[:, :rank], combined[:, rank:], strength
+        return inverse[:, None] * vectors[:, ::-1][:, :rank].T, strength
 
-    def _products(self, one: Array, other: Array) -> NDArray[np.float64]:
-        """Return all inner products of rows, in float64 and in blocks of columns."""
-        at_once = max(1, BLOCK_ENTRIES // (len(one) + len(other)))
-        found = np.zeros((len(one), len(other)))
+    def _products(self, rows: Array, n: int) -> NDArray[np.float64]:
+        """Return inner products of rows with the last n, in float64 and in blocks of columns."""
+        at_once = max(1, BLOCK_ENTRIES // len(rows))
+        found = np.zeros((len(rows), n))
         for start in range(0, self.dimension, at_once):
-            left, right = (double(each[:, start : start + at_once]) for each in (one, other))
-            found += as_numpy(left @ right.T)
+            some = double(rows[:, start : start + at_once])
+            found += as_numpy(some @ some[-n:].T)
         return found
 
     def _erase(self, clients: NDArray[np.int64]) -> None:
@@ -344,7 +339,7 @@ class LowRankUpdates(Remembering):
 
     def _mean(self) -> Array:
         coefficients = self._arrays["coefficients"]
-        total = like(np.zeros(coefficients.shape[1]), double(self.zeros))
+        total: Array = 0.0
         step = max(1, BLOCK_ENTRIES // coefficients.shape[1])
         for start in range(0, self.n_clients, step):
             some = double(coefficients[start : start + step])

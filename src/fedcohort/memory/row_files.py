@@ -57,10 +57,11 @@ class FileStore(RowStore):
         return 8 * (len(self._free) + len(self._fresh))
 
     def read(self, slots: Slots) -> Array:
-        """Return the values in these slots, shape (n, width)."""
+        """Return the values in these slots, shape (n, width); zeros for ``NONE``."""
         if self._mapped is None:
             return self._new_rows(len(slots))
         values = self._mapped["values"][slots]
+        values[slots == NONE] = 0
         if isinstance(self._zeros, np.ndarray):
             return values
         return sys.modules["torch"].from_numpy(values).to(self._zeros.device)
@@ -139,7 +140,7 @@ class FileStore(RowStore):
         self._free.extend(places)
 
     @property
-    def _row(self) -> np.dtype[Any]:
+    def _kind(self) -> np.dtype[Any]:
         """A row in the file: its checksum and its values, in a multiple of eight bytes."""
         values = np.dtype((self.encoding.dtype, (self.encoding.width,)))
         size = -(-(8 + values.itemsize) // 8) * 8
@@ -156,7 +157,7 @@ class FileStore(RowStore):
                 self._create()
             self._check_id()
             with self.path.open("r+b") as file:
-                size = HEAD_BYTES + (self.capacity + more) * self._row.itemsize
+                size = HEAD_BYTES + (self.capacity + more) * self._kind.itemsize
                 _reserve(file.fileno(), size)
             self._map()
         except OSError as error:
@@ -199,8 +200,8 @@ class FileStore(RowStore):
             return None
 
     def _map(self) -> None:
-        n = (self.path.stat().st_size - HEAD_BYTES) // self._row.itemsize
-        self._mapped = np.memmap(self.path, self._row, "r+", HEAD_BYTES, (n,))
+        n = (self.path.stat().st_size - HEAD_BYTES) // self._kind.itemsize
+        self._mapped = np.memmap(self.path, self._kind, "r+", HEAD_BYTES, (n,))
 
     def _flush(self) -> None:
         assert isinstance(self._mapped, np.memmap)  # for mypy: it is open

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -128,7 +128,9 @@ class RowStore:
 
     def __init__(self, encoding: Encoding, zeros: Array) -> None:
         self.encoding, self._zeros = encoding, zeros
+        #: Blocks of rows, and the first slot of each.
         self._blocks: list[Array] = []
+        self._starts: list[int] = []
         #: Slots that hold nothing; the last one is used next.
         self._free: list[int] = []
 
@@ -143,28 +145,31 @@ class RowStore:
         return sum(int(block.nbytes) for block in self._blocks)
 
     def read(self, slots: Slots) -> Array:
-        """Return the values in these slots, shape (n, width)."""
-        parts = list(self._places(slots))
-        if len(parts) == 1:
-            block, _, inside = parts[0]
-            return block[inside]
-        found = self._new_rows(len(slots))
-        for block, where, inside in parts:
-            found[where] = block[inside]
-        return found
+        """Return the values in these slots, shape (n, width); zeros for ``NONE``."""
+        if not len(slots):
+            return self._new_rows(0)
+        blank = self._new_rows(1)[0]
+        rows = [blank if slot == NONE else self._row(slot) for slot in slots.tolist()]
+        # One kernel on a GPU; an array of positions would be sent there for each block.
+        return np.stack(rows) if isinstance(blank, np.ndarray) else sys.modules["torch"].stack(rows)
 
     def write(self, before: Slots, values: Array) -> Slots:
         """Replace the rows in the slots ``before``, and return the slots of the new rows."""
         slots = self._writable(before)
-        for block, where, inside in self._places(slots):
-            block[inside] = values[where]
+        for slot, row in zip(slots.tolist(), values, strict=True):
+            self._row(slot)[...] = row
         return slots
 
     def drop(self, slots: Slots) -> None:
         """Erase the rows in these slots."""
-        for block, _, inside in self._places(slots):
-            block[inside] = 0
+        for slot in slots.tolist():
+            self._row(slot)[...] = 0
         self._free.extend(sorted(slots.tolist(), reverse=True))
+
+    def _row(self, slot: int) -> Array:
+        """Return the row in a slot, not a copy."""
+        number = bisect_right(self._starts, slot) - 1
+        return self._blocks[number][slot - self._starts[number]]
 
     def _writable(self, before: Slots) -> Slots:
         """Return a slot for every row; a row that has one keeps it."""
@@ -185,6 +190,7 @@ class RowStore:
     def _grow(self, least: int) -> int:
         """Add slots, and return how many."""
         more = self._more(least)
+        self._starts.append(self.capacity)
         self._blocks.append(self._new_rows(more))
         return more
 
@@ -194,12 +200,3 @@ class RowStore:
             return np.zeros(shape, dtype=self.encoding.dtype)
         dtype = getattr(sys.modules["torch"], self.encoding.dtype)
         return self._zeros.new_zeros(shape, dtype=dtype)
-
-    def _places(self, slots: Slots) -> Iterator[tuple[Array, NDArray[np.int64], Slots]]:
-        """Yield blocks, which of ``slots`` are in each, and their positions inside it."""
-        ends = np.cumsum([len(block) for block in self._blocks])
-        numbers = np.searchsorted(ends, slots, side="right")
-        for number in np.unique(numbers).tolist():
-            where = np.flatnonzero(numbers == number)
-            block = self._blocks[number]
-            yield block, where, slots[where] - (int(ends[number]) - len(block))

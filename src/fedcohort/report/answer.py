@@ -99,8 +99,8 @@ def summary_sentences(
         _speed_sentence(summary),
     ]
     sentences += [
-        f"{each.label} {each.divergence}: updates that are not finite count as lost. Lower lr or "
-        f"server_lr."
+        f"{each.label} {each.divergence}: its model, or all updates of a round, were not finite. "
+        f"Lower lr or server_lr."
         for each in summary.designs
         if each.divergence
     ]

@@ -46,7 +46,9 @@ class Round:
     failed
         Clients without an update: they failed, or their training was not finite.
     diverged
-        Whether something was not finite in this round or before.
+        Whether training broke down in this round or before: the model's step or loss was not
+        finite, or no client of a round had a finite update. One client's is not enough: it counts
+        as failed.
     """
 
     round_: int
@@ -154,7 +156,7 @@ class History:
 
     @property
     def diverged_at(self) -> int | None:
-        """The first round in which something was not finite; None if there is none."""
+        """The first round in which training broke down; None if there is none."""
         return next((each.round_ for each in self.rounds if each.diverged), None)
 
     def to_frame(self) -> Any:

@@ -54,7 +54,7 @@ class RoundState:
     moments
         The optimiser's state after the round.
     diverged
-        Whether anything that was computed in the round is not finite.
+        Whether the model's step or loss, or every client's answer or update, is not finite.
     """
 
     round_: int
@@ -160,7 +160,7 @@ class LiveRun:
             )
         everyone = np.full(len(now.times.duration), np.nan)
         everyone[clients] = np.where(finite, values, np.nan)
-        now.signals, now.diverged = {signal: everyone}, not finite.all()
+        now.signals, now.diverged = {signal: everyone}, _is_none(finite)
 
     def draw(self) -> None:
         """Draw the cohort, and others in place of clients that fail; only once in a round."""
@@ -197,7 +197,7 @@ class LiveRun:
         on a random part of them.
         """
         now = self.current
-        now.clients, now.diverged = now.trains[finite], now.diverged or not finite.all()
+        now.clients, now.diverged = now.trains[finite], now.diverged or _is_none(finite)
         kept = torch.from_numpy(finite).to(updates.device)
         now.updates = updates if finite.all() else updates[kept]
         if self.selector.wants_losses:
@@ -302,3 +302,8 @@ class LiveRun:
 
     def _is_turn(self, round_: int) -> bool:
         return (round_ + 1) % self._options.measure_every == 0
+
+
+def _is_none(finite: NDArray[np.bool_]) -> bool:
+    """Return whether there are answers and none is finite."""
+    return len(finite) > 0 and not finite.any()

@@ -313,7 +313,6 @@ class Simulation:
         sticks = self._everyone.yardsticks(self._models, designs, steps, variates, round_)
         for run, stick in zip(self._live, sticks, strict=True):
             run.current.yardstick = stick
-            run.current.diverged |= stick is not None and not stick.is_finite
 
     def _share_draw_seconds(self, seconds: float) -> None:
         """Let designs that were built at the same time share the time that this took."""
