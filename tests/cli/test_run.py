@@ -17,6 +17,7 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from command_line import refused, run
 from fedcohort.cli.run import Watcher
+from fedcohort.experiments import read_results
 from small_runs import SMALL, TWO_UNITS, contents, make_folder, small_run, tables, write
 
 DIGITS = Path(__file__).parents[2] / "experiments" / "digits.toml"
@@ -120,9 +121,24 @@ def test_diverging_training_goes_on_and_the_table_says_so(
     result = run(capsys, "run", write(tmp_path), "--out", path, "--set", "training.lr=1e30")
 
     assert result.code == 0
-    assert "diverged in 2 of 2 seeds, from round 1 on" in " ".join(result.out.split())
-    assert "the model or all updates of a round; lower lr or server_lr" in result.out
-    assert "failed or are not finite: multinomial 100.00%" in " ".join(result.out.split())
+    said = " ".join(result.out.split())
+    assert "multinomial diverged in 2 of 2 seeds, from round 1 on; lower lr or server_lr" in said
+    assert "nan" not in said
+
+
+def test_the_share_of_lost_updates_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run"
+
+    result = run(capsys, "run", write(tmp_path), "--out", path, "--set", "server.failures=0.25")
+
+    rounds = read_results(path).tables["rounds"].to_pylist()
+    own = [each for each in rounds if each["design"] == "multinomial"]
+    lost = sum(each["failed_clients"] for each in own)
+    arrived = sum(each["distinct_clients"] for each in own)
+    assert 0 < lost < arrived
+    assert f"not finite: multinomial {100 * lost / (lost + arrived):.2g} %" in result.out
 
 
 def test_a_pipe_gets_plain_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """What a run says, against plain loops and scipy."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -205,6 +206,30 @@ def test_a_seed_that_has_just_begun_does_not_shorten_the_others(run: Results) ->
     assert summary is not None
     assert (summary.seeds, summary.rounds) == ([4, 0], ROUNDS)
     assert curve(begun, panel, "similarity", "loss").values.shape[0] == 2
+
+
+def test_a_curve_ends_where_a_seed_diverges(run: Results) -> None:
+    """Seed 2 of multinomial from round 4 on, of 12 rounds; the other design is as before."""
+    (panel,) = run.folder.experiment.panels
+    table = run.tables["rounds"]
+    lines = zip(*(table[name].to_pylist() for name in ("design", "seed", "round")), strict=True)
+    marks = [(design, seed) == ("multinomial", 2) and at >= 4 for design, seed, at in lines]
+    at = table.column_names.index("diverged")
+    broken = replace(
+        run, tables={**run.tables, "rounds": table.set_column(at, "diverged", [marks])}
+    )
+
+    assert sum(marks) == 8
+    for name in ("loss", "distinct_clients"):
+        before, after = (curve(each, panel, "multinomial", name) for each in (run, broken))
+        assert after.rounds.tolist() == [each for each in before.rounds.tolist() if each < 4]
+        assert (after.values == before.values[:, before.rounds < 4]).all()
+    summary = summarise(broken, panel)
+    assert summary is not None
+    first, second = summary.designs
+    assert np.isnan(first.final_loss).all()
+    assert first.divergence == "diverged in 1 of 3 seeds, from round 5 on"
+    assert not np.isnan(second.final_loss).any()
 
 
 def test_designs_are_compared_over_the_rounds_that_all_have_done(run: Results) -> None:

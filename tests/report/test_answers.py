@@ -184,8 +184,8 @@ def test_a_design_that_diverged_is_named_and_never_the_best() -> None:
 
     assert "md, the only unbiased design that did not diverge, has a final loss of 1.1" in first
     assert last == (
-        "wild diverged in 2 of 3 seeds, from round 4 on: its model, or all updates of a round, were "
-        "not finite. Lower lr or server_lr."
+        "wild diverged in 2 of 3 seeds, from round 4 on: its model, or all updates of a round, "
+        "were not finite. Lower lr or server_lr."
     )
 
 

@@ -316,22 +316,26 @@ def print_summary(results: Results) -> None:
         title = panel.label if len(experiment.panels) > 1 else experiment.heading
         console.print(f"\n{title}: {_counted(summary.rounds, 'round')}, {_seeds(summary.seeds)}\n")
         console.print(_table(summary))
+        if not math.isnan(summary.level):
+            console.print(
+                f"rounds needed  until the rolling loss reaches {summary.level:.4g}, where "
+                f"{summary.baseline} ends"
+            )
         console.print(
-            f"rounds needed  until the rolling loss reaches {summary.level:.4g}, where "
-            f"{summary.baseline} ends\n"
             f"final          mean of the last {_counted(summary.window, 'round')} ± standard "
             f"deviation over seeds\n"
             f"difference     to {summary.baseline}, seed by seed, ± 95 % confidence interval"
         )
         if choice := worded_choice(results.folder, panel):
             console.print(f"tuned          {choice}")
-        if lost := [each for each in summary.designs if each.lost]:
-            shares = ", ".join(f"{each.label} {each.lost:.2%}" for each in lost)
+        if lost := [each for each in summary.designs if each.lost and not each.divergence]:
+            shares = ", ".join(f"{each.label} {100 * each.lost:.2g} %" for each in lost)
             console.print(f"lost           updates that failed or are not finite: {shares}")
-        if any(design.divergence for design in summary.designs):
-            console.print(
-                "diverged       the model or all updates of a round; lower lr or server_lr"
-            )
+        for each in summary.designs:
+            if each.divergence:
+                console.print(
+                    f"diverged       {each.label} {each.divergence}; lower lr or server_lr"
+                )
     console.print(f"\nrun folder: {results.folder.path}", soft_wrap=True)
 
 
@@ -339,11 +343,11 @@ def _table(summary: PanelSummary) -> Table:
     table = plain_table("\ndesign", *HEADINGS, min_width=12)
     for design in summary.designs:
         table.add_row(
-            f"{design.label} ({design.divergence})" if design.divergence else design.label,
+            f"{design.label} (diverged)" if design.divergence else design.label,
             _needed(design.rounds_needed),
             _spread(design.final_loss, "{:.3f}"),
             _spread(100 * design.final_accuracy, "{:.1f}", " %"),
-            f"{np.mean(design.classes):.2f}",
+            _spread(np.mean(design.classes, keepdims=True), "{:.2f}"),
             _difference(design),
         )
     return table

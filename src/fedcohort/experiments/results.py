@@ -246,15 +246,22 @@ def common_rounds(results: Results, panel: Panel) -> tuple[list[int], int]:
 
 
 def curve(results: Results, panel: Panel, design: str, column: str) -> Curve:
-    """Return a column of the table of rounds, for common seeds and the rounds that measured it."""
+    """Return a column of the table of rounds, for common seeds and the rounds that measured it.
+
+    The curve ends where a seed diverges.
+    """
     seeds, rounds = common_rounds(results, panel)
-    values = [
-        results.column("rounds", PlannedRun(panel.label, design, seed), column)[:rounds]
-        for seed in seeds
-    ]
+    runs = [PlannedRun(panel.label, design, seed) for seed in seeds]
+    values = [_until_diverged(results, run, column)[:rounds] for run in runs]
     matrix = np.array(values) if values else np.empty((0, 0))
     measured = np.flatnonzero(~np.isnan(matrix).any(axis=0))
     return Curve(measured, matrix[:, measured])
+
+
+def _until_diverged(results: Results, run: PlannedRun, column: str) -> Numbers:
+    """Return a column of a run, NaN from the round on in which it diverged."""
+    diverged = results.column("rounds", run, "diverged") == 1
+    return np.where(diverged, math.nan, results.column("rounds", run, column))
 
 
 def window_of(rounds: int) -> int:

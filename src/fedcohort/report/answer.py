@@ -313,8 +313,9 @@ def _speed_sentence(summary: PanelSummary) -> str:
     """List the rounds each design needed. Sort by seeds that reached the level, then by speed."""
     if math.isnan(summary.level):
         return ""
-    reached = [each for each in summary.designs if not np.isnan(each.rounds_needed).all()]
-    never = [each.label for each in summary.designs if np.isnan(each.rounds_needed).all()]
+    working = [each for each in summary.designs if not each.divergence]
+    reached = [each for each in working if not np.isnan(each.rounds_needed).all()]
+    never = [each.label for each in working if np.isnan(each.rounds_needed).all()]
     reached.sort(key=lambda e: (np.isnan(e.rounds_needed).sum(), np.nanmean(e.rounds_needed)))
     level = fixed(summary.level, loss_decimals(summary))
     goal = f"the loss of {level}, where {summary.baseline} ends"
