@@ -105,7 +105,11 @@ RESULTS = [
         "beyond-cifar10",
         ("multinomial", "multinomial + difference", "full participation"),
     ),
-    ("cross-device", "cross", ("multinomial, Adam", "difference, Adam")),
+    (
+        "cross-device",
+        "cross-device-cifar10",
+        ("multinomial, Adam", "difference rank 32, Adam"),
+    ),
 ]
 
 
