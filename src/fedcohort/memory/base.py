@@ -249,7 +249,8 @@ class Variates(Memory):
 
     def expected(self) -> Array:
         """Return the sum of p h over all clients, shape (dimension,)."""
-        return self._shrink * self._mean()
+        mean = self._mean()
+        return mean if self._shrink == 1 else self._shrink * mean
 
     @property
     def nbytes_at_most(self) -> int:

@@ -143,9 +143,15 @@ class LastUpdates(Remembering):
         self._arrays["sum"] = self._arrays["sum"] + shares @ change
 
     def _remembered(self, clients: NDArray[np.int64]) -> Array:
-        values = self._store.read(self._slots[clients])
-        scale = self._arrays["scale"][clients] if "scale" in self._arrays else self.zeros
-        return self._store.encoding.decode(values, scale, self.zeros)
+        known = np.flatnonzero(self._slots[clients] != NONE)
+        seen = clients[known]
+        scale = self._arrays["scale"][seen] if "scale" in self._arrays else self.zeros
+        found = self._store.encoding.decode(self._store.read(self._slots[seen]), scale, self.zeros)
+        if len(known) == len(clients):
+            return found
+        rows = zero_rows(self.zeros[None], len(clients))
+        rows[known] = found
+        return rows
 
     def _mean(self) -> Array:
         return like(self._arrays["sum"], self.zeros)
@@ -288,8 +294,7 @@ class LowRankUpdates(Remembering):
         if not len(clients):
             return
         basis, strength = self._arrays["basis"], self._arrays["strength"]
-        rank, stacked = len(strength), joined([basis, updates])
-        products = self._products(stacked, len(clients))
+        rank, products = len(strength), self._products(basis, updates)
         across, own = products[:rank], products[rank:]
         faded = FADING * strength
         gram = np.block(
@@ -302,7 +307,8 @@ class LowRankUpdates(Remembering):
         turned = combined[:, :rank].T + across @ combined[:, rank:].T
         most = float(float_type(basis).max) / (2 * rank)  # so that all h are finite
         projected = (products.T @ combined.T).clip(-most, most)
-        self._arrays["basis"] = like(combined, basis) @ stacked
+        weights = like(combined, basis)
+        self._arrays["basis"] = weights[:, :rank] @ basis + weights[:, rank:] @ updates
         coefficients = self._arrays["coefficients"]
         new = like(np.concatenate([turned, projected]), coefficients)
         coefficients = coefficients @ new[:rank]
@@ -322,13 +328,17 @@ class LowRankUpdates(Remembering):
         inverse = np.divide(1, strength, out=np.zeros_like(strength), where=strength > 0)
         return inverse[:, None] * vectors[:, ::-1][:, :rank].T, strength
 
-    def _products(self, rows: Array, n: int) -> NDArray[np.float64]:
-        """Return inner products of rows with the last n, in float64 and in blocks of columns."""
-        at_once = max(1, BLOCK_ENTRIES // len(rows))
-        found = np.zeros((len(rows), n))
+    def _products(self, basis: Array, updates: Array) -> NDArray[np.float64]:
+        """Return inner products of the basis and the updates, stacked, with the updates.
+
+        They are computed in float64, in blocks of columns.
+        """
+        n_rows = len(basis) + len(updates)
+        at_once = max(1, BLOCK_ENTRIES // n_rows)
+        found = np.zeros((n_rows, len(updates)))
         for start in range(0, self.dimension, at_once):
-            some = double(rows[:, start : start + at_once])
-            found += as_numpy(some @ some[-n:].T)
+            left, right = (double(each[:, start : start + at_once]) for each in (basis, updates))
+            found += as_numpy(joined([left @ right.T, right @ right.T]))
         return found
 
     def _erase(self, clients: NDArray[np.int64]) -> None:

@@ -57,11 +57,10 @@ class FileStore(RowStore):
         return 8 * (len(self._free) + len(self._fresh))
 
     def read(self, slots: Slots) -> Array:
-        """Return the values in these slots, shape (n, width); zeros for ``NONE``."""
+        """Return the values in these slots, shape (n, width)."""
         if self._mapped is None:
             return self._new_rows(len(slots))
         values = self._mapped["values"][slots]
-        values[slots == NONE] = 0
         if isinstance(self._zeros, np.ndarray):
             return values
         return sys.modules["torch"].from_numpy(values).to(self._zeros.device)

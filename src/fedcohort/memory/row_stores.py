@@ -145,13 +145,13 @@ class RowStore:
         return sum(int(block.nbytes) for block in self._blocks)
 
     def read(self, slots: Slots) -> Array:
-        """Return the values in these slots, shape (n, width); zeros for ``NONE``."""
+        """Return the values in these slots, shape (n, width)."""
         if not len(slots):
             return self._new_rows(0)
-        blank = self._new_rows(1)[0]
-        rows = [blank if slot == NONE else self._row(slot) for slot in slots.tolist()]
         # One kernel on a GPU; an array of positions would be sent there for each block.
-        return np.stack(rows) if isinstance(blank, np.ndarray) else sys.modules["torch"].stack(rows)
+        rows = [self._row(slot) for slot in slots.tolist()]
+        stack = np.stack if isinstance(rows[0], np.ndarray) else sys.modules["torch"].stack
+        return stack(rows)
 
     def write(self, before: Slots, values: Array) -> Slots:
         """Replace the rows in the slots ``before``, and return the slots of the new rows."""
