@@ -220,8 +220,7 @@ def test_if_every_design_diverged_the_answer_says_so() -> None:
     first, *others = sentences(designs)
 
     assert first == (
-        "After 100 rounds with one seed, but every design diverged, so there is no final loss to "
-        "compare."
+        "After 100 rounds with one seed there is no final loss to compare: every design diverged."
     )
     assert [each.split(":")[0] for each in others] == [
         "md diverged, from round 1 on",
@@ -291,8 +290,8 @@ def test_a_loss_that_was_not_measured_has_no_winner() -> None:
     only = sentences([design("md", [NAN, NAN], [NAN, NAN])])
 
     assert only == [
-        "After 100 rounds with 2 seeds, but the loss was not measured in the last 25 rounds, so "
-        "there is no final loss to compare."
+        "After 100 rounds with 2 seeds there is no final loss to compare: the loss was not "
+        "measured in the last 25 rounds."
     ]
 
 

@@ -110,7 +110,7 @@ def _nothing_known(summary: PanelSummary, panel: Panel) -> str:
         why = "every design diverged"
     elif any(each.divergence for each in summary.designs):
         why += ", or the design diverged"
-    return f"{_extent(summary, panel)}, but {why}, so there is no final loss to compare."
+    return f"{_extent(summary, panel)} there is no final loss to compare: {why}."
 
 
 def loss_decimals(summary: PanelSummary) -> int:
