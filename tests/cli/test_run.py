@@ -124,6 +124,12 @@ def test_diverging_training_goes_on_and_the_table_says_so(
     said = " ".join(result.out.split())
     assert "multinomial diverged in 2 of 2 seeds, from round 1 on; lower lr or server_lr" in said
     assert "nan" not in said
+    assert "never" not in said
+    costs = run(capsys, "compare", path, "--plot", tmp_path / "costs.png")
+    assert "there is no loss to reach, since multinomial has no final loss" in costs.out
+    assert (costs.code, "nan" in costs.out, "never" in costs.out) == (0, False, False)
+    (panel,) = json.loads(run(capsys, "compare", path, "--json").out, parse_constant=pytest.fail)
+    assert panel["level"] is None
 
 
 def test_the_share_of_lost_updates_is_said(
@@ -139,6 +145,16 @@ def test_the_share_of_lost_updates_is_said(
     arrived = sum(each["distinct_clients"] for each in own)
     assert 0 < lost < arrived
     assert f"not finite: multinomial {100 * lost / (lost + arrived):.2g} %" in result.out
+
+
+def test_where_every_update_is_lost_the_share_is_100_per_cent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = run(
+        capsys, "run", write(tmp_path), "--out", tmp_path / "run", "--set", "server.failures=1.0"
+    )
+
+    assert "not finite: multinomial 100 %, similarity 100 %" in " ".join(result.out.split())
 
 
 def test_a_pipe_gets_plain_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from scipy import stats
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.experiments import Results, read_results
+from fedcohort.experiments.costs import spent
 from fedcohort.experiments.results import (
     Curve,
     Interval,
@@ -208,18 +209,21 @@ def test_a_seed_that_has_just_begun_does_not_shorten_the_others(run: Results) ->
     assert curve(begun, panel, "similarity", "loss").values.shape[0] == 2
 
 
+def with_divergence(run: Results, design: str, *, seed: int, round_: int) -> Results:
+    """Mark a run as diverged from a round on."""
+    table = run.tables["rounds"]
+    lines = zip(*(table[name].to_pylist() for name in ("design", "seed", "round")), strict=True)
+    marks = [(its, of) == (design, seed) and at >= round_ for its, of, at in lines]
+    assert sum(marks) == 12 - round_
+    at = table.column_names.index("diverged")
+    return replace(run, tables={**run.tables, "rounds": table.set_column(at, "diverged", [marks])})
+
+
 def test_a_curve_ends_where_a_seed_diverges(run: Results) -> None:
     """Seed 2 of multinomial from round 4 on, of 12 rounds; the other design is as before."""
     (panel,) = run.folder.experiment.panels
-    table = run.tables["rounds"]
-    lines = zip(*(table[name].to_pylist() for name in ("design", "seed", "round")), strict=True)
-    marks = [(design, seed) == ("multinomial", 2) and at >= 4 for design, seed, at in lines]
-    at = table.column_names.index("diverged")
-    broken = replace(
-        run, tables={**run.tables, "rounds": table.set_column(at, "diverged", [marks])}
-    )
+    broken = with_divergence(run, "multinomial", seed=2, round_=4)
 
-    assert sum(marks) == 8
     for name in ("loss", "distinct_clients"):
         before, after = (curve(each, panel, "multinomial", name) for each in (run, broken))
         assert after.rounds.tolist() == [each for each in before.rounds.tolist() if each < 4]
@@ -230,6 +234,32 @@ def test_a_curve_ends_where_a_seed_diverges(run: Results) -> None:
     assert np.isnan(first.final_loss).all()
     assert first.divergence == "diverged in 1 of 3 seeds, from round 5 on"
     assert not np.isnan(second.final_loss).any()
+
+
+def test_a_design_that_diverges_in_the_last_round_has_no_final_values(run: Results) -> None:
+    """The window of 12 rounds has 3; the two before the last would be called final."""
+    (panel,) = run.folder.experiment.panels
+
+    summary = summarise(with_divergence(run, "multinomial", seed=2, round_=11), panel)
+
+    assert summary is not None
+    first, second = summary.designs
+    for name in ("final_loss", "final_accuracy", "classes", "clients", "jump"):
+        assert np.isnan(getattr(first, name)).all()
+    assert math.isnan(summary.level)
+    assert second.difference is not None
+    assert math.isnan(second.difference.mean)
+
+
+def test_a_run_that_diverged_at_once_has_spent_what_it_spent(run: Results) -> None:
+    (panel,) = run.folder.experiment.panels
+    broken = with_divergence(run, "multinomial", seed=2, round_=0)
+
+    before, after = (spent(each, panel, "multinomial", "bytes") for each in (run, broken))
+
+    assert before is not None
+    assert before.shape == (3, 12)
+    np.testing.assert_array_equal(before, after)
 
 
 def test_designs_are_compared_over_the_rounds_that_all_have_done(run: Results) -> None:

@@ -189,6 +189,45 @@ def test_a_design_that_diverged_is_named_and_never_the_best() -> None:
     )
 
 
+def test_nothing_is_compared_with_a_baseline_that_diverged() -> None:
+    gone = [NAN, NAN]
+    designs = [
+        design("md", gone, gone, diverged=[NAN, 6.0]),
+        design("size", [0.9, 1.0], gone, gone),
+        design("own", [1.9, 2.0], gone, gone),
+    ]
+
+    found = sentences(designs, biased=("size",), unknown=("own",))
+
+    assert found == [
+        "After 100 rounds with 2 seeds, size has the lowest final loss of 2 designs that did not "
+        "diverge, none of them known to be unbiased: 0.950 \u00b1 0.071.",
+        "md diverged in 1 of 2 seeds, from round 7 on: its model, or all updates of a round, were "
+        "not finite. Lower lr or server_lr.",
+    ]
+    assert (
+        "size, the only design that did not diverge, has"
+        in sentences(designs[:2], biased=("size",))[0]
+    )
+
+
+def test_if_every_design_diverged_the_answer_says_so() -> None:
+    designs = [
+        design("md", [NAN], [NAN], diverged=[0.0]),
+        design("size", [NAN], [NAN], [NAN], diverged=[4.0]),
+    ]
+
+    first, *others = sentences(designs)
+
+    assert first == (
+        "After 100 rounds with one seed there is no final loss to compare: every design diverged."
+    )
+    assert [each.split(":")[0] for each in others] == [
+        "md diverged, from round 1 on",
+        "size diverged, from round 5 on",
+    ]
+
+
 def test_a_difference_within_the_spread_may_be_chance() -> None:
     base = [1.0, 1.1]
     designs = [design("md", base, [90, 90]), design("size", [0.7, 1.2], [NAN, NAN], base)]
@@ -251,8 +290,8 @@ def test_a_loss_that_was_not_measured_has_no_winner() -> None:
     only = sentences([design("md", [NAN, NAN], [NAN, NAN])])
 
     assert only == [
-        "After 100 rounds with 2 seeds, but the loss was not measured in the last 25 rounds, so "
-        "there is no final loss to compare."
+        "After 100 rounds with 2 seeds there is no final loss to compare: the loss was not "
+        "measured in the last 25 rounds."
     ]
 
 

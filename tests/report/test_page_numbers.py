@@ -339,6 +339,14 @@ def test_the_accuracies_of_clients_go_from_the_lowest_to_the_highest(two_panels:
     assert served["mean"][25] == pytest.approx(np.mean([np.median(own) for own in each]), abs=1e-5)
 
 
+def test_a_run_that_diverged_is_not_called_old(two_panels: Results) -> None:
+    rounds, laws = two_panels.tables["rounds"], emptied(two_panels.tables["laws"], "loss")
+    at, marks = rounds.column_names.index("diverged"), [[True] * rounds.num_rows]
+    own = {"laws": laws, "rounds": rounds.set_column(at, "diverged", marks)}
+    broken = replace(two_panels, tables={**two_panels.tables, **own})
+    assert missing_note(broken, two_panels.folder.experiment.panels[0]) == ""
+
+
 def test_what_is_missing_about_clients_is_explained(
     two_panels: Results, unfinished: Results
 ) -> None:

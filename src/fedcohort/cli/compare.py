@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -139,7 +140,7 @@ def _compare_run(folder: Path, *, as_json: bool, plot: Path | None) -> None:
         _plot_costs(results, plot)
     if as_json:
         content = [
-            {"panel": label, "level": level, "designs": _with_rates(results, label, each)}
+            {"panel": label, "level": _known(level), "designs": _with_rates(results, label, each)}
             for label, level, each in known
         ]
         print(json.dumps(content, indent=2))
@@ -154,7 +155,15 @@ def _with_rates(results: Results, panel: str, each: list[Price]) -> list[dict[st
     own = results.folder.experiment.panel(panel)
     rates = [known_rates(results.folder, own, price.design) for price in each]
     pairs = zip(each, rates, strict=True)
-    return [asdict(price) | {"rates": found and found._asdict()} for price, found in pairs]
+    return [
+        asdict(price) | {"final_loss": _known(price.final_loss), "rates": found and found._asdict()}
+        for price, found in pairs
+    ]
+
+
+def _known(loss: float) -> float | None:
+    """Return a loss for JSON, which has no NaN."""
+    return None if math.isnan(loss) else loss
 
 
 def _plot_costs(results: Results, path: Path) -> None:
@@ -172,13 +181,17 @@ def _plot_costs(results: Results, path: Path) -> None:
 def _print_costs(results: Results, known: list[tuple[str, float, list[Price]]]) -> None:
     """Print a table for each panel: its label, the level of the loss, and the designs' prices."""
     from fedcohort.experiments.tuning import worded_choice
+    from fedcohort.experiments.units import baseline_of
 
     console = plain_console()
     for label, level, each in known:
-        console.print(f"{label}: cost until the rolling loss is at most {level:.4g}\n")
-        console.print(_table(each))
-        choice = worded_choice(results.folder, results.folder.experiment.panel(label))
-        if choice:
+        own = results.folder.experiment.panel(label)
+        goal = f"cost until the rolling loss is at most {level:.4g}"
+        if math.isnan(level):
+            goal = f"there is no loss to reach, since {baseline_of(own)} has no final loss"
+        console.print(f"{label}: {goal}\n")
+        console.print(_table(each, level))
+        if choice := worded_choice(results.folder, own):
             console.print(f"tuned: {choice}")
     console.print(
         "\nmeans over the seeds that get there; in brackets how many, where not all do\n"
@@ -186,10 +199,10 @@ def _print_costs(results: Results, known: list[tuple[str, float, list[Price]]]) 
     )
 
 
-def _table(each: list[Price]) -> Table:
+def _table(each: list[Price], level: float) -> Table:
     decimals = max(3, decimals_of(price.final_loss for price in each))
     losses = [fixed(price.final_loss, decimals) for price in each]
-    rounds = [_rounds(price) for price in each]
+    rounds = [_rounds(price, level) for price in each]
     columns = [_costs(name, [price.costs[name] for price in each]) for name in COST_HEADINGS]
     headings = ("final\nloss", "\nrounds", *(heading for heading, _ in columns))
     table = plain_table("\ndesign", *headings, min_width=15)
@@ -199,9 +212,10 @@ def _table(each: list[Price]) -> Table:
     return table
 
 
-def _rounds(price: Price) -> str:
+def _rounds(price: Price, level: float) -> str:
     part = "" if price.n_reached in (0, price.n_seeds) else f" ({price.n_reached})"
-    return "never" if price.rounds is None else f"{price.rounds:.0f}{part}"
+    never = "-" if math.isnan(level) else "never"
+    return never if price.rounds is None else f"{price.rounds:.0f}{part}"
 
 
 def _costs(name: str, values: list[float | None]) -> tuple[str, list[str]]:

@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedcohort._arguments import COMPUTE_DEVICES, brief
+from fedcohort._display import decimals_of, per_cent
 from fedcohort.cli.options import (
     RUNS,
     RunDir,
@@ -329,7 +330,7 @@ def print_summary(results: Results) -> None:
         if choice := worded_choice(results.folder, panel):
             console.print(f"tuned          {choice}")
         if lost := [each for each in summary.designs if each.lost and not each.divergence]:
-            shares = ", ".join(f"{each.label} {100 * each.lost:.2g} %" for each in lost)
+            shares = ", ".join(f"{each.label} {_share(each.lost)}" for each in lost)
             console.print(f"lost           updates that failed or are not finite: {shares}")
         for each in summary.designs:
             if each.divergence:
@@ -344,7 +345,7 @@ def _table(summary: PanelSummary) -> Table:
     for design in summary.designs:
         table.add_row(
             f"{design.label} (diverged)" if design.divergence else design.label,
-            _needed(design.rounds_needed),
+            "-" if math.isnan(summary.level) else _needed(design.rounds_needed),
             _spread(design.final_loss, "{:.3f}"),
             _spread(100 * design.final_accuracy, "{:.1f}", " %"),
             _spread(np.mean(design.classes, keepdims=True), "{:.2f}"),
@@ -368,6 +369,10 @@ def _needed(rounds: Numbers) -> str:
         return "never"
     part = "" if len(reached) == len(rounds) else f" ({len(reached)}/{len(rounds)})"
     return f"{reached.mean():.0f}{part}"
+
+
+def _share(share: float) -> str:
+    return per_cent(share, decimals_of([100 * share], digits=2))
 
 
 def _spread(values: Numbers, form: str, unit: str = "") -> str:

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort._display import BYTES, SECONDS, Units, fitting_unit
-from fedcohort.experiments.results import Results, curve, summarise
+from fedcohort.experiments.results import Results, common_rounds, summarise
 from fedcohort.experiments.settings import Panel
+from fedcohort.experiments.units import PlannedRun
 
 Numbers = NDArray[np.float64]
 
@@ -23,12 +24,11 @@ COSTS: dict[str, tuple[tuple[str, ...], str, Units]] = {
 
 def spent(results: Results, panel: Panel, design: str, cost: str) -> Numbers | None:
     """Return the bytes or seconds after each round, shape (seeds, rounds); None if not counted."""
-    columns = COSTS[cost][0]
-    found = [curve(results, panel, design, column) for column in columns]
-    if any(not each.values.size or len(each.rounds) != each.rounds[-1] + 1 for each in found):
-        return None
-    total: Numbers = np.sum([each.values for each in found], axis=0)
-    return np.cumsum(total, axis=1)
+    seeds, rounds = common_rounds(results, panel)
+    runs = [PlannedRun(panel.label, design, seed) for seed in seeds]
+    parts = [[results.column("rounds", run, name) for name in COSTS[cost][0]] for run in runs]
+    total = np.array([np.sum(each, axis=0)[:rounds] for each in parts])
+    return None if not total.size or np.isnan(total).any() else np.cumsum(total, axis=1)
 
 
 def cost_axis(cost: str, largest: float) -> tuple[str, float]:

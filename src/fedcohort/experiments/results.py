@@ -177,7 +177,7 @@ class DesignSummary:
     ----------
     final_loss, final_accuracy, worst_accuracy, classes, clients
         Means over the last ``window`` rounds: loss, accuracy (also that of the worst tenth of
-        clients), distinct classes and clients.
+        clients), distinct classes and clients. NaN if the design diverged in a seed.
     rounds_needed
         Rounds until the rolling mean of the loss reaches the panel's level; NaN if it never does.
     jump
@@ -276,26 +276,32 @@ def summarise(results: Results, panel: Panel) -> PanelSummary | None:
         return None
     window, baseline = window_of(rounds), baseline_of(panel)
 
+    def late(design: str, column: str) -> Numbers:
+        values = curve(results, panel, design, column)
+        ends = np.isnan(_first_diverged(results, panel, design, seeds)).all()
+        return _late(values, rounds, window) if ends else np.empty((len(seeds), 0))
+
     def final(design: str, column: str) -> Numbers:
-        return _mean(_late(curve(results, panel, design, column), rounds, window))
+        return _mean(late(design, column))
 
     reference = final(baseline, "loss")
     level = float(np.mean(reference))
     designs = []
     for label in (entry.label for entry in panel.design):
         loss = curve(results, panel, label, "loss")
-        late = _late(loss, rounds, window)
         designs.append(
             DesignSummary(
                 label,
-                final_loss=_mean(late),
+                final_loss=final(label, "loss"),
                 final_accuracy=final(label, "accuracy"),
                 worst_accuracy=final(label, "worst_accuracy"),
                 classes=final(label, "distinct_classes"),
                 clients=final(label, "distinct_clients"),
                 rounds_needed=loss.rolling(window).first_below(level),
-                jump=_mean(np.abs(np.diff(late, axis=1))),
-                difference=None if label == baseline else interval(_mean(late) - reference),
+                jump=_mean(np.abs(np.diff(late(label, "loss"), axis=1))),
+                difference=None
+                if label == baseline
+                else interval(final(label, "loss") - reference),
                 diverged=_first_diverged(results, panel, label, seeds),
                 lost=_lost(results, panel, label, seeds),
             )

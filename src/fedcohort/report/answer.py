@@ -85,12 +85,14 @@ def summary_sentences(
     summary: PanelSummary, panel: Panel, unbiased: dict[str, bool | None]
 ) -> list[str]:
     """Name the best design, compare it with the baseline, and state each design's speed."""
-    measured = [each for each in summary.designs if not is_unknown(each)]
-    if not measured:
-        return [
-            f"{_extent(summary, panel)}, but the loss was not measured in the last "
-            f"{_rounds(summary.window)}, so there is no final loss to compare."
-        ]
+    diverged = [
+        f"{each.label} {each.divergence}: its model, or all updates of a round, were not finite. "
+        f"Lower lr or server_lr."
+        for each in summary.designs
+        if each.divergence
+    ]
+    if all(map(is_unknown, summary.designs)):
+        return [_nothing_known(summary, panel), *diverged]
     contest = _Contest.of(summary, panel, unbiased)
     sentences = [
         _headline(contest),
@@ -98,13 +100,17 @@ def summary_sentences(
         _against_baseline(summary, contest.best),
         _speed_sentence(summary),
     ]
-    sentences += [
-        f"{each.label} {each.divergence}: its model, or all updates of a round, were not finite. "
-        f"Lower lr or server_lr."
-        for each in summary.designs
-        if each.divergence
-    ]
-    return [each for each in sentences if each]
+    return [each for each in (*sentences, *diverged) if each]
+
+
+def _nothing_known(summary: PanelSummary, panel: Panel) -> str:
+    """Say why no design has a final loss."""
+    why = f"the loss was not measured in the last {_rounds(summary.window)}"
+    if all(each.divergence for each in summary.designs):
+        why = "every design diverged"
+    elif any(each.divergence for each in summary.designs):
+        why += ", or the design diverged"
+    return f"{_extent(summary, panel)} there is no final loss to compare: {why}."
 
 
 def loss_decimals(summary: PanelSummary) -> int:
@@ -137,8 +143,8 @@ def rounds_needed(design: DesignSummary) -> str:
 
 
 def is_unknown(design: DesignSummary) -> bool:
-    """Return whether the final loss was not measured."""
-    return bool(np.isnan(np.mean(design.final_loss)))
+    """Return whether there is no final loss: it was not measured, or the design diverged."""
+    return bool(design.divergence or np.isnan(np.mean(design.final_loss)))
 
 
 def _mean_loss(design: DesignSummary) -> float:
@@ -173,8 +179,7 @@ class _Contest:
 
     @classmethod
     def of(cls, summary: PanelSummary, panel: Panel, unbiased: dict[str, bool | None]) -> _Contest:
-        measured = [each for each in summary.designs if not is_unknown(each)]
-        working = [each for each in measured if not each.divergence] or measured
+        working = [each for each in summary.designs if not is_unknown(each)]
         fair = [
             each
             for each in working
@@ -218,7 +223,12 @@ def _headline(contest: _Contest) -> str:
     if len(summary.designs) == 1:
         return f"{start}, {best.label}, the only design, has a final loss of {figures}."
     if not fair:
-        of = f"of {len(summary.designs)} designs, none of them known to be unbiased"
+        if len(contest.rivals) == 1:
+            only = "the only design that did not diverge"
+            return f"{start}, {best.label}, {only}, has a final loss of {figures}."
+        lost = any(each.divergence for each in summary.designs)
+        some = f"{len(contest.rivals)} designs{' that did not diverge' if lost else ''}"
+        of = f"of {some}, none of them known to be unbiased"
         return f"{start}, {best.label} has the lowest final loss {of}: {figures}."
     if len(fair) == 1:
         only = f"the only unbiased design{contest.rules()}"
@@ -280,7 +290,7 @@ def _against_baseline(summary: PanelSummary, best: DesignSummary) -> str:
     """Compare the best design with the baseline. If that is the best, compare it with the next."""
     known = [each for each in summary.designs if not is_unknown(each)]
     others = [(each.label, each.difference) for each in known if each.difference is not None]
-    if not others:
+    if not others or math.isnan(summary.level):
         return ""
     decimals = loss_decimals(summary)
     if best.difference is not None:

@@ -122,7 +122,8 @@ def missing_note(results: Results, panel: Panel) -> str:
     runs = [PlannedRun(panel.label, entry.label, seed) for entry in panel.design for seed in seeds]
     if any(not results.of("laws", run).num_rows for run in runs):
         return AT_THE_END
-    lost = [np.isnan(results.column("laws", run, "loss")).all() for run in runs]
+    working = [run for run in runs if not (results.column("rounds", run, "diverged") == 1).any()]
+    lost = [np.isnan(results.column("laws", run, "loss")).all() for run in working]
     has_accuracy, has_worst = (
         all(len(curve(results, panel, entry.label, name).rounds) for entry in panel.design)
         for name in ("accuracy", "worst_accuracy")

@@ -98,8 +98,8 @@ class Pen:
         axes.set(xlabel=label, ylabel=NAMES[column])
         if column == "accuracy":
             axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        if against is not None:
-            # Costs are compared by ratio.
+        if against is not None and axes.dataLim.x1 > 0:
+            # Costs are compared by ratio; without a positive one there is no such axis.
             axes.set_xscale("log")
         axes.margins(x=0.01)
         axes.grid(alpha=0.25)

@@ -137,7 +137,7 @@ def _designs_table(
                 _valued(each.final_loss, spread(each.final_loss, losses)),
                 _valued(each.final_accuracy, spread_per_cent(each.final_accuracy)),
                 _valued(each.worst_accuracy, spread_per_cent(each.worst_accuracy)),
-                _needed(each),
+                Cell(NOTHING, "") if math.isnan(summary.level) else _needed(each),
                 _valued(each.classes, fixed(float(np.mean(each.classes)), 2)),
                 _valued(each.clients / draws, per_cent(float(np.mean(each.clients)) / draws)),
                 _valued(each.jump, fixed(float(np.mean(each.jump)), jumps)),
@@ -184,7 +184,9 @@ def _legend(summary: PanelSummary) -> str:
     has_spread = len(summary.seeds) > 1
     deviation = f"; {PLUS_MINUS} standard deviation over seeds" if has_spread else ""
     is_known = not math.isnan(summary.level)
-    level = fixed(summary.level, loss_decimals(summary)) if is_known else "not measured"
+    has_broken = any(each.divergence for each in summary.designs if each.label == summary.baseline)
+    missing = "unknown since it diverged" if has_broken else "not measured"
+    level = fixed(summary.level, loss_decimals(summary)) if is_known else missing
     has_worst = not all(np.isnan(each.worst_accuracy).all() for each in summary.designs)
     worst = " Worst tenth: accuracy of the tenth of clients with the lowest." if has_worst else ""
     baseline = f"{summary.baseline}'s final loss, {level}"
