@@ -277,9 +277,9 @@ def summarise(results: Results, panel: Panel) -> PanelSummary | None:
     window, baseline = window_of(rounds), baseline_of(panel)
 
     def late(design: str, column: str) -> Numbers:
-        values = curve(results, panel, design, column)
-        ends = np.isnan(_first_diverged(results, panel, design, seeds)).all()
-        return _late(values, rounds, window) if ends else np.empty((len(seeds), 0))
+        if not np.isnan(_first_diverged(results, panel, design, seeds)).all():
+            return np.empty((len(seeds), 0))
+        return _late(curve(results, panel, design, column), rounds, window)
 
     def final(design: str, column: str) -> Numbers:
         return _mean(late(design, column))
@@ -288,20 +288,18 @@ def summarise(results: Results, panel: Panel) -> PanelSummary | None:
     level = float(np.mean(reference))
     designs = []
     for label in (entry.label for entry in panel.design):
-        loss = curve(results, panel, label, "loss")
+        loss, own = curve(results, panel, label, "loss"), final(label, "loss")
         designs.append(
             DesignSummary(
                 label,
-                final_loss=final(label, "loss"),
+                final_loss=own,
                 final_accuracy=final(label, "accuracy"),
                 worst_accuracy=final(label, "worst_accuracy"),
                 classes=final(label, "distinct_classes"),
                 clients=final(label, "distinct_clients"),
                 rounds_needed=loss.rolling(window).first_below(level),
                 jump=_mean(np.abs(np.diff(late(label, "loss"), axis=1))),
-                difference=None
-                if label == baseline
-                else interval(final(label, "loss") - reference),
+                difference=interval(own - reference) if label != baseline else None,
                 diverged=_first_diverged(results, panel, label, seeds),
                 lost=_lost(results, panel, label, seeds),
             )
