@@ -21,7 +21,7 @@ from fedcohort import (
     Uniform,
     aggregate,
 )
-from fedcohort._updates import Layout, Rows
+from fedcohort._updates import Layout, Rows, finite_rows
 from fedcohort.designs import MultinomialDesign
 from fedcohort.errors import AggregationError, SelectorError
 from selectors_for_tests import SIZES, frozen, updates_for
@@ -333,3 +333,17 @@ def test_what_is_no_list_of_updates_is_refused_in_a_sentence(updates: Any) -> No
 
     with pytest.raises(AggregationError, match=r"^aggregate: updates must be 1, one per client"):
         aggregate(None, updates, cohort)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_row_is_finite_if_all_its_numbers_are(kind: str, dtype: str) -> None:
+    largest = float(np.finfo(dtype).max)
+    given = [[0, 1], [np.inf, 1], [1, -np.inf], [np.nan, 1], [largest, -largest]]
+    rows: Any = np.array(given, dtype=dtype)
+    if kind == "torch":
+        torch = pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+        rows = torch.from_numpy(rows)
+
+    assert finite_rows(rows).tolist() == [True, False, False, False, True]
+    assert finite_rows(rows[:, :0]).all()

@@ -479,6 +479,18 @@ def test_a_selector_with_a_lost_file_is_refused(tmp_path: Path) -> None:
         Selector.load(tmp_path / "saved")
 
 
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_the_update_of_a_forgotten_client_is_erased(kind: str) -> None:
+    zeros = zeros_of(kind)
+    memory = Difference(keep="float64", max_remembered=2).memory(SHARES, zeros)
+    assert isinstance(memory, LastUpdates)
+    for client in range(3):
+        memory.record([client], like(zeros, np.full((1, SIZE), 5.0 + client)), round_=client)
+
+    kept = {float(value) for block in memory._store._blocks for value in block.reshape(-1)}
+    assert kept - {0.0} == {6.0, 7.0}
+
+
 def test_a_file_takes_rows_of_a_gpu_or_a_tensor(tmp_path: Path) -> None:
     zeros = zeros_of("torch")
     memory = Difference(keep="sign", file=str(tmp_path / "rows")).memory(SHARES, zeros)

@@ -42,6 +42,13 @@ def test_without_chances_nobody_fails() -> None:
     assert all(each.failed == [] for each in none.rounds)
 
 
+def test_a_round_in_which_everyone_fails_has_not_diverged() -> None:
+    history = played(Multinomial(4), failures=1.0)
+
+    assert all(each.failed and not each.clients for each in history.rounds)
+    assert history.diverged_at is None
+
+
 def test_who_fails_has_a_stream_of_its_own() -> None:
     """Half of the clients never fail; the others often: the same ones whatever the design."""
     chances = np.where(np.arange(N) < 15, 0.0, 0.7)
