@@ -14,6 +14,7 @@ from fedcohort._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fedcohort import diagnostics
+    from fedcohort.client_files import read_clients
     from fedcohort.cohort import Cohort, aggregate
     from fedcohort.comparison import Comparison, compare
     from fedcohort.designs import (
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     )
     from fedcohort.designs.function_recipe import recipe
     from fedcohort.errors import FedcohortError
-    from fedcohort.memory import Difference, UpdateMemory
+    from fedcohort.memory import Difference, Regression, UpdateMemory
     from fedcohort.plan import Plan
     from fedcohort.population import Population
     from fedcohort.selector import Selector
@@ -48,6 +49,7 @@ else:
     __getattr__, __dir__ = attach(
         __name__,
         {
+            "client_files": "read_clients",
             "cohort": "Cohort aggregate",
             "comparison": "Comparison compare",
             "designs": (
@@ -57,7 +59,7 @@ else:
             ),
             "designs.function_recipe": "recipe",
             "errors": "FedcohortError",
-            "memory": "Difference UpdateMemory",
+            "memory": "Difference Regression UpdateMemory",
             "plan": "Plan",
             "population": "Population",
             "selector": "Selector",
@@ -85,6 +87,7 @@ __all__ = [
     "Population",
     "PowerOfChoice",
     "Recipe",
+    "Regression",
     "RoundRobin",
     "Selector",
     "SimilarityClustered",
@@ -97,5 +100,6 @@ __all__ = [
     "aggregate",
     "compare",
     "diagnostics",
+    "read_clients",
     "recipe",
 ]

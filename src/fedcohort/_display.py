@@ -57,6 +57,17 @@ def short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else repr(value)
 
 
+def seconds_left(seconds: float) -> str:
+    """Say how long something still takes.
+
+    Examples
+    --------
+    >>> seconds_left(12.3), seconds_left(200)
+    ('12 s left', 'about 3 min left')
+    """
+    return f"about {seconds / 60:.0f} min left" if seconds >= 90 else f"{seconds:.0f} s left"
+
+
 def short_list(values: Iterable[object], width: int = 40) -> str:
     """Write as many values as fit into ``width`` characters, at least one.
 
@@ -112,6 +123,28 @@ def _cell(value: object) -> str:
     from html import escape  # only notebooks need it
 
     return escape(value if isinstance(value, str) else short(value))
+
+
+def times(n: int) -> str:
+    """Write how often something happened.
+
+    Examples
+    --------
+    >>> times(1), times(3)
+    ('once', '3 times')
+    """
+    return "once" if n == 1 else f"{n} times"
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number of things.
+
+    Examples
+    --------
+    >>> counted(1, "round"), counted(3, "round")
+    ('1 round', '3 rounds')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def decimals_of(values: Iterable[float], digits: int = 3) -> int:

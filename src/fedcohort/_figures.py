@@ -1,4 +1,4 @@
-"""Figures: check their path and axes early, draw comparisons, and write files atomically."""
+"""Figures: check paths and axes early, draw comparisons, and write files atomically."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 SUFFIXES = (".png", ".svg", ".pdf")
-#: The look of figures that are made here.
+#: The style of all figures.
 STYLE: dict[str, Any] = {
     "axes.spines.right": False,
     "axes.spines.top": False,
@@ -37,7 +37,7 @@ STYLE: dict[str, Any] = {
     "svg.hashsalt": "fedcohort",
     "text.parse_math": False,  # users choose the labels
 }
-#: How designs differ whose colour is the same: by their lines, and by the pattern of their bars.
+#: Line styles and bar patterns, for designs of the same colour.
 LINE_STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 HATCHES = {"solid": "", "dash": "///", "dot": "...", "dashdot": "xxx"}
 #: No dates, so that drawing again gives the same bytes.
@@ -77,7 +77,7 @@ def check_axes(owner: str, *axes: object) -> None:
 
 
 def styled(owner: str) -> AbstractContextManager[None]:
-    """Draw figures with the style of this package inside the context."""
+    """Return a context in which figures have the style of this package."""
     context: AbstractContextManager[None] = import_extra(
         "matplotlib", extra="report", owner=owner
     ).rc_context(STYLE)
@@ -101,12 +101,11 @@ def three_panels(figure: Figure) -> tuple[Axes, Axes, Axes]:
     return top, below, figure.add_subplot(grid[:, 1])
 
 
-def save_figure(figure: Figure, path: Path, metadata: dict[str, Any] | None = None) -> None:
-    """Write the figure in the format of the path's suffix."""
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write the figure in the format of the path's suffix. The same figure gives the same bytes."""
     suffix = path.suffix.lower()
-    known = METADATA.get(suffix) if metadata is None else metadata
-    options: dict[str, Any] = {"format": suffix[1:], "metadata": known}
-    with warnings.catch_warnings():
+    options: dict[str, Any] = {"format": suffix[1:], "metadata": METADATA.get(suffix)}
+    with styled("save_figure"), warnings.catch_warnings():
         # Characters missing from the font are drawn as boxes; no warning is needed.
         warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
         replace_whole(path, lambda temporary: figure.savefig(temporary, **options))
@@ -114,13 +113,13 @@ def save_figure(figure: Figure, path: Path, metadata: dict[str, Any] | None = No
 
 #: Sizes that differ by more than this factor get a logarithmic axis.
 LOG_FACTOR = 50
-#: Up to this many different sizes, every one has a point; else there are as many bins.
+#: Up to MOST_POINTS different sizes, each has a point; else sizes are divided into BINS bins.
 MOST_POINTS, BINS = 40, 40
 #: The part of a bin's clients inside the band.
 BAND = (0.05, 0.95)
 #: Curves that differ by no more than this factor share a line.
 ONE_LINE = 1.02
-#: The width of the first line and of the last. Where lines meet, all of them stay visible.
+#: The width of the first line and of the last, so that all lines stay visible if they coincide.
 WIDTHS = (3.6, 1.4)
 #: Bars of larger ratios are cut off, with an arrow.
 LONGEST_BAR = 4.0
@@ -143,7 +142,7 @@ class Curve:
         return bool((self.high > ONE_LINE * self.low).any())
 
     def is_close_to(self, other: Curve) -> bool:
-        """Return whether two curves would be drawn upon each other."""
+        """Return whether two curves would coincide in the figure."""
         return bool(np.allclose(self.middle, other.middle, rtol=ONE_LINE - 1, atol=0))
 
 
@@ -180,7 +179,7 @@ class SizeBins:
 def draw_inclusion(axes: Axes, sizes: NDArray[np.int64], chances: Mapping[str, Floats]) -> None:
     """Plot the chance to be in the cohort against the client's size, a line per design.
 
-    Clients of size 0 are left out. Designs whose lines would cover each other share one.
+    Clients of size 0 are left out. Designs whose lines would coincide share one.
     """
     some = sizes > 0
     bins = SizeBins.of(sizes[some])
@@ -194,7 +193,7 @@ def draw_inclusion(axes: Axes, sizes: NDArray[np.int64], chances: Mapping[str, F
         marker = "o" if bins.edges is None else ""
         axes.plot(
             curve.sizes, curve.middle, style, color=colour, linewidth=width, marker=marker,
-            markersize=width + 2.5, label=_legend_text(names),
+            markersize=width + 2.5, label=legend_text(names),
         )  # fmt: skip
         if curve.is_band:
             axes.fill_between(
@@ -228,7 +227,7 @@ def _together(curves: Mapping[str, Curve]) -> list[list[str]]:
     return groups
 
 
-def _legend_text(names: Sequence[str]) -> str:
+def legend_text(names: Sequence[str]) -> str:
     """Join names, a few per line. Pad a leading underscore: matplotlib would hide the entry."""
     lines = [""]
     for place, name in enumerate(map(shortened, names)):

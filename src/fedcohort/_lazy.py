@@ -29,6 +29,8 @@ def attach(
     lazy_modules = frozenset(modules)
 
     def __getattr__(name: str) -> Any:  # noqa: N807 - it becomes the package's
+        from fedcohort._arguments import suggesting_names  # it needs numpy
+
         own = sys.modules[package]
         if name in lazy_modules:
             return import_module(f"{package}.{name}")
@@ -37,7 +39,7 @@ def attach(
             raise AttributeError(message, name=name, obj=own)
         home = home_of[name]
         full = home if home.startswith("fedcohort.") else f"{package}.{home}"
-        value = getattr(import_module(full), name)
+        value = suggesting_names(getattr(import_module(full), name))
         setattr(own, name, value)  # asked only once
         return value
 

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 Integers = NDArray[np.int64]
 
-#: Bars that are drawn; of more, the first and the last half.
+#: At most this many bars are drawn: the first and the last distributions.
 MOST_BARS = 60
-#: The smallest share that has a piece of its own in a bar of many clients, and what is many.
+#: In a bar of more than MANY clients, shares below OWN_PIECE become one grey piece: the rest.
 OWN_PIECE, MANY = 0.01, 40
-#: The slices of a rest, and the shades of its largest and smallest clients.
+#: The number of slices of the rest, and the shades of its largest and smallest clients.
 SLICES, DARKEST, LIGHTEST = 24, 0.62, 0.96
 #: With more bars than this, only some are numbered and none has names.
 MOST_NAMED_BARS = 30
@@ -38,7 +38,7 @@ WIDTH, BAR_HEIGHT, LOWEST_BAR, REST_HEIGHT = 9.0, 0.36, 0.13, 1.0
 class Bar:
     """The pieces of one distribution, from left to right; client -1 is the rest.
 
-    ``rest`` are the shares of the clients in the rest, largest first.
+    ``rest`` has the shares of the clients in the rest, largest first.
     """
 
     clients: list[int]
@@ -94,7 +94,7 @@ def _label(axes: Axes, shown: Sequence[int]) -> None:
 
 
 def _shade_rests(axes: Axes, bars: Mapping[int, Bar]) -> None:
-    """Draw every rest in slices, the darker the larger their clients."""
+    """Draw every rest in slices; larger clients are darker."""
     if not _has_rest(bars):
         return
     every = np.concatenate([bar.rest for bar in bars.values()])
@@ -115,8 +115,8 @@ def _shade_rests(axes: Axes, bars: Mapping[int, Bar]) -> None:
 def bar_of(units: csr_array, total: int, row: int) -> Bar:
     """Return the pieces of a row; of many clients, only those with large shares.
 
-    First comes what is shared with the row before, then its own clients, largest first, then
-    those with small shares together, and last what is shared with the next row.
+    First come clients shared with the row before, then the row's own clients, largest first, then
+    those with small shares as one piece, and last the clients shared with the next row.
     """
     entries = slice(units.indptr[row], units.indptr[row + 1])
     clients, amounts = units.indices[entries].astype(np.int64), units.data[entries]
@@ -175,7 +175,7 @@ def _write_names(axes: Axes, bar: Bar, place: int, ids: Sequence[object], *, ski
 
 
 def _contrast(client: int, bar: Bar, axes: Axes) -> str:
-    """Return black or white, whichever stands out from the piece that was drawn for a client."""
+    """Return the colour of a client's name, black or white, by the brightness of its piece."""
     patch = axes.containers[-1][bar.clients.index(client)]
     red, green, blue, _ = patch.get_facecolor()
     return "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.5 else "white"
@@ -190,9 +190,9 @@ def _rest_text(bar: Bar, share: float) -> str:
 
 
 def _shared_prefix(names: Sequence[str]) -> str:
-    """Return what all names begin with, without the first digits of a number."""
+    """Return the prefix of all names, without the first digits of a number."""
     first, last = min(names, default=""), max(names, default="")
-    # What the first and the last in the order of letters share, all between them share.
+    # A prefix of the first and the last name in sorted order is a prefix of all names.
     pairs = enumerate(zip(first, last, strict=False))
     length = next((place for place, (a, b) in pairs if a != b), len(first))
     prefix = first[:length].rstrip("0123456789")

@@ -1,16 +1,16 @@
 """Updates in any structure: flat arrays, lists of arrays, mappings of arrays; numpy or torch.
 
-Integer arrays beside float ones are *counters*, such as the number of batches in a normalisation
-layer. They are not part of the flat vector: they are aggregated separately and rounded.
+Integer arrays of an update that also has float arrays are *counters*, such as the number of batches
+in a normalisation layer. The flat vector leaves them out: they are summed separately and rounded.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, Literal, NamedTuple, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,12 @@ from fedcohort.errors import AggregationError
 
 #: A numpy array or a torch tensor.
 Array = Any
-#: The bound on entries of updates: the square of a sum of thousands of them is finite.
-LARGEST = 1e150
+#: The name of an array: a mapping's key, a position in a list, or None for a single array.
+Key = TypeVar("Key", bound=Hashable)
+#: An update with an entry of this size counts as lost: float32 must hold sums of entries.
+LARGEST = 1e37
+#: The bound on the entries of counters: float64 must hold sums of them without rounding.
+LARGEST_COUNT = 2**52
 
 
 def zero_rows(array: Array, n: int) -> Array:
@@ -41,19 +45,38 @@ def moved(values: Array, order: NDArray[np.int64], *, fill: float = 0) -> Array:
     [7, 0, 5]
     """
     found = zero_rows(values, len(order))
-    if fill:  # else leave large arrays to the system, which hands out zeros when they are read
+    if fill:  # else large arrays stay lazily allocated zeros
         found[...] = fill
     found[np.flatnonzero(order >= 0)] = values[order[order >= 0]]
     return found
 
 
-def like(values: Array, array: Array) -> Array:
-    """Return a copy of the values with the kind (numpy or torch), type and device of ``array``."""
-    if isinstance(array, np.ndarray):
-        return np.array(as_numpy(values), dtype=array.dtype)
-    if isinstance(values, np.ndarray):
-        return array.new_tensor(values)
-    return values.to(array)
+def like(values: Array, array: Array, *, copy: bool = True) -> Array:
+    """Return the values in the kind (numpy or torch), type and device of ``array``.
+
+    Values that become integers are rounded. Without ``copy``, numpy values that have the type
+    already are returned as they are.
+    """
+    if _is_whole(array) and not _is_whole(values):
+        values = np.rint(values) if isinstance(values, np.ndarray) else values.round()
+    if not isinstance(array, np.ndarray):
+        return array.new_tensor(values) if isinstance(values, np.ndarray) else values.to(array)
+    return as_numpy(values).astype(array.dtype, copy=copy or is_tensor(values))
+
+
+def in_type(values: Array, array: Array, *, copy: bool = False) -> Array | None:
+    """Return the values :func:`like` an array; None if its type cannot hold them."""
+    if _is_whole(array):
+        name = _type_name(array)
+        least, most = (0, 1) if name == "bool" else (np.iinfo(name).min, np.iinfo(name).max)
+        rounded = as_numpy(values)
+        rounded = np.rint(rounded) if rounded.dtype.kind == "f" else rounded
+        # "< most + 1": as a float, the largest 64-bit integer is rounded up.
+        fits = bool(((rounded >= least) & (rounded < most + 1)).all())
+        return like(rounded.astype(name, copy=copy), array, copy=False) if fits else None
+    with np.errstate(over="ignore"):
+        found = like(values, array, copy=copy)
+    return found if is_finite(found) else None
 
 
 def double(array: Array) -> Array:
@@ -61,9 +84,13 @@ def double(array: Array) -> Array:
     return array.astype(np.float64) if isinstance(array, np.ndarray) else array.double()
 
 
-def as_numpy(array: Array) -> NDArray[Any]:
-    """Return a numpy array as it is, and a tensor as a numpy array."""
-    return array if isinstance(array, np.ndarray) else array.cpu().numpy()
+def as_numpy(values: Array) -> NDArray[Any]:
+    """Return an array or a tensor as a numpy array; numpy has no bfloat16: it becomes float32."""
+    if not is_tensor(values):
+        return np.asarray(values)
+    tensor = values.detach().cpu()
+    array: NDArray[Any] = (tensor.float() if "bfloat16" in str(tensor.dtype) else tensor).numpy()
+    return array
 
 
 def is_tensor(value: object) -> bool:
@@ -72,26 +99,24 @@ def is_tensor(value: object) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def finite_rows(rows: Array) -> NDArray[np.bool_]:
-    """Return whether all entries are finite, for every row."""
+def largest_entries(rows: Array) -> Array:
+    """Return the largest magnitude in every row; NaN if an entry is NaN."""
     if isinstance(rows, np.ndarray):
-        return np.asarray(np.isfinite(rows).all(axis=1))
-    return np.asarray(as_numpy((rows - rows == 0).all(dim=1)), dtype=bool)  # isfinite is slower
+        largest = np.maximum(rows.max(1, initial=0), -rows.min(1, initial=0))
+        return largest.astype(np.float64)
+    return rows.norm(math.inf, dim=1)  # one kernel, no copy
 
 
 def usable_rows(rows: Array) -> NDArray[np.bool_]:
-    """Return whether each row can be remembered: differences and squares are finite too."""
-    good = finite_rows(rows)
-    if str(rows.dtype).endswith("float64"):  # squares of shorter floats always fit into float64
-        good &= np.asarray(as_numpy((abs(rows) < LARGEST).all(1)), dtype=bool)
-    return good
+    """Return whether all entries of each row are finite and below ``LARGEST``."""
+    return np.asarray(as_numpy(largest_entries(rows)) < LARGEST)
 
 
 def row_norms(rows: Array) -> NDArray[np.float64]:
     """Return the Euclidean norm of every row, computed in float64."""
     if isinstance(rows, np.ndarray):
         return np.asarray(np.linalg.norm(double(rows), axis=1))
-    return np.asarray(as_numpy(double(rows).norm(dim=1)))
+    return np.asarray(as_numpy(rows.norm(dim=1, dtype=sys.modules["torch"].float64)))
 
 
 def joined(arrays: Sequence[Array], *, stacked: bool = False) -> Array:
@@ -115,6 +140,9 @@ def same_place(first: Array, second: Array) -> bool:
 
 #: An array, a list of arrays, or a mapping of arrays.
 Update = Any
+Form = Literal["list", "mapping"] | None
+#: The integer arrays of an update that also has floating-point arrays, by key.
+Counters = Mapping[Hashable, Array]
 
 
 class Part(NamedTuple):
@@ -127,17 +155,22 @@ class Part(NamedTuple):
     kind: Array
 
 
+class OtherArrays(Exception):  # noqa: N818  # callers turn it into an error of their own
+    """An update does not have the arrays of a layout; the message says how it differs."""
+
+
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
     """The places of an update's arrays in one flat vector.
 
-    The keys of ``parts`` are those of a mapping, positions in a list, or None for a single array.
-    ``owner`` is the caller's name, for errors.
+    The keys of ``parts`` are those of a mapping, in its order, positions in a list, or None for a
+    single array. In the vector the arrays of a mapping are sorted by name: updates with the same
+    names have the same vector, whatever their order. ``owner`` is the caller's name, for errors.
     """
 
     owner: str
-    form: Literal["list", "mapping"] | None
+    form: Form
     parts: dict[Hashable, Part]
     #: The length of the flat vector.
     size: int
@@ -145,39 +178,113 @@ class Layout:
     @classmethod
     def of(cls, owner: str, update: Update, *, counters: bool = True) -> Layout:
         """Return the layout of an update or a model; without ``counters`` all is in the vector."""
-        form: Literal["list", "mapping"] | None = None
-        keys: Iterable[Hashable] = (None,)
-        if isinstance(update, Mapping):
-            form, keys = "mapping", list(update)
-        elif isinstance(update, (list, tuple)) and any(
-            isinstance(part, (list, tuple)) or np.ndim(part) > 0 for part in update
-        ):
-            form, keys = "list", range(len(update))
+        form, keys = _form_of(update)
         # One array at a time: a mapping may compute its arrays on access.
-        leaves = ((key, _leaf(owner, update, key)) for key in keys)
-        read = [(key, tuple(leaf.shape), _kind(leaf)) for key, leaf in leaves]
-        # If all arrays are integers, none is a counter.
-        counters = counters and not all(_is_whole(kind) for _, _, kind in read)
-        parts: dict[Hashable, Part] = {}
+        read = ((key, _leaf(owner, update, key)) for key in keys)
+        return cls._of(
+            owner, form, {k: (tuple(own.shape), _kind(own)) for k, own in read}, counters
+        )
+
+    @classmethod
+    def read(
+        cls, owner: str, update: Update, *, counters: bool = True
+    ) -> tuple[Layout, Array, Counters]:
+        """Return an update's layout, its vector and its counters; each array is read once."""
+        form, keys = _form_of(update)
+        leaves = {key: _leaf(owner, update, key) for key in keys}
+        kinds = {key: (tuple(own.shape), _kind(own)) for key, own in leaves.items()}
+        layout = cls._of(owner, form, kinds, counters)
+        return layout, *layout._taken(leaves.__getitem__)
+
+    @classmethod
+    def _of(
+        cls,
+        owner: str,
+        form: Form,
+        kinds: Mapping[Hashable, tuple[tuple[int, ...], Array]],
+        counters: bool,
+    ) -> Layout:
+        places: dict[Hashable, slice | None] = {}
+        if counters:
+            places = dict.fromkeys(counters_of({key: kind for key, (_, kind) in kinds.items()}))
         end = 0
-        for key, shape, kind in read:
-            if _is_whole(kind) and counters:
-                parts[key] = Part(shape, None, kind)
-                continue
-            start, end = end, end + math.prod(shape)
-            parts[key] = Part(shape, slice(start, end), floats(kind) if _is_whole(kind) else kind)
+        for key in sorted(kinds, key=_rank) if form == "mapping" else kinds:
+            if key not in places:
+                start, end = end, end + math.prod(kinds[key][0])
+                places[key] = slice(start, end)
         if not end:
-            raise AggregationError(
-                f"{owner}: an update must have at least one number; got arrays of shapes "
-                f"{[shape for _, shape, _ in read]}. Send the client's model minus the model that "
-                f"it was sent."
-            )
+            raise _no_numbers(owner, [shape for shape, _ in kinds.values()])
+        parts = {
+            key: Part(shape, places[key], kind if places[key] is None else _floating(kind))
+            for key, (shape, kind) in kinds.items()
+        }
         return cls(owner, form, parts, end)
 
+    def take(self, update: Update) -> tuple[Array, Counters]:
+        """Return an update's vector and counters; raise ``OtherArrays`` if it has others."""
+        form, keys = _form_of(update)
+        if form != self.form or set(keys) != set(self.parts):
+            raise OtherArrays(f"{_shown(self.form, [*self.parts])} and {_shown(form, keys)}")
+        return self._taken(lambda key: _leaf(self.owner, update, key))
+
+    def _taken(self, leaf_of: Callable[[Hashable], Array]) -> tuple[Array, Counters]:
+        """Read each array once, and put it in its place."""
+        kinds = [part.kind for part in self.parts.values() if part.place is not None]
+        # Fill array by array: a concatenation would need memory for two updates.
+        vector = None
+        if len(kinds) > 1 and isinstance(kinds[0], np.ndarray):
+            vector = np.empty(self.size, dtype=np.result_type(np.float32, *kinds))
+        pieces: dict[int, Array] = {}
+        counters: dict[Hashable, Array] = {}
+        for key, part in self.parts.items():
+            leaf = leaf_of(key)
+            shape, is_counter = tuple(leaf.shape), part.place is None
+            if shape != part.shape or (is_counter and not _is_whole(leaf)):
+                name = "" if key is None else f"{key!r} of "
+                types = f", {part.kind.dtype} and {leaf.dtype}" if shape == part.shape else ""
+                raise OtherArrays(f"{name}shapes {part.shape} and {shape}{types}")
+            if part.place is None:
+                counters[key] = leaf
+            elif vector is None:
+                pieces[part.place.start] = floats(leaf)
+            else:
+                with np.errstate(over="ignore"):  # an overflow becomes infinite
+                    vector[part.place] = as_numpy(leaf).reshape(-1)
+        if vector is None:
+            vector = joined([pieces[start] for start in sorted(pieces)])
+        return vector, counters
+
     @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shape of every array."""
-        return tuple(part.shape for part in self.parts.values())
+    def signature(self) -> dict[str, Any]:
+        """The form, and each array's key, shape, and whether it is a counter, for JSON."""
+        if not all(isinstance(key, (str, int, type(None))) for key in self.parts):
+            raise AggregationError(
+                f"{self.owner}: names of arrays must be strings or integers; got "
+                f"{_shown(self.form, self.parts)}. Rename the arrays."
+            )
+        parts = [[key, list(own.shape), own.place is None] for key, own in self.parts.items()]
+        return {"form": self.form, "parts": parts}
+
+    @classmethod
+    def of_shapes(cls, owner: str, shapes: Mapping[str, tuple[int, ...]], kind: Array) -> Layout:
+        """Return the layout of a list of float arrays with these names and shapes, in order."""
+        signature = {"form": "list", "parts": [[k, own, False] for k, own in shapes.items()]}
+        return cls.of_signature(owner, signature, kind)
+
+    @classmethod
+    def of_signature(cls, owner: str, signature: Mapping[str, Any], kind: Array) -> Layout:
+        """Return a layout of this signature, with floats of the kind of ``kind``."""
+        whole = np.empty(0, dtype=np.int64)
+        kinds = {
+            key: (tuple(shape), whole if is_counter else _kind(kind))
+            for key, shape, is_counter in signature["parts"]
+        }
+        return cls._of(owner, signature["form"], kinds, True)
+
+    @property
+    def shapes(self) -> str:
+        """The arrays' names and shapes, for errors."""
+        return _shown(self.form, {key: part.shape for key, part in self.parts.items()})
 
     def matches(self, other: Layout) -> bool:
         """Return whether updates of both layouts can be added; the order of names may differ."""
@@ -186,8 +293,8 @@ class Layout:
     def fits(self, model: Layout) -> bool:
         """Return whether updates of this layout can be added to a model of that layout.
 
-        Arrays are matched by name or position if both have them, else by their order in the flat
-        vector. Updates may leave out counters.
+        Arrays are matched by name or position if both have them, else by their order. Updates may
+        leave out counters.
         """
         if not self.shares_keys(model):
             return self.size == model.size
@@ -203,71 +310,62 @@ class Layout:
         """Return every array's shape, and whether it is a counter."""
         return {key: (part.shape, part.place is None) for key, part in self.parts.items()}
 
-    def leaves(self, update: Update) -> Iterator[tuple[Array, slice | None]]:
-        """Yield the arrays of an update, each with its slice of the vector."""
-        for key, part in self.parts.items():
-            yield _leaf(self.owner, update, key), part.place
-
-    def flat(self, update: Update) -> Array:
-        """Return the update as one vector of floats; half precision becomes float32."""
+    def unflat(self, vector: Array, counters: Counters | None = None) -> Update:
+        """Return the update with this vector and these counters; missing counters are 0."""
+        known = counters or {}
         kinds = [part.kind for part in self.parts.values() if part.place is not None]
-        if len(kinds) > 1 and isinstance(kinds[0], np.ndarray):
-            # Fill array by array: a concatenation would need memory for two updates.
-            vector = np.empty(self.size, dtype=np.result_type(np.float32, *kinds))
-            for leaf, place in self.leaves(update):
-                if place is not None:
-                    vector[place] = leaf.reshape(-1)
-            return vector
-        return joined([floats(leaf) for leaf, place in self.leaves(update) if place is not None])
-
-    def counters(self, update: Update) -> list[Array]:
-        """Return the counters, in order."""
-        return [leaf for leaf, place in self.leaves(update) if place is None]
-
-    def structured(self, make: Callable[[Hashable, Part], Array]) -> Update:
-        """Make an update of this layout; ``make(key, part)`` returns each array."""
-        made = {
-            key: _typed(make(key, part), part.kind).reshape(part.shape)
-            for key, part in self.parts.items()
-        }
-        return made if self.form == "mapping" else [*made.values()] if self.form else made[None]
-
-    def unflat(self, vector: Array, counters: Sequence[Array] = ()) -> Update:
-        """Return the update with this flat vector and these counters; missing counters are 0."""
-        left = iter(counters)
+        is_typed = all(same_place(vector, each) and vector.dtype == each.dtype for each in kinds)
+        if is_typed:  # One check for all arrays: on a GPU each check waits for the device.
+            vector = _typed(self.owner, None, vector, vector)
 
         def make(key: Hashable, part: Part) -> Array:
-            if part.place is not None:
-                return vector[part.place]
-            return next(left, np.zeros(part.shape))
+            if part.place is None:
+                values = known[key] if key in known else np.zeros(part.shape)
+            else:
+                values = vector[part.place]
+                if is_typed:
+                    return values
+            return _typed(self.owner, key, values, part.kind)
 
-        return self.structured(make)
+        return self._made(make)
 
-    def moved(self, model: Update, vector: Array, counters: Sequence[Array]) -> Update:
+    def _made(self, make: Callable[[Hashable, Part], Array]) -> Update:
+        """Return an update in the form of this layout; ``make(key, part)`` returns each array."""
+        made = {key: make(key, part).reshape(part.shape) for key, part in self.parts.items()}
+        return made if self.form == "mapping" else [*made.values()] if self.form else made[None]
+
+    def moved(self, model: Update, vector: Array, counters: Counters) -> Update:
         """Return a model plus an update of this layout, in the model's own structure."""
         own = Layout.of(self.owner, model)
         if not self.fits(own):
             raise AggregationError(
-                f"{self.owner}: updates must have the arrays of the model, {own.size} numbers of "
-                f"shapes {own.shapes}; got {self.size} of shapes {self.shapes}. Send the client's "
-                f"model minus the model that it was sent."
+                f"{self.owner}: updates must have the arrays of the model, {own.shapes}; got "
+                f"{self.shapes}. Send the client's model minus the model that it was sent."
             )
-        left, matched = iter(counters), self if self.shares_keys(own) else own
-        steps = {
-            key: next(left, None) if part.place is None else vector[part.place]
-            for key, part in matched.parts.items()
-        }
+        steps = dict(counters)
+        if self.shares_keys(own):
+            steps |= {k: vector[part.place] for k, part in self.parts.items() if part.place}
+        else:
+            ordered, end = self._in_order(vector), 0
+            for key, part in own.parts.items():
+                if part.place is not None:
+                    start, end = end, end + math.prod(part.shape)
+                    steps[key] = ordered[start:end]
 
         def make(key: Hashable, part: Part) -> Array:
-            leaf, step = _leaf(self.owner, model, key), steps.get(key)
-            if step is None:
-                return leaf
-            base = double(leaf).reshape(-1) if part.place is None else floats(leaf)
-            # Numpy's wider type counts; tensors meet in the model's.
-            same = isinstance(base, np.ndarray) and isinstance(step, np.ndarray)
-            return base + (step if same else like(step, base)).reshape(-1)
+            values, step = _leaf(self.owner, model, key), steps.get(key)
+            if step is not None:
+                values = _counted(values, step) if part.place is None else _sum(values, step)
+            return _typed(self.owner, key, values, part.kind)
 
-        return own.structured(make)
+        return own._made(make)
+
+    def _in_order(self, vector: Array) -> Array:
+        """Return the vector with its arrays in the order of ``parts``."""
+        places = [part.place for part in self.parts.values() if part.place is not None]
+        if places == sorted(places, key=lambda place: place.start):
+            return vector
+        return joined([vector[place] for place in places])
 
 
 @final
@@ -277,7 +375,7 @@ class Rows:
 
     layout: Layout
     flat: Array
-    counters: Sequence[Sequence[Array]]
+    counters: Sequence[Counters]
 
     @classmethod
     def of(cls, owner: str, updates: Any, n: int, *, counters: bool = True) -> Rows:
@@ -291,12 +389,13 @@ class Rows:
         each = list(updates)
         if len(each) != n or not each:
             raise _other_shapes(owner, n, f"{len(each)} updates")
-        layout = Layout.of(owner, each[0], counters=counters)
-        for update in each[1:]:
-            if not layout.matches(other := Layout.of(owner, update, counters=counters)):
-                raise _other_shapes(owner, n, f"shapes {layout.shapes} and {other.shapes}")
-        flat = joined([layout.flat(update) for update in each], stacked=True)
-        return cls(layout, flat, [layout.counters(update) for update in each])
+        layout, *first = Layout.read(owner, each[0], counters=counters)
+        try:
+            read = [first, *(layout.take(update) for update in each[1:])]
+        except OtherArrays as error:
+            raise _other_shapes(owner, n, str(error)) from error
+        flat, counts = zip(*read, strict=True)
+        return cls(layout, joined(flat, stacked=True), counts)
 
     @classmethod
     def _of_array(cls, owner: str, updates: Array, n: int) -> Rows:
@@ -305,10 +404,12 @@ class Rows:
         whole = _leaf(owner, updates, None)
         shape = tuple(whole.shape[1:])
         size = math.prod(shape)
+        if not size:
+            raise _no_numbers(owner, [shape])
         flat = floats(whole).reshape(n, size)
         kind = _kind(flat if _is_whole(whole) else whole)
         layout = Layout(owner, None, {None: Part(shape, slice(0, size), kind)}, size)
-        return cls(layout, flat, [[] for _ in range(n)])
+        return cls(layout, flat, [{} for _ in range(n)])
 
     def __len__(self) -> int:
         return len(self.flat)
@@ -323,36 +424,70 @@ class Rows:
             return self
         return Rows(self.layout, self.flat[order], [self.counters[k] for k in order])
 
-    def counted(self, weights: NDArray[np.float64]) -> list[Array]:
+    def scaled(self, factors: NDArray[np.float64]) -> Rows:
+        """Return each row times its factor, counters included: only their sum is rounded."""
+        # Flatten: numpy would turn a product of 0-dimensional arrays into a scalar.
+        counters = [
+            own if f == 1 else {key: f * double(each).reshape(-1) for key, each in own.items()}
+            for f, own in zip(factors.tolist(), self.counters, strict=True)
+        ]
+        with np.errstate(invalid="ignore"):  # unusable rows are left out later
+            flat = self.flat * like(factors, self.flat)[:, None]
+        return Rows(self.layout, flat, counters)
+
+    def usable(self, norms: NDArray[np.float64] | None = None) -> NDArray[np.bool_]:
+        """Return whether each update can be used: its entries are finite and within bounds.
+
+        Rows whose norms are known are not scanned: no entry is larger than the norm.
+        """
+        small = [all(_is_small_count(own) for own in each.values()) for each in self.counters]
+        within = usable_rows(self.flat) if norms is None else norms < LARGEST
+        return np.logical_and(within, small)
+
+    def counted(self, weights: NDArray[np.float64]) -> dict[Hashable, Array]:
         """Return the weighted sums of the counters, flat."""
         # Flatten: numpy would turn a product of 0-dimensional arrays into a scalar.
-        return [
-            sum(w * double(each).reshape(-1) for w, each in zip(weights.tolist(), own, strict=True))
-            for own in zip(*self.counters, strict=True)
-        ]
-
-
-def stretched(
-    owner: str, update: Update, total: float, around: tuple[Array, Array] | None
-) -> Update:
-    """Return total * (update - h) + H, with ``around`` = (h, H); counters are only scaled."""
-
-    def make(key: Hashable, part: Part) -> Array:
-        leaf = _leaf(owner, update, key).reshape(-1)
-        if around is None or part.place is None:
-            return total * leaf
-        own = floats(leaf)
-        h, mean = (like(each[part.place], own) for each in around)
-        return total * (own - h) + mean
-
-    return Layout.of(owner, update).structured(make)
+        keys = [key for key, part in self.layout.parts.items() if part.place is None]
+        pairs = list(zip(weights.tolist(), self.counters, strict=True))
+        return {key: sum(w * double(own[key]).reshape(-1) for w, own in pairs) for key in keys}
 
 
 def _other_shapes(owner: str, n: int, came: str) -> AggregationError:
     return AggregationError(
-        f"{owner}: updates must be {n}, one per client and all of one shape; got {came}. A client "
-        f"that was drawn twice sends one update."
+        f"{owner}: updates must be {n}, one per client and all of the same arrays; got {came}. A "
+        f"client that was drawn twice sends one update."
     )
+
+
+def _no_numbers(owner: str, shapes: Sequence[tuple[int, ...]]) -> AggregationError:
+    return AggregationError(
+        f"{owner}: an update must have at least one number; got arrays of shapes {shapes}. Send "
+        f"the client's model minus the model that it was sent."
+    )
+
+
+def _form_of(update: Update) -> tuple[Form, Sequence[Hashable]]:
+    """Return the form of an update, and the keys of its arrays."""
+    if isinstance(update, Mapping):
+        return "mapping", list(update)
+    if isinstance(update, (list, tuple)) and any(
+        isinstance(part, (list, tuple)) or np.ndim(part) > 0 for part in update
+    ):
+        return "list", range(len(update))
+    return None, (None,)
+
+
+def _rank(key: Hashable) -> tuple[str, str]:
+    return str(key), type(key).__name__
+
+
+def _shown(form: Form, parts: Iterable[Hashable] | Mapping[Hashable, object]) -> str:
+    """Describe the arrays of an update: by name if it is a mapping."""
+    if form == "mapping":
+        return str(dict(parts) if isinstance(parts, Mapping) else list(parts))[:300]
+    if isinstance(parts, Mapping):
+        return str([*parts.values()] if form else parts[None])[:300]
+    return f"a list of {len(list(parts))} arrays" if form else "one array"
 
 
 def _leaf(owner: str, update: Update, key: Hashable | None) -> Array:
@@ -378,7 +513,19 @@ def _kind(leaf: Array) -> Array:
 
 
 def _is_whole(leaf: Array) -> bool:
-    return "float" not in str(leaf.dtype)
+    if isinstance(leaf, np.ndarray):
+        return bool(leaf.dtype.kind != "f")
+    return not leaf.is_floating_point()
+
+
+def _type_name(leaf: Array) -> str:
+    return str(leaf.dtype).removeprefix("torch.")
+
+
+def counters_of(arrays: Mapping[Key, Array]) -> list[Key]:
+    """Return the names of the counters: the integer arrays, if others are floating-point."""
+    whole = [name for name, own in arrays.items() if _is_whole(own)]
+    return whole if len(whole) < len(arrays) else []
 
 
 def floats(leaf: Array) -> Array:
@@ -392,9 +539,42 @@ def floats(leaf: Array) -> Array:
     return flat.float() if flat.element_size() < 4 else flat
 
 
-def _typed(values: Array, kind: Array) -> Array:
-    """Return values with the kind and type of an array; round them if it has integers."""
-    if _is_whole(kind) and not _is_whole(values):
-        values = np.rint(values) if isinstance(values, np.ndarray) else values.round()
-    with np.errstate(over="ignore"):  # an overflow becomes infinite
-        return like(values, kind)
+def _floating(kind: Array) -> Array:
+    return floats(kind) if _is_whole(kind) else kind
+
+
+def _sum(leaf: Array, step: Array) -> Array:
+    """Return the sum of floats: in numpy's wider type, or the model's if one is a tensor."""
+    own = floats(leaf)
+    same = isinstance(own, np.ndarray) and isinstance(step, np.ndarray)
+    return own + (step if same else like(step, own)).reshape(-1)
+
+
+def _counted(leaf: Array, step: Array) -> NDArray[Any]:
+    """Return a counter plus its rounded step, flat, as Python integers, which cannot overflow."""
+    steps = np.array([int(each) for each in np.rint(as_numpy(step)).ravel().tolist()], dtype=object)
+    return np.asarray(as_numpy(leaf).reshape(-1).astype(object) + steps)
+
+
+def _is_small_count(counter: Array) -> bool:
+    found = as_numpy(counter)
+    return not found.size or -LARGEST_COUNT < int(found.min()) <= int(found.max()) < LARGEST_COUNT
+
+
+def is_finite(array: Array) -> bool:
+    """Return whether every entry is finite."""
+    if isinstance(array, np.ndarray):
+        return array.dtype.kind not in "fc" or bool(np.isfinite(array).all())
+    return bool((array - array == 0).all())  # isfinite is slower
+
+
+def _typed(owner: str, key: Hashable, values: Array, kind: Array) -> Array:
+    """Return a copy of values in the kind and type of an array; raise if it cannot hold them."""
+    found = in_type(values, kind, copy=True)
+    if found is None:
+        array = "the result" if key is None else f"the array {key!r}"
+        raise AggregationError(
+            f"{owner}: {array} must be finite in its type, {_type_name(kind)}; its largest entry "
+            f"would be {float(abs(values).max()):g}. Use a wider type, or a smaller step."
+        )
+    return found

@@ -1,16 +1,23 @@
 """The clients drawn for one round, and the one formula: how their updates move the model."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import as_array, brief, checked_cohort_size, checked_number
+from fedcohort._arguments import (
+    as_array,
+    brief,
+    checked_cohort_size,
+    checked_kind,
+    checked_number,
+    is_list,
+)
 from fedcohort._display import html_table, short_list
-from fedcohort._updates import Array, Layout, Rows, Update, finite_rows, like
+from fedcohort._updates import LARGEST, Array, Layout, Rows, Update, like
 from fedcohort.errors import AggregationError, DesignError
 
 #: Positions of no client.
@@ -61,6 +68,11 @@ class Cohort:
             )
         for name, column in columns.items():
             object.__setattr__(self, name, column)
+        if not is_list(self.ids) or not isinstance(self.ids, Sized):
+            raise DesignError(
+                f"Cohort: ids must be a list with the id of each client; got {brief(self.ids)}. "
+                f"Leave them out, and they are the clients' positions."
+            )
         if len(self.ids) != len(self.clients):
             object.__setattr__(self, "ids", self.clients.tolist())
 
@@ -139,9 +151,10 @@ def aggregate(
 
     .. math:: \theta' = \theta + \eta_s \sum_i w_i \Delta_i
 
-    An empty cohort leaves the model as it is; so does the residual's share of it. With a
-    ``memory`` the sum is the difference estimator's (:class:`fedcohort.Difference`): an empty
-    cohort then moves the model by what is expected of all clients.
+    An empty cohort leaves the model as it is; so does the residual's share of it. Integer arrays
+    of a model that also has float arrays move by the weighted sum itself, rounded once, whatever
+    ``server_lr`` is. With a ``memory`` the sum is the difference estimator's
+    (:class:`fedcohort.Difference`): an empty cohort then moves the model by H.
 
     Parameters
     ----------
@@ -165,7 +178,8 @@ def aggregate(
     Raises
     ------
     AggregationError
-        Where updates, cohort and model do not fit each other, or a number is not finite.
+        If updates, cohort and model do not match, a number is not finite, or a type
+        cannot hold the result.
 
     Examples
     --------
@@ -173,18 +187,16 @@ def aggregate(
     >>> aggregate([1.0, 1.0], [[4.0, 0.0], [0.0, 4.0]], cohort).tolist()
     [2.0, 4.0]
     """
-    if not isinstance(cohort, Cohort):
-        raise AggregationError(
-            f"aggregate: cohort must be a Cohort; got {brief(cohort)}. Pass what draw() gave."
-        )
+    way_out, error = "Pass what draw() gave.", AggregationError
+    checked_kind("aggregate", "cohort", cohort, Cohort, way_out=way_out, error=error)
     if memory is not None and not callable(getattr(memory, "aggregate", None)):
         raise AggregationError(
             f"aggregate: memory must be an UpdateMemory, another memory of a Difference, or None; "
             f"got {brief(memory)}. Pass one with the clients' importance."
         )
-    rate = checked_number("aggregate", "server_lr", server_lr, least=0, error=AggregationError)
+    rate = checked_number("aggregate", "server_lr", server_lr, least=0, error=error)
     rows = _checked_rows(model, updates, cohort)
-    step, counters = rate * _step(rows, cohort, memory), rows.counted(rate * cohort.weights)
+    step, counters = rate * _step(rows, cohort, memory), rows.counted(cohort.weights)
     if model is None:
         return rows.layout.unflat(step, counters)
     return rows.layout.moved(model, step, counters)
@@ -192,15 +204,17 @@ def aggregate(
 
 def _checked_rows(model: Update | None, updates: Any, cohort: Cohort) -> Rows:
     """Read the updates, one row per client of the cohort; all must be finite."""
+    if isinstance(updates, Rows):  # a selector has read and checked them
+        return updates
     if len(cohort) == 0 and model is not None:
-        layout = Layout.of("aggregate", model)
-        return Rows(layout, layout.flat(model)[None][:0], [])
+        layout, vector, _ = Layout.read("aggregate", model)
+        return Rows(layout, vector[None][:0], [])
     rows = Rows.of("aggregate", updates, len(cohort))
-    finite = finite_rows(rows.flat)
-    if not finite.all():
+    usable = rows.usable()
+    if not usable.all():
         raise AggregationError(
-            f"aggregate: updates must be finite; that of client "
-            f"{cohort.ids[int(np.argmin(finite))]!r} is not. Drop the client from the cohort: its "
+            f"aggregate: updates must be finite, below {LARGEST:g}; that of client "
+            f"{cohort.ids[int(np.argmin(usable))]!r} is not. Drop the client from the cohort: its "
             f"weight then stays on the model."
         )
     return rows

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import Rng, brief, checked_rng, checked_rounds
+from fedcohort._arguments import Rng, checked_kind, checked_rng, checked_rounds, suggest_names
 from fedcohort._display import short_repr
 from fedcohort.designs.base import Design, checked_population
 from fedcohort.designs.recipe import Recipe
@@ -44,12 +44,8 @@ def __dir__() -> list[str]:
 
 def _checked(design: object) -> Design:
     """Validate a built design; a recipe is not one."""
-    if isinstance(design, Design):
-        return design
-    raise DesignError(
-        f"diagnostics: design must be a Design; got {brief(design)}. Pass what "
-        f"recipe.build(population) gave."
-    )
+    way_out = "Pass what recipe.build(population) gave."
+    return checked_kind("diagnostics", "design", design, Design, way_out=way_out)  # type: ignore[type-abstract]
 
 
 def bias(design: Design) -> NDArray[np.float64]:
@@ -323,3 +319,6 @@ def _checked_rounds(owner: str, rounds: int) -> int:
             f"{owner}: rounds must be at least 2, for a standard error; got {rounds}. Draw more."
         )
     return number
+
+
+suggest_names(__name__, __all__)

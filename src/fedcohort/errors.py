@@ -1,4 +1,4 @@
-"""The one exception tree: every message says who, what is needed, what came, and the way out."""
+"""The one exception tree: every message says who, what is needed, the value, and the way out."""
 
 
 class FedcohortError(Exception):
@@ -59,6 +59,10 @@ class FedBioMedError(DeploymentError):
 
 class NvflareError(DeploymentError):
     """A federation on NVIDIA FLARE cannot be run as it was asked for."""
+
+
+class ArgumentError(FedcohortError, TypeError):
+    """A call has a keyword argument that the function or class does not know."""
 
 
 class StreamError(FedcohortError, ValueError):

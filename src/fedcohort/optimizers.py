@@ -33,15 +33,15 @@ from typing import Literal, final, get_args
 
 import numpy as np
 
-from fedcohort._arguments import brief, checked_choice, checked_flag, checked_number
-from fedcohort._updates import Array, Layout, Update, double, like
+from fedcohort._arguments import MOST, brief, suggest_names
+from fedcohort._fields import check_fields, choice, flag, number
+from fedcohort._updates import Array, Layout, Update, double, is_tensor, like
 from fedcohort.errors import AggregationError
 
 __all__ = ["SGD", "Adagrad", "Adam", "ServerOptimizer", "Yogi"]
 
 #: How the adaptive ones start: as in the paper, or as in Flower 1.41.
 Convention = Literal["paper", "flower"]
-CONVENTIONS: tuple[Convention, ...] = get_args(Convention)
 #: The number of steps taken, and the moments: flat, in float64, on the aggregate's device.
 State = Mapping[str, Array]
 
@@ -50,12 +50,10 @@ State = Mapping[str, Array]
 class ServerOptimizer(ABC):
     """Turns a round's aggregate v, the direction of the update, into the model's step."""
 
-    lr: float = 1.0
+    lr: float = number(1.0, least=0)
 
     def __post_init__(self) -> None:
-        for name, most in (("lr", np.inf), ("momentum", 1), ("beta1", 1), ("beta2", 1)):
-            if hasattr(self, name):
-                self._check(name, most)
+        check_fields(self, error=AggregationError)
 
     def step(self, aggregate: Update, state: State | None = None) -> tuple[Update, State]:
         """Return the step and the next state; the arguments stay as they are.
@@ -67,20 +65,12 @@ class ServerOptimizer(ABC):
         state
             What the last call returned; None at the start.
         """
-        if isinstance(aggregate, Mapping):  # in one order, since moments have no names
-            ordered = {key: aggregate[key] for key in sorted(aggregate, key=str)}
-            step, state = self._step(ordered, state)
-            return {key: step[key] for key in aggregate}, state
-        return self._step(aggregate, state)
-
-    def _step(self, aggregate: Update, state: State | None) -> tuple[Update, State]:
-        layout = Layout.of(type(self).__name__, aggregate)
-        flat = layout.flat(aggregate)
+        layout, flat, counters = Layout.read(type(self).__name__, aggregate)
         v = double(flat)
         found = self._started(v) if state is None else self._checked(state, v)
         rounds = int(found["rounds"]) + 1
         step, moments = self._moved(v, found, rounds)
-        moved = layout.unflat(like(step, flat), layout.counters(aggregate))
+        moved = layout.unflat(like(step, flat), counters)
         return moved, {"rounds": np.array(float(rounds)), **moments}
 
     def _started(self, v: Array) -> State:
@@ -92,30 +82,15 @@ class ServerOptimizer(ABC):
         """Return the state on the device of v; refuse one of another optimiser or model."""
         names = ["rounds", *self._starts()]
         found = state if isinstance(state, Mapping) else {}
-        shapes = {name: np.shape(array) for name, array in found.items()}
-        if shapes != {"rounds": (), **dict.fromkeys(names[1:], tuple(v.shape))}:
+        shapes = {name: _shape(array) for name, array in found.items()}
+        is_right = shapes == {"rounds": (), **dict.fromkeys(names[1:], tuple(v.shape))}
+        if not is_right or not 0 <= float(found["rounds"]) < MOST:
             raise AggregationError(
                 f"{type(self).__name__}: the state must hold {', '.join(names)} for an aggregate "
-                f"of {len(v)} numbers; got {shapes or brief(state)}. Pass what step returned, or "
+                f"of {len(v)} numbers; got {brief(shapes or state)}. Pass what step returned, or "
                 f"None to start."
             )
         return {"rounds": state["rounds"], **{name: like(state[name], v) for name in names[1:]}}
-
-    def _check(self, name: str, most: float) -> None:
-        """Validate a number from 0; coefficients of moments stay below 1."""
-        value = checked_number(
-            type(self).__name__,
-            name,
-            getattr(self, name),
-            least=0,
-            most=most,
-            error=AggregationError,
-        )
-        if value == most:
-            raise AggregationError(
-                f"{type(self).__name__}: {name} must be below 1; got {value:g}. Try 0.9."
-            )
-        object.__setattr__(self, name, value)
 
     @abstractmethod
     def _starts(self) -> dict[str, float]:
@@ -148,14 +123,12 @@ class SGD(ServerOptimizer):
         Step by :math:`\beta u + v` (damped: :math:`\beta u + (1 - \beta) v`) with the new u.
     """
 
-    momentum: float = 0.0
-    damped: bool = False
-    nesterov: bool = False
+    momentum: float = number(0.0, least=0, below=1, way_out="Try 0.9.")
+    damped: bool = flag(False)
+    nesterov: bool = flag(False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checked_flag("SGD", "damped", self.damped, error=AggregationError)
-        checked_flag("SGD", "nesterov", self.nesterov, error=AggregationError)
         if not self.momentum and (self.damped or self.nesterov):
             raise AggregationError(
                 f"SGD: momentum must be above 0 for damped and nesterov; got {self.momentum:g}. "
@@ -185,16 +158,9 @@ class _Adaptive(ServerOptimizer):
         ``"paper"`` starts s at :math:`\tau^2`; ``"flower"`` at 0, as Flower 1.41 does.
     """
 
-    lr: float = 0.1
-    tau: float = 1e-3
-    convention: Convention = "paper"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        owner = type(self).__name__
-        tau = checked_number(owner, "tau", self.tau, least=1e-12, error=AggregationError)
-        object.__setattr__(self, "tau", tau)
-        checked_choice(owner, "convention", self.convention, CONVENTIONS, error=AggregationError)
+    lr: float = number(0.1, least=0)
+    tau: float = number(1e-3, least=1e-12)
+    convention: Convention = choice("paper", get_args(Convention))
 
     @property
     def _first_square(self) -> float:
@@ -218,8 +184,8 @@ class Adagrad(_Adaptive):
 class _TwoMoments(_Adaptive):
     """A moving mean u of v, and a second moment s; see :class:`Adam` and :class:`Yogi`."""
 
-    beta1: float = 0.9
-    beta2: float = 0.99
+    beta1: float = number(0.9, least=0, below=1, way_out="Try 0.9.")
+    beta2: float = number(0.99, least=0, below=1, way_out="Try 0.99.")
 
     def _starts(self) -> dict[str, float]:
         return {"u": 0.0, "s": self._first_square}
@@ -268,7 +234,7 @@ class Yogi(_TwoMoments):
     .. math:: s \gets s - (1 - \beta_2) v^2 \operatorname{sign}(s - v^2)
     """
 
-    lr: float = 0.01
+    lr: float = number(0.01, least=0)
 
     def _square(self, s: Array, square: Array) -> Array:
         return s - (1 - self.beta2) * square * _sign(s - square)
@@ -283,9 +249,20 @@ OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
 }
 
 
+def _shape(value: object) -> tuple[int, ...] | str:
+    """Return the shape of an array of real numbers; the type's name for anything else."""
+    is_array = isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iuf"
+    if is_array or is_tensor(value):
+        return tuple(value.shape)  # type: ignore[attr-defined]
+    return type(value).__name__
+
+
 def _root(values: Array) -> Array:
     return np.sqrt(values) if isinstance(values, np.ndarray) else values.sqrt()
 
 
 def _sign(values: Array) -> Array:
     return np.sign(values) if isinstance(values, np.ndarray) else values.sign()
+
+
+suggest_names(__name__, __all__)

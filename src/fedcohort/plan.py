@@ -297,7 +297,8 @@ def _checked_units(units: csr_array, population: Population) -> csr_array:
 def _integer_matrix(units: csr_array) -> csr_array:
     """Return a sorted copy without zeros."""
     kind = getattr(units, "dtype", None)
-    if kind is None or kind.kind not in "iu" or len(units.shape) != 2:
+    is_whole = getattr(kind, "kind", "") in ("i", "u")
+    if not is_whole or len(units.shape) != 2:
         came = f"{kind or type(units).__name__} of shape {getattr(units, 'shape', ())}"
         raise PlanError(
             f"Plan: units must be a matrix of integers; got {came}. Multiply probabilities by the "

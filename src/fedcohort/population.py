@@ -2,14 +2,23 @@
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from numbers import Real
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import UNIT_LIMIT, as_array, as_name, brief
+from fedcohort._arguments import (
+    UNIT_LIMIT,
+    as_array,
+    as_name,
+    as_range,
+    brief,
+    checked_ids,
+    is_list,
+    ordered_ids,
+)
 from fedcohort._display import html_table
 from fedcohort.errors import PopulationError
 
@@ -157,6 +166,21 @@ class Population:
             )
         return Population.of_checked(np.where(mask, self._sizes, 0), self._ids, self._groups)
 
+    def in_order_of_ids(self) -> tuple["Population", NDArray[np.int64]]:
+        """Return the clients in a selector's order, and the old position of each of them.
+
+        Numbers come first, by value, then names. Ids must be strings or integers.
+        """
+        if isinstance(self._ids, range):
+            return self, np.arange(self.n_clients)
+        ids = checked_ids(self._ids)
+        position = {each: k for k, each in enumerate(ids)}
+        ordered = as_range(ordered_ids(ids))
+        places = np.array([position[each] for each in ordered], dtype=np.int64)
+        labels = self._groups
+        groups = None if labels is None else tuple(labels[k] for k in places)
+        return Population.of_checked(self._sizes[places], ordered, groups), places
+
     def __repr__(self) -> str:
         return f"Population(n_clients={self.n_clients}, total={self.total})"
 
@@ -234,7 +258,7 @@ def _numbers(name: str, values: ArrayLike | None, kind: str) -> NDArray[Any]:
             # Lists of several types: as floats, large integers would be rounded, and True is 1.
             kinds = set(map(type, values))
             array = array if len(kinds) == 1 else np.array(values, dtype=object)
-    except ValueError:
+    except (ValueError, TypeError, RuntimeError):  # torch's, of a tensor that numpy cannot read
         array = np.empty((0, 0))
     if array.ndim != 1 or array.dtype.kind not in "iufO" or array.size == 0:
         came = "nothing" if array.shape == (0,) else f"{array.dtype} of shape {array.shape}"
@@ -298,7 +322,7 @@ def _distinct_ids(ids: Sequence[Hashable] | None, n_clients: int) -> Sequence[Ha
 def checked_labels(groups: object, n_clients: int) -> tuple[Label, ...]:
     """Validate one label per client; None becomes ``UNLABELLED``."""
     given = groups.tolist() if isinstance(groups, np.ndarray) else groups
-    each = given if isinstance(given, Iterable) else ()
+    each = given if is_list(given) else ()
     labels = [UNLABELLED if label is None else label for label in each]
     if len(labels) != n_clients:
         raise PopulationError(

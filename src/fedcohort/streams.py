@@ -6,7 +6,7 @@ from enum import IntEnum, unique
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort._arguments import as_whole, brief
+from fedcohort._arguments import as_whole, brief, checked_rng, checked_whole, suggest_names
 from fedcohort.errors import FedcohortError, StreamError
 
 #: A seed, a generator that is asked for one, or None for a random one.
@@ -33,6 +33,8 @@ class Stream(IntEnum):
     DEVICES = 11
     FAILURES = 12
     EVALUATION = 13
+    FEATURES = 14
+    FLOOR = 15
 
 
 def checked_seed(owner: str, seed: Seed, error: type[FedcohortError] = StreamError) -> int:
@@ -70,12 +72,17 @@ def stream(
     >>> (first == again).all()
     np.True_
     """
-    if min(seed, round_, 0 if client is None else client) < 0:
+    whole = [as_whole(each) for each in (seed, round_, 0 if client is None else client)]
+    numbers = [each for each in whole if each is not None and each >= 0]
+    if len(numbers) < len(whole) or not isinstance(use, Stream):
+        given = ", ".join(map(brief, (seed, round_, client, use)))
         raise StreamError(
-            f"stream: seed, round_ and client must be 0 or more; got {seed}, {round_}, {client}."
+            f"stream: seed, round_ and client must be 0 or more; got {given}. "
+            f"Pass for example stream(0, round_=3, use=Stream.COHORT)."
         )
-    address = (int(use), round_, 0 if client is None else client + 1)
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=address))
+    entropy, when, who = numbers
+    address = (int(use), when, 0 if client is None else who + 1)
+    return np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=address))
 
 
 #: Up to this many members comparing all pairs of them is faster than a call for every subset.
@@ -93,7 +100,14 @@ def draw_subsets(rng: np.random.Generator, n: int, size: int, times: int) -> NDA
     >>> draw_subsets(np.random.default_rng(0), n=3, size=3, times=1).tolist()
     [[0, 1, 2]]
     """
+    rng = checked_rng("draw_subsets", rng)
+    n, times = _whole("n", n), _whole("times", times)
+    size = _whole("size", size, most=n)
     return (_few if size <= FEW else _many)(rng, n, size, times)
+
+
+def _whole(name: str, value: object, most: int | None = None) -> int:
+    return checked_whole("draw_subsets", name, value, most=most, error=StreamError)
 
 
 def _few(rng: np.random.Generator, n: int, size: int, times: int) -> NDArray[np.int64]:
@@ -115,3 +129,6 @@ def _many(rng: np.random.Generator, n: int, size: int, times: int) -> NDArray[np
     for row in drawn:
         row[:] = rng.choice(n, size, replace=False, shuffle=False)
     return drawn
+
+
+suggest_names(__name__, ("checked_seed", "draw_subsets", "stream"))

@@ -74,7 +74,6 @@ class ChosenDesign(Design):
         return counts
 
     def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
-        """Draw the clients of ``rounds`` cohorts."""
         return np.broadcast_to(self.chosen, (rounds, len(self.chosen)))
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
@@ -82,7 +81,6 @@ class ChosenDesign(Design):
         return 0.0
 
     def weigh(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
-        """Make the cohort of the drawn clients."""
         if self._is_mean and len(clients):
             return Cohort.of_shares(clients, counts, len(clients))
         return Cohort.of_weights(clients, counts, self._weights[clients])
@@ -95,8 +93,9 @@ MOST_LISTED = 10**6
 class RoundsDesign(Design):
     """The law of a round picked at random, for designs that are one round's choice.
 
-    Every client with samples has the chance m/n. A subclass says what a cohort's members weigh,
-    draws cohorts, and lists all of them, equally likely, if they are few. Moments are then exact.
+    Every client with samples has the chance m/n. A subclass defines the weights of a cohort's
+    members and draws cohorts. If there are few cohorts, it lists all, equally likely, and moments
+    are exact.
     """
 
     lasts = False
@@ -117,7 +116,7 @@ class RoundsDesign(Design):
 
     @abstractmethod
     def _weights_of(self, cohorts: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return what the members of these cohorts weigh, shape (cohorts, m)."""
+        """Return the weights of the members of these cohorts, shape (cohorts, m)."""
 
     def expected_counts(self) -> NDArray[np.float64]:
         """Return m/n where the size is positive, shape (n_clients,)."""
@@ -143,14 +142,12 @@ class RoundsDesign(Design):
         return self._mean_weights - self.population.importance
 
     def weight_variance(self) -> NDArray[np.float64]:
-        """Return Var[w], shape (n_clients,)."""
         cohorts, mean = self._listed, self._mean_weights
         off = (cohorts.data - mean[cohorts.indices]) ** 2
         drawn, absent = self._by_client(off), 1 - self._by_client(np.ones_like(off))
         return drawn + np.maximum(absent, 0.0) * mean**2
 
     def covariance(self) -> NDArray[np.float64]:
-        """Return Cov[w], shape (n_clients, n_clients)."""
         cohorts, mean = self._listed, self._mean_weights
         products: NDArray[np.float64] = (cohorts.T @ cohorts).toarray() / cohorts.shape[0]
         covariance = products - np.outer(mean, mean)
@@ -158,7 +155,6 @@ class RoundsDesign(Design):
         return covariance
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
-        """Return the expected squared distance of the aggregate from its own mean."""
         cohorts, mean, total = self._listed, self._mean_weights @ updates, 0.0
         step = max(1, BLOCK_ENTRIES // updates.shape[1])
         for start in range(0, cohorts.shape[0], step):
@@ -167,12 +163,10 @@ class RoundsDesign(Design):
         return total / cohorts.shape[0]
 
     def draw_weights(self, rounds: int, rng: Rng = None) -> csr_array:
-        """Draw ``rounds`` cohorts; return their weights, shape (rounds, n_clients)."""
         counts = self.draw_many(rounds, rng)
         return self._matrix(counts.indices.reshape(rounds, -1))
 
     def weigh(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
-        """Make the cohort of the drawn clients."""
         return Cohort.of_weights(clients, counts, self._weights_of(clients[None])[0])
 
     @cached_property

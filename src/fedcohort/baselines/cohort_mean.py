@@ -78,10 +78,10 @@ class _Estimated(NamedTuple):
 
 
 class _Sample:
-    """Drawn cohorts, each of which tells what any client would weigh among m - 1 others.
+    """Drawn cohorts; each gives the weight that any client would have among m - 1 others.
 
-    A member has the others of its cohort beside it. Any other client takes the place of a member
-    that is dropped at random, since the order of the members is not random.
+    For a member, the others are the rest of its cohort. Any other client replaces a member that is
+    dropped at random, since the order of the members is not random.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class _Sample:
         return found + by_client / len(self._cohorts)
 
     def sums(self, coefficients: NDArray[np.float64], power: int) -> NDArray[np.float64]:
-        """Return what ``coefficients @ means(power)`` averages, one number per cohort.
+        """Return the terms that ``coefficients @ means(power)`` averages, one per cohort.
 
-        Every client stands at the next of the nodes: precise enough for a standard error.
+        Every client counts as the nearest node: precise enough for a standard error.
         """
         place = np.searchsorted(self._nodes, self._sizes[self._some])
         place = np.minimum(place, len(self._nodes) - 1)
@@ -131,7 +131,7 @@ class CohortMeanRounds(RoundsDesign):
 
     .. math:: E[w_i^k] = \frac{m}{n} E\Big[\Big(\frac{n_i}{n_i + T}\Big)^k\Big] ,
 
-    so that every drawn cohort tells about every client: drop one member, and add client i.
+    so that every drawn cohort is a sample for every client: drop one member, and add client i.
     """
 
     def __init__(self, population: Population, cohort_size: int) -> None:
@@ -148,7 +148,6 @@ class CohortMeanRounds(RoundsDesign):
         return math.comb(n, min(m, n - m, 64))
 
     def weight_variance(self) -> NDArray[np.float64]:
-        """Return Var[w], shape (n_clients,)."""
         if self.exact_moments:
             return super().weight_variance()
         if self.unbiased:  # equal sizes, and weights of 0 or 1/m
@@ -161,7 +160,6 @@ class CohortMeanRounds(RoundsDesign):
         return (0.0, 0.0) if self.exact_weights else self._estimated.errors
 
     def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
-        """Draw the clients of ``rounds`` cohorts."""
         positions = draw_subsets(rng, len(self._drawable), self.cohort_size, rounds)
         return self._drawable[positions]
 
@@ -212,5 +210,4 @@ class CohortMean(Recipe):
     name: ClassVar[str] = "cohort-mean"
 
     def design(self, population: Population, known: Knowledge) -> CohortMeanDesign:
-        """Make the design from what is known."""
         return CohortMeanDesign(population, self.cohort_size, rng=known.rng)

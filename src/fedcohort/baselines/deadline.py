@@ -2,20 +2,22 @@
 
 import math
 from dataclasses import dataclass
-from numbers import Real
 from typing import ClassVar, final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedcohort._arguments import Rng, brief, checked_rng
+from fedcohort._arguments import NumberNeed, Rng, checked_rng
+from fedcohort._fields import declared
 from fedcohort.baselines.chosen import CandidatesRecipe, ChosenDesign, smallest
 from fedcohort.designs.base import drawable_clients
 from fedcohort.designs.recipe import Knowledge
 from fedcohort.designs.signals import Request, SignalName, checked_signal
-from fedcohort.errors import DesignError
 from fedcohort.population import Population
 from fedcohort.streams import draw_subsets
+
+#: In seconds; infinity means none.
+DEADLINE = NumberNeed(above=0, finite=False, way_out="Raise it, or leave it out for none.")
 
 
 @final
@@ -38,7 +40,7 @@ class DeadlineDesign(ChosenDesign):
     Parameters
     ----------
     population, cohort_size
-        Whom to choose from, and how many at most.
+        The clients to choose from, and the most to choose.
     durations
         The seconds that each candidate takes, shape (n_clients,); NaN for all others.
     deadline
@@ -68,24 +70,10 @@ class DeadlineDesign(ChosenDesign):
     ) -> None:
         super().__init__(population, cohort_size)
         rng = checked_rng(self.name, rng)
-        deadline = _checked_deadline(self.name, deadline)
+        deadline = DEADLINE.checked(self.name, "deadline", deadline)
         seconds = checked_signal(self.name, "duration", durations, population.n_clients)
         in_time = np.where(seconds <= deadline, seconds, np.nan)
         self._choose(smallest(in_time, drawable_clients(self), self.cohort_size, rng))
-
-
-def _checked_deadline(owner: str, deadline: object) -> float:
-    """Validate a positive number of seconds; infinity means no deadline."""
-    is_number = isinstance(deadline, Real) and not isinstance(deadline, bool)
-    if not is_number or not deadline > 0:  # type: ignore[operator]
-        raise DesignError(
-            f"{owner}: deadline must be a positive number of seconds; got {brief(deadline)}. "
-            f"Raise it, or leave it out for none."
-        )
-    try:
-        return float(deadline)  # type: ignore[arg-type]
-    except OverflowError:  # an integer of hundreds of digits
-        return math.inf
 
 
 @final
@@ -99,12 +87,7 @@ class Deadline(CandidatesRecipe):
     name: ClassVar[str] = "deadline"
     signals: ClassVar[tuple[SignalName, ...]] = ("duration",)
 
-    deadline: float = math.inf
-
-    def check(self) -> None:
-        """Validate the deadline and the number of candidates."""
-        super().check()
-        _checked_deadline(type(self).__name__, self.deadline)
+    deadline: float = declared(DEADLINE, math.inf)
 
     def ask(self, population: Population, round_: int, rng: np.random.Generator) -> Request:
         """Ask candidates for their duration."""
@@ -113,7 +96,6 @@ class Deadline(CandidatesRecipe):
         return Request("duration", np.sort(drawable[places]))
 
     def design(self, population: Population, known: Knowledge) -> DeadlineDesign:
-        """Make the design from what is known."""
         durations, deadline = known.signal("duration"), self.deadline
         return DeadlineDesign(
             population, self.cohort_size, durations, deadline=deadline, rng=known.rng

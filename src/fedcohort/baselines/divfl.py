@@ -130,6 +130,5 @@ class DivFL(Recipe):
     learns: ClassVar[bool] = True
 
     def design(self, population: Population, known: Knowledge) -> DivFLDesign:
-        """Make the design from what is known."""
         updates = known_updates(population, known)
         return DivFLDesign(population, self.cohort_size, updates, rng=known.rng)

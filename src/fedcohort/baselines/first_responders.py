@@ -30,7 +30,7 @@ class FirstRespondersDesign(ChosenDesign):
     Parameters
     ----------
     population, cohort_size
-        Whom to send the model to, and how many answers to wait for.
+        The clients that get the model, and the number of answers to wait for.
     durations
         The seconds after which each client answers, shape (n_clients,); NaN for no answer.
 
@@ -71,6 +71,5 @@ class FirstResponders(Recipe):
     overselects: ClassVar[bool] = True
 
     def design(self, population: Population, known: Knowledge) -> FirstRespondersDesign:
-        """Make the design from what is known."""
         durations = known.signal("duration")
         return FirstRespondersDesign(population, self.cohort_size, durations, rng=known.rng)

@@ -54,7 +54,7 @@ class NormOptimalDesign(CoinDesign):
     Parameters
     ----------
     population, cohort_size
-        Whom to draw from, and the expected number of clients.
+        The clients to draw from, and the expected number of clients.
     norms
         The norm of every client's update, shape (n_clients,); NaN if unknown.
     approximate
@@ -106,19 +106,11 @@ class NormOptimalDesign(CoinDesign):
         self.unbiased = bool((self._chance[population.sizes > 0] > 0).all())
 
     def expected_counts(self) -> NDArray[np.float64]:
-        """Return the chance of each client, q, shape (n_clients,)."""
         return self._chance
-
-    @property
-    def _missing_chance(self) -> NDArray[np.float64]:
-        return 1.0 - self._chance
 
     def bias(self) -> NDArray[np.float64]:
         """Return E[w] - p, shape (n_clients,): -p where the chance is 0, else 0."""
         return np.where(self._chance > 0, 0.0, -self.population.importance)
-
-    def _heads(self, rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.bool_]:
-        return np.asarray(rng.random(shape) < self._chance)
 
 
 def _exact_chances(lengths: NDArray[np.float64], draws: int) -> NDArray[np.float64]:
@@ -162,6 +154,5 @@ class NormOptimal(Recipe):
     approximate: bool = False
 
     def design(self, population: Population, known: Knowledge) -> NormOptimalDesign:
-        """Make the design from what is known."""
         norms = known.signal("update_norm")
         return NormOptimalDesign(population, self.cohort_size, norms, approximate=self.approximate)

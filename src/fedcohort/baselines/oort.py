@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedcohort._arguments import Rng, brief, checked_number, checked_rng, checked_whole
+from fedcohort._arguments import Rng, brief, checked_rng, checked_whole
+from fedcohort._fields import check_fields, number
 from fedcohort.designs.base import Design, drawable_clients, spread
 from fedcohort.designs.poisson import capped_coins
 from fedcohort.designs.recipe import Knowledge, Recipe
@@ -132,20 +133,16 @@ class OortOptions:
         The exponent of the penalty on slower clients.
     """
 
-    exploration: float = 0.9
-    exploration_decay: float = 0.98
-    exploration_least: float = 0.2
-    clip: float = 0.95
-    cutoff: float = 0.95
-    pace: float = 0.5
-    penalty: float = 2.0
+    exploration: float = number(0.9, least=0, most=1)
+    exploration_decay: float = number(0.98, least=0, most=1)
+    exploration_least: float = number(0.2, least=0, most=1)
+    clip: float = number(0.95, least=0, most=1)
+    cutoff: float = number(0.95, least=0, most=1)
+    pace: float = number(0.5, least=0, most=1)
+    penalty: float = number(2.0, least=0, most=LARGEST_PENALTY)
 
     def __post_init__(self) -> None:
-        for field in fields(OortOptions):
-            most = LARGEST_PENALTY if field.name == "penalty" else 1.0
-            value = getattr(self, field.name)
-            number = checked_number(type(self).__name__, field.name, value, least=0.0, most=most)
-            object.__setattr__(self, field.name, number)
+        check_fields(self)
 
 
 @final
@@ -230,7 +227,7 @@ class OortDesign(Design):
     ) -> None:
         super().__init__(population, cohort_size)
         rng = checked_rng(self.name, rng)
-        checked_whole(self.name, "round_", round_, way_out="Count rounds from 0.")
+        round_ = checked_whole(self.name, "round_", round_, way_out="Count rounds from 0.")
         options = OortOptions() if options is None else options
         if not isinstance(options, OortOptions):
             raise DesignError(
@@ -263,7 +260,6 @@ class OortDesign(Design):
         return self._by_client("chances")
 
     def weight_variance(self) -> NDArray[np.float64]:
-        """Return Var[w], shape (n_clients,)."""
         return self._by_client("variances") / self.cohort_size**2
 
     def _by_client(self, what: str) -> NDArray[np.float64]:
@@ -273,7 +269,6 @@ class OortDesign(Design):
         return values
 
     def covariance(self) -> NDArray[np.float64]:
-        """Return Cov[w], shape (n_clients, n_clients)."""
         covariance = np.zeros((self.population.n_clients,) * 2)
         for lottery in (self.exploit, self.explore):
             covariance[np.ix_(lottery.clients, lottery.clients)] = lottery.covariance()
@@ -288,14 +283,12 @@ class OortDesign(Design):
         return (self.expected_counts() > 0).astype(np.int64)
 
     def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
-        """Draw the clients of ``rounds`` cohorts."""
         lotteries = (self.exploit, self.explore)
         places = rng.integers([lottery.step for lottery in lotteries], size=(rounds, 2))
         drawn = [lottery.drawn_at(places[:, k]) for k, lottery in enumerate(lotteries)]
         return np.concatenate(drawn, axis=1)
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
-        """Return the expected squared distance of the aggregate from its own mean."""
         spreads = [lottery.total_spread(updates) for lottery in (self.exploit, self.explore)]
         return sum(spreads) / self.cohort_size**2
 
@@ -349,12 +342,10 @@ class Oort(OortOptions, Recipe):
 
     def __post_init__(self) -> None:
         Recipe.__post_init__(self)
-        OortOptions.__post_init__(self)
 
     __repr__ = Recipe.__repr__
 
     def design(self, population: Population, known: Knowledge) -> OortDesign:
-        """Make the design from what is known."""
         return OortDesign(
             population,
             self.cohort_size,

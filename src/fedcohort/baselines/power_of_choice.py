@@ -81,7 +81,6 @@ class PowerOfChoice(CandidatesRecipe):
         return Request("loss", np.sort(drawable[first]))
 
     def design(self, population: Population, known: Knowledge) -> PowerOfChoiceDesign:
-        """Make the design from what is known."""
         return PowerOfChoiceDesign(
             population, self.cohort_size, known.signal("loss"), rng=known.rng
         )

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort._arguments import checked_whole
+from fedcohort._fields import whole
 from fedcohort.baselines.chosen import ChosenDesign, RoundsDesign
 from fedcohort.designs.base import drawable_clients
 from fedcohort.designs.recipe import Knowledge, Recipe
@@ -93,12 +94,10 @@ class RoundRobinCycle(RoundsDesign):
         return len(self.circle) // math.gcd(len(self.circle), self.cohort_size)
 
     def weight_variance(self) -> NDArray[np.float64]:
-        """Return Var[w], shape (n_clients,)."""
         n, m = len(self.circle), self.cohort_size
         return self.population.importance**2 * ((n - m) / m)
 
     def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
-        """Draw the clients of ``rounds`` cohorts."""
         return self._turns(rng.integers(self.n_cohorts(), size=rounds))
 
     def _every_cohort(self) -> NDArray[np.int64]:
@@ -120,12 +119,7 @@ class RoundRobin(Recipe):
 
     name: ClassVar[str] = "round-robin"
 
-    seed: int = 0
-
-    def check(self) -> None:
-        """Validate the seed."""
-        checked_whole(type(self).__name__, "seed", self.seed)
+    seed: int = whole(0)
 
     def design(self, population: Population, known: Knowledge) -> RoundRobinDesign:
-        """Make the design from what is known."""
         return RoundRobinDesign(population, self.cohort_size, known.round_, seed=self.seed)

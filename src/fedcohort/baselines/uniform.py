@@ -65,12 +65,10 @@ class UniformDesign(Design):
         return self._weight_per_draw
 
     def weight_variance(self) -> NDArray[np.float64]:
-        """Return Var[w], shape (n_clients,)."""
         n, m = len(self._drawable), self.cohort_size
         return self.weight_per_draw() ** 2 * (m / n) * ((n - m) / n)
 
     def covariance(self) -> NDArray[np.float64]:
-        """Return Cov[w], shape (n_clients, n_clients)."""
         n, m, weight = len(self._drawable), self.cohort_size, self.weight_per_draw()
         covariance = -np.outer(weight, weight) * (m / n) * ((n - m) / n) / max(n - 1, 1)
         np.fill_diagonal(covariance, self.weight_variance())
@@ -85,19 +83,16 @@ class UniformDesign(Design):
         return (self.population.sizes > 0).astype(np.int64)
 
     def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
-        """Draw the clients of ``rounds`` cohorts."""
         positions = draw_subsets(rng, len(self._drawable), self.cohort_size, rounds)
         return self._drawable[positions]
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
-        """Return the expected squared distance of the aggregate from its own mean."""
         # The variance of a total without replacement: m (1 - m/n) times the sample variance.
         n, m = len(self._drawable), self.cohort_size
         weighted = self.weight_per_draw()[self._drawable, None] * updates[self._drawable]
         return m * (1 - m / n) * spread(np.full(n, 1 / n), weighted) * n / max(n - 1, 1)
 
     def weigh(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
-        """Make the cohort of the drawn clients."""
         return Cohort.of_weights(clients, counts, self._weight_per_draw[clients])
 
 
@@ -111,5 +106,4 @@ class Uniform(Recipe):
     unbiased: bool = False
 
     def design(self, population: Population, known: Knowledge) -> UniformDesign:
-        """Make the design from what is known."""
         return UniformDesign(population, self.cohort_size, unbiased=self.unbiased)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from fedcohort.designs.catalogue import RECIPES, make_recipe, recipe_of
     from fedcohort.designs.function_recipe import FunctionDesign, FunctionRecipe
     from fedcohort.designs.multinomial import Multinomial, MultinomialDesign
-    from fedcohort.designs.poisson import Poisson, PoissonDesign
-    from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
+    from fedcohort.designs.poisson import CoinDesign, Poisson, PoissonDesign
+    from fedcohort.designs.recipe import Knowledge, ObservedRound, Recipe, known_updates
     from fedcohort.designs.similarity_clustered import (
         SimilarityClustered,
         SimilarityClusteredDesign,
@@ -34,8 +34,8 @@ else:
             "fedcohort.baselines": " ".join(baselines.__all__),
             "function_recipe": "FunctionDesign FunctionRecipe",
             "multinomial": "Multinomial MultinomialDesign",
-            "poisson": "Poisson PoissonDesign",
-            "recipe": "Knowledge Recipe known_updates",
+            "poisson": "CoinDesign Poisson PoissonDesign",
+            "recipe": "Knowledge ObservedRound Recipe known_updates",
             "similarity_clustered": "SimilarityClustered SimilarityClusteredDesign",
             "size_clustered": "SizeClustered SizeClusteredDesign",
             "stratified": "Stratified StratifiedDesign",
@@ -50,12 +50,14 @@ __all__ = [
     "AutoDesign",
     "Balanced",
     "BalancedDesign",
+    "CoinDesign",
     "Design",
     "FunctionDesign",
     "FunctionRecipe",
     "Knowledge",
     "Multinomial",
     "MultinomialDesign",
+    "ObservedRound",
     "Poisson",
     "PoissonDesign",
     "Recipe",

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from fedcohort._arguments import Rng, checked_rng
+from fedcohort._updates import largest_entries
 from fedcohort.designs.base import Design, RowDesign
 from fedcohort.designs.multinomial import MultinomialDesign
 from fedcohort.designs.recipe import Knowledge
@@ -19,7 +20,7 @@ from fedcohort.designs.similarity_clustered import SimilarityClusteredDesign, Tr
 from fedcohort.designs.size_clustered import SizeClusteredDesign
 from fedcohort.designs.tournament import TournamentDesign
 from fedcohort.population import Population
-from fedcohort.similarity.measures import checked_updates, inner_products, largest_entries
+from fedcohort.similarity.measures import checked_updates, inner_products
 from fedcohort.similarity.trees import AUTO_EXACT, GroupTree, Products, TreeOptions, client_tree
 
 log = getLogger("fedcohort")
@@ -97,27 +98,21 @@ class AutoDesign(Design):
         log.info("%s: draws from %s; V predicted: %s", self.name, self.choice, self.predicted)
 
     def weight_variance(self) -> NDArray[np.float64]:
-        """Return Var[w], shape (n_clients,)."""
         return self.design.weight_variance()
 
     def covariance(self) -> NDArray[np.float64]:
-        """Return Cov[w], shape (n_clients, n_clients)."""
         return self.design.covariance()
 
     def inclusion_probability(self) -> NDArray[np.float64]:
-        """Return the chance of each client to be in the cohort, shape (n_clients,)."""
         return self.design.inclusion_probability()
 
     def max_count(self) -> NDArray[np.int64]:
-        """Return the largest possible count of each client, shape (n_clients,)."""
         return self.design.max_count()
 
     def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.integer] | csr_array:
-        """Draw the clients of ``rounds`` cohorts."""
         return self.design.sample(rng, rounds)
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
-        """Return the expected squared distance of the aggregate from its own mean."""
         return self.design.aggregate_variance(updates)
 
 
@@ -169,5 +164,4 @@ class Auto(TreeRecipe):
     name: ClassVar[str] = "auto"
 
     def design(self, population: Population, known: Knowledge) -> AutoDesign:
-        """Make the design from what is known."""
         return AutoDesign(**self.arguments(population, known))

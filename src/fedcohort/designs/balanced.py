@@ -10,12 +10,14 @@ from typing import ClassVar, Unpack, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import Rng, checked_rng, checked_whole
+from fedcohort._arguments import Rng, WholeNeed, checked_rng
+from fedcohort._fields import declared
+from fedcohort._updates import largest_entries
 from fedcohort.designs.base import RoundedDesign
 from fedcohort.designs.recipe import Knowledge
 from fedcohort.designs.similarity_clustered import TreeRecipe
 from fedcohort.population import Population
-from fedcohort.similarity.measures import BLOCK_ENTRIES, checked_updates, largest_entries
+from fedcohort.similarity.measures import BLOCK_ENTRIES, checked_updates
 from fedcohort.similarity.trees import TreeOptions, client_tree
 
 Numbers = NDArray[np.float64]
@@ -168,6 +170,8 @@ def _without(inverse: Numbers, point: Numbers) -> Numbers:
     return inverse + np.multiply.outer(image / (1.0 - point @ image), image)
 
 
+#: How many live clients there must be for each draw.
+REPRESENTATIVES = WholeNeed(least=1, way_out="Pass how many live clients there are for each draw.")
 #: The walk's ridge, when the longest centred update has length 1. Smaller values gave no smaller V
 #: on generated federations. With 0.01, ten equal clusters were no longer balanced exactly.
 RIDGE = 1e-4
@@ -242,7 +246,10 @@ class BalancedDesign(RoundedDesign):
     ) -> None:
         super().__init__(population, cohort_size)
         rng = checked_rng(self.name, rng)
-        capacity = -(-population.total // _checked_representatives(self.name, representatives))
+        capacity = -(
+            -population.total
+            // REPRESENTATIVES.checked(self.name, "representatives", representatives)
+        )
         # A copy: later changes by the caller must not change the law.
         self.updates = checked_updates(self.name, updates, population.n_clients).copy()
         self.updates.setflags(write=False)
@@ -276,12 +283,6 @@ class BalancedDesign(RoundedDesign):
         return np.asarray(live[is_drawn], dtype=np.int64)
 
 
-def _checked_representatives(owner: str, representatives: object) -> int:
-    """Validate a positive integer."""
-    way_out = "Pass how many live clients there are for each draw."
-    return checked_whole(owner, "representatives", representatives, least=1, way_out=way_out)
-
-
 @final
 @dataclass(frozen=True, repr=False)
 class Balanced(TreeRecipe):
@@ -289,14 +290,8 @@ class Balanced(TreeRecipe):
 
     name: ClassVar[str] = "balanced"
 
-    representatives: int = 4
-
-    def check(self) -> None:
-        """Validate the choices."""
-        super().check()
-        _checked_representatives(type(self).__name__, self.representatives)
+    representatives: int = declared(REPRESENTATIVES, 4)
 
     def design(self, population: Population, known: Knowledge) -> BalancedDesign:
-        """Make the design from what is known."""
         own = self.arguments(population, known)
         return BalancedDesign(**own, representatives=self.representatives)

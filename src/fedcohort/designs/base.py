@@ -12,8 +12,11 @@ from fedcohort._arguments import (
     UNIT_LIMIT,
     Rng,
     checked_cohort_size,
+    checked_kind,
+    checked_numbers,
     checked_rng,
     checked_rounds,
+    checked_whole,
 )
 from fedcohort.cohort import Cohort
 from fedcohort.errors import DesignError
@@ -203,7 +206,7 @@ class Design(ABC):
         """
 
     def covariance(self) -> NDArray[np.float64]:
-        """Return Cov[w]. Called by ``weight_covariance``, which limits the number of clients.
+        """Return Cov[w], shape (n_clients, n_clients). Called by ``weight_covariance``.
 
         Every design defines it, except those whose ``exact_moments`` is False.
         """
@@ -230,16 +233,13 @@ class Design(ABC):
 
 def checked_population(owner: str, population: Population) -> Population:
     """Validate a population; sizes alone are not one."""
-    if isinstance(population, Population):
-        return population
-    raise DesignError(
-        f"{owner}: population must be a Population; got {type(population).__name__}. "
-        f"Pass Population(sizes)."
-    )
+    way_out = "Pass Population(sizes)."
+    return checked_kind(owner, "population", population, Population, way_out=way_out)
 
 
 def drawable_clients(design: Design) -> NDArray[np.int64]:
     """Return the clients of positive size; raise if the cohort needs more clients than that."""
+    checked_kind("drawable_clients", "design", design, Design, way_out="Build one.")  # type: ignore[type-abstract]
     clients = np.flatnonzero(design.population.sizes)
     if design.cohort_size > len(clients):
         raise DesignError(
@@ -258,6 +258,8 @@ def count_matrix(clients: NDArray[np.integer], n_clients: int) -> csr_array:
     >>> count_matrix(np.array([[2, 0, 2], [1, 1, 1]]), n_clients=3).toarray().tolist()
     [[1, 0, 2], [0, 3, 0]]
     """
+    clients = checked_numbers("count_matrix", "clients", clients, "rounds", "draws", whole=True)
+    n_clients = checked_whole("count_matrix", "n_clients", n_clients, least=1)
     rounds, draws = clients.shape
     line = np.sort(clients, axis=1)
     first = np.ones(line.shape, dtype=bool)
@@ -291,7 +293,6 @@ class RowDesign(Design):
     plan: Plan
 
     def weight_variance(self) -> NDArray[np.float64]:
-        """Return Var[w], shape (n_clients,)."""
         units, total = self.plan.units.data, self.plan.total
         return self._by_client((units / total) * ((total - units) / total)) / self.cohort_size**2
 
@@ -303,7 +304,6 @@ class RowDesign(Design):
         return covariance
 
     def inclusion_probability(self) -> NDArray[np.float64]:
-        """Return the chance of each client to be in the cohort, shape (n_clients,)."""
         with np.errstate(divide="ignore"):  # log 0: a client that fills a row is always drawn
             misses = np.log1p(-self.plan.units.data / self.plan.total)
         return 0.0 - np.expm1(self._by_client(misses))
@@ -313,11 +313,9 @@ class RowDesign(Design):
         return np.bincount(self.plan.units.indices, minlength=self.population.n_clients)
 
     def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
-        """Draw the clients of ``rounds`` cohorts."""
         return self.plan.draw_clients(rounds, rng)
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
-        """Return the expected squared distance of the aggregate from its own mean."""
         units, total = self.plan.units, self.plan.total
         # A row with one client has no variance.
         shared = np.flatnonzero(np.diff(units.indptr) > 1)
@@ -352,12 +350,10 @@ class RoundedDesign(Design):
         )
 
     def weight_variance(self) -> NDArray[np.float64]:
-        """Return Var[w], shape (n_clients,)."""
         total = self.population.total
         return self._units / total * ((total - self._units) / total) / self.cohort_size**2
 
     def inclusion_probability(self) -> NDArray[np.float64]:
-        """Return the chance of each client to be in the cohort, shape (n_clients,)."""
         return np.where(self._certain > 0, 1.0, self._units / self.population.total)
 
     def max_count(self) -> NDArray[np.int64]:
@@ -365,7 +361,6 @@ class RoundedDesign(Design):
         return self._certain + (self._units > 0)
 
     def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
-        """Draw the clients of ``rounds`` cohorts."""
         certain = np.repeat(np.arange(self.population.n_clients), self._certain)
         always = np.broadcast_to(certain, (rounds, len(certain)))
         return np.concatenate([always, self._selected(rng, rounds)], axis=1)

@@ -59,6 +59,10 @@ def make_recipe(name: str, cohort_size: int, options: Mapping[str, object]) -> R
     >>> make_recipe("size", 10, {"whole_rows_first": True})
     SizeClustered(cohort_size=10, whole_rows_first=True)
     """
+    if not isinstance(name, str):
+        raise DesignError(
+            f"make_recipe: name must be a design's name; got {brief(name)}. Try 'size'."
+        )
     if name not in RECIPES:
         raise DesignError(
             f"unknown design {brief(name)}; known are {', '.join(RECIPES)}."
@@ -69,13 +73,22 @@ def make_recipe(name: str, cohort_size: int, options: Mapping[str, object]) -> R
 
 def recipe_of(kind: type[Recipe], cohort_size: int, options: Mapping[str, object]) -> Recipe:
     """Make a recipe of this kind; raise if an option is not one of its hyper-parameters."""
+    if not (isinstance(kind, type) and issubclass(kind, Recipe) and hasattr(kind, "name")):
+        raise DesignError(
+            f"recipe_of: kind must be a class of recipes; got {brief(kind)}. Pass for example "
+            f"SizeClustered."
+        )
+    if not isinstance(options, Mapping):
+        raise DesignError(
+            f"design {kind.name!r}: options must be a mapping; got {brief(options)}. Pass a dict."
+        )
     settings = [field for field in fields(kind) if field.name != "cohort_size"]
     own = [field.name for field in settings if field.default is not MISSING]
     for key in options:
         if key not in own:
             known = f"known are {', '.join(own)}" if own else "it has none of its own"
             raise DesignError(
-                f"design {kind.name!r}: unknown key {key!r}; {known}.{did_you_mean(key, own)}"
+                f"design {kind.name!r}: unknown key {brief(key)}; {known}.{did_you_mean(key, own)}"
             )
     bare = [each.name for each in settings if each.default is each.default_factory is MISSING]
     if bare:

@@ -12,10 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedcohort._arguments import Rng, as_array, brief, checked_flag, checked_rng, checked_rounds
+from fedcohort._arguments import (
+    Rng,
+    TextNeed,
+    as_array,
+    brief,
+    checked_flag,
+    checked_rng,
+    checked_rounds,
+)
 from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design
-from fedcohort.designs.recipe import Knowledge, Recipe, check_one_asked
+from fedcohort.designs.recipe import Knowledge, Recipe, check_signals
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
 
@@ -23,6 +31,7 @@ from fedcohort.population import Population
 Choice = Callable[..., Any]
 #: The number of cohorts that moments are estimated from.
 ESTIMATE_ROUNDS = 1000
+NAME = TextNeed(least=1, most=500, way_out="Name the function, or leave it out.")
 
 
 @final
@@ -58,7 +67,8 @@ class FunctionDesign(Design):
         *,
         unbiased: bool = False,
     ) -> None:
-        self._name, self._function, self.unbiased = name, choose, unbiased
+        self._name: str = NAME.checked("FunctionDesign", "name", name)
+        self._function, self.unbiased = choose, unbiased
         super().__init__(population, cohort_size)
 
     @property
@@ -71,7 +81,6 @@ class FunctionDesign(Design):
         return self._chosen(checked_rng(self.name, rng))
 
     def draw_weights(self, rounds: int, rng: Rng = None) -> csr_array:
-        """Draw ``rounds`` cohorts; return their weights, shape (rounds, n_clients)."""
         number, generator = checked_rounds(self.name, rounds), checked_rng(self.name, rng)
         return self._rows([self._chosen(generator) for _ in range(number)], "weights")
 
@@ -264,11 +273,8 @@ def recipe(
             f"recipe: signals must be a tuple of names; got {brief(signals)}. Pass for example "
             f"('loss',)."
         )
-    if name is not None and not (isinstance(name, str) and name):
-        raise DesignError(
-            f"recipe: name must be a string, or None for the function's; got {brief(name)}."
-        )
-
+    if name is not None:
+        NAME.checked("recipe", "name", name)
     declared = {"name": name, "signals": tuple(signals), **flags}
     return partial(_made, declared) if function is None else _made(declared, function)
 
@@ -276,7 +282,7 @@ def recipe(
 def _made(declared: Mapping[str, Any], function: Choice) -> type[FunctionRecipe]:
     """Make the recipe's class; ``declared`` are its class variables, a name of None included."""
     title = getattr(function, "__name__", "")
-    check_one_asked(title, declared["signals"])
+    check_signals(title, declared["signals"])
     settings = _settings(title, function)
     made = make_dataclass(
         title,

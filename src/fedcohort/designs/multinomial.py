@@ -23,8 +23,8 @@ class MultinomialDesign(Design):
         B_{MD} = \tfrac1m \sum_i p_i \|\Delta_i - \bar\Delta\|^2 .
 
     Unbiased, and without extra communication. But one client may fill the whole cohort: prefer
-    :class:`SizeClusteredDesign`, which is never worse. A plan would need m equal rows; this design
-    keeps one cumulative sum instead, and draws in integers.
+    :class:`SizeClusteredDesign`, whose aggregate never varies more. A plan would need m equal rows;
+    this design keeps one cumulative sum instead, and draws in integers.
 
     Examples
     --------
@@ -44,12 +44,10 @@ class MultinomialDesign(Design):
         self._ends = np.cumsum(population.sizes)
 
     def weight_variance(self) -> NDArray[np.float64]:
-        """Return Var[w], shape (n_clients,)."""
         sizes, total = self.population.sizes, self.population.total
         return (sizes / total) * ((total - sizes) / total) / self.cohort_size
 
     def covariance(self) -> NDArray[np.float64]:
-        """Return Cov[w], shape (n_clients, n_clients)."""
         importance = self.population.importance
         covariance = -np.outer(importance, importance) / self.cohort_size
         np.fill_diagonal(covariance, self.weight_variance())
@@ -66,12 +64,10 @@ class MultinomialDesign(Design):
         return np.where(self.population.sizes > 0, self.cohort_size, 0)
 
     def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
-        """Draw the clients of ``rounds`` cohorts."""
         units = rng.integers(self.population.total, size=(rounds, self.cohort_size))
         return np.searchsorted(self._ends, units, side="right")
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
-        """Return the expected squared distance of the aggregate from its own mean."""
         return spread(self.population.importance, updates) / self.cohort_size
 
 
@@ -83,5 +79,4 @@ class Multinomial(Recipe):
     name: ClassVar[str] = "multinomial"
 
     def design(self, population: Population, known: Knowledge) -> MultinomialDesign:
-        """Make the design from what is known."""
         return MultinomialDesign(population, self.cohort_size)

@@ -16,23 +16,23 @@ from fedcohort.similarity.measures import BLOCK_ENTRIES
 
 
 class CoinDesign(Design):
-    """The base of designs with independent coins, as in :class:`PoissonDesign`.
+    """The base of designs with independent coins: client i is drawn with chance q_i.
 
-    A subclass defines the chances and the coins.
+    A subclass defines the chances, ``expected_counts``. Where it has them as integers, it also
+    tosses exact coins, by ``heads``, and says what is missing to certainty without cancellation.
     """
 
     @abstractmethod
     def expected_counts(self) -> NDArray[np.float64]:
         """Return the chance of each client, q, shape (n_clients,)."""
 
-    @property
-    @abstractmethod
-    def _missing_chance(self) -> NDArray[np.float64]:
-        """1 - q, shape (n_clients,), computed without cancellation."""
+    def missing_chance(self) -> NDArray[np.float64]:
+        """Return 1 - q, shape (n_clients,)."""
+        return 1.0 - self.expected_counts()
 
-    @abstractmethod
-    def _heads(self, rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.bool_]:
+    def heads(self, rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.bool_]:
         """Toss every client's coin in every round; ``shape`` is (rounds, n_clients)."""
+        return np.asarray(rng.random(shape) < self.expected_counts())
 
     def weight_per_draw(self) -> NDArray[np.float64]:
         """Return the weight of each client if drawn, p / q; 0 if its chance is 0."""
@@ -40,15 +40,13 @@ class CoinDesign(Design):
         return np.divide(importance, chance, out=np.zeros_like(chance), where=chance > 0)
 
     def weight_variance(self) -> NDArray[np.float64]:
-        """Return Var[w], shape (n_clients,)."""
-        return self.weight_per_draw() * self.population.importance * self._missing_chance
+        return self.weight_per_draw() * self.population.importance * self.missing_chance()
 
     def covariance(self) -> NDArray[np.float64]:
         """Return Cov[w], diagonal, shape (n_clients, n_clients)."""
         return np.diag(self.weight_variance())
 
     def inclusion_probability(self) -> NDArray[np.float64]:
-        """Return q, shape (n_clients,)."""
         return self.expected_counts()
 
     def max_count(self) -> NDArray[np.int64]:
@@ -57,10 +55,9 @@ class CoinDesign(Design):
 
     def size_deviation(self) -> float:
         """Return the standard deviation of the number of clients in the cohort."""
-        return float(np.sqrt(self.expected_counts() @ self._missing_chance))
+        return float(np.sqrt(self.expected_counts() @ self.missing_chance()))
 
     def sample(self, rng: np.random.Generator, rounds: int) -> csr_array:
-        """Draw the clients of ``rounds`` cohorts."""
         step = max(1, BLOCK_ENTRIES // self.population.n_clients)
         starts = range(0, max(rounds, 1), step)
         tossed = [self._toss(rng, min(step, rounds - start)) for start in starts]
@@ -68,15 +65,13 @@ class CoinDesign(Design):
 
     def _toss(self, rng: np.random.Generator, rounds: int) -> csr_array:
         shape = (rounds, self.population.n_clients)
-        row, client = np.nonzero(self._heads(rng, shape))
+        row, client = np.nonzero(self.heads(rng, shape))
         return csr_array((np.ones(len(row), dtype=np.int64), (row, client)), shape=shape)
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
-        """Return the expected squared distance of the aggregate from its own mean."""
         return second_moment(self.weight_variance(), updates)
 
     def weigh(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
-        """Make the cohort of the drawn clients."""
         return Cohort.of_weights(clients, counts, self.weight_per_draw()[clients])
 
 
@@ -124,7 +119,7 @@ class PoissonDesign(CoinDesign):
     Parameters
     ----------
     population, cohort_size
-        Whom to draw from, and the expected number of clients.
+        The clients to draw from, and the expected number of clients.
 
     Examples
     --------
@@ -145,14 +140,13 @@ class PoissonDesign(CoinDesign):
         self._coins, self._sides = capped_coins(population.sizes, self.cohort_size)
 
     def expected_counts(self) -> NDArray[np.float64]:
-        """Return the chance of each client, q, shape (n_clients,)."""
         return self._coins / self._sides
 
-    @property
-    def _missing_chance(self) -> NDArray[np.float64]:
+    def missing_chance(self) -> NDArray[np.float64]:
+        """Return 1 - q, shape (n_clients,), without cancellation."""
         return (self._sides - self._coins) / self._sides
 
-    def _heads(self, rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.bool_]:
+    def heads(self, rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.bool_]:
         return np.asarray(rng.integers(self._sides, size=shape) < self._coins)
 
 
@@ -164,5 +158,4 @@ class Poisson(Recipe):
     name: ClassVar[str] = "poisson"
 
     def design(self, population: Population, known: Knowledge) -> PoissonDesign:
-        """Make the design from what is known."""
         return PoissonDesign(population, self.cohort_size)

@@ -1,54 +1,35 @@
 """Recipes: a recipe holds a design's settings and rebuilds the design when something changes."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from numbers import Real
-from typing import ClassVar, Protocol, final
+from dataclasses import Field, dataclass, fields
+from typing import Any, ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort._arguments import (
+    COHORT_SIZE,
+    FlagNeed,
+    KindNeed,
+    Need,
+    NumberNeed,
     Rng,
+    TextNeed,
+    WholeNeed,
     brief,
-    checked_cohort_size,
-    checked_flag,
+    checked_kind,
     checked_rng,
     checked_whole,
+    did_you_mean,
 )
+from fedcohort._fields import NEED
 from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design, checked_population
-from fedcohort.designs.signals import (
-    ASKED,
-    Request,
-    SignalName,
-    Signals,
-    collected,
-)
+from fedcohort.designs.signals import ASKED, PAST, Request, SignalName, Signals, collected
 from fedcohort.errors import DesignError, FedcohortError
-from fedcohort.memory import Difference, EstimatorName, estimator_of
+from fedcohort.memory import EstimatorName, EstimatorSettings, UpdateMemory, estimator_of
 from fedcohort.population import Population
-
-
-class HasUpdates(Protocol):
-    """The part of the server's memory that a recipe reads.
-
-    A memory may also have ``products()``, all inner products of its updates. Designs then do not
-    compute them again.
-    """
-
-    @property
-    def updates(self) -> NDArray[np.floating]:
-        """The last update of every client, zero before the first; shape (n_clients, dimension)."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GivenUpdates:
-    """A memory that holds these updates, shape (n_clients, dimension)."""
-
-    updates: NDArray[np.floating]
 
 
 @final
@@ -56,8 +37,9 @@ class Knowledge:
     """The server's knowledge when it builds a round's design.
 
     A recipe may read only what it declares: the memory with ``learns``, a signal by its name in
-    ``signals``. Reading anything else is an error. ``round_`` needs no declaration; a design
-    built from it is valid for that round only, and is rebuilt in the next.
+    ``signals``, an array of its own by its name in ``keeps``. Reading anything else is an error.
+    ``round_`` needs no declaration; a design built from it is valid for that round only, and is
+    rebuilt in the next.
 
     Attributes
     ----------
@@ -71,12 +53,13 @@ class Knowledge:
         self,
         recipe: "Recipe",
         *,
-        memory: HasUpdates | None,
+        memory: UpdateMemory | None,
         signals: Signals | None,
         round_: int,
         rng: np.random.Generator,
+        kept: Mapping[str, NDArray[np.float64]] | None = None,
     ) -> None:
-        self._recipe, self._memory, self._round = recipe, memory, round_
+        self._recipe, self._memory, self._round, self._kept = recipe, memory, round_, kept or {}
         self._signals = None if signals is None else _DeclaredSignals(recipe, signals)
         self.rng, self.round_was_read = rng, False
 
@@ -86,7 +69,7 @@ class Knowledge:
         return self._recipe.cohort_size
 
     @property
-    def memory(self) -> HasUpdates | None:
+    def memory(self) -> UpdateMemory | None:
         """The clients' last updates; None if there are none yet."""
         if not self._recipe.learns:
             raise DesignError(
@@ -104,6 +87,16 @@ class Knowledge:
         """Return a signal; raise if it was not collected."""
         return collected(type(self._recipe).__name__, self._signals, name)
 
+    def kept(self, name: str) -> NDArray[np.float64]:
+        """Return an array that the recipe keeps itself, shape (n_clients,); NaN at first."""
+        if not isinstance(name, str) or name not in self._recipe.keeps:
+            raise DesignError(
+                f"{type(self._recipe).__name__}: reads its own array {brief(name)}, which it does "
+                f"not declare. Add it to keeps: ClassVar[tuple[str, ...]]."
+                f"{did_you_mean(name, self._recipe.keeps)}"
+            )
+        return self._kept[name]
+
     @property
     def round_(self) -> int:
         """The round, from 0."""
@@ -119,11 +112,12 @@ class _DeclaredSignals(Mapping[str, NDArray[np.floating]]):
         self._known = {name: signals[name] for name in recipe.signals if name in signals}
 
     def __getitem__(self, name: str) -> NDArray[np.floating]:
-        if name not in self._recipe.signals:
+        if not isinstance(name, str) or name not in self._recipe.signals:
+            shown = brief(name)
             raise DesignError(
-                f"{type(self._recipe).__name__}: reads the signal {name!r}, which it does not "
+                f"{type(self._recipe).__name__}: reads the signal {shown}, which it does not "
                 f"declare. Add it to signals: ClassVar[tuple[str, ...]], or "
-                f"@recipe(signals=({name!r},))."
+                f"@recipe(signals=({shown},))."
             )
         return self._known[name]
 
@@ -132,6 +126,38 @@ class _DeclaredSignals(Mapping[str, NDArray[np.floating]]):
 
     def __len__(self) -> int:
         return len(self._known)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ObservedRound:
+    """A round that has ended, as :meth:`Recipe.observe` sees it.
+
+    Attributes
+    ----------
+    round_
+        Its number, from 0.
+    design, population
+        The law that the cohort was drawn from, and the clients that were available: the others
+        have size 0.
+    drawn
+        The cohort as drawn.
+    cohort
+        The clients that answered, with their final weights.
+    norms
+        The norm of the update of each of these, in the order of ``cohort.clients``.
+    """
+
+    round_: int
+    design: Design
+    population: Population
+    drawn: Cohort
+    cohort: Cohort
+    norms: NDArray[np.float64]
+
+    def __repr__(self) -> str:
+        answered, drawn = len(self.cohort), len(self.drawn)
+        return f"ObservedRound({self.round_}, {answered} of {drawn} clients answered)"
 
 
 @dataclass(frozen=True, repr=False)
@@ -148,29 +174,29 @@ class Recipe(ABC):
     name: ClassVar[str]
     #: Whether the design depends on the memory. If so, it is rebuilt in every round.
     learns: ClassVar[bool] = False
-    #: The facts about clients that the design needs besides the memory. If not empty, the design
-    #: is rebuilt in every round. :mod:`fedcohort.designs.signals` lists the signals that clients
-    #: send. Any other name is the recipe's own array, which :meth:`observe` fills.
+    #: What clients report and the design needs: see :mod:`fedcohort.designs.signals`. If not
+    #: empty, the design is rebuilt in every round.
     signals: ClassVar[tuple[str, ...]] = ()
+    #: Names of arrays that the recipe keeps itself, one number per client: :meth:`observe` fills
+    #: them. If not empty, the design is rebuilt in every round.
+    keeps: ClassVar[tuple[str, ...]] = ()
     #: Whether the design draws by the population's groups. A population without groups is refused.
     grouped: ClassVar[bool] = False
     #: Over-selection: whether every asked client gets the model and trains, and the answers of
     #: clients that are not drawn are discarded.
     overselects: ClassVar[bool] = False
-    #: Whether it is unbiased only with the plain aggregate, not with the difference estimator.
+    #: Whether it is unbiased only with the plain aggregate, not with the other estimators.
     plain_only: ClassVar[bool] = False
 
     cohort_size: int
 
     def __post_init__(self) -> None:
         owner = type(self).__name__
-        if type(self).ask is Recipe.ask:
-            check_one_asked(owner, self.signals)
-        size = checked_cohort_size(owner, self.cohort_size)
-        object.__setattr__(self, "cohort_size", size)
+        check_signals(owner, self.signals, asks_itself=type(self).ask is not Recipe.ask)
         for field in fields(self):
-            value = _as_default(owner, field.name, getattr(self, field.name), field.default)
-            object.__setattr__(self, field.name, value)
+            if (need := _need_of(field)) is not None:
+                value = need.checked(owner, field.name, getattr(self, field.name))
+                object.__setattr__(self, field.name, value)
         self.check()
 
     def __repr__(self) -> str:
@@ -182,7 +208,7 @@ class Recipe(ABC):
     def check(self) -> None:  # noqa: B027 - most recipes have nothing further to check
         """Raise :class:`~fedcohort.errors.DesignError` if a setting is invalid.
 
-        Types are checked before this: a setting has the type of its default.
+        Single settings are checked before this: each has the type of its default.
         """
 
     def ask(self, population: Population, round_: int, rng: np.random.Generator) -> Request | None:
@@ -199,8 +225,9 @@ class Recipe(ABC):
         self,
         population: Population,
         *,
-        memory: HasUpdates | None = None,
+        memory: UpdateMemory | None = None,
         signals: Signals | None = None,
+        kept: Mapping[str, NDArray[np.float64]] | None = None,
         round_: int = 0,
         rng: Rng = None,
     ) -> Design:
@@ -211,7 +238,9 @@ class Recipe(ABC):
         memory
             The clients' last updates, for recipes that learn. None means that all are zero.
         signals
-            Other facts about the clients, by name: one number per client each.
+            What clients reported, by name: one number per client each.
+        kept
+            The recipe's own arrays, by name: one number per client each. None means all are NaN.
         round_
             The round, from 0.
         rng
@@ -221,17 +250,22 @@ class Recipe(ABC):
         checked_population(owner, population)
         checked_whole(owner, "round_", round_, way_out="Count rounds from 0.")
         generator = checked_rng(owner, rng)
-        if memory is not None and not hasattr(memory, "updates"):
-            raise DesignError(
-                f"{owner}: memory must be an UpdateMemory or None; got {brief(memory)}. Pass one "
-                f"with the clients' last updates."
-            )
-        if signals is not None and not isinstance(signals, Mapping):
-            raise DesignError(
-                f"{owner}: signals must be one number per client by the signal's name; got "
-                f"{brief(signals)}. Pass for example {{'loss': losses}}."
-            )
-        known = Knowledge(self, memory=memory, signals=signals, round_=round_, rng=generator)
+        check_memory(owner, memory)
+        for name, given in (("signals", signals), ("kept", kept)):
+            if not isinstance(given, Mapping | None):
+                raise DesignError(
+                    f"{owner}: {name} must be one number per client, by name; got "
+                    f"{brief(given)}. Pass for example {{'loss': losses}}."
+                )
+        nothing = {name: np.full(population.n_clients, np.nan) for name in self.keeps}
+        known = Knowledge(
+            self,
+            memory=memory,
+            signals=signals,
+            kept={**nothing, **(kept or {})},
+            round_=round_,
+            rng=generator,
+        )
         return self.build_from(population, known)
 
     def build_from(self, population: Population, known: Knowledge) -> Design:
@@ -252,24 +286,19 @@ class Recipe(ABC):
             )
         return design
 
-    def observe(  # noqa: B027 - most recipes take no notes
-        self,
-        state: Mapping[str, NDArray[np.float64]],
-        cohort: Cohort,
-        norms: NDArray[np.float64],
+    def observe(  # noqa: B027 - most recipes keep nothing
+        self, kept: Mapping[str, NDArray[np.float64]], observed: ObservedRound
     ) -> None:
         """Update the recipe's own arrays at the end of a round. The default does nothing.
 
         Parameters
         ----------
-        state
-            The recipe's own arrays by their names in ``signals``, shape (n_clients,) each, NaN at
-            first. Change them in place: ``build`` reads them as signals. The selector saves them
-            and rearranges them when clients join or leave.
-        cohort
-            The clients that answered, with their final weights.
-        norms
-            The norm of the update of each of these clients.
+        kept
+            The arrays that the recipe names in ``keeps``, shape (n_clients,) each, NaN at first.
+            Change them in place; :meth:`design` reads them by ``known.kept(name)``. The selector
+            saves them, and rearranges them when clients join or leave.
+        observed
+            The round: its law, who was drawn, who answered with what weight and norm.
         """
 
     def waits(self, durations: NDArray[np.float64], cohort: Cohort) -> float:
@@ -285,55 +314,68 @@ class Recipe(ABC):
         """Make the design from what is known. Called by ``build``."""
 
 
-def check_one_asked(owner: str, signals: Sequence[str]) -> None:
-    """Refuse more than one signal to ask clients for: a :class:`Request` has one."""
+def check_memory(owner: str, memory: object, *, error: type[FedcohortError] = DesignError) -> None:
+    """Validate a memory of updates, or None."""
+    way_out = "Pass one with the clients' last updates, or None."
+    need = KindNeed(kind=UpdateMemory, optional=True, way_out=way_out)
+    need.checked(owner, "memory", memory, error=error)
+
+
+def check_signals(owner: str, signals: Sequence[str], *, asks_itself: bool = False) -> None:
+    """Refuse unknown signals, and more than one to ask clients for: a request has one."""
+    known = [*ASKED, *PAST]
+    for name in signals:
+        if name not in known:
+            raise DesignError(
+                f"{owner}: signals must be among {', '.join(known)}; got {name!r}. Name arrays "
+                f"that the recipe fills itself in keeps.{did_you_mean(name, known)}"
+            )
     asked = [name for name in ASKED if name in signals]
-    if len(asked) > 1:
+    if len(asked) > 1 and not asks_itself:
         raise DesignError(
             f"{owner}: a recipe may ask clients for one signal; got {' and '.join(asked)}. "
             f"Declare one, or use past_{asked[-1]}."
         )
 
 
-def _as_default(owner: str, name: str, value: object, default: object) -> object:
-    """Validate that a setting has the type of its default; any number may replace a float."""
-    kind = type(default)
-    if kind is bool:
-        return checked_flag(owner, name, value)
-    if kind is int:
-        return checked_whole(owner, name, value, least=None)
-    if kind not in (str, float):
-        return value
-    word, needed = ("string", str) if kind is str else ("number", Real)
-    if not isinstance(value, needed) or isinstance(value, bool) or value != value:
-        raise DesignError(
-            f"{owner}: {name} must be a {word}, such as {default!r}; got {brief(value)}."
-        )
-    try:
-        return kind(value)
-    except OverflowError:  # an integer of hundreds of digits
-        return math.inf
+def _need_of(field: Field[Any]) -> Need | None:
+    """Return what a setting must be: what it declares, or else of the type of its default."""
+    if field.name == "cohort_size":
+        return COHORT_SIZE
+    if NEED in field.metadata:
+        need: Need = field.metadata[NEED]
+        return need
+    way_out = f"Pass for example {field.default!r}."
+    needs: dict[type, Need] = {
+        bool: FlagNeed(),
+        int: WholeNeed(least=None),
+        float: NumberNeed(finite=False, way_out=way_out),
+        str: TextNeed(way_out=way_out),
+    }
+    return needs.get(type(field.default))
 
 
 def estimator_for(
     owner: str,
     recipe: Recipe,
-    estimator: EstimatorName | Difference,
+    estimator: EstimatorName | EstimatorSettings,
     *,
     error: type[FedcohortError] = DesignError,
-) -> Difference | None:
+) -> EstimatorSettings | None:
     """Return the estimator's settings, None for the plain one; raise if it would be biased."""
     settings = estimator_of(owner, estimator, error=error)
     if settings is not None and recipe.plain_only:
         raise error(
-            f"{owner}: {recipe.name} is biased with the difference estimator, because it never "
-            f"draws clients with a zero update; got {estimator!r}. Pass estimator='plain', or "
-            f"choose another design."
+            f"{owner}: {recipe.name} is biased with every estimator but the plain one, because "
+            f"it never draws clients with a zero update; got {estimator!r}. Pass "
+            f"estimator='plain', or choose another design."
         )
     return settings
 
 
 def known_updates(population: Population, known: Knowledge) -> NDArray[np.floating]:
     """Return the clients' last updates; zeros without a memory."""
-    memory = known.memory
+    checked_population("known_updates", population)
+    way_out = "Call it from a recipe's design."
+    memory = checked_kind("known_updates", "known", known, Knowledge, way_out=way_out).memory
     return np.zeros((population.n_clients, 1)) if memory is None else memory.updates

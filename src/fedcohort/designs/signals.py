@@ -52,7 +52,7 @@ class Request:
 
 def collected(owner: str, signals: Signals | None, name: SignalName) -> NDArray[np.floating]:
     """Return a signal; raise if it was not collected."""
-    if signals is None or name not in signals:
+    if not isinstance(signals, Mapping) or name not in signals:
         raise DesignError(
             f"{owner}: needs the signal {name!r}, but it was not collected. Pass "
             f"signals={{{name!r}: ...}} to draw, with a number from each client that was asked."

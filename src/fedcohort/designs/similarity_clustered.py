@@ -6,16 +6,18 @@ from typing import Any, ClassVar, Unpack, final
 from numpy.typing import ArrayLike
 
 from fedcohort._arguments import Rng, checked_rng
+from fedcohort._fields import choice
 from fedcohort.designs.base import RowDesign
 from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
 from fedcohort.plan import Plan, fill_groups, whole_rows
 from fedcohort.population import Population
-from fedcohort.similarity.measures import MeasureName, checked_updates
+from fedcohort.similarity.measures import MEASURES, MeasureName, checked_updates
 from fedcohort.similarity.trees import (
+    LINKAGES,
+    TREE_KINDS,
     Linkage,
     TreeKind,
     TreeOptions,
-    check_tree,
     client_tree,
 )
 
@@ -106,14 +108,9 @@ class TreeRecipe(Recipe):
 
     learns: ClassVar[bool] = True
 
-    measure: MeasureName = "arccos"
-    linkage: Linkage = "ward"
-    tree: TreeKind = "auto"
-
-    def check(self) -> None:
-        """Validate the choices."""
-        owner = type(self).__name__
-        check_tree(owner, tree=self.tree, measure=self.measure, linkage=self.linkage)
+    measure: MeasureName = choice("arccos", MEASURES)
+    linkage: Linkage = choice("ward", LINKAGES)
+    tree: TreeKind = choice("auto", TREE_KINDS)
 
     def arguments(self, population: Population, known: Knowledge) -> dict[str, Any]:
         """Return the arguments that all tree designs share."""
@@ -124,7 +121,7 @@ class TreeRecipe(Recipe):
             "tree": self.tree,
             "measure": self.measure,
             "linkage": self.linkage,
-            "products": getattr(known.memory, "products", None),
+            "products": None if known.memory is None else known.memory.products,
             "rng": known.rng,
         }
 
@@ -137,5 +134,4 @@ class SimilarityClustered(TreeRecipe):
     name: ClassVar[str] = "similarity"
 
     def design(self, population: Population, known: Knowledge) -> SimilarityClusteredDesign:
-        """Make the design from what is known."""
         return SimilarityClusteredDesign(**self.arguments(population, known))

@@ -80,7 +80,6 @@ class SizeClustered(Recipe):
     whole_rows_first: bool = False
 
     def design(self, population: Population, known: Knowledge) -> SizeClusteredDesign:
-        """Make the design from what is known."""
         return SizeClusteredDesign(
             population, self.cohort_size, whole_rows_first=self.whole_rows_first, rng=known.rng
         )

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import Rng, checked_choice, checked_rng, group_numbers
+from fedcohort._fields import choice
 from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design, spread
 from fedcohort.designs.recipe import Knowledge, Recipe, known_updates
@@ -49,7 +50,8 @@ class StratifiedDesign(Design):
     Parameters
     ----------
     population, cohort_size
-        Whom to draw from, and how many draws: at least as many as strata with samples.
+        The clients to draw from, and the number of draws, at least one per stratum with
+        samples.
     groups
         The stratum of every client: n_clients labels of any kind.
     allocation
@@ -128,13 +130,11 @@ class StratifiedDesign(Design):
         return np.where(self.population.sizes > 0, per_draw[self.strata], 0.0)
 
     def weight_variance(self) -> NDArray[np.float64]:
-        """Return Var[w], shape (n_clients,)."""
         masses, sizes = np.maximum(self._masses, 1)[self.strata], self.population.sizes
         others = (masses - sizes) / masses
         return self.weight_per_draw() ** 2 * self.expected_counts() * others
 
     def covariance(self) -> NDArray[np.float64]:
-        """Return Cov[w], shape (n_clients, n_clients)."""
         importance = self.population.importance
         together = self.strata[:, None] == self.strata[None, :]
         draws = np.maximum(self.draws, 1)[self.strata]
@@ -158,18 +158,15 @@ class StratifiedDesign(Design):
         return self.population.sizes / np.maximum(self._masses, 1)[self.strata]
 
     def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
-        """Draw the clients of ``rounds`` cohorts."""
         units = rng.integers(self._row_masses, size=(rounds, self.cohort_size))
         places = np.searchsorted(self._ends, self._row_starts + units, side="right")
         return self._line[places]
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
-        """Return the expected squared distance of the aggregate from its own mean."""
         masses = self._masses / self.population.total
         return float(masses**2 / np.maximum(self.draws, 1) @ self._spreads(updates))
 
     def weigh(self, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> Cohort:
-        """Make the cohort of the drawn clients."""
         return Cohort.of_weights(clients, counts, counts * self.weight_per_draw()[clients])
 
     def _spreads(self, updates: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -233,11 +230,7 @@ class Stratified(Recipe):
     name: ClassVar[str] = "stratified"
     grouped: ClassVar[bool] = True
 
-    allocation: Allocation = "proportional"
-
-    def check(self) -> None:
-        """Validate the choice."""
-        checked_choice(type(self).__name__, "allocation", self.allocation, ALLOCATIONS)
+    allocation: Allocation = choice("proportional", ALLOCATIONS)
 
     @property
     def learns(self) -> bool:  # type: ignore[override]  # depends on a hyper-parameter
@@ -245,7 +238,6 @@ class Stratified(Recipe):
         return self.allocation == "neyman"
 
     def design(self, population: Population, known: Knowledge) -> StratifiedDesign:
-        """Make the design from what is known."""
         return StratifiedDesign(
             population,
             self.cohort_size,

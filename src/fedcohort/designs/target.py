@@ -96,5 +96,4 @@ class Target(Recipe):
     grouped: ClassVar[bool] = True
 
     def design(self, population: Population, known: Knowledge) -> TargetDesign:
-        """Make the design from what is known."""
         return TargetDesign(population, self.cohort_size, population.groups or (), rng=known.rng)

@@ -276,7 +276,6 @@ class TournamentDesign(RoundedDesign):
         return self._duels.draw(rng, rounds)
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
-        """Return the expected squared distance of the aggregate from its own mean."""
         return self._duels.spread(updates) / self.cohort_size**2
 
 
@@ -288,5 +287,4 @@ class Tournament(TreeRecipe):
     name: ClassVar[str] = "tournament"
 
     def design(self, population: Population, known: Knowledge) -> TournamentDesign:
-        """Make the design from what is known."""
         return TournamentDesign(**self.arguments(population, known))

@@ -1,28 +1,29 @@
-"""An open round: who was asked, who answered, and what happens to the weight of the others."""
+"""An open round: who was drawn, lost draws and their replacements, answers, final weights."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from logging import getLogger
-from typing import Any, Literal, final, get_args
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import Id, brief, checked_choice, checked_list, checked_whole
-from fedcohort._updates import Array, Layout, Rows, Update, stretched
+from fedcohort._arguments import Id, brief, checked_list
+from fedcohort._updates import Array, Rows, Update, like
 from fedcohort.cohort import Cohort, aggregate
-from fedcohort.designs import Design, Recipe
+from fedcohort.designs import Design
+from fedcohort.designs.recipe import ObservedRound
 from fedcohort.errors import SelectorError
 from fedcohort.population import Population
-from fedcohort.selector.records import Answers, ClientRecords
+from fedcohort.selector.answers import Answers
+from fedcohort.selector.records import ClientRecords
 from fedcohort.selector.roster import Roster
+from fedcohort.selector.settings import SelectorSettings
 
 log = getLogger("fedcohort")
 
-OnFailure = Literal["keep", "redraw", "renormalise"]
-ON_FAILURE: tuple[OnFailure, ...] = get_args(OnFailure)
 LOST = "updates of these clients are not finite, and count as lost: %.200s"
 #: Numbers by id, or in the order of ids.
 Numbers = Mapping[Any, float] | ArrayLike
@@ -31,106 +32,16 @@ Updates = Mapping[Any, Update] | Array | Sequence[Update]
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class FailureRule:
-    """The rule for failures; the arguments are the selector's."""
-
-    on_failure: OnFailure = "keep"
-    tries: int = 10
-    extra: int = 0
-    max_draws: int | None = None
-
-    def __post_init__(self) -> None:
-        checked_choice("Selector", "on_failure", self.on_failure, ON_FAILURE, error=SelectorError)
-        limits = {"tries": 0, "extra": 0} | ({} if self.max_draws is None else {"max_draws": 1})
-        for name, least in limits.items():
-            value = getattr(self, name)
-            whole = checked_whole("Selector", name, value, least=least, error=SelectorError)
-            object.__setattr__(self, name, whole)
-        if self.extra and self.on_failure == "redraw":
-            raise SelectorError(
-                f"Selector: extra must be 0 with on_failure='redraw', which replaces lost draws; "
-                f"got {self.extra}. Choose one of the two."
-            )
-
-    @property
-    def needs_equal_draws(self) -> bool:
-        """Whether one draw may take the place of another."""
-        return self.on_failure == "redraw" or self.extra > 0
-
-    def check(self, design: Design, recipe: Recipe) -> None:
-        """Refuse a design that this rule cannot be used with."""
-        if self.needs_equal_draws:
-            feature = f"extra={self.extra}" if self.extra else "on_failure='redraw'"
-            check_equal_draws(design, recipe, feature)
-        if self.max_draws is None:
-            return
-        counts = design.max_count()
-        client = int(np.argmax(counts))
-        if counts[client] > self.max_draws:
-            raise SelectorError(
-                f"Selector: max_draws is {self.max_draws}, and {design.name} can draw client "
-                f"{design.population.ids[client]!r} {counts[client]} times in a round. Use a "
-                f"design that repeats less, such as size, or bound that client's size."
-            )
-
-    def settled(self, draws: Draws, answered: NDArray[np.int64], *, cohort_size: int) -> Cohort:
-        """Return the cohort of the clients that answered, with their final weights.
-
-        ``answered`` are positions in order of arrival; ``cohort_size`` is the recipe's.
-        """
-        drawn = draws.cohort
-        if self.extra:
-            return self._first(drawn, answered, cohort_size)
-        if draws.counts is not None:
-            clients = np.sort(answered)
-            clients = clients[draws.counts[clients] > 0]
-            counts = draws.counts[clients]
-            if counts.sum() == draws.cohort_size:
-                return Cohort.of_shares(clients, counts, draws.cohort_size)
-            return Cohort.of_weights(clients, counts, counts / draws.cohort_size)
-        has_answered = np.isin(drawn.clients, answered)
-        if has_answered.all():
-            return drawn
-        weights = drawn.weights[has_answered]
-        kept = (drawn.clients[has_answered], drawn.counts[has_answered])
-        if self.on_failure == "renormalise" and (total := float(weights.sum())):
-            return Cohort(*kept, weights / total, residual=0.0)
-        return Cohort.of_weights(*kept, weights)
-
-    def _first(self, drawn: Cohort, answered: NDArray[np.int64], cohort_size: int) -> Cohort:
-        """Take the first answers until they cover ``cohort_size`` draws."""
-        counts = drawn.counts[np.searchsorted(drawn.clients, answered)]
-        is_first = np.cumsum(counts) - counts < cohort_size
-        order = np.argsort(answered[is_first])
-        clients, counts = answered[is_first][order], counts[is_first][order]
-        shares = int(counts.sum())
-        if not shares:
-            return Cohort.empty()
-        if self.on_failure == "keep" and shares < cohort_size:
-            return Cohort.of_weights(clients, counts, counts / cohort_size)
-        return Cohort.of_shares(clients, counts, shares)
-
-
-def check_equal_draws(design: Design, recipe: Recipe, feature: str) -> None:
-    """Refuse designs whose draws have different weights: one draw cannot replace another."""
-    weights = design.weight_per_draw()[design.population.sizes > 0]
-    if not np.array_equal(weights, np.full(len(weights), 1 / design.cohort_size)):
-        raise SelectorError(
-            f"Selector: {feature} needs a design with equal weight per draw; "
-            f"{type(recipe).__name__}'s draws differ. Use SizeClustered or Multinomial."
-        )
-
-
-@final
 @dataclass(slots=True, eq=False)
 class Draws:
     r"""The draws of a round, and the draws that replace lost ones.
 
-    A lost draw is replaced by a draw from p over all available clients, until one answers. Let R
-    be the set of clients that can be reached. A replacement is client i with chance
-    :math:`p_i / p(R)`, and so is a draw that was not lost. So :math:`E[w_i | R] = p_i / p(R)`
-    for every design with :math:`E[c_i] = m p_i`.
+    A lost draw is replaced by a draw from p over the available clients that are not known to have
+    failed, until one answers. Let R be the set of clients that can be reached. A replacement that
+    is answered is client i with chance :math:`p_i / p(R)`, and so is a draw that was not lost. So
+    :math:`E[w_i | R] = p_i / p(R)` for every design with :math:`E[c_i] = m p_i`, if there are as
+    many ``tries`` as available clients that cannot be reached; with fewer, all are smaller by one
+    factor.
     """
 
     #: As drawn.
@@ -165,20 +76,62 @@ class Draws:
             self.failed.add(client)
             self.lost += int(self.counts[client])
             self.counts[client] = 0
-        ends = np.cumsum(self.population.sizes)
-        new: list[int] = []
-        while self.lost and self.tries and not new:
-            self.tries -= 1
-            units = self.rng.integers(self.population.total, size=self.lost)
-            for client in np.searchsorted(ends, units, side="right").tolist():
-                if client in self.failed:
-                    continue
-                self.counts[client] += 1
-                self.lost -= 1
-                if client not in self.asked:
-                    self.asked.add(client)
-                    new.append(client)
+        sizes = self.population.sizes.copy()
+        sizes[list(self.failed)] = 0
+        ends = np.cumsum(sizes)
+        if not (self.lost and self.tries and ends[-1]):
+            return []
+        units = self.rng.integers(ends[-1], size=self.lost)
+        drawn = np.searchsorted(ends, units, side="right")
+        np.add.at(self.counts, drawn, 1)
+        self.lost, self.tries = 0, self.tries - 1
+        new = [client for client in dict.fromkeys(drawn.tolist()) if client not in self.asked]
+        self.asked |= set(new)
         return new
+
+    def settled(
+        self, settings: SelectorSettings, answered: NDArray[np.int64], *, cohort_size: int
+    ) -> Cohort:
+        """Return the cohort of the clients that answered, with their final weights.
+
+        ``answered`` are positions in order of arrival; ``cohort_size`` is the recipe's.
+        """
+        drawn = self.cohort
+        if settings.extra:
+            keeps = settings.on_failure == "keep"
+            return self._first(answered, cohort_size, keeps=keeps)
+        if self.counts is not None:
+            clients = np.sort(answered)
+            clients = clients[self.counts[clients] > 0]
+            counts = self.counts[clients]
+            if counts.sum() == self.cohort_size:
+                return Cohort.of_shares(clients, counts, self.cohort_size)
+            return Cohort.of_weights(clients, counts, counts / self.cohort_size)
+        has_answered = np.isin(drawn.clients, answered)
+        if has_answered.all():
+            return drawn
+        weights = drawn.weights[has_answered]
+        kept = (drawn.clients[has_answered], drawn.counts[has_answered])
+        if settings.on_failure == "renormalise" and (total := float(weights.sum())):
+            return Cohort(*kept, weights / total, residual=0.0)
+        return Cohort.of_weights(*kept, weights)
+
+    def _first(self, answered: NDArray[np.int64], cohort_size: int, *, keeps: bool) -> Cohort:
+        """Take the first answers until they cover ``cohort_size`` draws.
+
+        With fewer, ``keeps`` leaves the weight that is missing on the model.
+        """
+        drawn = self.cohort
+        counts = drawn.counts[np.searchsorted(drawn.clients, answered)]
+        is_first = np.cumsum(counts) - counts < cohort_size
+        order = np.argsort(answered[is_first])
+        clients, counts = answered[is_first][order], counts[is_first][order]
+        shares = int(counts.sum())
+        if not shares:
+            return Cohort.empty()
+        if keeps and shares < cohort_size:
+            return Cohort.of_weights(clients, counts, counts / cohort_size)
+        return Cohort.of_shares(clients, counts, shares)
 
 
 @final
@@ -186,20 +139,25 @@ class Draws:
 class OpenRound:
     """A round between draw and aggregate; it changes nothing that is remembered of the clients.
 
-    ``design`` is None if no client was available; ``cohort_size`` is the recipe's.
+    ``design`` is None if no client was available; ``max_norm`` is None for no bound.
     """
 
     roster: Roster
     records: ClientRecords
-    rule: FailureRule
+    settings: SelectorSettings
     design: Design | None
     draws: Draws
-    cohort_size: int
+    max_norm: float | None
 
     @property
     def cohort(self) -> Cohort:
         """The cohort as drawn."""
         return self.draws.cohort
+
+    @property
+    def round_(self) -> int:
+        """The number of the round."""
+        return self.cohort.round_
 
     def positions(self, ids: Iterable[object]) -> NDArray[np.int64]:
         """Return the positions of clients; refuse clients that were not asked, and any twice."""
@@ -221,19 +179,30 @@ class OpenRound:
     def redrawn(self, lost: Iterable[object]) -> list[Id]:
         """Return the clients to ask in place of these; none under another rule."""
         positions = self.positions(lost)
-        if self.rule.on_failure != "redraw":
+        if self.settings.on_failure != "redraw":
             return []
         return self.roster.names(self.draws.replace(positions.tolist()))
 
     def settled(self, answered: NDArray[np.int64]) -> Cohort:
         """Return the cohort of the clients that answered, with their final weights."""
-        size = min(self.cohort_size, self.draws.cohort_size)
-        cohort = self.rule.settled(self.draws, answered, cohort_size=size)
+        size = min(self.settings.recipe.cohort_size, self.draws.cohort_size)
+        cohort = self.draws.settled(self.settings, answered, cohort_size=size)
         return cohort.named(self.roster.names(cohort.clients), self.cohort.round_)
 
-    def answers(self, updates: Updates, ids: Iterable[object] | None, *, whole: bool) -> Answers:
-        """Read updates, by id or as rows in the order of ids; ``whole``: all of each is needed."""
-        if not isinstance(updates, (Mapping, Sequence)) and not hasattr(updates, "shape"):
+    def received(
+        self,
+        updates: Updates | Answers,
+        ids: Iterable[object] | None,
+        *,
+        losses: Numbers | None = None,
+        durations: Numbers | None = None,
+        norms: Numbers | None = None,
+        whole: bool = True,
+    ) -> Answers:
+        """Read updates, by id or as rows in the order of ids; ``whole``: keep whole updates."""
+        if isinstance(updates, Answers):
+            return self._checked(updates, ids, losses, durations)
+        if not isinstance(updates, (Mapping, Sequence, Rows)) and not hasattr(updates, "shape"):
             raise SelectorError(
                 f"Selector: updates must be by id, or rows in the order of ids; got "
                 f"{type(updates).__name__}. Pass an empty mapping if no client answered."
@@ -246,23 +215,40 @@ class OpenRound:
         named: Sequence[Any] = list(updates) if by_id else self.cohort.ids
         if ids is not None:
             named = checked_list(ids)
-        answers = self.records.read(updates, named, self.positions(named), whole=whole)
+        positions = self.positions(named)
+        known = None if norms is None else self.roster.numbers("norms", norms, positions)[positions]
+        reader = self.records.reader(whole=whole, max_norm=self.max_norm)
+        answers = reader.read(self.round_, updates, named, positions, known)
         if len(bad := answers.unusable):
             log.warning(LOST, self.roster.names(bad))
+        return replace(answers, reported=self._reported(answers, losses, durations))
+
+    def _checked(self, answers: Answers, *arguments: object) -> Answers:
+        """Refuse answers of another round, and arguments that :meth:`received` takes."""
+        if answers.round_ != self.round_:
+            raise SelectorError(
+                f"Selector: answers must be of the open round, {self.round_}; got those of round "
+                f"{answers.round_}. Call receive in every round."
+            )
+        if any(each is not None for each in arguments):
+            raise SelectorError(
+                "Selector: ids, losses and durations belong to receive; got them with its answers. "
+                "Pass them to receive."
+            )
         return answers
 
-    def reported(
+    def _reported(
         self, answers: Answers, losses: Numbers | None, durations: Numbers | None
     ) -> dict[str, NDArray[np.float64]]:
         """Return what ``answers.clients`` reported, by the name of the past signal."""
-        heard = {"past_round": np.full(len(answers.clients), float(self.cohort.round_))}
+        reported = {"past_round": np.full(len(answers), float(self.round_))}
         for signal, given in (("past_loss", losses), ("past_duration", durations)):
             if isinstance(given, Mapping):
                 self.positions(given)
             if given is not None:
                 every = self.roster.numbers(signal, given, answers.given)
-                heard[signal] = every[answers.clients]
-        return heard
+                reported[signal] = every[answers.clients]
+        return reported
 
     def reasons(self, failed: Mapping[Any, str] | None) -> dict[Id, str]:
         """Return why clients failed, by id; refuse clients that were not asked."""
@@ -282,63 +268,80 @@ class OpenRound:
         found = {**dict.fromkeys(missing, "no answer"), **dict.fromkeys(wrong, "not finite")}
         return {**found, **reasons}
 
+    def observed(self, answers: Answers, settled: Cohort) -> ObservedRound:
+        """Return the round as the recipe observes it."""
+        assert self.design is not None  # for mypy: there are answers
+        assert answers.norms is not None  # for mypy: the recipe needs them
+        norms = answers.norms[np.searchsorted(answers.clients, settled.clients)]
+        population = self.draws.population
+        return ObservedRound(self.round_, self.design, population, self.cohort, settled, norms)
+
     def recall(self, ids: Iterable[object]) -> tuple[Array, Array] | None:
         """Return the estimator's h, one row per id, and H = sum p h; None without one."""
-        variates = self.records.variates
-        if variates is None or self.design is None:
+        estimator = self.records.estimator
+        if estimator is None or self.design is None:
             return None
-        return variates.of(self.roster.positions(ids)), variates.expected()
+        return estimator.of(self.roster.positions(ids)), estimator.expected()
 
     def step(self, answers: Answers, model: Update | None) -> Update:
         """Aggregate with the settled weights."""
-        settled, rows, variates = self.settled(answers.arrived), answers.rows, self.records.variates
+        settled, rows = self.settled(answers.arrived), answers.rows
+        estimator = self.records.estimator
         # If no client answered, the difference estimator's H would repeat the last updates.
         is_idle = self.design is None or bool(len(self.cohort) and not len(settled))
-        if is_idle or (rows is None and variates is None):
+        if is_idle or (rows is None and estimator is None):
             if model is not None:
                 return aggregate(model, [], Cohort.empty())
             return 0.0 if rows is None else rows.zero()
-        if rows is None:  # empty cohort: the model or the memory gives the type of the step
-            assert variates is not None  # for mypy: else it is idle
-            kind = variates.zeros if model is None else Layout.of("Selector", model).flat(model)
-            rows = Rows.of("Selector", kind[None][:0], 0)
+        if rows is None:  # an empty cohort: its step is H, in the arrays of earlier updates
+            layout = self.records.layout
+            assert estimator is not None  # for mypy: else it is idle
+            assert layout is not None  # for mypy: recorded with the first update
+            rows = Rows(layout, estimator.zeros[None][:0], [])
         chosen = rows.taken(np.searchsorted(answers.clients, settled.clients))
-        return aggregate(model, chosen, settled, memory=self.records.estimator(chosen.flat))
+        return aggregate(model, chosen, settled, memory=self.records.estimator_for(chosen.flat))
 
-    def for_average(
-        self, updates: Mapping[Any, Update]
-    ) -> Iterator[tuple[Id | None, float, Update]]:
+    def for_average(self, answers: Answers) -> Iterator[tuple[Id | None, float, Update]]:
         """Return (id, weight, update) for a framework that divides by the sum of the weights."""
-        if not isinstance(updates, Mapping):
-            raise SelectorError(
-                f"Selector: updates must be by id; got {type(updates).__name__}. Pass for example "
-                f"{{'Nice': update}}."
-            )
-        positions = self.positions(updates)
-        # One at a time: all updates together may not fit into memory.
-        read = (
-            self.records.read(updates, [each], positions[[k]], whole=True)
-            for k, each in enumerate(updates)
-        )
-        settled = self.settled(positions[[len(each.clients) > 0 for each in read]])
-        # Recall now: the memory may change before the caller takes the last pair.
-        return self._averaged(updates, settled, self.recall(settled.ids))
+        settled = self.settled(answers.arrived)
+        if answers.rows is not None:
+            self.records.estimator_for(answers.rows.flat)
+        # Recall now: the memory may change before the caller takes the last one.
+        return self._averaged(answers, settled, self.recall(settled.ids))
 
     def _averaged(
-        self,
-        updates: Mapping[Any, Update],
-        settled: Cohort,
-        recalled: tuple[Array, Array] | None,
+        self, answers: Answers, settled: Cohort, recalled: tuple[Array, Array] | None
     ) -> Iterator[tuple[Id | None, float, Update]]:
         total = 1.0 if settled.sums_to_one else 1.0 - settled.residual
         is_empty = not settled.weights.any() and (len(settled) > 0 or not len(self.cohort))
-        if is_empty and recalled is not None:
-            yield None, 1.0, recalled[1]
-        for k, each in enumerate(settled.ids):
-            update, weight = updates[each], float(settled.weights[k])
+        if is_empty and recalled is not None and self.records.layout is not None:
+            yield None, 1.0, self.records.layout.unflat(recalled[1])
+        as_sent = total == 1.0 and recalled is None and not len(answers.scaled)
+        rows = None if as_sent and answers.source is not None else self._rows(answers, settled)
+        if rows is not None:
+            # Everyone gets the aggregate's counters: any average of them is rounded once.
+            counters = rows.counted(settled.weights)
+        for k, (each, weight) in enumerate(zip(settled.ids, settled.weights.tolist(), strict=True)):
             if weight == 0.0:
                 continue
-            if total != 1.0 or recalled is not None:
-                around = None if recalled is None else (recalled[0][k], recalled[1])
-                update = stretched("Selector", update, total, around)
-            yield each, weight, update
+            if rows is None:
+                assert answers.source is not None  # for mypy: updates came by id
+                yield each, weight, answers.source[each]
+                continue
+            own = rows.flat[k]
+            if recalled is None:
+                stretched = total * own
+            else:
+                h, mean = (like(part, own) for part in (recalled[0][k], recalled[1]))
+                stretched = total * (own - h) + mean
+            yield each, weight, rows.layout.unflat(stretched, counters)
+
+    def _rows(self, answers: Answers, settled: Cohort) -> Rows | None:
+        """Return the updates of the settled clients; read them again if only part was kept."""
+        places = np.searchsorted(answers.clients, settled.clients)
+        if answers.rows is not None:
+            return answers.rows.taken(places)
+        if answers.source is None or not len(settled):
+            return None
+        rows = Rows.of("Selector", [answers.source[each] for each in settled.ids], len(settled))
+        return rows if answers.factors is None else rows.scaled(answers.factors[places])

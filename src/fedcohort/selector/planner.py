@@ -8,8 +8,8 @@ With ``overlap`` the design of round t + 1 is built while the clients of round t
     catch up        the memory and the design that the thread made are taken over
     draw t + 1      the law knows the updates of rounds up to t - 1
 
-With ``rebuild_every`` of k, a law that learns is built in the rounds 0, k, 2 k, ... and holds until
-the next: updates are pending until then, so that a loaded selector builds the same law again.
+With ``rebuild_every`` of k, a law that learns is built in the rounds 0, k, 2 k, ... Updates are
+pending until then, so that a loaded selector builds the same law again.
 """
 
 from __future__ import annotations
@@ -24,43 +24,36 @@ import numpy as np
 
 from fedcohort._arguments import brief
 from fedcohort.designs import Design, Recipe
-from fedcohort.designs.recipe import HasUpdates, Knowledge
+from fedcohort.designs.recipe import Knowledge
 from fedcohort.designs.signals import ASKED, Request, Signals
 from fedcohort.errors import DesignError, SelectorError
 from fedcohort.memory import UpdateMemory
 from fedcohort.population import Population
-from fedcohort.selector.open_round import FailureRule
-from fedcohort.selector.records import Answers, ClientRecords
+from fedcohort.selector.answers import Answers
+from fedcohort.selector.records import ClientRecords
+from fedcohort.selector.settings import SelectorSettings
 from fedcohort.streams import Stream, stream
 
 log = getLogger("fedcohort")
 
 Made = TypeVar("Made")
 
-#: Every client's answer when a recipe is tried before the first round.
+#: The answers of every client when a recipe is tried before the first round.
 MADE_UP = {"update_norm": 1.0, "loss": 1.0, "duration": 0.0}
 
 
 @final
 class Planner:
-    """Builds a recipe's designs over clients that come and go."""
+    """Builds a recipe's designs while clients join and leave."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        rule: FailureRule,
-        records: ClientRecords,
-        *,
-        seed: int,
-        overlap: bool,
-        rebuild_every: int,
-    ) -> None:
-        self._recipe, self._overlap, self._every = recipe, overlap, rebuild_every
-        if rule.extra:
-            self._recipe = replace(recipe, cohort_size=recipe.cohort_size + rule.extra)
-        self._rule, self._records, self._seed = rule, records, seed
+    def __init__(self, settings: SelectorSettings, seed: int, records: ClientRecords) -> None:
+        recipe, self._settings, self._seed = settings.recipe, settings, seed
+        self._overlap, self._every = settings.overlap, settings.rebuild_every
+        self._recipe, self._records = recipe, records
+        if settings.extra:
+            self._recipe = replace(recipe, cohort_size=recipe.cohort_size + settings.extra)
         #: Whether each round needs a design of its own.
-        self.rebuilds_every_round = bool(recipe.learns or recipe.signals)
+        self.rebuilds_every_round = bool(recipe.learns or recipe.signals or recipe.keeps)
         #: Whether designs depend on the number of the round.
         self._reads_round = False
         #: The design that was used last, None before the first; and the round it was built for.
@@ -71,7 +64,7 @@ class Planner:
         self._ahead: Future[tuple[tuple[int, Design], UpdateMemory | None]] | None = None
         self._few: int | None = None
 
-    def rehearse(self, population: Population) -> None:
+    def try_first_design(self, population: Population) -> None:
         """Build the first design, with made-up answers, to refuse what cannot be built."""
         signals, request = None, None
         if self._recipe.signals:
@@ -81,7 +74,7 @@ class Planner:
             if request is not None:
                 answers = np.full(population.n_clients, np.nan)
                 answers[request.clients] = MADE_UP[request.signal]
-                if self._rule.needs_equal_draws:  # equal answers could hide unequal weights
+                if self._needs_equal_draws:  # equal answers could hide unequal weights
                     answers[request.clients] += np.arange(len(request.clients))
                 signals[request.signal] = answers
         design = self._build(self._recipe, population, signals, 0, None)
@@ -123,10 +116,11 @@ class Planner:
         """Return the memory that the design of a round is built from."""
         if self._ahead is not None:
             wait([self._ahead])
-        return self._records.ahead(self._turn(round_))()
+        memory = self._records.memory
+        return None if memory is None else memory.ahead(self._turn(round_))()
 
     def built(
-        self, population: Population, given: Signals, round_: int, memory: HasUpdates | None
+        self, population: Population, given: Signals, round_: int, memory: UpdateMemory | None
     ) -> Design:
         """Build the design of a round, with fewer draws if fewer clients are available."""
         signals = self._known(population, given, round_) if self._recipe.signals else None
@@ -144,13 +138,15 @@ class Planner:
         return {**self._records.signals(), **answers}
 
     def prepare(self, executor: Executor, population: Population, round_: int) -> None:
-        """Build the next round's design in the background, where overlap allows it."""
-        recipe, copied = self._recipe, self._records.ahead(round_)
-        if not (self._overlap and recipe.learns) or recipe.signals or self._ahead is not None:
+        """Build the next round's design in the background, if ``overlap`` allows it."""
+        recipe, known = self._recipe, self._records.memory
+        published = None if known is None else known.ahead(round_)
+        reports = recipe.signals or recipe.keeps
+        if not (self._overlap and recipe.learns) or reports or self._ahead is not None:
             return
 
         def build() -> tuple[tuple[int, Design], UpdateMemory | None]:
-            memory = copied()
+            memory = None if published is None else published()
             return (round_, self._build(recipe, population, None, round_, memory)), memory
 
         self._ahead = executor.submit(build)
@@ -170,11 +166,10 @@ class Planner:
 
     def learn(self, answers: Answers, population: Population, round_: int) -> None:
         """Remember a round's updates; with overlap the memory shows them one round later."""
+        due = round_ if self._overlap else self._turn(round_ + 1)
         if self._ahead is None:
-            self._records.publish(self._turn(round_))
-        self._records.record(answers, population, round_)
-        if not self._overlap:
-            self._records.publish(self._turn(round_ + 1))
+            self._records.publish(due)
+        self._records.record(answers, population, round_, later=round_ >= due)
 
     def discard(self, *, last: bool = False) -> None:
         """Drop the design built ahead: clients or memory change; ``last``: drop every design."""
@@ -187,7 +182,7 @@ class Planner:
         population: Population,
         signals: Signals | None,
         round_: int,
-        memory: HasUpdates | None,
+        memory: UpdateMemory | None,
     ) -> Design:
         # A design that never changes takes its tie-breaks from round 0.
         address = self._turn(round_) if self.rebuilds_every_round else 0
@@ -195,6 +190,7 @@ class Planner:
             recipe,
             memory=memory,
             signals=signals,
+            kept=self._records.notes(population.n_clients),
             round_=round_,
             rng=stream(self._seed, round_=address, use=Stream.TIES),
         )
@@ -204,27 +200,59 @@ class Planner:
             self.rebuilds_every_round = True
             if round_ != address:
                 return self._build(recipe, population, signals, round_, memory)
-        self._rule.check(design, recipe)
+        self._check(design, recipe)
         return design
+
+    @property
+    def _needs_equal_draws(self) -> bool:
+        """Whether one draw may replace another."""
+        return self._settings.on_failure == "redraw" or self._settings.extra > 0
+
+    def _check(self, design: Design, recipe: Recipe) -> None:
+        """Refuse a design that the settings cannot be used with."""
+        extra, most = self._settings.extra, self._settings.max_draws
+        if self._needs_equal_draws:
+            feature = f"extra={extra}" if extra else "on_failure='redraw'"
+            check_equal_draws(design, recipe, feature)
+        if most is None:
+            return
+        counts = design.max_count()
+        client = int(np.argmax(counts))
+        if counts[client] > most:
+            raise SelectorError(
+                f"Selector: max_draws is {most}, and {design.name} can draw client "
+                f"{design.population.ids[client]!r} {counts[client]} times in a round. Use a "
+                f"design that repeats less, such as size, or bound that client's size."
+            )
 
     def _fitted(self, population: Population, make: Callable[[Recipe], Made]) -> Made:
         """Make something with the recipe; with too few clients available, draw all of them."""
-        n_there = int(np.count_nonzero(population.sizes))
+        n_available = int(np.count_nonzero(population.sizes))
         try:
             return make(self._recipe)
         except DesignError:
-            if self._recipe.cohort_size <= n_there:
+            if self._recipe.cohort_size <= n_available:
                 raise
-        if n_there != self._few:  # log it once, not in every round
-            self._few = n_there
+        if n_available != self._few:  # log it once, not in every round
+            self._few = n_available
             name, wanted = self._recipe.name, self._recipe.cohort_size
-            log.warning("%s: draws all %d available clients, not %d", name, n_there, wanted)
-        return make(replace(self._recipe, cohort_size=n_there))
+            log.warning("%s: draws all %d available clients, not %d", name, n_available, wanted)
+        return make(replace(self._recipe, cohort_size=n_available))
 
     def _asked(self, recipe: Recipe, population: Population, round_: int) -> Request | None:
         rng = stream(self._seed, round_=round_, use=Stream.CANDIDATES)
         request = recipe.ask(population, round_, rng)
         return None if request is None else _checked(recipe, request, population)
+
+
+def check_equal_draws(design: Design, recipe: Recipe, feature: str) -> None:
+    """Refuse designs whose draws have different weights: one draw cannot replace another."""
+    weights = design.weight_per_draw()[design.population.sizes > 0]
+    if not np.array_equal(weights, np.full(len(weights), 1 / design.cohort_size)):
+        raise SelectorError(
+            f"Selector: {feature} needs a design with equal weight per draw; "
+            f"{type(recipe).__name__}'s draws differ. Use SizeClustered or Multinomial."
+        )
 
 
 def _covers(design: Design | None, population: Population) -> bool:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from typing import Any, cast, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import Id, brief, checked_id, checked_ids, checked_list, is_list
+from fedcohort._archive import json_array, json_value
+from fedcohort._arguments import (
+    Id,
+    as_range,
+    brief,
+    checked_id,
+    checked_ids,
+    checked_list,
+    is_list,
+    ordered_ids,
+)
 from fedcohort.errors import SelectorError
 from fedcohort.population import UNLABELLED, Label, Population, checked_labels
 
@@ -37,7 +46,7 @@ class Roster:
         Clients in whose order ``groups`` and ``importance`` may be given. They become members only
         by :meth:`set`.
     groups, importance
-        Labels and shares, also of clients that have not come yet.
+        Labels and shares, also of clients that have not joined yet.
     """
 
     def __init__(
@@ -53,10 +62,10 @@ class Roster:
         self.labels: dict[Id, Label] | None = None
         self.units: dict[Id, int] | None = None
         if groups is not None:
-            labels, ids = _values_and_ids("groups", groups, order)
+            labels, ids = values_and_ids("groups", groups, order)
             self.labels = dict(zip(ids, checked_labels(labels, len(ids)), strict=True))
         if importance is not None:
-            shares, ids = _values_and_ids("importance", importance, order)
+            shares, ids = values_and_ids("importance", importance, order)
             units = Population(importance=shares).sizes.tolist()
             if len(units) != len(ids):
                 raise SelectorError(
@@ -97,7 +106,7 @@ class Roster:
 
         Returns
         -------
-        Each known client's old position, -1 for a new client; None where all keep theirs.
+        Each known client's old position, -1 for a new client; None if all keep theirs.
         """
         if isinstance(clients, Mapping) and not clients:
             self.sizes, self.is_member = np.zeros_like(self.sizes), np.zeros_like(self.is_member)
@@ -119,7 +128,7 @@ class Roster:
             self.labels = {each: v for each, v in self.labels.items() if each not in gone}
         if self.units is not None:
             self.units = {each: v for each, v in self.units.items() if each not in gone}
-        self.ids, self._position = _counted(self.names(kept)), None
+        self.ids, self._position = as_range(self.names(kept)), None
         self.sizes, self.is_member = self.sizes[kept], self.is_member[kept]
         self._population = None
         return kept
@@ -130,7 +139,7 @@ class Roster:
         if isinstance(known, range):
             if isinstance(ids, range) and ids == known[: len(ids)]:
                 return np.arange(len(ids))
-            # No subclass: the entries of a masked array are not all ids.
+            # Subclasses do not count: a masked array hides some ids.
             if type(ids) is np.ndarray and ids.ndim == 1 and ids.dtype.kind in "iu":
                 if len(bad := ids[(ids < 0) | (ids >= n)]):
                     raise _unknown(int(bad[0]))
@@ -141,9 +150,14 @@ class Roster:
         places = found if isinstance(known, range) else [self._index[each] for each in found]
         return np.array(places, dtype=np.int64)
 
+    def places(self, ids: Iterable[Id]) -> dict[Id, int]:
+        """Return the positions of those of the clients that are known, by id."""
+        known = [each for each in ids if self._knows(each)]
+        return dict(zip(known, self.positions(known).tolist(), strict=True))
+
     @property
     def _index(self) -> dict[Id, int]:
-        """Positions by id; not needed where ids are positions."""
+        """Positions by id; not needed if ids are positions."""
         if self._position is None:
             self._position = {each: k for k, each in enumerate(self.ids)}
         return self._position
@@ -165,7 +179,7 @@ class Roster:
         if not is_list(available):
             raise SelectorError(
                 f"Selector: available must be ids, or a mask of {self.n_clients} booleans; got "
-                f"{brief(available)}. Leave it out where everyone is available."
+                f"{brief(available)}. Leave it out if everyone is available."
             )
         if isinstance(available, (list, tuple)) and set(map(type, available)) <= BOOLEANS:
             available = np.array(available, dtype=bool) if available else ()
@@ -203,7 +217,7 @@ class Roster:
             if found.dtype.kind == "c":
                 raise TypeError("complex numbers")
             values[places] = found.astype(np.float64).reshape(places.shape)
-        except (TypeError, ValueError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
             raise SelectorError(
                 f"Selector: {name!r} must be numbers by id, or one for each of the {n} clients; "
                 f"got {type(given).__name__} ({str(error)[:80]}). Give NaN to a client without one."
@@ -225,36 +239,38 @@ class Roster:
         """Return everything that is saved, as arrays."""
         kept: dict[str, NDArray[Any]] = {"sizes": self.sizes, "is_member": self.is_member}
         if not isinstance(self.ids, range):
-            kept["ids"] = _text(list(self.ids))
+            kept["ids"] = json_array(list(self.ids))
         if self.units is not None:
             kept["units"] = np.array([self.units.get(k, NONE) for k in self.ids], dtype=np.int64)
         if self.labels is not None:
             labels = self._groups() or ()
             number = {label: k for k, label in enumerate(dict.fromkeys(labels))}
-            kept["labels"] = _text(list(number))
+            kept["labels"] = json_array(list(number))
             kept["label_numbers"] = np.array([number[label] for label in labels], dtype=np.int64)
         for name, by_id in (("labels", self.labels), ("units", self.units)):
             if coming := self._coming(by_id):
-                kept[f"coming_{name}"] = _text([list(coming), list(coming.values())])
+                kept[f"coming_{name}"] = json_array([list(coming), list(coming.values())])
         return kept
 
     def _coming(self, by_id: Mapping[Id, Any] | None) -> dict[Id, Any]:
-        """Return the entries of clients that have not come yet."""
+        """Return the entries of clients that have not joined yet."""
         return {k: v for k, v in (by_id or {}).items() if not self._knows(k)}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take over what :meth:`state` gave.
 
-        This roster's labels and importances of clients that have not come yet count where the
+        This roster's labels and importances of clients that have not joined yet count if the
         state has none.
         """
         restored = Roster()
+        if state["sizes"].dtype.kind not in "iu":
+            raise ValueError("sizes must be integers")
         restored.sizes = state["sizes"].astype(np.int64)
         restored.is_member = state["is_member"].copy()
-        restored.ids = _read(state["ids"]) if "ids" in state else range(len(restored.sizes))
+        restored.ids = json_value(state["ids"]) if "ids" in state else range(len(restored.sizes))
         restored._check(state)
         if "labels" in state:
-            known = _read(state["labels"])
+            known = json_value(state["labels"])
             labels = [known[k] for k in state["label_numbers"].tolist()]
             restored.labels = _by_id_of(
                 state, "labels", restored.ids, checked_labels(labels, len(labels))
@@ -277,7 +293,7 @@ class Roster:
             raise ValueError("members must be booleans")
         if self.sizes.ndim != 1 or any(len(part) != n for part in parts):
             raise ValueError("sizes, ids, members, labels and shares must be of the same clients")
-        if len(set(checked_ids(self.ids))) < n or list(self.ids) != _ordered(list(self.ids)):
+        if len(set(checked_ids(self.ids))) < n or list(self.ids) != ordered_ids(list(self.ids)):
             raise ValueError("ids must be distinct and in order")
         if self.sizes.min(initial=0) < 0 or float(self.sizes.sum(dtype=float)) >= 2**63:
             raise ValueError("sizes must not be negative, and sum to less than 2^63")
@@ -301,12 +317,12 @@ class Roster:
         if missing := [each for each in ids if each not in self.units]:
             raise SelectorError(
                 f"Selector: importance has no entry for client {brief(missing[0])}. Give sizes, "
-                f"or the importance of every client that may come."
+                f"or the importance of every client that may join."
             )
         return [self.units[each] for each in ids]
 
     def _grow(self, ids: Sequence[Id]) -> NDArray[np.int64] | None:
-        """Know these clients too; return all old positions, None where all keep theirs."""
+        """Add these clients; return all old positions, None if all keep theirs."""
         known = self.ids
         if isinstance(ids, range) and isinstance(known, range):
             every: Sequence[Id] = max(ids, known, key=len)
@@ -315,23 +331,14 @@ class Roster:
         if len(every) == len(known):
             return None
         if isinstance(every, list):  # ids that are in order stay so, and sort fast
-            every = _counted(_ordered(every))
+            every = as_range(ordered_ids(every))
         self.ids, self._position = every, None
         order = np.full(len(every), -1)
         order[self.positions(known)] = np.arange(len(known))
         return order
 
 
-def in_order_of_ids(population: Population) -> tuple[Population, NDArray[np.int64]]:
-    """Return the clients in the order of ids, and where each of them stood, shape (n_clients,)."""
-    if isinstance(population.ids, range):
-        return population, np.arange(population.n_clients)
-    roster = Roster()
-    roster.set(population)
-    return roster.population, np.argsort(roster.positions(population.ids))
-
-
-def _values_and_ids(name: str, given: Any, clients: Clients) -> tuple[Any, Sequence[Id]]:
+def values_and_ids(name: str, given: Any, clients: Clients) -> tuple[Any, Sequence[Id]]:
     """Return values, and the ids that they belong to: their keys, or those of the clients."""
     if isinstance(given, Mapping):
         return list(given.values()), [checked_id(each) for each in given]
@@ -352,32 +359,12 @@ def _by_id(clients: Clients) -> tuple[Sequence[Id], Population]:
     return checked_ids(population.ids), population
 
 
-def _counted(ids: list[Id]) -> Sequence[Id]:
-    """Return a range where the ids are 0 ... n - 1."""
-    return range(len(ids)) if ids == list(range(len(ids))) else ids
-
-
 def _by_id_of(
     state: Mapping[str, NDArray[Any]], name: str, ids: Sequence[Id], values: Sequence[Any]
 ) -> dict[Id, Any]:
-    """Return values by id, with those of clients that have not come yet."""
-    coming = _read(state[f"coming_{name}"]) if f"coming_{name}" in state else ((), ())
+    """Return values by id, with those of clients that have not joined yet."""
+    coming = json_value(state[f"coming_{name}"]) if f"coming_{name}" in state else ((), ())
     return {**dict(zip(*coming, strict=True)), **dict(zip(ids, values, strict=True))}
-
-
-def _ordered(ids: list[Id]) -> list[Id]:
-    """Sort ids: numbers by value, also those written as text, then names."""
-    kinds, plain = set(map(type, ids)), cast(list[str], ids)
-    if kinds == {int} or (kinds == {str} and not any(map(str.isdecimal, plain))):
-        return [*sorted(plain)]
-    return sorted(ids, key=_rank)
-
-
-def _rank(each: Id) -> tuple[int, int, str]:
-    if isinstance(each, int):
-        return 0, each, ""
-    is_number = each.isdecimal() and each.isascii() and len(each) < 20
-    return (0, int(each), each) if is_number else (1, 0, each)
 
 
 def _unknown(each: object) -> SelectorError:
@@ -385,11 +372,3 @@ def _unknown(each: object) -> SelectorError:
         f"Selector: {brief(each)} is not the id of a client that it knows. Add the client to "
         f"selector.clients first."
     )
-
-
-def _text(value: object) -> NDArray[np.uint8]:
-    return np.frombuffer(json.dumps(value).encode(), np.uint8)
-
-
-def _read(array: NDArray[Any]) -> Any:
-    return json.loads(array.tobytes())

@@ -2,38 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from copy import copy
 from dataclasses import replace
 from logging import getLogger
 from pathlib import Path
-from typing import Any, Literal, Self, final
+from typing import Any, Literal, Self, Unpack, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import Id, checked_flag, checked_whole
+from fedcohort._archive import with_prefix, without_prefix, write_archive
+from fedcohort._arguments import (
+    Id,
+    brief,
+    checked_flag,
+    checked_ids,
+    checked_list,
+    checked_path,
+)
+from fedcohort._display import html_table, record_repr
 from fedcohort._updates import Array, Update
-from fedcohort._whole_file import write_arrays
-from fedcohort.cohort import NOBODY, Cohort
+from fedcohort.cohort import Cohort
 from fedcohort.designs import Design, Recipe
-from fedcohort.designs.recipe import HasUpdates, estimator_for
+from fedcohort.designs.recipe import check_memory
 from fedcohort.designs.signals import Request
-from fedcohort.errors import SelectorError
-from fedcohort.memory import Difference, EstimatorName
+from fedcohort.errors import MemoryOfUpdatesError, SelectorError
+from fedcohort.memory import Estimator, Regression, UpdateMemory
+from fedcohort.memory.base import LATEST
 from fedcohort.population import Population
-from fedcohort.selector.files import FORMAT, Origin, SelectionLog, read_state, refusing_states
-from fedcohort.selector.open_round import Draws, FailureRule, Numbers, OnFailure, OpenRound, Updates
-from fedcohort.selector.records import Answers
-from fedcohort.selector.roster import Clients, Groups, Roster
-from fedcohort.selector.state import SelectorState
+from fedcohort.selector.answers import Answers
+from fedcohort.selector.files import KIND, head, read_state, refusing_states, round_of
+from fedcohort.selector.max_norm import NormBound
+from fedcohort.selector.open_round import Draws, Numbers, OpenRound, Updates
+from fedcohort.selector.planner import Planner
+from fedcohort.selector.records import ClientRecords
+from fedcohort.selector.roster import Clients, Groups, Roster, values_and_ids
+from fedcohort.selector.selections import SelectionLog
+from fedcohort.selector.settings import SelectorKeywords, SelectorSettings, unpacks
 from fedcohort.streams import Stream, checked_seed, stream
 
 log = getLogger("fedcohort")
 
+SCALED = "round %d: scaled down to the norm %g: %d updates, of %.200s"
+#: Features of clients: rows in the order of the clients, or by id.
+Features = ArrayLike | Sequence[Any] | Mapping[Any, Any]
 
+
+@unpacks(SelectorSettings)
 @final
-class Selector(SelectorState):
+class Selector:
     """The server's side of one federation: who trains in each round, and with what weight.
 
     It holds everything that a server keeps between rounds. One seed gives one sequence of cohorts.
@@ -44,30 +63,13 @@ class Selector(SelectorState):
         How clients are drawn.
     clients
         The members: sizes as a list or an array (ids 0 ... n - 1), sizes by id, or a
-        :class:`Population`. Ids are strings or integers. Pass an empty mapping if they come later.
+        :class:`Population`. Ids are strings or integers. Pass an empty mapping if they join later.
     seed
         An integer, a generator that is asked for one, or None for a random one.
     importance, groups
         Shares that replace the sizes and sum to 1, and labels for recipes that draw by group: in
         the order of ``clients`` or by id. Clients without a label form the group ``"unlabelled"``.
-    estimator
-        ``"plain"``, ``"difference"``, or a :class:`fedcohort.Difference`.
-    sketch
-        Numbers that the memory keeps of an update; None keeps it whole.
-    on_failure, tries
-        What to do with the weight of a drawn client that does not answer. ``"keep"`` leaves it on
-        the current model. ``"redraw"`` draws other clients instead, up to ``tries`` times.
-        ``"renormalise"`` spreads it over the clients that answered (biased).
-    extra
-        Over-selection: draw this many more, and use the first ``cohort_size`` draws that are
-        answered (biased toward fast clients).
-    max_draws
-        Refuse a design that can draw one client more often in a round.
-    overlap
-        Build each design without the last round's updates: :meth:`prepare` can then build it
-        while clients train.
-    rebuild_every
-        Build a design that learns in every k-th round only; it knows the updates up to then.
+    {settings}
     log
         A file that gets a JSON line for every round; True only counts draws.
 
@@ -99,38 +101,52 @@ class Selector(SelectorState):
         seed: int | np.random.Generator | None = None,
         importance: ArrayLike | Mapping[Any, float] | None = None,
         groups: Groups | None = None,
-        estimator: EstimatorName | Difference = "plain",
-        sketch: int | None = None,
-        on_failure: OnFailure = "keep",
-        tries: int = 10,
-        extra: int = 0,
-        max_draws: int | None = None,
-        overlap: bool = False,
-        rebuild_every: int = 1,
         log: str | Path | Literal[True] | None = None,
+        **settings: Unpack[SelectorKeywords],
     ) -> None:
-        if not isinstance(recipe, Recipe):
+        self._settings = SelectorSettings(recipe, **settings)
+        self.recipe, self.seed = recipe, checked_seed("Selector", seed, SelectorError)
+        self.round_ = 0
+        self._roster = Roster(clients, groups, importance)
+        self._records = ClientRecords(self._settings, self.seed)
+        self._planner = Planner(self._settings, self.seed, self._records)
+        self._bound = NormBound(self._settings.max_norm)
+        self._open: OpenRound | None = None
+        self._last_design: Design | None = None
+        self._present: NDArray[np.bool_] | None = None
+        self.selections: SelectionLog | None = None
+        self._move(self._roster.set(clients, check=self._planner.try_first_design))
+        estimator = self._settings.estimator
+        if isinstance(estimator, Regression) and estimator.plain.features == "classes":
             raise SelectorError(
-                f"Selector: recipe must be a Recipe; got {type(recipe).__name__}. Pass for example "
-                f"SizeClustered(10)."
+                "Selector: only the simulator knows the classes of clients' samples; got "
+                "features='classes'. Pass the shares of classes by id."
             )
-        number = checked_seed("Selector", seed, SelectorError)
-        difference = estimator_for("Selector", recipe, estimator, error=SelectorError)
-        if sketch is not None:
-            sketch = checked_whole("Selector", "sketch", sketch, least=1, error=SelectorError)
-        rule = FailureRule(on_failure, tries, extra, max_draws)
-        overlap = checked_flag("Selector", "overlap", overlap, error=SelectorError)
-        every = checked_rebuild_every(recipe, rebuild_every, overlap=overlap)
-        origin = Origin(recipe, difference, rule, number, sketch, overlap, every)
-        super().__init__(origin, Roster(clients, groups, importance))
-        self._move(self._roster.set(clients, check=self._planner.rehearse))
-        if log:
-            self.selections = SelectionLog(self._roster, None if log is True else Path(log))
+        if isinstance(estimator, Regression) and estimator.has_data:
+            self._know(*values_and_ids("features", estimator.features, clients))
+        if log is not None:
+            path = None if log is True else checked_path("Selector", "log", log)
+            self.selections = SelectionLog(self._roster, path)
+
+    def __repr__(self) -> str:
+        recipe, n = record_repr(self.recipe), self._roster.is_member.sum()
+        return f"Selector({recipe}, {n} clients, seed={self.seed}, round_={self.round_})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("recipe", record_repr(self.recipe)),
+            ("clients", int(self._roster.is_member.sum())),
+            ("estimator", record_repr(self._settings.predictor or "plain")),
+            ("on failure", self._settings.on_failure),
+            ("seed", self.seed),
+            ("round", f"{self.round_}, {'not drawn yet' if self._open is None else 'drawn'}"),
+        ]
+        return html_table("Selector", (), rows)
 
     # Before the draw
 
     def ask(self, available: object = None) -> Request | None:
-        """Return the signal to collect before the draw, and from whom; None for most recipes.
+        """Return the signal to collect before the draw, and its clients; None for most recipes.
 
         ``available`` is that of :meth:`draw`, which then uses it by default.
         """
@@ -156,14 +172,15 @@ class Selector(SelectorState):
         present = self._present if available is None else self._roster.presence(available)
         population = self._roster.available(self._roster.is_member if present is None else present)
         if population is None:
-            log.info("round %d: no client with samples is available", self.round_)
+            log.info("no client with samples is available: the round is empty")
             design, draws = None, self._draws(self._roster.population, None)
         else:
             design = self._design(population, signals)
             draws = self._draws(population, design)
-            self._records.reweigh(population)
-        size = self.recipe.cohort_size
-        self._open = OpenRound(self._roster, self._records, self._rule, design, draws, size)
+            self._records.settle(population)
+        self._open = OpenRound(
+            self._roster, self._records, self._settings, design, draws, self._bound.now
+        )
         self._last_design, self._present = design, None
         return draws.cohort
 
@@ -180,7 +197,7 @@ class Selector(SelectorState):
             size = design.cohort_size
         named = cohort.named(self._roster.names(cohort.clients), round_)
         rng = stream(seed, round_=round_, use=Stream.REDRAW)
-        return Draws(named, population, size, rng, self._rule.tries)
+        return Draws(named, population, size, rng, self._settings.tries)
 
     @property
     def cohort(self) -> Cohort | None:
@@ -202,12 +219,13 @@ class Selector(SelectorState):
         return self._last_design
 
     def next_design(
-        self, signals: Mapping[str, Any] | None = None, *, memory: HasUpdates | None = None
+        self, signals: Mapping[str, Any] | None = None, *, memory: UpdateMemory | None = None
     ) -> Design:
         """Build the law that the next round would have if every member were available.
 
         ``memory`` replaces the selector's memory; its updates are in the order of ``population``.
         """
+        check_memory("Selector", memory, error=SelectorError)
         self._catch_up()
         if not self._roster.sizes.any():
             raise SelectorError(
@@ -220,56 +238,109 @@ class Selector(SelectorState):
 
     def prepare(self, executor: Executor) -> None:
         """Build the next round's design in the background, if ``overlap`` allows it."""
+        if not callable(getattr(executor, "submit", None)):
+            raise SelectorError(
+                f"Selector: executor must be an Executor; got {brief(executor)}. Pass for example "
+                f"concurrent.futures.ThreadPoolExecutor(1)."
+            )
         now, everyone = self._required("prepare"), self._roster.population
         if now.design is not None and now.draws.population is everyone:
             self._planner.prepare(executor, everyone, self.round_ + 1)
 
     # Between the draw and the aggregate
 
-    def redraw(self, lost: Iterable[object]) -> list[Id]:
-        """Return the clients to ask instead of these, with ``on_failure="redraw"``.
+    def redraw(self, failed: Iterable[object]) -> list[Id]:
+        """Return the clients to ask in place of failed ones, with ``on_failure="redraw"``.
 
-        If some of them fail too, call it again with these, until it returns an empty list.
+        Pass all clients that have failed in this round so far, and ask until none is left::
+
+            while more := selector.redraw(failed):
+                failed |= ask(more)  # a set of ids
+
+        It returns an empty list if no other client has failed, and after ``tries`` calls that drew.
         """
-        return self._required("redraw").redrawn(lost)
+        return self._required("redraw").redrawn(failed)
 
-    def settle(self, answered: Iterable[object]) -> Cohort:
+    def receive(
+        self,
+        updates: Updates,
+        ids: Iterable[object] | None = None,
+        *,
+        losses: Numbers | None = None,
+        durations: Numbers | None = None,
+        norms: Numbers | None = None,
+        whole: bool = True,
+    ) -> Answers:
+        """Read a round's updates once: order them, match names, check, shorten for the memory.
+
+        ``settle``, ``step``, ``for_average``, ``remember`` and ``aggregate`` take what it returns;
+        handing them updates calls it. Nothing changes.
+
+        Parameters
+        ----------
+        updates
+            Client model minus the model that it was sent: by id, or rows in the order of ``ids``.
+            Each is an array, a list of arrays or a mapping of arrays, numpy or torch. Arrays of
+            mappings are matched by name, those of lists by position. A client that is missing has
+            failed, and so has one with an entry that is not finite, or 1e37 and more.
+        ids
+            The client of each row; the cohort's by default.
+        losses, durations
+            What the clients reported: the root of the mean squared loss of their samples, and the
+            seconds they took; by id, or in the order of the updates.
+        norms
+            The norms of the updates, if they are known, in the same form: updates are then not
+            scanned for entries that are not finite. A client without one counts as lost.
+        whole
+            False reads only what the memory keeps, one update at a time: for servers that average
+            by themselves.
+        """
+        now = self._required("receive")
+        whole = checked_flag("Selector", "whole", whole, error=SelectorError)
+        whole = whole or self._records.wants_rows
+        return now.received(
+            updates, ids, losses=losses, durations=durations, norms=norms, whole=whole
+        )
+
+    def settle(self, answered: Iterable[object] | Answers) -> Cohort:
         """Return the cohort of the clients that answered, with final weights; change nothing.
 
         ``answered`` are ids, with ``extra`` in order of arrival.
         """
         now = self._required("settle")
+        if isinstance(answered, Answers):
+            return now.settled(now.received(answered, None).arrived)
         return now.settled(now.positions(answered))
 
-    def step(self, updates: Updates, ids: Iterable[object] | None = None) -> Update:
+    def step(self, updates: Updates | Answers, ids: Iterable[object] | None = None) -> Update:
         """Return the step that :meth:`aggregate` would return; change nothing."""
         now = self._required("step")
-        return now.step(now.answers(updates, ids, whole=True), None)
+        return now.step(now.received(updates, ids), None)
 
     def recall(self, ids: Iterable[object]) -> tuple[Array, Array] | None:
-        """Return the memory of the difference estimator: h, one row per id, and H = sum p h.
+        """Return what the estimator predicts: h, one row per id, and H = sum p h.
 
         None if there is nothing to recall, or no client is available.
         """
         return self._required("recall").recall(ids)
 
     def for_average(
-        self, updates: Mapping[Any, Update]
+        self, updates: Updates | Answers, ids: Iterable[object] | None = None
     ) -> Iterator[tuple[Id | None, float, Update]]:
         r"""Return (id, weight, update) for a framework that divides by the sum of the weights.
 
         With W the sum of the settled weights, each update is :math:`W(\Delta_i - h_i) + H`, so
         that the framework's average equals the aggregate. If the cohort is empty and the
-        difference estimator remembers something, the only entry is H: its id is None and its
-        update flat.
+        estimator remembers something, the only entry is H, and its id is None.
         """
-        return self._required("for_average").for_average(updates)
+        now = self._required("for_average")
+        return now.for_average(now.received(updates, ids))
 
     # The end of a round
 
     def aggregate(
         self,
-        updates: Updates,
+        updates: Updates | Answers,
         ids: Iterable[object] | None = None,
         *,
         model: Update | None = None,
@@ -279,30 +350,18 @@ class Selector(SelectorState):
         """Settle failures, aggregate, remember, and end the round.
 
         Return the step in the structure of the updates, 0 if no client answered. With ``model``,
-        return the moved model in its own structure.
-
-        Parameters
-        ----------
-        updates
-            Client model minus the model that it was sent: by id, or rows in the order of ``ids``.
-            Each is an array, a list of arrays or a mapping of arrays, numpy or torch. A client
-            that is missing has failed, and so has one whose update is not finite.
-        ids
-            The client of each row; the cohort's by default.
-        losses, durations
-            What the clients reported: the root of the mean squared loss of their samples, and the
-            seconds they took; by id, or in the order of the updates.
+        return the moved model in its own structure. The other arguments are those of
+        :meth:`receive`.
         """
         now = self._required("aggregate")
-        answers = now.answers(updates, ids, whole=True)
-        heard = now.reported(answers, losses, durations)
+        answers = now.received(updates, ids, losses=losses, durations=durations)
         result = now.step(answers, model)
-        self._finish(now, answers, heard, {})
+        self._finish(now, answers, {})
         return result
 
     def remember(
         self,
-        updates: Updates,
+        updates: Updates | Answers,
         ids: Iterable[object] | None = None,
         *,
         losses: Numbers | None = None,
@@ -311,25 +370,183 @@ class Selector(SelectorState):
     ) -> None:
         """Record the updates of those that answered, and end the round.
 
-        The arguments are those of :meth:`aggregate`; ``failed`` says for the log why clients
+        The arguments are those of :meth:`receive`; ``failed`` says for the log why clients
         failed. Updates are read one at a time, and only if the recipe or the estimator needs
         them.
         """
         now = self._required("remember")
-        reasons = now.reasons(failed)
-        answers = now.answers(updates, ids, whole=self._records.wants_rows)
-        self._finish(now, answers, now.reported(answers, losses, durations), reasons)
+        reasons, whole = now.reasons(failed), self._records.wants_rows
+        answers = now.received(updates, ids, losses=losses, durations=durations, whole=whole)
+        self._finish(now, answers, reasons)
 
     def skip(self, failed: Mapping[Any, str] | None = None) -> None:
         """End the round as if no client had answered; nothing is remembered."""
         now = self._required("skip")
-        self._finish(now, Answers(NOBODY, NOBODY), {}, now.reasons(failed))
+        self._finish(now, Answers(self.round_), now.reasons(failed))
+
+    # Members
+
+    @property
+    def clients(self) -> dict[Id, int]:
+        """The members' sizes by id; assign sizes to add, remove or resize members."""
+        return self._roster.members()
+
+    @clients.setter
+    def clients(self, clients: Clients) -> None:
+        self._refuse_open("clients can change")
+        self._catch_up()
+        is_first = self._roster.n_clients == 0
+        order = self._roster.set(clients, check=self._check_clients)
+        if not is_first:  # else the check has built the first design
+            self._planner.discard()
+        self._move(order)
+
+    @property
+    def awaits_features(self) -> bool:
+        """Whether :meth:`set_features` must give the estimator its features."""
+        return self._records.takes_features and not self._records.features.names
+
+    def set_features(self, features: Features) -> None:
+        """Set what is known about clients, for ``Regression(features="given")``.
+
+        ``features`` are rows in the order of ``population``, or by id; see
+        :class:`fedcohort.Regression`. They count from the next round on. Each draw encodes all
+        that is known by then.
+        """
+        self._refuse_open("features can change")
+        if not self._records.takes_features:
+            raise SelectorError(
+                "Selector: set_features needs an estimator that takes given features. Pass "
+                "estimator=Regression(features='given')."
+            )
+        self._know(*values_and_ids("features", features, self._roster.population))
+
+    def _know(self, values: object, ids: Sequence[Id]) -> None:
+        places = self._roster.places(ids)
+        try:
+            self._records.know(ids, values, places)
+        except MemoryOfUpdatesError as error:
+            raise SelectorError(str(error)) from error
+
+    @property
+    def population(self) -> Population:
+        """Everyone that is known, in the order of ids; who has left has size 0."""
+        return self._roster.population
+
+    def forget(self, ids: Iterable[object]) -> None:
+        """Erase clients: membership, updates, signals, labels and counts.
+
+        Lines already written to a log file stay, and so does what a client has added to the basis
+        of ``Difference(keep="rank")``.
+        """
+        self._refuse_open("clients can be forgotten")
+        self._catch_up()
+        named = checked_ids(checked_list(ids))
+        coming = [each for each in named if each in self._records.features.coming]
+        order = self._roster.remove([each for each in named if each not in coming])
+        self._records.forget_coming(coming)
+        self._planner.discard(last=True)
+        self._move(order)
+
+    def _catch_up(self) -> None:
+        """Between rounds, adopt the design and memory that were built while clients trained."""
+        if self._open is None:
+            self._planner.catch_up(self.round_)
+
+    def _move(self, order: NDArray[np.int64] | None) -> None:
+        """Move what is known of clients to their new positions; None: all keep theirs."""
+        self._present = None
+        if order is not None:
+            self._records.rearrange(order, self._roster.ids)
+            if self.selections is not None:
+                self.selections.rearrange(order)
+
+    # Memory
+
+    @property
+    def memory(self) -> UpdateMemory | None:
+        """The clients' last updates, in the order of ``population``; assign one to start from."""
+        self._catch_up()
+        return self._records.memory
+
+    @memory.setter
+    def memory(self, memory: UpdateMemory) -> None:
+        self._refuse_open("the memory can change")
+        n = self._roster.n_clients
+        if not isinstance(memory, UpdateMemory) or memory.n_clients != n:
+            raise SelectorError(
+                f"Selector: memory must be an UpdateMemory of its {n} clients; got "
+                f"{brief(memory)}. Pass UpdateMemory({n}, dimension)."
+            )
+        self._catch_up()
+        self._planner.discard()
+        self._records.memory = memory.publish(LATEST)
+
+    @property
+    def estimator(self) -> Estimator | None:
+        """The estimator with what it remembers; None before the first update."""
+        return self._records.estimator
+
+    @property
+    def max_norm(self) -> float | None:
+        """The largest norm of the open round's updates, or of the next round's; None: no bound."""
+        return self._bound.now if self._open is None else self._open.max_norm
+
+    @property
+    def wants_losses(self) -> bool:
+        """Whether the recipe reads the losses that clients report."""
+        return "past_loss" in self.recipe.signals
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the clients' sizes and of everything that is remembered of them."""
+        return self._roster.sizes.nbytes + self._roster.is_member.nbytes + self._records.nbytes
 
     # Saving
 
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return a copy of everything that is saved, as arrays; an open round is not."""
+        return {name: array.copy() for name, array in self._arrays().items()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what :meth:`state` gave; refuse a state of another recipe or settings.
+
+        If something is missing in the state or does not fit, nothing changes.
+        """
+        with refusing_states():
+            self._restore(state)
+
+    def _restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        # Into copies: nothing changes if one part of the state cannot be read.
+        round_, selections = round_of(state, self._settings, self.seed), copy(self.selections)
+        roster, records, bound = copy(self._roster), copy(self._records), copy(self._bound)
+        roster.restore(without_prefix("roster.", state))
+        records.restore(without_prefix("records.", state), roster.n_clients)
+        bound.restore(without_prefix("bound.", state))
+        if selections is not None:
+            selections.restore(without_prefix("log.", state), roster.n_clients)
+        changes = bool(state["changes"])
+        self._planner.catch_up(self.round_)
+        self._planner.discard(last=True)
+        vars(self._roster).update(vars(roster))
+        vars(self._records).update(vars(records))
+        self.selections, self._planner.rebuilds_every_round = selections, changes
+        self._bound = bound
+        self.round_, self._open, self._present, self._last_design = round_, None, None, None
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        self._catch_up()
+        changes = np.array(self._planner.rebuilds_every_round)
+        kept = {"head": head(self._settings, self.seed, self.round_), "changes": changes}
+        kept |= with_prefix("roster.", self._roster.state())
+        kept |= with_prefix("records.", self._records.state())
+        kept |= with_prefix("bound.", self._bound.state())
+        log = {} if self.selections is None else self.selections.state()
+        return kept | with_prefix("log.", log)
+
     def save(self, path: str | Path) -> None:
         """Write the state to a file atomically; only its owner may read it."""
-        write_arrays(Path(path), FORMAT, self._arrays())
+        write_archive(checked_path("Selector", "path", path), KIND, self._arrays())
 
     @classmethod
     def load(
@@ -343,11 +560,26 @@ class Selector(SelectorState):
 
         Pass ``recipe`` if it is not one of the library's. Nothing is unpickled or imported.
         """
-        state, arguments = read_state(Path(path), recipe)
+        path = checked_path("Selector", "path", path)
+        state, arguments = read_state(path, recipe)
         selector = cls(clients={}, log=log, **arguments)
-        with refusing_states(Path(path)):
+        with refusing_states(path):
             selector._restore(state)
         return selector
+
+    def _refuse_open(self, what: str) -> None:
+        if self._open is not None:
+            raise SelectorError(
+                f"Selector: round {self.round_} is open; it must end before {what}. Call aggregate "
+                f"or remember, or skip."
+            )
+
+    def _check_clients(self, population: Population) -> None:
+        """Refuse first clients that cannot be drawn from, and ids that a log cannot write."""
+        if not self._roster.n_clients:
+            self._planner.try_first_design(population)
+        if self.selections is not None:
+            self.selections.check(population.ids)
 
     def _required(self, method: str) -> OpenRound:
         if self._open is None:
@@ -356,31 +588,18 @@ class Selector(SelectorState):
             )
         return self._open
 
-    def _finish(
-        self,
-        now: OpenRound,
-        answers: Answers,
-        heard: Mapping[str, NDArray[np.float64]],
-        reasons: Mapping[Id, str],
-    ) -> None:
+    def _finish(self, now: OpenRound, answers: Answers, reasons: Mapping[Id, str]) -> None:
         """Write the log, remember the answers, and end the round; an error changes nothing."""
         records, settled = self._records, now.settled(answers.arrived)
-        notes = records.observed(settled, answers)
+        notes = records.observed(lambda: now.observed(answers, settled), answers)
         if self.selections is not None:
             failed = now.failures(answers, reasons)
-            self.selections.write(now.cohort, settled, now.design, failed, self.seed)
+            self.selections.write(now, settled, answers, failed, self.seed)
+        if len(answers.scaled):
+            first = 0 if self.selections is None else self.selections.first_shown
+            names = self._roster.names(answers.scaled)
+            log.info(SCALED, self.round_ + first, now.max_norm, len(names), names)
         self._planner.learn(answers, now.draws.population, self.round_)
-        records.hear(answers.clients, heard, notes)
+        records.store_reports(answers, notes)
+        self._bound.learn(answers.norms)
         self._open, self.round_ = None, self.round_ + 1
-
-
-def checked_rebuild_every(recipe: Recipe, rebuild_every: object, *, overlap: bool) -> int:
-    """Validate how often a design is built; refuse it where every round needs its own."""
-    every = checked_whole("Selector", "rebuild_every", rebuild_every, least=1, error=SelectorError)
-    if every > 1 and (recipe.signals or overlap):
-        needs = "overlap builds" if overlap else f"{recipe.name} asks clients for"
-        raise SelectorError(
-            f"Selector: rebuild_every must be 1 here, since {needs} a design in every round; got "
-            f"{every}. Leave it out."
-        )
-    return every

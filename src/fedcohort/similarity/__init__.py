@@ -1,5 +1,6 @@
 """Similarity of clients: measures on their updates, and trees cut by capacity."""
 
+from fedcohort._arguments import suggest_names as _suggest_names
 from fedcohort.similarity.measures import MEASURES, arccos, l1, l2, unit_vectors
 from fedcohort.similarity.trees import (
     LINKAGES,
@@ -27,3 +28,5 @@ __all__ = [
     "similarity_tree",
     "unit_vectors",
 ]
+
+_suggest_names(__name__, __all__)

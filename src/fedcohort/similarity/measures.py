@@ -11,22 +11,28 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import as_array
-from fedcohort._updates import LARGEST, is_tensor
+from fedcohort._updates import is_tensor, largest_entries
 from fedcohort.errors import DesignError
 
 
-def checked_updates(owner: str, updates: ArrayLike, n_clients: int) -> NDArray[np.floating]:
-    """Validate real, finite updates of shape (n_clients, dimension); float32 is not converted."""
+def checked_updates(
+    owner: str, updates: ArrayLike, n_clients: int | None = None
+) -> NDArray[np.floating]:
+    """Validate real, finite updates of shape (n_clients, dimension); float32 is not converted.
+
+    None is any number of clients.
+    """
     if isinstance(updates, np.ma.MaskedArray) and np.ma.is_masked(updates):
         raise DesignError(
             f"{owner}: updates must be known of every client; some entries are masked. Fill the "
             f"rows of clients that have sent none with zeros."
         )
     array = as_array(updates.detach().cpu() if is_tensor(updates) else updates)  # type: ignore[union-attr]
-    shaped = array.ndim == 2 and len(array) == n_clients and array.shape[1] > 0
+    n = "n_clients" if n_clients is None else n_clients
+    shaped = array.ndim == 2 and array.shape[1] > 0 and n_clients in (None, len(array))
     if not shaped or array.dtype.kind not in "iuf":
         raise DesignError(
-            f"{owner}: updates must be real numbers of shape ({n_clients}, dimension), one row "
+            f"{owner}: updates must be real numbers of shape ({n}, dimension), one row "
             f"per client; got {array.dtype} of shape {array.shape}. Flatten each client's update, "
             f"and record zeros for clients that have sent none."
         )
@@ -43,15 +49,11 @@ def checked_updates(owner: str, updates: ArrayLike, n_clients: int) -> NDArray[n
     return values
 
 
-def largest_entries(updates: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the largest absolute entry of every update, shape (n_clients,), without a copy."""
-    largest = np.maximum(updates.max(axis=1), -updates.min(axis=1))
-    return np.asarray(largest, dtype=np.float64)
-
-
 Measure = Callable[[NDArray[np.floating]], NDArray[np.float64]]
 MeasureName = Literal["arccos", "l2", "l1"]
 
+#: The largest entry of an update: float64 must hold sums of squares.
+LARGEST = 1e150
 #: Numbers that are worked on at a time: 32 MB in float64.
 BLOCK_ENTRIES = 2**22
 #: All pairs of more clients than this do not fit into the memory of one machine.
@@ -72,6 +74,7 @@ def arccos(updates: NDArray[np.floating]) -> NDArray[np.float64]:
     >>> arccos(np.array([[2.0, 0.0], [1.0, 0.0], [0.0, 0.0]])).round(4).tolist()
     [0.0, 1.5708, 1.5708]
     """
+    updates = checked_updates("arccos", updates)
     # Scale by the largest entry first: squares of 1e-200 would underflow.
     largest = largest_entries(updates)
     zero = largest == 0
@@ -127,6 +130,7 @@ def l2(updates: NDArray[np.floating]) -> NDArray[np.float64]:
     >>> l2(np.array([[0.0, 0.0], [3.0, 4.0]])).tolist()
     [5.0]
     """
+    updates = checked_updates("l2", updates)
     # Centre, and scale by the largest entry: a common shift or tiny entries cost no precision.
     scale = float(largest_entries(updates).max(initial=0.0)) or 1.0
     n = max(len(updates), 1)
@@ -153,7 +157,7 @@ def l1(updates: NDArray[np.floating]) -> NDArray[np.float64]:
     """
     from scipy.spatial.distance import pdist
 
-    return pdist(updates, "cityblock")
+    return pdist(checked_updates("l1", updates), "cityblock")
 
 
 #: The measures by name.
@@ -171,6 +175,7 @@ def unit_vectors(updates: NDArray[np.floating]) -> NDArray[np.float32]:
     >>> unit_vectors(np.array([[3.0, 4.0], [0.0, 0.0]])).astype(float).round(2).tolist()
     [[0.6, 0.8, 0.0], [0.0, 0.0, 1.0]]
     """
+    updates = checked_updates("unit_vectors", updates)
     largest = largest_entries(updates)
     zero = largest == 0
     n, dimension = updates.shape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -11,7 +12,15 @@ from typing import Any, Literal, TypedDict, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import as_array, brief, checked_choice
+from fedcohort._arguments import (
+    as_array,
+    brief,
+    checked_choice,
+    checked_kind,
+    checked_numbers,
+    checked_rng,
+    checked_whole,
+)
 from fedcohort._display import short_repr
 from fedcohort._lazy import import_extra
 from fedcohort.errors import DesignError
@@ -22,6 +31,7 @@ from fedcohort.similarity.measures import (
     MeasureName,
     angles,
     centred_points,
+    checked_updates,
     unit_vectors,
 )
 
@@ -132,17 +142,9 @@ def client_tree(
         return leaves, GroupTree(cut.groups[leaves], cut.merges)
     # Random order: ties in the tree must not depend on how clients are numbered.
     leaves = rng.permutation(np.flatnonzero(masses))
-    return leaves, similarity_tree(
-        owner,
-        updates,
-        masses,
-        capacity,
-        leaves=leaves,
-        kind=tree,
-        measure=measure,
-        linkage=linkage,
-        products=products,
-        rng=rng,
+    kind = _chosen_kind(owner, tree, len(leaves), measure, linkage)
+    return leaves, _built(
+        owner, updates, masses, capacity, leaves, kind, measure, linkage, products, rng
     )
 
 
@@ -177,8 +179,27 @@ def similarity_tree(
     products
         A function that returns the inner products of all updates; used by an exact tree of angles.
     """
-    leaves = np.arange(len(updates)) if leaves is None else leaves
+    check_tree(owner, tree=kind, measure=measure, linkage=linkage, products=products)
+    updates = checked_updates(owner, updates)
+    masses = checked_numbers(owner, "masses", masses, len(updates), whole=True)
+    leaves = np.arange(len(updates)) if leaves is None else _checked_leaves(owner, leaves, updates)
     kind = _chosen_kind(owner, kind, len(leaves), measure, linkage)
+    return _built(owner, updates, masses, capacity, leaves, kind, measure, linkage, products, rng)
+
+
+def _built(
+    owner: str,
+    updates: NDArray[np.floating],
+    masses: Integers,
+    capacity: int,
+    leaves: Integers,
+    kind: TreeKind,
+    measure: MeasureName,
+    linkage: Linkage,
+    products: Products | None,
+    rng: np.random.Generator,
+) -> GroupTree:
+    """Build a tree; the arguments are those of :func:`similarity_tree`, valid."""
     if kind == "exact":
         if measure == "arccos" and products is not None:
             known, n = products(), len(updates)
@@ -199,6 +220,14 @@ def merge_tree(distances: NDArray[np.float64], linkage: Linkage) -> MergeTree:
     """Build the similarity tree of n clients from their condensed distances."""
     from scipy.cluster.hierarchy import linkage as scipy_linkage
 
+    checked_choice("merge_tree", "linkage", linkage, LINKAGES)
+    distances = checked_numbers("merge_tree", "distances", distances, "n * (n - 1) / 2")
+    n = (1 + math.isqrt(1 + 8 * len(distances))) // 2
+    if 2 * len(distances) != n * (n - 1) or not np.isfinite(distances).all():
+        raise DesignError(
+            f"merge_tree: needs a finite distance for each pair of clients; got {len(distances)}. "
+            f"Pass for example l2(updates)."
+        )
     if distances.size == 0:
         return MergeTree(np.empty((0, 2), dtype=np.int64), np.empty(0))
     # Scale, so that no square overflows or underflows. This does not change the merges.
@@ -219,9 +248,11 @@ def cut_tree(tree: MergeTree, masses: Integers, capacity: int) -> GroupTree:
     >>> cut.groups.tolist(), cut.merges.tolist()
     ([1, 1, 0], [[1, 0]])
     """
+    checked_kind("cut_tree", "tree", tree, MergeTree, way_out="Use merge_tree.")
+    masses = _checked_masses("cut_tree", masses, "n_leaves", capacity)
     n = len(masses)
     mass = masses.tolist()
-    pairs = tree.merges.tolist()
+    pairs = _checked_merges("cut_tree", tree.merges, n).tolist()
     for left, right in pairs:
         mass.append(mass[left] + mass[right])
     top = list(range(len(mass)))
@@ -243,7 +274,32 @@ def bisected(
     points: NDArray[np.float32], masses: Integers, capacity: int, rng: np.random.Generator
 ) -> GroupTree:
     """Build the tree of :func:`~fedcohort.similarity.grouping.bisected_groups`."""
-    return GroupTree(*bisected_groups(points, masses, capacity, rng))
+    points = checked_updates("bisected", points).astype(np.float32, copy=False)
+    masses = _checked_masses("bisected", masses, len(points), capacity)
+    return GroupTree(*bisected_groups(points, masses, capacity, checked_rng("bisected", rng)))
+
+
+def _checked_masses(owner: str, masses: Integers, n: int | str, capacity: int) -> Integers:
+    """Validate one mass per leaf, from 0 to the capacity: a larger one fits into no group."""
+    capacity = checked_whole(owner, "capacity", capacity, least=1)
+    found = checked_numbers(owner, "masses", masses, n, whole=True)
+    if len(found) and not 0 <= found.min() <= found.max() <= capacity:
+        raise DesignError(
+            f"{owner}: masses must be 0 to the capacity, {capacity}; got {found.min()} to "
+            f"{found.max()}. Raise the capacity."
+        )
+    return found
+
+
+def _checked_leaves(owner: str, leaves: Integers, updates: NDArray[np.floating]) -> Integers:
+    """Validate positions of updates."""
+    found = checked_numbers(owner, "leaves", leaves, "n_leaves", whole=True).astype(np.int64)
+    if len(found) and not 0 <= found.min() <= found.max() < len(updates):
+        raise DesignError(
+            f"{owner}: leaves must be positions of the {len(updates)} updates; got {found.min()} "
+            f"to {found.max()}. Count from 0."
+        )
+    return found
 
 
 def check_tree(

@@ -1,0 +1,287 @@
+"""The answers of a round: updates that are read, ordered, checked and shortened once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcohort._updates import (
+    LARGEST,
+    Array,
+    Layout,
+    OtherArrays,
+    Rows,
+    Update,
+    joined,
+    row_norms,
+)
+from fedcohort.cohort import NOBODY
+from fedcohort.errors import AggregationError, SelectorError
+from fedcohort.selector.max_norm import factors_of
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Answers:
+    """A round's updates; :meth:`Selector.receive` reads them once.
+
+    Attributes
+    ----------
+    round_
+        The round that they belong to.
+    given
+        Positions of all clients that sent an update, in order of arrival.
+    clients
+        Positions of the clients whose updates can be used, sorted.
+    layout
+        The arrays of an update; None if no update was read.
+    rows
+        Their updates, one row each; None if whole updates are not needed, or no client answered.
+    kept
+        What the memory keeps of each, one row each; None if it keeps nothing.
+    norms
+        The norm of each of their updates; None if it is not needed.
+    factors
+        What each update was multiplied by: less than 1 if it was above ``max_norm``. None without
+        a bound.
+    reported
+        The losses and durations that they reported, by the name of the past signal.
+    source
+        The updates by id as they came; None if they came as rows.
+    """
+
+    round_: int
+    given: NDArray[np.int64] = field(default_factory=NOBODY.copy)
+    clients: NDArray[np.int64] = field(default_factory=NOBODY.copy)
+    layout: Layout | None = None
+    rows: Rows | None = None
+    kept: NDArray[np.float32] | None = None
+    norms: NDArray[np.float64] | None = None
+    factors: NDArray[np.float64] | None = None
+    reported: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    source: Mapping[Any, Update] | None = None
+
+    @property
+    def arrived(self) -> NDArray[np.int64]:
+        """The same as ``clients``, in order of arrival."""
+        return self.given[np.isin(self.given, self.clients)]
+
+    @property
+    def unusable(self) -> NDArray[np.int64]:
+        """Positions of the clients whose updates cannot be used, sorted."""
+        return np.setdiff1d(self.given, self.clients)
+
+    @property
+    def scaled(self) -> NDArray[np.int64]:
+        """Positions of the clients whose updates were above ``max_norm``, sorted."""
+        return NOBODY if self.factors is None else self.clients[self.factors < 1]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Answers]) -> Answers:
+        """Join answers of one round that were received one after another, in this order.
+
+        A server can receive each update when it comes, so that it reads it only once.
+        """
+        if len(parts) == 1:
+            return parts[0]
+        clients = np.concatenate([part.clients for part in parts])
+        order = np.argsort(clients)
+        read = [part for part in parts if len(part)]
+
+        def column(name: str) -> Any:
+            found = [getattr(part, name) for part in read]
+            has_none = not found or any(own is None for own in found)
+            return None if has_none else np.concatenate(found)[order]
+
+        rows = [part.rows for part in read if part.rows is not None]
+        flat = joined([one for own in rows for one in own.flat], stacked=True) if rows else None
+        counters = [each for own in rows for each in own.counters]
+        return cls(
+            parts[0].round_,
+            np.concatenate([part.given for part in parts]),
+            clients[order],
+            read[0].layout if read else None,
+            None if flat is None else Rows(rows[0].layout, flat, counters).taken(order),
+            column("kept"),
+            column("norms"),
+            column("factors"),
+            {
+                name: np.concatenate([part.reported[name] for part in parts])[order]
+                for name in parts[0].reported
+            },
+            {name: own for part in parts for name, own in (part.source or {}).items()},
+        )
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __repr__(self) -> str:
+        return f"Answers({len(self)} of {len(self.given)} usable, round_={self.round_})"
+
+
+class _Read(NamedTuple):
+    """Updates that were read, and whether each can be used."""
+
+    layout: Layout | None
+    rows: Rows | None
+    kept: NDArray[np.float32] | None
+    norms: NDArray[np.float64] | None
+    factors: NDArray[np.float64] | None
+    good: NDArray[np.bool_]
+
+    def usable(self) -> _Read:
+        """Leave out the updates that cannot be used."""
+        where = np.flatnonzero(self.good)
+        return _Read(
+            self.layout,
+            None if self.rows is None else self.rows.taken(where),
+            None if self.kept is None else self.kept[where],
+            None if self.norms is None else self.norms[where],
+            None if self.factors is None else self.factors[where],
+            self.good,
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads the updates of a round.
+
+    Attributes
+    ----------
+    whole
+        Whether whole updates are needed; otherwise each is dropped once it is read.
+    shorten
+        What the memory keeps of updates, one row each; None if it keeps nothing.
+    sketches
+        Whether ``shorten`` sketches, and does not keep whole updates.
+    measure
+        Whether norms are needed.
+    max_norm
+        Updates of a larger norm are scaled down to it; None for no bound.
+    check
+        Refuses a layout other than that of earlier rounds.
+    """
+
+    whole: bool
+    shorten: Callable[[Array], NDArray[np.float32]] | None
+    sketches: bool
+    measure: bool
+    max_norm: float | None
+    check: Callable[[Layout], None]
+
+    def read(
+        self,
+        round_: int,
+        updates: Any,
+        ids: Sequence[Any],
+        positions: NDArray[np.int64],
+        norms: NDArray[np.float64] | None = None,
+    ) -> Answers:
+        """Read the updates of these clients, by id or as rows in their order.
+
+        An update with an entry that is not finite or too large is lost. If whole updates are not
+        needed, updates by id are read one at a time, or not at all.
+        """
+        order = np.argsort(positions, kind="stable")
+        by_id, known = isinstance(updates, Mapping), None if norms is None else norms[order]
+        try:
+            if by_id:
+                read = self._by_id(updates, [ids[k] for k in order], known)
+            else:
+                read = self._of_rows(updates, order, known)
+        except AggregationError as error:
+            raise SelectorError(str(error)) from error
+        source = updates if by_id else None
+        if read is None:
+            return Answers(round_, positions, positions[order], source=source)
+        layout, rows, kept, norms, factors, good = read.usable()
+        clients = positions[order][good]
+        return Answers(
+            round_, positions, clients, layout, rows, kept, norms, factors, source=source
+        )
+
+    def _of_rows(
+        self, updates: Any, order: NDArray[np.int64], norms: NDArray[np.float64] | None
+    ) -> _Read | None:
+        """Read rows, or a list of updates, and order them; None if there are none."""
+        is_list = isinstance(updates, Sized) and len(getattr(updates, "shape", (0,))) == 1
+        if not isinstance(updates, Rows) and len(order) == 0 and is_list and len(updates) == 0:
+            return None
+        rows = Rows.of("Selector", updates, len(order)).taken(order)
+        self.check(rows.layout)
+        return self._read(rows, norms)
+
+    def _by_id(
+        self, updates: Mapping[Any, Update], ids: list[Any], norms: NDArray[np.float64] | None
+    ) -> _Read | None:
+        """Read updates by id, each once: a mapping may compute them when they are read."""
+        if not ids or not (self.whole or self.shorten or self.measure):
+            return None
+        if self.whole:
+            rows = list(self._each(updates, ids))
+            flat = joined([own.flat[0] for own in rows], stacked=True)
+            counters = [own.counters[0] for own in rows]
+            return self._read(Rows(rows[0].layout, flat, counters), norms)
+        if norms is not None and self.shorten is None:  # nothing else is needed
+            return _Read(None, None, None, *self._bounded(norms), norms < LARGEST)
+        # One at a time: all together may not fit into memory.
+        each = zip(self._each(updates, ids), _one_by_one(norms, len(ids)), strict=True)
+        layouts, _, kept, lengths, factors, good = zip(
+            *(self._read(row, norm)._replace(rows=None) for row, norm in each), strict=True
+        )
+        return _Read(
+            layouts[0],
+            None,
+            np.concatenate(kept) if self.shorten else None,
+            np.concatenate(lengths) if self.measure else None,
+            np.concatenate(factors) if self.max_norm is not None else None,
+            np.concatenate(good),
+        )
+
+    def _each(self, updates: Mapping[Any, Update], ids: list[Any]) -> Iterator[Rows]:
+        """Yield each update as one row, all in the layout of the first."""
+        layout: Layout | None = None
+        for each in ids:
+            try:
+                if layout is None:
+                    layout, vector, counters = Layout.read("Selector", updates[each])
+                    self.check(layout)
+                else:
+                    vector, counters = layout.take(updates[each])
+            except OtherArrays as error:
+                assert layout is not None  # for mypy: only take raises it
+                raise SelectorError(
+                    f"Selector: updates must have the arrays of the others, {layout.shapes}; that "
+                    f"of client {each!r} differs: {error}. Drop its update: it then counts as lost."
+                ) from error
+            yield Rows(layout, vector[None], [counters])
+
+    def _read(self, rows: Rows, norms: NDArray[np.float64] | None) -> _Read:
+        good, factors = rows.usable(norms), None
+        if not self.measure:
+            norms = None
+        else:
+            norms, factors = self._bounded(row_norms(rows.flat) if norms is None else norms)
+        if factors is not None and (factors < 1).any():
+            rows = rows.scaled(factors)
+        kept = None if self.shorten is None else self.shorten(rows.flat)
+        if kept is not None and self.sketches:  # sums in a sketch can overflow
+            good = good & np.isfinite(kept).all(axis=1)
+        return _Read(rows.layout, rows, kept, norms, factors, good)
+
+    def _bounded(
+        self, norms: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        """Return norms after scaling, and the factors."""
+        if self.max_norm is None:
+            return norms, None
+        return np.minimum(norms, self.max_norm), factors_of(norms, self.max_norm)
+
+
+def _one_by_one(norms: NDArray[np.float64] | None, n: int) -> Sequence[NDArray[np.float64] | None]:
+    return [None] * n if norms is None else np.split(norms, n)

@@ -1,0 +1,182 @@
+"""The settings of a selector: each is declared, described and checked here, and nowhere else.
+
+A new setting needs a field of :class:`SelectorSettings`, its description there, and its type in
+:class:`SelectorKeywords`. Selectors, runs, plug-ins, experiment files and saved states follow.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, dataclass, field, fields
+from typing import ClassVar, Literal, TypedDict, TypeVar, cast, get_args
+
+from fedcohort._arguments import MOST
+from fedcohort._fields import check_fields, choice, flag, number_or, whole
+from fedcohort.designs import Recipe
+from fedcohort.designs.recipe import estimator_for
+from fedcohort.errors import FedcohortError, SelectorError
+from fedcohort.memory import EstimatorName, EstimatorSettings, Regression
+
+OnFailure = Literal["keep", "redraw", "renormalise"]
+
+#: Stands in the docstring of a constructor for the settings that it unpacks.
+PLACE = "{settings}\n"
+KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
+_ENTRY = re.compile(r"^(\w+)\n((?: {4}.*\n?)+)", re.MULTILINE)
+_Kind = TypeVar("_Kind", bound=type)
+
+
+class SelectorKeywords(TypedDict, total=False):
+    """The settings as keyword arguments; :class:`SelectorSettings` declares them."""
+
+    estimator: EstimatorName | EstimatorSettings
+    sketch: int | None
+    on_failure: OnFailure
+    tries: int
+    extra: int
+    max_draws: int | None
+    max_norm: float | Literal["auto"] | None
+    overlap: bool
+    rebuild_every: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectorSettings:
+    """How a selector draws, treats failures, bounds updates and remembers them.
+
+    Attributes
+    ----------
+    recipe
+        How clients are drawn.
+    estimator
+        ``"plain"``, ``"difference"``, ``"regression"``, or the settings: a
+        :class:`fedcohort.Difference` or :class:`fedcohort.Regression`. These predict clients'
+        updates from past ones, which takes variance out of the aggregate. They need memory, for up
+        to one model per client.
+    sketch
+        Numbers that the memory keeps of an update; None keeps it whole.
+    on_failure
+        What happens to the weight of a drawn client that does not answer. ``"keep"`` leaves it on
+        the current model. ``"redraw"`` draws other clients instead. ``"renormalise"`` spreads it
+        over the clients that answered (biased).
+    tries
+        How often ``"redraw"`` draws again.
+    extra
+        Over-selection: draw this many more, and use the first ``cohort_size`` draws that are
+        answered (biased toward fast clients).
+    max_draws
+        Refuse a design that can draw one client more often in a round: with differential privacy
+        a client that is drawn k times moves the aggregate by k shares.
+    max_norm
+        Scale down updates of a larger norm to this one: the aggregate is unbiased for the scaled
+        updates. ``"auto"``: 10 times the median norm of the updates of the last 20 rounds with
+        answers, fixed before the draw; nothing is scaled before the first. The norm is that of the
+        floating-point arrays. Integer arrays shrink by the same factor.
+    overlap
+        Build each design without the last round's updates: it can then be built while clients
+        train.
+    rebuild_every
+        Build a design that learns in every k-th round only; it knows the updates up to then.
+    """
+
+    #: Who complains about a setting, and with which error.
+    owner: ClassVar[str] = "Selector"
+    error: ClassVar[type[FedcohortError]] = SelectorError
+
+    recipe: Recipe = field(kw_only=False)
+    estimator: EstimatorName | EstimatorSettings = "plain"
+    sketch: int | None = whole(None, least=1, most=MOST)
+    on_failure: OnFailure = choice("keep", get_args(OnFailure))
+    tries: int = whole(10, most=MOST)
+    extra: int = whole(0, most=MOST)
+    max_draws: int | None = whole(None, least=1, most=MOST)
+    max_norm: float | Literal["auto"] | None = number_or("auto", None, above=0)
+    overlap: bool = flag(False)
+    rebuild_every: int = whole(1, least=1, most=MOST)
+
+    def __post_init__(self) -> None:
+        owner, error = self.owner, self.error
+        if not isinstance(self.recipe, Recipe):
+            raise error(
+                f"{owner}: recipe must be a Recipe; got {type(self.recipe).__name__}. Pass for "
+                f"example SizeClustered(10)."
+            )
+        check_fields(self, owner=owner, error=error)
+        known = estimator_for(owner, self.recipe, self.estimator, error=error)
+        object.__setattr__(self, "estimator", known or "plain")  # one form for each estimator
+        if self.extra and self.on_failure == "redraw":
+            raise error(
+                f"{owner}: extra must be 0 with on_failure='redraw', which replaces lost draws; "
+                f"got {self.extra}. Choose one of the two."
+            )
+        if self.on_failure == "redraw" and known is not None:
+            raise error(
+                f"{owner}: on_failure='redraw' biases every estimator but the plain one: lost "
+                f"draws go to the clients that can be reached, and the mean H runs over all "
+                f"available ones. Use on_failure='keep': a lost client then counts with what is "
+                f"predicted of it."
+            )
+        if self.rebuild_every > 1 and (self.recipe.signals or self.overlap):
+            asks = f"{self.recipe.name} asks clients for"
+            needs = "overlap builds" if self.overlap else asks
+            raise error(
+                f"{owner}: rebuild_every must be 1 here, since {needs} a design in every round; "
+                f"got {self.rebuild_every}. Leave it out."
+            )
+
+    @property
+    def predictor(self) -> EstimatorSettings | None:
+        """The estimator's settings without given features; None for the plain one."""
+        known = self.estimator
+        if isinstance(known, str):
+            return None
+        return known.plain if isinstance(known, Regression) else known
+
+    def keywords(self) -> SelectorKeywords:
+        """Return the settings as keyword arguments."""
+        found = {name: getattr(self, name) for name in KEYWORDS}
+        return cast("SelectorKeywords", found)
+
+
+#: The names of the keyword arguments.
+KEYWORDS = tuple(SelectorKeywords.__annotations__)
+
+
+def unpacks(record: type, *, without: Iterable[str] = ()) -> Callable[[_Kind], _Kind]:
+    """Show the settings of a record that a constructor takes as ``**settings: Unpack[...]``.
+
+    They stand in its signature, and in its docstring in place of ``{settings}``: all but those
+    in ``without`` and those that the constructor lists or describes itself.
+    """
+
+    def decorate(kind: _Kind) -> _Kind:
+        make = kind.__init__  # type: ignore[misc]
+        own = inspect.signature(make).parameters
+        left_out = {*own, *without}
+        shown = [
+            inspect.Parameter(each.name, KEYWORD_ONLY, default=each.default, annotation=each.type)
+            for each in fields(record)
+            if each.default is not MISSING and each.name not in left_out
+        ]
+        *first, last = own.values()  # others than Unpack can be the arguments of a base class
+        rest = [] if str(last.annotation).startswith("Unpack") else [last]
+        make.__signature__ = inspect.Signature([*first, *shown, *rest])
+        described = inspect.cleandoc(kind.__doc__ or "")
+        wanted = {*own, *(each.name for each in shown)}
+        wanted -= {name for name, _ in _ENTRY.findall(described)}
+        entries = [
+            f"{name}\n{text.rstrip()}\n"
+            for source in reversed(record.__mro__)
+            for name, text in _ENTRY.findall(_attributes(source))
+            if name in wanted
+        ]
+        kind.__doc__ = described.replace(PLACE, "".join(entries))
+        return kind
+
+    return decorate
+
+
+def _attributes(source: type) -> str:
+    return inspect.cleandoc(source.__doc__ or "").partition("Attributes\n----------\n")[2]
