@@ -39,6 +39,38 @@ def test_layers_are_laid_end_to_end() -> None:
     assert memory.updates.tolist() == [[1, 2, 3, 4, 5], [1, 2, 3, 4, 0.5]]
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_given_updates_keep_their_type(dtype: str) -> None:
+    """Designs then see differences that only float64 holds."""
+    updates = np.array([[1.0, 2.0], [1.0 + 1e-12, 3.0]], dtype=dtype)
+
+    memory = UpdateMemory.of(updates)
+
+    assert memory.updates.dtype == dtype
+    assert (memory.updates == updates).all()
+    assert memory.last_seen.tolist() == [0, 0]
+    assert (memory.products() == inner_products(updates)).all()
+
+
+def test_recording_leaves_the_array_of_given_updates() -> None:
+    updates = np.zeros((2, 2))
+    memory = UpdateMemory.of(updates)
+
+    memory.record([1], [[3.0, 4.0]])
+
+    assert not updates.any()
+    assert memory.updates.tolist() == [[0, 0], [3, 4]]
+    assert memory.products().tolist() == [[0, 0], [0, 25]]
+
+
+@pytest.mark.parametrize("updates", [[1.0, 2.0], np.zeros((2, 2, 2)), [["a"]], [[1.0], [1.0, 2.0]]])
+def test_given_updates_must_have_a_row_per_client(updates: Any) -> None:
+    with pytest.raises(
+        MemoryOfUpdatesError, match=r"^UpdateMemory: updates must be numbers of shape .*got .*\.$"
+    ):
+        UpdateMemory.of(updates)
+
+
 def test_what_is_remembered_cannot_be_changed_from_outside() -> None:
     with pytest.raises(ValueError, match="read-only"):
         UpdateMemory(2, 2).updates[0] = 1
@@ -57,7 +89,7 @@ def test_what_is_remembered_cannot_be_changed_from_outside() -> None:
         (
             [0, 1],
             [[1.0, 2.0]],
-            "updates must be 2, one per client and all of one shape; got 1 updates",
+            "updates must be 2, one per client and all of the same arrays; got 1 updates",
         ),
         ([2], [[1.0, 2.0]], r"clients must be distinct numbers from 0 to 1; got \[2\]"),
         ([0, 0], [[1.0, 2.0], [3.0, 4.0]], "clients must be distinct numbers from 0 to 1"),
@@ -99,7 +131,7 @@ def test_a_sketch_that_overflows_and_a_negative_round_are_refused() -> None:
 
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     """Any flipped bit: the file carries its checksum."""
-    path = tmp_path / "memory.npz"
+    path = tmp_path / "memory.state"
     memory = UpdateMemory(np.int64(5), np.int64(20))  # type: ignore[arg-type]
     memory.save(path)
     content = path.read_bytes()
@@ -153,9 +185,9 @@ def test_a_sketched_memory_is_small_and_remembers_sketches() -> None:
 def test_it_saves_and_loads(sketch: int | None, tmp_path: Path) -> None:
     memory = UpdateMemory(5, 20, sketch=sketch, seed=9)
     memory.record([2, 4], rng().standard_normal((2, 20)), round_=3)
-    memory.save(tmp_path / "memory.npz")
+    memory.save(tmp_path / "memory.state")
 
-    loaded = UpdateMemory.load(tmp_path / "memory.npz")
+    loaded = UpdateMemory.load(tmp_path / "memory.state")
     for each in (memory, loaded):
         each.record([0], rng(1).standard_normal((1, 20)), round_=4)
 
@@ -165,7 +197,7 @@ def test_it_saves_and_loads(sketch: int | None, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 truncated"])
 def test_a_file_that_is_no_memory_is_refused(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "memory.npz"
+    path = tmp_path / "memory.state"
     path.write_bytes(content)
 
     with pytest.raises(MemoryOfUpdatesError, match="is not a memory of updates"):

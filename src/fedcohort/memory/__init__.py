@@ -1,28 +1,30 @@
-"""The server's memory of client updates, and the difference estimator that uses it."""
+"""The server's memory of client updates, and the estimators that use it."""
 
-from fedcohort.memory.base import Memory, Variates
+from fedcohort._arguments import suggest_names as _suggest_names
+from fedcohort.memory.base import Estimator, Memory
 from fedcohort.memory.difference import (
     ESTIMATORS,
-    ClusterMeans,
     Difference,
     EstimatorName,
-    Keep,
+    EstimatorSettings,
     estimator_of,
 )
-from fedcohort.memory.last_updates import LastUpdates, LowRankUpdates
+from fedcohort.memory.regression import Regression
+from fedcohort.memory.rows import Keep
 from fedcohort.memory.update_memory import CountSketch, UpdateMemory
 
 __all__ = [
     "ESTIMATORS",
-    "ClusterMeans",
     "CountSketch",
     "Difference",
+    "Estimator",
     "EstimatorName",
+    "EstimatorSettings",
     "Keep",
-    "LastUpdates",
-    "LowRankUpdates",
     "Memory",
+    "Regression",
     "UpdateMemory",
-    "Variates",
     "estimator_of",
 ]
+
+_suggest_names(__name__, __all__)

@@ -1,8 +1,7 @@
-"""The bases of all memories: one records clients' updates, the other also aggregates with them."""
+"""The bases of all memories: one records clients' updates, the other estimates with them."""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -10,15 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import as_array, brief, checked_number, checked_whole
+from fedcohort._arguments import as_array, brief, checked_numbers, checked_whole
 from fedcohort._display import short_repr
-from fedcohort._updates import LARGEST, Array, Rows, as_numpy, like, moved, usable_rows
+from fedcohort._updates import LARGEST, Array, Rows, as_numpy, is_finite, like, moved, usable_rows
 from fedcohort.errors import AggregationError, MemoryOfUpdatesError
 from fedcohort.population import IMPORTANCE_TOLERANCE
 
+#: The last round of a client that has sent nothing, and the latest round that there can be.
+NEVER, LATEST = -1, 2**63 - 1
+
 
 class Memory(ABC):
-    """What the server remembers of its clients' updates.
+    """The base of memories of client updates.
 
     Only ``record``, ``rearrange`` and ``restore`` change it.
 
@@ -38,7 +40,9 @@ class Memory(ABC):
                 f"numpy.zeros(model.size)."
             )
         self.n_clients, self.zeros = n_clients, zeros
-        #: All that is remembered, by its name in the state.
+        #: The number of entries of an update.
+        self.dimension = int(zeros.shape[0])
+        #: Everything that is remembered, by its name in the state.
         self._arrays: dict[str, Array] = {}
         #: The smallest and the largest number of the arrays of integers.
         self._limits: dict[str, tuple[int, int]] = {}
@@ -71,24 +75,19 @@ class Memory(ABC):
             raise MemoryOfUpdatesError(str(wrong)) from wrong
         self._check_rows(rows, len(positions))
         with np.errstate(over="ignore"):  # an overflow becomes infinite, and is refused
-            kept = self._kept(rows)
-        self.record_kept(positions, kept, round_=when)
-
-    def record_kept(self, clients: NDArray[np.int64], kept: Array, *, round_: int) -> None:
-        """Remember what is kept of updates, one row per client."""
-        clients, usable = self._positions(clients), usable_rows(kept)
+            kept = self.shortened(rows)
+        usable = usable_rows(kept)
         if not usable.all():
             raise self._error(
                 f"updates must be finite {str(self.zeros.dtype).removeprefix('torch.')} numbers "
-                f"below {LARGEST:g}; client {clients[np.argmin(usable)]}'s is not. Leave the "
+                f"below {LARGEST:g}; client {positions[np.argmin(usable)]}'s is not. Leave the "
                 f"client out, and keep what it sent before."
             )
-        self._record(clients, kept, round_)
+        self.record_kept(positions, kept, round_=when)
 
-    @property
-    def dimension(self) -> int:
-        """The number of entries of an update."""
-        return int(self.zeros.shape[0])
+    def shortened(self, rows: Array) -> Array:
+        """Return what is kept of flat updates, one row each."""
+        return rows if rows.dtype == self.zeros.dtype else like(rows, self.zeros)
 
     @property
     def nbytes(self) -> int:
@@ -114,7 +113,10 @@ class Memory(ABC):
 
         Every array must be there, finite, and of the shape that it has in this memory.
         """
-        state = state if isinstance(state, Mapping) else {}
+        self._adopt(self._read(state if isinstance(state, Mapping) else {}))
+
+    def _read(self, state: Mapping[str, NDArray[Any]]) -> dict[str, Array]:
+        """Return the arrays of a state in this memory's kind; raise if they are invalid."""
         own = self._like_state(state)
         needed = {name: tuple(array.shape) for name, array in own.items()}
         found = {
@@ -125,7 +127,7 @@ class Memory(ABC):
         if any(found.get(name) != shape for name, shape in needed.items()):
             raise self._error(
                 f"the memory's state must have numbers of shapes {needed}; got {found}. Restore it "
-                f"with the clients, the model and the settings of its own."
+                f"into a memory of the same clients, model and settings."
             )
         for name, array in own.items():
             if not self._is_valid(name, state[name], array):
@@ -133,10 +135,10 @@ class Memory(ABC):
                     f"{name} of the memory's state must be finite and in its range. Pass what "
                     f"state() gave."
                 )
-        self._adopt({name: like(state[name], array) for name, array in own.items()})
+        return {name: like(state[name], array) for name, array in own.items()}
 
     def _adopt(self, arrays: dict[str, Array]) -> None:
-        """Take over the validated arrays of a state."""
+        """Take over the arrays of a valid state."""
         self._arrays = arrays
 
     def _like_state(self, state: Mapping[str, NDArray[Any]]) -> dict[str, Array]:
@@ -150,8 +152,7 @@ class Memory(ABC):
             is_whole = given.dtype.kind in ("b" if own.dtype == np.bool_ else "iu")
             return is_whole and bool(((given >= least) & (given <= most)).all())
         with np.errstate(over="ignore"):
-            kept = as_numpy(like(given, own))
-        return bool(usable_rows(kept.reshape(1, -1)).all())
+            return is_finite(like(given, own))
 
     def __repr__(self) -> str:
         return short_repr(self, n_clients=self.n_clients, dimension=self.dimension)
@@ -193,24 +194,23 @@ class Memory(ABC):
     def _error(cls, sentence: str) -> MemoryOfUpdatesError:
         return MemoryOfUpdatesError(f"{cls.__name__}: {sentence}")
 
-    def _kept(self, rows: Array) -> Array:
-        """Return what is kept of flat updates, one row each."""
-        return like(rows, self.zeros)
-
     @abstractmethod
-    def _record(self, clients: NDArray[np.int64], updates: Array, round_: int) -> None:
-        """Remember validated updates, in the memory's type."""
+    def record_kept(self, clients: NDArray[np.int64], kept: Array, *, round_: int) -> None:
+        """Remember what is kept of valid updates, one row per client; nothing is checked."""
 
     @abstractmethod
     def _rearrange(self, order: NDArray[np.int64]) -> None:
         """Reorder the clients; ``n_clients`` is still the number before."""
 
 
-class Variates(Memory):
-    """What the difference estimator remembers of the clients; h is ``shrink`` times that.
+class Estimator(Memory):
+    r"""An estimator that subtracts h from every update before it is weighed.
+
+    .. math:: v = \sum_i w_i (\Delta_i - h_i) + \sum_j p_j h_j
 
     h is fixed during a round: only ``record``, ``reweigh``, ``rearrange`` and ``restore`` change
-    it, between rounds. The estimator is then unbiased, whatever is remembered.
+    it, between rounds. The estimator is then unbiased for every design with :math:`E[w] = p`,
+    whatever h is.
 
     Parameters
     ----------
@@ -218,39 +218,35 @@ class Variates(Memory):
         p, shape (n_clients,): at least 0, with the sum 1.
     zeros
         Zeros of shape (dimension,), with the array kind, type and device of the updates.
-    shrink
-        The factor on what is remembered, from 0 to 1.
     """
 
-    def __init__(self, importance: ArrayLike, zeros: Array, *, shrink: float) -> None:
+    def __init__(self, importance: ArrayLike, zeros: Array) -> None:
         super().__init__(max(as_array(importance).size, 1), zeros)
-        name, error = type(self).__name__, MemoryOfUpdatesError
-        self._shrink = checked_number(name, "shrink", shrink, least=0, most=1, error=error)
-        self._importance = self._shares(importance)
+        self._arrays["importance"] = self._shares(importance)
 
     def aggregate(
         self, clients: NDArray[np.int64], weights: NDArray[np.float64], updates: Array
     ) -> Array:
-        r"""Return :math:`v = \sum_i w_i (\Delta_i - h_i) + \sum_j p_j h_j`, shape (dimension,).
+        """Return v, shape (dimension,); ``updates`` has one row for each of ``clients``."""
+        positions, given = self._checked_cohort(clients, weights, updates)
+        return like(given, updates) @ (updates - self.of(positions)) + self.expected()
 
-        ``updates`` has one row for each of ``clients``.
-        """
-        positions = self._positions(clients)
+    def _checked_cohort(
+        self, clients: NDArray[np.int64], weights: NDArray[np.float64], updates: Array
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Validate the arguments of :meth:`aggregate`; return positions and weights."""
+        positions, name = self._positions(clients), type(self).__name__
         self._check_rows(updates, len(positions))
-        weighed = like(weights, updates)
-        if self._shrink == 0:
-            return weighed @ updates
-        return weighed @ (updates - self.of(positions)) + self.expected()
+        n, error = len(positions), MemoryOfUpdatesError
+        return positions, checked_numbers(name, "weights", weights, n, error=error)
 
+    @abstractmethod
     def of(self, clients: NDArray[np.int64]) -> Array:
         """Return h of these clients, shape (len(clients), dimension)."""
-        rows = self._remembered(clients)
-        return rows if self._shrink == 1 else self._shrink * rows
 
+    @abstractmethod
     def expected(self) -> Array:
-        """Return the sum of p h over all clients, shape (dimension,)."""
-        mean = self._mean()
-        return mean if self._shrink == 1 else self._shrink * mean
+        """Return H, the sum of p h over all clients, shape (dimension,)."""
 
     @property
     def nbytes_at_most(self) -> int:
@@ -259,11 +255,8 @@ class Variates(Memory):
 
     def reweigh(self, importance: ArrayLike) -> None:
         """Set another p. A client with p = 0 is away, but its update is kept."""
-        shares = self._shares(importance)
-        # If p did not change, keep the mean: a new sum would round differently.
-        if not np.array_equal(shares, self._importance):
-            before, self._importance = self._importance, shares
-            self._reweigh(before)
+        self._arrays["importance"] = self._shares(importance)
+        self._forget_cached()
 
     def rearrange(self, order: NDArray[np.int64]) -> None:
         """Reorder the clients, as :meth:`Memory.rearrange` does; p is rescaled to the sum 1.
@@ -273,36 +266,30 @@ class Variates(Memory):
         n_before = self.n_clients
         super().rearrange(order)
         places = np.asarray(order, dtype=np.int64)
-        shares = self._importance = moved(self._importance, places)
+        shares = moved(self._importance, places)
         if np.count_nonzero(places >= 0) < n_before:
             # p must sum to 1, or ``restore`` would refuse the state.
             total, equal = shares.sum(), np.full(len(places), 1 / max(len(places), 1))
-            self._importance = shares / total if total else equal
-            self._reweigh(None)
+            shares = shares / total if total else equal
+        self._arrays["importance"] = shares
+        self._forget_cached()
 
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Return the memory's state and p as numpy arrays."""
-        return {"importance": self._importance.copy(), **super().state()}
+    @property
+    def _importance(self) -> NDArray[np.float64]:
+        return self._arrays["importance"]  # type: ignore[no-any-return]  # a numpy array
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore a state that :meth:`state` returned; an invalid one changes nothing."""
-        found = state.get("importance") if isinstance(state, Mapping) else None
-        shares = self._shares([] if found is None else found)
-        super().restore(state)
-        self._importance = shares
+    def _is_valid(self, name: str, given: NDArray[Any], own: Array) -> bool:
+        return super()._is_valid(name, given, own) and (name != "importance" or _is_share(given))
 
-    def __repr__(self) -> str:
-        return short_repr(
-            self, n_clients=self.n_clients, dimension=self.dimension, shrink=self._shrink
-        )
+    def _adopt(self, arrays: dict[str, Array]) -> None:
+        super()._adopt(arrays)
+        self._forget_cached()
 
     def _shares(self, importance: ArrayLike) -> NDArray[np.float64]:
         """Validate and copy importances: one share per client, with the sum 1."""
         given = as_array(importance)
         shares = given.astype(np.float64) if given.dtype.kind in "iuf" else np.empty(0)
-        total = float(shares.sum()) if shares.shape == (self.n_clients,) else math.nan
-        # ``not (...)`` also catches NaN.
-        if not (abs(total - 1) <= IMPORTANCE_TOLERANCE and shares.min(initial=0.0) >= 0):
+        if shares.shape != (self.n_clients,) or not _is_share(shares):
             raise self._error(
                 f"importance must be one share per client ({self.n_clients}), non-negative, "
                 f"with sum 1; got shape {shares.shape} with the sum {shares.sum():.12g}. Pass "
@@ -311,13 +298,11 @@ class Variates(Memory):
             )
         return shares
 
-    def _reweigh(self, before: NDArray[np.float64] | None) -> None:
-        """Adapt what depends on the importance, which was ``before``; None: compute it again."""
+    def _forget_cached(self) -> None:
+        """Drop what was computed from the importance and the arrays: they have changed."""
 
-    @abstractmethod
-    def _remembered(self, clients: NDArray[np.int64]) -> Array:
-        """Return what is remembered of these clients, without ``shrink``."""
 
-    @abstractmethod
-    def _mean(self) -> Array:
-        """Return the importance-weighted mean of what is remembered, without ``shrink``."""
+def _is_share(values: NDArray[Any]) -> bool:
+    """Return whether numbers are shares of 1; False if one is NaN."""
+    total = float(values.sum())
+    return abs(total - 1) <= IMPORTANCE_TOLERANCE and float(values.min(initial=0.0)) >= 0

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import copy
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, NamedTuple, Self, final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from fedcohort._arguments import checked_whole
+from fedcohort._archive import (
+    json_array,
+    json_value,
+    read_archive,
+    with_prefix,
+    without_prefix,
+    write_archive,
+)
+from fedcohort._arguments import as_array, checked_path, checked_whole
 from fedcohort._display import short_repr
 from fedcohort._updates import Array, as_numpy, moved
-from fedcohort._whole_file import read_arrays, write_arrays
 from fedcohort.errors import MemoryOfUpdatesError
-from fedcohort.memory.base import Memory
+from fedcohort.memory.base import LATEST, NEVER, Memory
 from fedcohort.similarity.measures import inner_products
 from fedcohort.streams import Stream, stream
 
-FORMAT = "fedcohort update memory 4"
-NEVER = -1
+#: What a memory's archive means, and its version.
+KIND = "memory of updates 5"
 #: The names of the settings in a state.
 SETTINGS = {"dimension", "sketch", "seed"}
+
+
+class Pending(NamedTuple):
+    """Updates of a round that a memory does not show yet: positions, and what is kept of each."""
+
+    clients: NDArray[np.int64]
+    kept: NDArray[np.float32]
+    round_: int
 
 
 @final
@@ -40,10 +55,9 @@ class CountSketch:
     """
 
     def __init__(self, dimension: int, size: int, *, seed: int) -> None:
-        way_out = "64 to 128 numbers serve well."
-        checked_whole(
-            "CountSketch", "size", size, least=1, way_out=way_out, error=MemoryOfUpdatesError
-        )
+        way_out, error = "64 to 128 numbers serve well.", MemoryOfUpdatesError
+        size = checked_whole("CountSketch", "size", size, least=1, way_out=way_out, error=error)
+        dimension = checked_whole("CountSketch", "dimension", dimension, least=1, error=error)
         rng = stream(seed, use=Stream.SKETCH)
         buckets = rng.integers(size, size=dimension)
         signs = rng.choice(np.array([-1.0, 1.0], dtype=np.float32), size=dimension)
@@ -111,7 +125,31 @@ class UpdateMemory(Memory):
                 f"{number} clients with {self.sketch or width} numbers each (of {width}) do not "
                 f"fit into memory. Lower sketch, or forget clients."
             ) from error
-        self._limits = {"last_seen": (NEVER, 2**63 - 1), "changed": (0, 1)}
+        self._limits = {"last_seen": (NEVER, LATEST), "changed": (0, 1)}
+        #: Updates that designs must not know yet, by round.
+        self._pending: list[Pending] = []
+
+    @classmethod
+    def of(cls, updates: ArrayLike) -> Self:
+        """Return a memory in which every client has sent one update; shape (n_clients, d).
+
+        The updates keep their type. The first record copies them.
+        """
+        rows = as_array(updates)
+        if rows.ndim != 2 or rows.dtype.kind not in "iuf":
+            raise cls._error(
+                f"updates must be numbers of shape (n_clients, dimension); got {rows.dtype} of "
+                f"shape {rows.shape}. Flatten each client's update."
+            )
+        memory = cls(*rows.shape)
+        memory._arrays["updates"] = _read_only(rows)
+        memory._arrays["last_seen"][:] = 0
+        return memory
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in use."""
+        return super().nbytes + sum(each.kept.nbytes for each in self._pending)
 
     @property
     def updates(self) -> NDArray[np.floating]:
@@ -128,14 +166,49 @@ class UpdateMemory(Memory):
         """Which clients have sent an update, shape (n_clients,)."""
         return np.asarray(self.last_seen != NEVER)
 
-    def shortened(self, updates: NDArray[np.floating]) -> NDArray[np.float32]:
+    def shortened(self, rows: Array) -> NDArray[np.float32]:
         """Return flat updates, one row each, in float32: whole, or the sketch."""
         with np.errstate(over="ignore", invalid="ignore"):
-            vectors = updates.astype(np.float32, copy=False)
+            vectors = as_numpy(rows).astype(np.float32, copy=False)
             return vectors if self._sketch is None else self._sketch(vectors)
 
-    def _kept(self, rows: Array) -> Array:
-        return self.shortened(as_numpy(rows))
+    def record_kept(self, clients: NDArray[np.int64], kept: Array, *, round_: int) -> None:
+        """Remember what :meth:`shortened` returned for valid updates, one row per client."""
+        if not self._arrays["updates"].flags.writeable:  # the caller's, given to ``of``
+            self._arrays["updates"] = self._arrays["updates"].copy()
+        self._arrays["updates"][clients] = kept
+        self._arrays["changed"][clients] = True
+        self._arrays["last_seen"][clients] = round_
+
+    def record_later(self, clients: NDArray[np.int64], kept: Array, *, round_: int) -> None:
+        """Keep updates pending, as for :meth:`record_kept`, until :meth:`publish`."""
+        self._pending.append(Pending(clients, kept, round_))
+
+    def publish(self, before_round: int, prepared: Self | None = None) -> Self:
+        """Return the memory with the pending updates of earlier rounds.
+
+        ``prepared`` is what :meth:`ahead` made of them; by default this memory records them.
+        """
+        memory = prepared or self
+        due = [each for each in self._pending if each.round_ < before_round]
+        memory._pending = [each for each in self._pending if each.round_ >= before_round]
+        for each in due if prepared is None else ():
+            memory.record_kept(each.clients, each.kept, round_=each.round_)
+        return memory
+
+    def ahead(self, before_round: int) -> Callable[[], Self]:
+        """Return a function, safe in a thread, that publishes into a copy of this memory."""
+        due = [each for each in self._pending if each.round_ < before_round]
+
+        def published() -> Self:
+            if not due:
+                return self
+            memory = copy(self)
+            memory._arrays = {name: array.copy() for name, array in self._arrays.items()}
+            memory._pending = due
+            return memory.publish(before_round)
+
+        return published
 
     def products(self) -> NDArray[np.float64]:
         """Return all inner products of what is remembered, shape (n_clients, n_clients).
@@ -153,19 +226,21 @@ class UpdateMemory(Memory):
         self._arrays["changed"][:] = False
         return _read_only(self._arrays["products"])
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | Path) -> None:
         """Write the memory to a file, atomically."""
-        write_arrays(Path(path), FORMAT, self.state())
+        file = checked_path(type(self).__name__, "path", path, error=MemoryOfUpdatesError)
+        write_archive(file, KIND, self.state())
 
     @classmethod
-    def load(cls, path: Path) -> Self:
+    def load(cls, path: str | Path) -> Self:
         """Read a memory from a file; raise if the file is something else."""
+        file = checked_path(cls.__name__, "path", path, error=MemoryOfUpdatesError)
         try:
-            return cls.of_state(read_arrays(Path(path), FORMAT))
-        except (OSError, ValueError) as error:
+            return cls.of_state(read_archive(file, KIND))
+        except ValueError as error:
             reason = str(error).removeprefix(f"{cls.__name__}: ").partition(". ")[0]
             raise cls._error(
-                f"{path} is not a memory of updates ({reason}). Start without it."
+                f"{file} is not a memory of updates ({reason}). Start without it."
             ) from error
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -175,16 +250,35 @@ class UpdateMemory(Memory):
             "sketch": self.sketch,
             "seed": self.seed,
         }
-        return {"head": np.array(json.dumps(head)), **super().state()}
+        pending = {} if not self._pending else with_prefix("pending.", self._pending_arrays())
+        return {"head": json_array(head), **super().state(), **pending}
+
+    def _pending_arrays(self) -> dict[str, NDArray[Any]]:
+        clients, kept, rounds = zip(*self._pending, strict=True)
+        of = np.array([list(map(len, clients)), rounds], dtype=np.int64)
+        return {"clients": np.concatenate(clients), "rows": np.concatenate(kept), "of": of}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Restore a state that :meth:`state` returned; an invalid one changes nothing."""
+        pending = without_prefix("pending.", state if isinstance(state, Mapping) else {})
+        try:
+            found = _pending_of(pending, *self._arrays["updates"].shape) if pending else []
+        except (LookupError, TypeError, ValueError) as error:
+            raise self._error(
+                "pending updates of the memory's state must be finite, one row per client. Pass "
+                "what state() gave."
+            ) from error
+        super().restore(state)
+        self._pending = found
 
     @classmethod
     def of_state(cls, state: Mapping[str, NDArray[Any]]) -> Self:
         """Make a memory from the state that :meth:`state` returned; it uses numpy arrays."""
         try:
-            head, kept = json.loads(str(state["head"])), state["updates"]
+            head, kept = json_value(state["head"]), state["updates"]
             if set(head) != SETTINGS or kept.ndim != 2 or kept.dtype.kind != "f":
                 raise ValueError("its settings or updates are of another kind")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise cls._error(
                 "this is not the state of a memory: its settings or its updates are missing or "
                 "damaged. Pass what state() gave."
@@ -198,25 +292,40 @@ class UpdateMemory(Memory):
         n, dimension, seen = self.n_clients, self.dimension, int(self.seen.sum())
         return short_repr(self, n_clients=n, dimension=dimension, **kept, seen=seen)
 
-    def _record(self, clients: NDArray[np.int64], updates: Array, round_: int) -> None:
-        self._arrays["updates"][clients] = updates
-        self._arrays["changed"][clients] = True
-        self._arrays["last_seen"][clients] = round_
-
     def _rearrange(self, order: NDArray[np.int64]) -> None:
         for name, fill in (("updates", 0), ("changed", False), ("last_seen", NEVER)):
             self._arrays[name] = moved(self._arrays[name], order, fill=fill)
         if "products" in self._arrays:  # products of a new client's zero update are zero
             rows = moved(self._arrays["products"], order)
             self._arrays["products"] = moved(rows.T, order).T
+        place = np.full(self.n_clients, NEVER)  # each client's new position
+        place[order[order >= 0]] = np.flatnonzero(order >= 0)
+        self._pending = [
+            each._replace(clients=place[each.clients][stay], kept=each.kept[stay])
+            for each in self._pending
+            for stay in [place[each.clients] >= 0]
+        ]
 
     def _like_state(self, state: Mapping[str, NDArray[Any]]) -> dict[str, Array]:
-        # The state determines whether inner products are cached. They are saved, not recomputed:
+        # The state determines whether inner products are cached. Save them, do not recompute:
         # BLAS rounding depends on the batch's composition.
         own = {name: array for name, array in self._arrays.items() if name != "products"}
         if "products" in state:
             own["products"] = np.broadcast_to(0.0, (self.n_clients, self.n_clients))
         return own
+
+
+def _pending_of(state: Mapping[str, NDArray[Any]], n_clients: int, width: int) -> list[Pending]:
+    """Return what is pending, round by round; raise if it does not match."""
+    clients, rows = state["clients"].astype(np.int64), state["rows"].astype(np.float32)
+    sizes, rounds = state["of"].astype(np.int64).tolist()
+    is_known = ((clients >= 0) & (clients < n_clients)).all()
+    if clients.shape != (sum(sizes),) or rows.shape != (len(clients), width) or min(sizes) < 0:
+        raise ValueError("one row per client")
+    if not is_known or min(rounds) < 0 or not np.isfinite(rows).all():
+        raise ValueError("known clients, rounds from 0 and finite rows")
+    ends = np.cumsum(sizes)[:-1]
+    return list(map(Pending, np.split(clients, ends), np.split(rows, ends), rounds))
 
 
 def _whole(name: str, value: object, least: int = 1) -> int:
