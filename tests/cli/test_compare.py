@@ -72,7 +72,7 @@ def test_what_is_printed_is_the_librarys_comparison(
 ) -> None:
     """Times differ from call to call: the command gets one that was made before."""
     calls: list[tuple[object, ...]] = []
-    made = compare([5, 3, 2], 2, designs="multinomial,size", seed=7)
+    made = compare([5, 3, 1], 2, designs="multinomial,size", seed=7)
 
     def returned(*arguments: object, **keywords: object) -> object:
         calls.append((*arguments[1:], *map(keywords.get, ("designs", "updates", "seed"))))
@@ -80,7 +80,7 @@ def test_what_is_printed_is_the_librarys_comparison(
 
     monkeypatch.setattr("fedcohort.cli.compare.compare_designs", returned)
     options = ("-m", 2, "-d", "multinomial,size", "--seed", 7)
-    result = run(capsys, "compare", "-", *options, stdin="[5, 3, 2]")
+    result = run(capsys, "compare", "-", *options, stdin="[5, 3, 1]")
 
     assert (result.code, result.out, result.err) == (0, f"{made!r}\n", "")
     assert calls == [(2, "multinomial,size", None, 7)]
@@ -180,7 +180,7 @@ def test_a_seed_gives_the_same_comparison_again(capsys: pytest.CaptureFixture[st
 def test_designs_that_cannot_draw_so_many_are_left_out_with_a_reason(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    result = run(capsys, "compare", "-", "-m", 4, "--json", stdin="[5, 3, 2]")
+    result = run(capsys, "compare", "-", "-m", 4, "--json", stdin="[5, 3, 1]")
 
     assert result.code == 0
     content = json.loads(result.out)
@@ -191,13 +191,13 @@ def test_designs_that_cannot_draw_so_many_are_left_out_with_a_reason(
     assert {reason.partition(",")[0] for reason in missing.values()} == {
         "draws without replacement"
     }
-    table = run(capsys, "compare", "-", "-m", 4, "-d", "size,poisson", stdin="[5, 3, 2]")
+    table = run(capsys, "compare", "-", "-m", 4, "-d", "size,poisson", stdin="[5, 3, 1]")
     assert "\npoisson       left out: draws without replacement, so" in table.out
     assert (result.err, table.err) == ("", "")
 
 
 def test_alone_it_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    result = run(capsys, "compare", "-", "-m", 4, "-d", "poisson", stdin="[5, 3, 2]")
+    result = run(capsys, "compare", "-", "-m", 4, "-d", "poisson", stdin="[5, 3, 1]")
 
     assert refused(result, "PoissonDesign", "at most the 3 clients of positive size; got 4")
 
@@ -224,7 +224,7 @@ def test_one_client_has_no_variance_to_compare(capsys: pytest.CaptureFixture[str
         (("-m", 3, "--seed", -1), ("--seed",)),
         (("-m", 3, "--plt", "x.png"), ("--plt",)),
         (("-m", 3, "--plot", "x.gif"), ("--plot must end in .png, .svg, .pdf; got 'x.gif'",)),
-        (("-m", 10**18), ("cohort_size must be at most 10000000; got",)),
+        (("-m", 10**18), ("cohort_size must be at most 10^7; got",)),
     ],
 )
 def test_bad_options_are_one_sentence_and_exit_code_2(

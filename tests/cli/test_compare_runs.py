@@ -68,6 +68,31 @@ def test_the_table_has_a_line_per_design_and_says_what_it_means(
         assert sum(line.startswith(name) for line in result.out.splitlines()) == 1
 
 
+def test_variances_are_shown_if_they_were_measured(
+    folder: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    text = SMALL.replace("[training]", "[server]\noracle_every = 2\n[training]")
+    measured = small_run(tmp_path, text)
+
+    table, (panel,) = (
+        run(capsys, "compare", measured),
+        json.loads(run(capsys, "compare", measured, "--json").out),
+    )
+    without, (bare,) = (
+        run(capsys, "compare", folder),
+        json.loads(run(capsys, "compare", folder, "--json").out),
+    )
+
+    first = panel["designs"][0]
+    assert first["variance"] == pytest.approx(1)
+    assert 0 < first["floor"] < 1
+    assert first["above_floor"] == pytest.approx(1)
+    assert "V / V_MD" in table.out
+    assert f"{first['floor']:.3f}" in table.out
+    assert "V / V_MD" not in without.out
+    assert [each["variance"] for each in bare["designs"]] == [None] * 3
+
+
 def test_asking_candidates_costs_bytes(folder: Path) -> None:
     """Those that train get the model; with candidates all six get it, and train on it if drawn."""
     results = read_results(folder)
@@ -89,6 +114,15 @@ def test_the_figure_is_loss_against_costs(folder: Path, tmp_path: Path, capsys: 
 
     assert result.code == 0
     assert "simulated time" in (tmp_path / "costs.svg").read_text()
+
+
+def test_the_same_costs_give_the_same_bytes(folder: Path, tmp_path: Path, capsys: Capture) -> None:
+    pytest.importorskip("matplotlib", reason="the extra 'report' is not installed")
+
+    for name in ("one.svg", "two.svg"):
+        run(capsys, "compare", folder, "--plot", tmp_path / name)
+
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
 def test_a_folder_that_is_no_run_and_a_run_without_rounds_are_refused(

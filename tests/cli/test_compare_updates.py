@@ -9,9 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from command_line import DESIGNS, SIZES, Result, refused, run
-from fedcohort import diagnostics
-from fedcohort._comparison_rows import MEASURED_COHORTS
-from fedcohort.cli.client_files import read_clients
+from fedcohort import diagnostics, read_clients
+from fedcohort.comparison.rows import Row
 from fedcohort.designs import BalancedDesign, TournamentDesign
 from fedcohort.streams import Stream, stream
 from fedcohort.synthetic import clustered_updates
@@ -72,7 +71,7 @@ def test_what_has_no_formula_is_estimated_with_its_standard_error(
     population = read_clients(str(SIZES))
     design = BalancedDesign(population, 10, updates, rng=stream(0, use=Stream.TIES))
     again = diagnostics.estimated_aggregate_variance(
-        design, updates, rng=np.random.default_rng(1), rounds=MEASURED_COHORTS
+        design, updates, rng=np.random.default_rng(1), rounds=Row.MEASURED_COHORTS
     )
     row = rows(result)["balanced"]
     value, error = row["aggregate_variance"], row["aggregate_variance_standard_error"]
@@ -265,7 +264,7 @@ def test_arrays_that_are_no_updates_are_one_sentence(
 ) -> None:
     path = saved(tmp_path, updates)
 
-    result = run(capsys, "compare", "-", "-m", 1, "--updates", path, stdin="[5, 3, 2]")
+    result = run(capsys, "compare", "-", "-m", 1, "--updates", path, stdin="[5, 3, 1]")
 
     assert refused(result, "updates.npy", *parts)
 
@@ -285,9 +284,9 @@ def test_nothing_is_unpickled(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     objects = np.empty((3, 1), dtype=object)
     objects[:] = Opened(trace)
     np.save(path, objects)
-    refusals = [run(capsys, "compare", "-", "-m", 1, "--updates", path, stdin="[5, 3, 2]")]
+    refusals = [run(capsys, "compare", "-", "-m", 1, "--updates", path, stdin="[5, 3, 1]")]
     path.write_bytes(pickle.dumps(Opened(trace)))
-    refusals += [run(capsys, "compare", "-", "-m", 1, "--updates", path, stdin="[5, 3, 2]")]
+    refusals += [run(capsys, "compare", "-", "-m", 1, "--updates", path, stdin="[5, 3, 1]")]
 
     assert all(refused(refusal, "must be a .npy file of numbers") for refusal in refusals)
     assert not trace.exists()
@@ -295,7 +294,7 @@ def test_nothing_is_unpickled(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_other_files_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def refusal(path: Path) -> Result:
-        return run(capsys, "compare", "-", "-m", 1, "--updates", path, stdin="[5, 3, 2]")
+        return run(capsys, "compare", "-", "-m", 1, "--updates", path, stdin="[5, 3, 1]")
 
     whole = saved(tmp_path, np.ones((3, 50))).read_bytes()
     other = tmp_path / "other"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from command_line import SIZES, refused, run
-from fedcohort.cli.client_files import read_clients
+from fedcohort import read_clients
 from fedcohort.cli.plan import _some
 from fedcohort.designs import SizeClusteredDesign
 from fedcohort.streams import Stream, stream

@@ -60,7 +60,7 @@ _add(
     "Examples:",
     "fedcohort plan sizes.csv --cohort-size 10",
     "fedcohort plan sizes.csv -m 10 --design size:whole_rows_first --plot line.png",
-    "echo '[5, 3, 2]' | fedcohort plan - -m 2",
+    "echo '[5, 3, 1]' | fedcohort plan - -m 2",
 )
 _add(
     compare,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from rich.text import Text
 
-from fedcohort._comparison_rows import Row
 from fedcohort._display import decimals_of, fitting_unit, fixed
 from fedcohort._figures import checked_figure_path, save_figure
 from fedcohort._lazy import import_extra
-from fedcohort.cli.client_files import read_clients, read_updates
 from fedcohort.cli.options import (
     SIZES_HELP,
     AsJson,
@@ -33,16 +30,18 @@ from fedcohort.cli.options import (
     option,
     plain_console,
     plain_table,
+    read_clients,
     some_designs,
 )
 from fedcohort.comparison import Comparison
 from fedcohort.comparison import compare as compare_designs
+from fedcohort.comparison.rows import Row
 from fedcohort.designs import AutoDesign
 from fedcohort.errors import InputError
 
 if TYPE_CHECKING:
     from fedcohort.experiments import Results
-    from fedcohort.experiments.costs import Price
+    from fedcohort.experiments.costs import Cost, Price
 
 DESIGNS_HELP = (
     "Which designs; they are listed below. Default: all that need only sizes, and with --updates "
@@ -52,11 +51,11 @@ UPDATES_HELP = (
     "The clients' last updates, a row per client in the order of the sizes. Adds V, the variance "
     "of the aggregate."
 )
-#: Headings of the costs of a run, each followed by its unit.
-COST_HEADINGS = {
-    "bytes": "\ndata",
-    "client_seconds": "client\nwork",
-    "simulated_seconds": "simulated\ntime",
+#: Headings of the variances of a run, shown if they were measured.
+VARIANCE_HEADINGS = {
+    "variance": "\nV / V_MD",
+    "floor": "noise\nfloor",
+    "above_floor": "above\nfloor",
 }
 
 
@@ -88,7 +87,8 @@ def compare(
     With a run folder: the rounds, bytes, client work and simulated time that each design needed to
     reach the baseline's final loss. With --plot: the loss against each of these.
     """
-    checked_figure_path(plot, "compare")
+    if plot is not None:
+        checked_figure_path(plot, "compare")
     reading = {
         "size_column": size_column,
         "id_column": id_column,
@@ -110,19 +110,19 @@ def compare(
         )
     clients = read_clients(sizes, **reading)
     found = compare_designs(
-        clients,
+        clients.population,
         cohort_size,
         designs=designs,
-        updates=None if updates is None else read_updates(updates, clients.n_clients),
+        updates=updates,
         seed=seed,
         progress=_bar,
     )
     if plot is not None:
         found.plot(plot)
     if as_json:
-        print(json.dumps(_content(found), indent=2))
+        print(json.dumps(_content(found, clients.row_notes), indent=2))
     else:
-        _print_lines(found)
+        _print(found)
 
 
 def _compare_run(folder: Path, *, as_json: bool, plot: Path | None) -> None:
@@ -197,13 +197,26 @@ def _print_costs(results: Results, known: list[tuple[str, float, list[Price]]]) 
         "\nmeans over the seeds that get there; in brackets how many, where not all do\n"
         "client work: simulated computing of all clients that trained or looked at their samples"
     )
+    if any(price.variance is not None for _, _, each in known for price in each):
+        console.print(
+            "V / V_MD: variance of the aggregate, over that of multinomial sampling\n"
+            "noise floor: the part of it that random batches cause and no estimator can remove; "
+            "above floor: what is left of the rest"
+        )
 
 
 def _table(each: list[Price], level: float) -> Table:
+    from fedcohort.experiments.costs import COSTS
+
     decimals = max(3, decimals_of(price.final_loss for price in each))
     losses = [fixed(price.final_loss, decimals) for price in each]
     rounds = [_rounds(price, level) for price in each]
-    columns = [_costs(name, [price.costs[name] for price in each]) for name in COST_HEADINGS]
+    columns = [_costs(cost, [price.costs[name] for price in each]) for name, cost in COSTS.items()]
+    for name, heading in VARIANCE_HEADINGS.items():
+        values = [getattr(price, name) for price in each]
+        if any(value is not None for value in values):
+            cells = ["-" if value is None else fixed(value, 3) for value in values]
+            columns.append((heading, cells))
     headings = ("final\nloss", "\nrounds", *(heading for heading, _ in columns))
     table = plain_table("\ndesign", *headings, min_width=15)
     names = [price.design for price in each]
@@ -218,15 +231,13 @@ def _rounds(price: Price, level: float) -> str:
     return never if price.rounds is None else f"{price.rounds:.0f}{part}"
 
 
-def _costs(name: str, values: list[float | None]) -> tuple[str, list[str]]:
+def _costs(cost: Cost, values: list[float | None]) -> tuple[str, list[str]]:
     """Return the heading of a cost with the unit that fits, and its cells."""
-    from fedcohort.experiments.costs import COSTS
-
     known = [value for value in values if value is not None]
-    _, short, size = fitting_unit(max(known, default=0.0), COSTS[name][2])
+    _, short, size = fitting_unit(max(known, default=0.0), cost.units)
     decimals = decimals_of(value / size for value in known)
     cells = ["-" if value is None else fixed(value / size, decimals) for value in values]
-    return f"{COST_HEADINGS[name]} ({short})", cells
+    return f"{cost.heading} ({short})", cells
 
 
 def _bar(labels: list[str]) -> Iterable[str]:
@@ -235,21 +246,17 @@ def _bar(labels: list[str]) -> Iterable[str]:
     return track(labels, "designs", console=errors, transient=True, disable=not errors.is_terminal)
 
 
-def _print_lines(found: Comparison) -> None:
-    """Print the comparison: on a terminal the answer bold, and biased rows and the legend dim."""
-    console = plain_console()
-    for line in found._lines(console.width):
-        console.print(Text(_printable(line.text), line.style), soft_wrap=True)
+def _print(found: Comparison) -> None:
+    """Print the comparison: styled on a terminal, in ASCII if the output is not UTF-8."""
+    console, is_unicode = plain_console(), sys.stdout.encoding.lower().startswith("utf")
+    if console.is_terminal and is_unicode:
+        console.print(found)
+    else:
+        text = repr(found)
+        print(text if is_unicode else text.replace("─", "-").replace("±", "+-"))
 
 
-def _printable(text: str) -> str:
-    """Write the table's signs in ASCII if the output is not UTF-8."""
-    if sys.stdout.encoding.lower().startswith("utf"):
-        return text
-    return text.replace("─", "-").replace("±", "+-")
-
-
-def _content(found: Comparison) -> dict[str, object]:
+def _content(found: Comparison, row_notes: Sequence[str]) -> dict[str, object]:
     population = found.population
     head = {"n_clients": population.n_clients, "total": population.total}
     if found.dimension is not None:
@@ -262,7 +269,7 @@ def _content(found: Comparison) -> dict[str, object]:
         "answer": found.answer,
         "designs": rows,
         "left_out": missing,
-        "notes": found.notes,
+        "notes": [*row_notes, *found.notes],
     }
 
 

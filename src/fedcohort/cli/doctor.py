@@ -91,20 +91,16 @@ def _print(console: Console, found: dict[str, Any], packages: list[Package]) -> 
     console.print(f"fedcohort {__version__}, Python {found['python']}, {found['platform']}")
     console.print(f"installed in {found['folder']}\n", soft_wrap=True)
     console.print(_table(packages))
-    bad = (each.extra for each in packages if each.problem and each.extra)
-    lacking = dict.fromkeys(extra for extra in bad if extra not in APART)
-    if lacking:
-        extras = ",".join(str(extra) for extra in lacking)
-        console.print(f"\nwhat is missing comes with: pip install 'fedcohort[{extras}]'")
-    there = [f"{name} {own}" for name, own in found["trackers"].items() if own]
-    console.print(f"\ntrackers: {', '.join(there) or 'none'}")
+    extras = dict.fromkeys(each.extra for each in packages if each.problem and each.extra)
+    if missing := ",".join(str(extra) for extra in extras if extra not in APART):
+        console.print(f"\nwhat is missing comes with: pip install 'fedcohort[{missing}]'")
+    trackers = [f"{name} {own}" for name, own in found["trackers"].items() if own]
+    console.print(f"\ntrackers: {', '.join(trackers) or 'none'}")
     console.print(f"device: {found['device']}")
     if "data_folder" in found:
         console.print(f"data folder: {found['data_folder']}", soft_wrap=True)
-        for name, there_too in found["data_sets"].items():
-            console.print(
-                f"  {name}: {'there' if there_too else 'is downloaded when it is needed'}"
-            )
+        for name, is_there in found["data_sets"].items():
+            console.print(f"  {name}: {'there' if is_there else 'is downloaded when it is needed'}")
 
 
 def _packages() -> Iterator[Package]:

@@ -1,7 +1,8 @@
-"""Shared by several commands: options, completion, run folders, the console."""
+"""Shared by several commands: options, completion, files of clients, run folders, the console."""
 
 import json
 import shutil
+import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
@@ -13,6 +14,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from fedcohort.client_files.clients import ReadClients, read
+from fedcohort.client_files.table import Reading
 from fedcohort.designs import RECIPES
 from fedcohort.errors import InputError
 
@@ -160,21 +163,35 @@ def option(
     *,
     complete: Callable[..., list[str]] | None = None,
     group: str | None = None,
+    default: bool = False,
+    least: int | None = None,
+    most: int | None = None,
 ) -> Any:
-    """Return an option with these names, separated by spaces, that needs no value by default."""
+    """Return an option with these names, separated by spaces.
+
+    With ``default``, the help shows the default. ``least`` and ``most`` limit a number.
+    """
     return typer.Option(
         *names.split(),
         metavar=value,
-        show_default=False,
+        show_default=default,
         help=text,
         autocompletion=complete,
         rich_help_panel=group,
+        min=least,
+        max=most,
     )
 
 
-def argument(value: str, text: str, complete: Callable[..., list[str]] | None = None) -> Any:
-    """Return an argument whose default, if any, is in its help."""
-    return typer.Argument(metavar=value, show_default=False, help=text, autocompletion=complete)
+def argument(
+    value: str,
+    text: str,
+    complete: Callable[..., list[str]] | None = None,
+    *,
+    default: bool = False,
+) -> Any:
+    """Return an argument. With ``default``, the help shows the default; else ``text`` names it."""
+    return typer.Argument(metavar=value, show_default=default, help=text, autocompletion=complete)
 
 
 SIZES_HELP = (
@@ -223,9 +240,19 @@ Thousands = Annotated[
         "them but the point.",
     ),
 ]
+
+
+def read_clients(path: str, **settings: str | None) -> ReadClients:
+    """Read clients from a file, and print the notes on it to standard error."""
+    found = read(path, Reading(**settings, on_command_line=True))
+    for note in (*found.notes, *found.row_notes):
+        print(note, file=sys.stderr)
+    return found
+
+
 CohortSize = Annotated[int, option("--cohort-size -m", "M", "Draws in a round.")]
 SEED_HELP = "Seed of the order of equal clients and of draws."
-Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help=SEED_HELP)]
+Seed = Annotated[int, option("--seed", "N", SEED_HELP, default=True, least=0)]
 Plot = Annotated[
     Path | None, option("--plot", "FILE", "Also draw a figure: a .png, .svg or .pdf file.")
 ]

@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import typer
 from rich.table import Table
 
-from fedcohort._comparison_rows import first_design, note_on
 from fedcohort._figures import checked_figure_path
 from fedcohort._whole_file import replace_whole
-from fedcohort.cli.client_files import read_clients
 from fedcohort.cli.options import (
     CohortSize,
     GroupColumn,
@@ -27,12 +24,21 @@ from fedcohort.cli.options import (
     option,
     plain_console,
     plain_table,
+    read_clients,
 )
+from fedcohort.comparison.rows import first_design
+from fedcohort.comparison.shown import note_on
 from fedcohort.designs import Design, RowDesign
 from fedcohort.designs.catalogue import named_recipe
 from fedcohort.errors import InputError
-from fedcohort.selector.roster import in_order_of_ids
 
+DESIGN_HELP = "Which design; they are listed below."
+ROWS_HELP = "Longest table to print; 0 prints everything."
+#: A line for each client in each of its distributions.
+CSV_HEADER = (
+    "distribution", "client", "size", "units", "probability", "expected_draws", "chance",
+    "most_draws",
+)  # fmt: skip
 #: Number of members of a distribution that the table names.
 NAMED_MEMBERS = 4
 
@@ -42,21 +48,10 @@ def plan(
     cohort_size: CohortSize,
     design: Annotated[
         str,
-        typer.Option(
-            "--design",
-            "-d",
-            metavar="DESIGN",
-            help="Which design; they are listed below.",
-            autocompletion=a_design,
-        ),
+        option("--design -d", "DESIGN", DESIGN_HELP, complete=a_design, default=True),
     ] = "size",
     seed: Seed = 0,
-    rows: Annotated[
-        int,
-        typer.Option(
-            "--rows", min=0, metavar="N", help="Longest table to print; 0 prints everything."
-        ),
-    ] = 20,
+    rows: Annotated[int, option("--rows", "N", ROWS_HELP, default=True, least=0)] = 20,
     out: Annotated[
         Path | None, option("--out", "FILE", "Also write all of it to this CSV file.")
     ] = None,
@@ -70,7 +65,8 @@ def plan(
 
     With --plot: a bar for every distribution, cut into its clients' pieces.
     """
-    checked_figure_path(plot, "plan")
+    if plot is not None:
+        checked_figure_path(plot, "plan")
     clients = read_clients(
         sizes,
         size_column=size_column,
@@ -78,7 +74,7 @@ def plan(
         group_column=group_column,
         thousands=thousands,
     )
-    population, _ = in_order_of_ids(clients)
+    population, _ = clients.population.in_order_of_ids()
     built = first_design(named_recipe(design, cohort_size), population, seed=seed)
     if plot is not None:
         if not isinstance(built, RowDesign):
@@ -160,18 +156,7 @@ def _write_csv(design: Design, path: Path) -> None:
     most = design.max_count()
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(
-            [
-                "distribution",
-                "client",
-                "size",
-                "units",
-                "probability",
-                "expected_draws",
-                "chance",
-                "most_draws",
-            ]
-        )
+        writer.writerow(CSV_HEADER)
         for k, i, units, share in _entries(design):
             known = [population.ids[i], population.sizes[i], units, share]
             writer.writerow([k, *known, float(expected[i]), float(chance[i]), most[i]])

@@ -14,14 +14,14 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import numpy as np
-import typer
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from fedcohort._arguments import COMPUTE_DEVICES, brief
-from fedcohort._display import decimals_of, per_cent
+from fedcohort._display import counted, decimals_of, per_cent, seconds_left
+from fedcohort.cli.doctor import TRACKER_PACKAGES
 from fedcohort.cli.options import (
     RUNS,
     RunDir,
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
     from fedcohort.experiments.results import DesignSummary, Numbers, PanelSummary
 
 
-TRACKER_NAMES = ("tensorboard", "mlflow", "wandb")
 #: A group of options in the help.
 CHANGED = "A part of the file, or other values"
 
 TRACKER_HELP = "Also send every round to tensorboard, mlflow (both into the folder) or wandb."
 TrackerName = Annotated[
-    str | None, option("--tracker", "NAME", TRACKER_HELP, complete=one_of(TRACKER_NAMES))
+    str | None, option("--tracker", "NAME", TRACKER_HELP, complete=one_of(TRACKER_PACKAGES))
 ]
 WORKERS_HELP = "How many units run at a time, each in its process; auto: one per GPU, or per core."
-Workers = Annotated[
-    str, typer.Option("--workers", "-w", metavar="N", help=WORKERS_HELP, show_default=True)
-]
+Workers = Annotated[str, option("--workers -w", "N", WORKERS_HELP, default=True)]
 SET_HELP = "Change a value of the file, such as training.lr=0.1. Repeatable."
+SEEDS_HELP = "Seeds instead of the file's, such as 0-4 or 0,3."
+PANELS_HELP = "Only these of the file's panels, by label."
+DEVICE_HELP = "auto (a GPU if there is one), cpu or cuda."
 DESIGNS_HELP = "Only these of the file's designs, by label or recipe."
 
 
@@ -61,9 +61,7 @@ def run(
     file: Annotated[Path, argument("FILE.toml", "The experiment file.")],
     seeds: Annotated[
         str | None,
-        option(
-            "--seeds", "SEEDS", "Seeds instead of the file's, such as 0-4 or 0,3.", group=CHANGED
-        ),
+        option("--seeds", "SEEDS", SEEDS_HELP, group=CHANGED),
     ] = None,
     designs: Annotated[
         str | None,
@@ -71,9 +69,7 @@ def run(
     ] = None,
     panels: Annotated[
         str | None,
-        option(
-            "--panels", "PANEL,...", "Only these of the file's panels, by label.", group=CHANGED
-        ),
+        option("--panels", "PANEL,...", PANELS_HELP, group=CHANGED),
     ] = None,
     changes: Annotated[
         list[str] | None,
@@ -85,12 +81,7 @@ def run(
     ] = None,
     device: Annotated[
         str,
-        typer.Option(
-            "--device",
-            metavar="DEVICE",
-            help="auto (a GPU if there is one), cpu or cuda.",
-            autocompletion=one_of(COMPUTE_DEVICES),
-        ),
+        option("--device", "DEVICE", DEVICE_HELP, complete=one_of(COMPUTE_DEVICES), default=True),
     ] = "auto",
     workers: Workers = "1",
     tracker: TrackerName = None,
@@ -221,7 +212,7 @@ class Watcher:
         """Record the total work, and the work that was done before."""
         self._total, self._done, self._before = total, done, done
         self._start = time.perf_counter()
-        self._plan += f"; {_counted(workers, 'worker')}"
+        self._plan += f"; {counted(workers, 'worker')}"
         self._bar.lines = tuple(f"worker {k + 1}" for k in range(workers))
         self._bar.start()
         self._bar.update(self._task, total=total, completed=done)
@@ -277,9 +268,7 @@ class Watcher:
         if not new or self._done >= self._total:
             return ""
         seconds = (time.perf_counter() - self._start) * (self._total - self._done) / new
-        return (
-            f"; about {seconds / 60:.0f} min left" if seconds >= 90 else f"; {seconds:.0f} s left"
-        )
+        return f"; {seconds_left(seconds)}"
 
 
 @contextmanager
@@ -315,7 +304,7 @@ def print_summary(results: Results) -> None:
         if summary is None:
             continue
         title = panel.label if len(experiment.panels) > 1 else experiment.heading
-        console.print(f"\n{title}: {_counted(summary.rounds, 'round')}, {_seeds(summary.seeds)}\n")
+        console.print(f"\n{title}: {counted(summary.rounds, 'round')}, {_seeds(summary.seeds)}\n")
         console.print(_table(summary))
         if not math.isnan(summary.level):
             console.print(
@@ -323,15 +312,21 @@ def print_summary(results: Results) -> None:
                 f"{summary.baseline} ends"
             )
         console.print(
-            f"final          mean of the last {_counted(summary.window, 'round')} ± standard "
+            f"final          mean of the last {counted(summary.window, 'round')} ± standard "
             f"deviation over seeds\n"
             f"difference     to {summary.baseline}, seed by seed, ± 95 % confidence interval"
         )
         if choice := worded_choice(results.folder, panel):
             console.print(f"tuned          {choice}")
+        if known := [each for each in summary.designs if not np.isnan(each.variance).any()]:
+            values = ", ".join(f"{each.label} {np.mean(each.variance):.3f}" for each in known)
+            console.print(f"V / V_MD       of the aggregate: {values}")
         if lost := [each for each in summary.designs if each.lost and not each.divergence]:
             shares = ", ".join(f"{each.label} {_share(each.lost)}" for each in lost)
             console.print(f"lost           updates that failed or are not finite: {shares}")
+        if scaled := [each for each in summary.designs if each.scaled]:
+            shares = ", ".join(f"{each.label} {_share(each.scaled)}" for each in scaled)
+            console.print(f"scaled         updates of a norm above max_norm: {shares}")
         for each in summary.designs:
             if each.divergence:
                 console.print(
@@ -352,10 +347,6 @@ def _table(summary: PanelSummary) -> Table:
             _difference(design),
         )
     return table
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _seeds(seeds: list[int]) -> str:

@@ -5,20 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from fedcohort.cli.options import RUNS, a_run_folder, plain_console, plain_table, run_paths
+from fedcohort.cli.options import (
+    RUNS,
+    a_run_folder,
+    argument,
+    plain_console,
+    plain_table,
+    run_paths,
+)
 from fedcohort.errors import ExperimentError, InputError
 
 
 def runs(
     folder: Annotated[
         Path,
-        typer.Argument(
-            metavar="[DIR]",
-            help="A folder of run folders, or one of them.",
-            autocompletion=a_run_folder,
-        ),
+        argument("[DIR]", "A folder of run folders, or one of them.", a_run_folder, default=True),
     ] = RUNS,
 ) -> None:
     """List the runs in a folder: state, progress, time.
@@ -26,7 +27,6 @@ def runs(
     Given a merged run folder, say where its units were computed.
     """
     from fedcohort.experiments import RunFolder
-    from fedcohort.experiments.merge import worded_sources
 
     paths = run_paths(folder)
     if not paths:
@@ -51,7 +51,7 @@ def runs(
             found.head["machine"].get("gpu", found.device),
         )
         if found.is_merged and path == folder:
-            notes += [f"merged from {each}" for each in worded_sources(found)]
+            notes += [f"merged from {each}" for each in found.worded_sources()]
     console = plain_console()
     console.print(table)
     for note in notes:

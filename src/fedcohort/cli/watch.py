@@ -7,11 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from fedcohort._lazy import import_extra
-from fedcohort.cli.options import RUNS, a_run_folder, argument, latest_run
+from fedcohort.cli.options import RUNS, a_run_folder, argument, latest_run, option
 from fedcohort.errors import InputError
+
+PORT_HELP = "The port of the page; 0 takes one that is free."
 
 
 def watch(
@@ -23,16 +23,7 @@ def watch(
             a_run_folder,
         ),
     ] = None,
-    port: Annotated[
-        int,
-        typer.Option(
-            "--port",
-            min=0,
-            max=65535,
-            metavar="N",
-            help="The port of the page; 0 takes one that is free.",
-        ),
-    ] = 0,
+    port: Annotated[int, option("--port", "N", PORT_HELP, default=True, least=0, most=65535)] = 0,
 ) -> None:
     """Show the report of a run in the browser while the run goes on.
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from command_line import refused, run
-from fedcohort.cli.client_files import CLIENTS, SAMPLES, USUAL, read_clients
+from fedcohort.client_files import read_clients
+from fedcohort.client_files.words import CLIENTS, SAMPLES, USUAL
 from fedcohort.population import Population
 
 RNG = np.random.default_rng(300)
@@ -180,9 +181,11 @@ def test_json_objects_name_the_clients(content: str, tmp_path: Path) -> None:
 def test_a_note_says_what_else_a_json_object_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    read_clients(saved(tmp_path / "sizes.json", '{"year": 2026, "sizes": [5, 3], "of": "beds"}'))
+    path = saved(tmp_path / "sizes.json", '{"year": 2026, "sizes": [5, 3], "of": "beds"}')
 
-    assert capsys.readouterr().err.endswith("sizes.json: ignored year, of: no list.\n")
+    result = run(capsys, "plan", path, "-m", 1)
+
+    assert result.err.endswith("sizes.json: ignored year, of: no list.\n")
 
 
 @pytest.mark.parametrize(
@@ -226,19 +229,20 @@ def test_a_note_says_which_columns_were_read(
 def test_notes_tell_of_guesses_about_text_and_groups(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    read_clients(saved(tmp_path / "a.csv", "id,size,group\nMünchen,5,x\nb,3,\n".encode("cp1252")))
-    text = capsys.readouterr().err
+    path = saved(tmp_path / "a.csv", "id,size,group\nMünchen,5,x\nb,3,\n".encode("cp1252"))
 
-    assert "a.csv: read as Windows-1252 text, because it is not UTF-8.\n" in text
-    assert "a.csv: 1 without a group: unlabelled.\n" in text
+    result = run(capsys, "plan", path, "-m", 1)
+
+    assert "a.csv: read as Windows-1252 text, because it is not UTF-8.\n" in result.err
+    assert "a.csv: 1 without a group: unlabelled.\n" in result.err
 
 
 def test_a_note_names_the_sheet_if_there_are_several(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    read_clients(saved(tmp_path / "a.xlsx", workbook(int, sheets=3)))
+    result = run(capsys, "plan", saved(tmp_path / "a.xlsx", workbook(int, sheets=3)), "-m", 1)
 
-    assert "a.xlsx: read sheet 'Sheet', the first of 3.\n" in capsys.readouterr().err
+    assert "a.xlsx: read sheet 'Sheet', the first of 3.\n" in result.err
 
 
 @pytest.mark.parametrize("command", ["plan", "compare"])

@@ -10,9 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from command_line import refused, run
-from fedcohort.cli.client_files import read_clients
+from fedcohort import read_clients
 from fedcohort.errors import InputError, MissingExtraError
-from fedcohort.selector.roster import in_order_of_ids
 
 
 @pytest.mark.parametrize(
@@ -56,7 +55,7 @@ def test_clients_stand_in_the_order_of_ids_numbers_first(tmp_path: Path) -> None
     path = tmp_path / "sizes.csv"
     path.write_text("id,size\nb,1\n10,2\na,3\n9,4\n")
 
-    population, places = in_order_of_ids(read_clients(str(path)))
+    population, places = read_clients(str(path)).in_order_of_ids()
 
     assert list(population.ids) == ["9", "10", "a", "b"]
     assert population.sizes.tolist() == [4, 2, 3, 1]
@@ -73,13 +72,16 @@ def test_clients_stand_in_the_order_of_ids_numbers_first(tmp_path: Path) -> None
         ("sep=;\n", ("the file is empty",)),
         (b"\xa0", ("the file is empty",)),
         # sizes
-        ("5\n1_000", (", line 2: size must be a whole number; got '1_000'. Correct it, or",)),
+        ("5\n1_000", (", line 2: size must be a whole number; got '1_000'. Correct it, drop",)),
         ("9" * 5000, (", line 1: size must be a whole number; got '999", "Correct it")),
         ("1" + "0" * 400, ("must sum to less than 2^63; got 1000",)),
         ("99999999999999999999", ("must sum to less than 2^63",)),
         ("0\n0", ("sizes must not all be 0",)),
         ("5\n\n-3", (", line 3: size must not be negative; got '-3'. Give 0 if", "or drop")),
-        ("5\n1.5", (", line 2: size must be a whole number; got '1.5'. Round it, or name the",)),
+        (
+            "5\n1.5",
+            (", line 2: size must be a whole number; got '1.5'. Round it, drop the row if",),
+        ),
         ("size\n5\n5,1", (", line 3: size must be a whole number; got '5,1'. Round it",)),
         ("size\n5,0\n5,146", (", line 2: size must be a whole number; got '5,0'. Round it",)),
         ("size\n51,46", ("got '51,46'",)),
@@ -94,7 +96,7 @@ def test_clients_stand_in_the_order_of_ids_numbers_first(tmp_path: Path) -> None
             "id,count\na,12\nb,5.146\nc,1.000",
             (
                 ", line 3: count must be a whole number; got '5.146' (and 1 more), which may be "
-                "thousands or a fraction. Add --thousands . for thousands, or write the numbers "
+                "thousands or a fraction. Use --thousands . for thousands, or write the numbers "
                 "without a point.",
             ),
         ),
@@ -103,13 +105,16 @@ def test_clients_stand_in_the_order_of_ids_numbers_first(tmp_path: Path) -> None
         ("id;size\na;5.146,00", ("got '5.146,00'", "--thousands .")),
         # rows and columns
         ("id,size\n", (": needs at least one client; got none. Give one size per line",)),
-        ("id,size\na", (", line 2: needs 2 values (id, size); got 1.",)),
-        ("id,size\nb,1\na,5,146", (", line 3: needs 2 values (id, size); got 3. Put quotes",)),
+        ("id,size\na", (", line 2: needs 2 values (id, size); got 1 ('a'). Add what",)),
+        (
+            "id,size\nb,1\na,5,146",
+            (", line 3: needs 2 values (id, size); got 3 ('a, 5, 146'). Put quotes",),
+        ),
         ('id,size\na,1\n"b\nc,5', (", line 3: is not valid CSV", "Check the quotes.")),
         ('"id,size', (", line 1: is not valid CSV",)),
-        ("1_000", (": needs a column of sizes, called size, n_samples, count or the like; got",)),
-        ("siz\n5", ("the like; got siz. Name it: --size-column siz.",)),
-        ("id\na", ("the like; got id. Give one size per line, or a header such as id,size.",)),
+        ("1_000", (": needs a column of sizes, called size, n_samples, count or similar; got",)),
+        ("siz\n5", ("similar; got siz. Name it: --size-column siz.",)),
+        ("id\na", ("similar; got id. Give one size per line, or a header such as id,size.",)),
         ("id,my beds\na,5", ("got id, my beds. Name it: --size-column 'my beds'.",)),
         ("a,year,beds\nx,1,2", ("got a, year, beds. Name it: --size-column year or beds.",)),
         ("5,3,2", (": needs a first line that names the columns; got 5, 3, 2. Give one size",)),
@@ -195,7 +200,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
         (("--group-column", "regions"), ("got 'regions'. Did you mean 'Region'?",)),
         (
             ("--size-column", "region"),
-            (", line 2: Region must be a whole number; got 'x'. Correct it, or name the column",),
+            (", line 2: Region must be a whole number; got 'x'. Correct it, drop the row if it",),
         ),
         (("--id-column", "region"), (", line 3: Region must be distinct; 'x' is also on line 2",)),
         (

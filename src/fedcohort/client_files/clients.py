@@ -1,0 +1,530 @@
+"""Read clients: sizes, ids and groups. Totals and footnotes are left out, doubtful rows are noted.
+
+A row is left out if its whole name is that of a total, such as *Sum of all sites*. If a client may
+have the name too (*Total North*, *Somme*, or none), the row is left out only if its size is the
+expected sum. If only the size looks like a sum, the row stays, with a note.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from logging import getLogger
+from statistics import median
+from typing import Any
+
+from fedcohort._arguments import as_name, brief
+from fedcohort.client_files.formats import Source, must_be_read, read_table
+from fedcohort.client_files.table import (
+    EXAMPLE,
+    Reading,
+    Table,
+    Total,
+    chosen_columns,
+    cites_source,
+    form,
+    has_mark,
+    is_footnote,
+    is_number,
+    label_form,
+    listed,
+    look_alikes,
+    text_in,
+    total_in,
+    totals_in,
+)
+from fedcohort.client_files.words import OWN_NAMES, USUAL
+from fedcohort.errors import InputError, PopulationError
+from fedcohort.population import UNLABELLED, Population
+
+log = getLogger(__name__)
+
+#: Half of a character; it cannot be printed.
+SURROGATE = re.compile("[\ud800-\udfff]")
+#: Number of notes of one kind; the others are counted.
+MOST_NOTES = 3
+#: A column with this many different texts holds names, whatever it is called.
+ENOUGH_NAMES = 5
+
+
+@dataclass(frozen=True)
+class ReadClients:
+    """The clients of a file, and notes on how it was read.
+
+    Attributes
+    ----------
+    population
+        The clients in the order of the file.
+    notes
+        Which columns were read, and other choices that may surprise.
+    row_notes
+        Rows that were left out because they are not clients, and rows that are doubtful.
+    """
+
+    population: Population
+    notes: tuple[str, ...]
+    row_notes: tuple[str, ...]
+
+    def logged(self) -> "ReadClients":
+        """Log how the clients were read; warn of rows."""
+        for note in self.notes:
+            log.info(note)
+        for note in self.row_notes:
+            log.warning(note)
+        return self
+
+
+def read_clients(
+    source: Source,
+    *,
+    size_column: str | None = None,
+    id_column: str | None = None,
+    group_column: str | None = None,
+    thousands: str | None = None,
+) -> Population:
+    """Read clients from a CSV, JSON or Excel file or a data frame, as ``fedcohort compare`` does.
+
+    Titles, footnotes and totals are left out. A warning in the log names them, and rows that are
+    doubtful: a size that is the sum of all others, or two names that differ only in case.
+
+    Parameters
+    ----------
+    source
+        The path of a file (``"-"`` is standard input), or a data frame of pandas, polars or
+        pyarrow.
+    size_column, id_column, group_column
+        Names of columns. By default they are found by their usual names: see the table in the
+        reference of the command line.
+    thousands
+        The thousands mark of the sizes: a point, a comma, an apostrophe or a space. By default all
+        of them but the point.
+
+    Returns
+    -------
+    Population
+        The clients, in the order of the file.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or a size or an id is missing.
+    """
+    return (
+        read(source, Reading(size_column, id_column, group_column, thousands)).logged().population
+    )
+
+
+def read(source: Source, reading: Reading) -> ReadClients:
+    """Read sizes, and ids and groups if present, in the file's order."""
+    if not must_be_read(source):
+        raise InputError(
+            f"read_clients: needs the path of a file or a data frame; got {brief(source)}. Pass "
+            f"for example 'hospitals.csv'."
+        )
+    table = read_table(source, reading)
+    taken = chosen_columns(table, reading)
+    _refuse_nobody(table, taken["size"])
+    table, sizes, doubts = _clients_in(table, taken, reading)
+    _refuse_nobody(table, taken["size"])
+    labels = {role: _labels(table, role, k, reading) for role, k in taken.items() if role != "size"}
+    ids, groups = labels.get("id"), labels.get("group")
+    try:
+        population = Population(sizes, ids=ids, groups=groups)
+    except PopulationError as error:
+        raise InputError(f"{table.source}: {error}") from error
+    notes = tuple(_notes(table, taken, reading, groups))
+    return ReadClients(population, notes, (*table.left_out_notes(), *doubts))
+
+
+def _refuse_nobody(table: Table, size: int) -> None:
+    if not len(table.columns[size]):
+        kinds = listed(dict.fromkeys(f"{each.kind}s" for each in table.left_out))
+        raise InputError(
+            f"{table.source}: needs at least one client; got {f'only {kinds}' if kinds else 'none'}"
+            f". {EXAMPLE}"
+        )
+
+
+def _labels(table: Table, role: str, column: int, reading: Reading) -> list[Any]:
+    """Return the ids, or the groups with None for an empty cell."""
+    cells, name = table.columns[column], table.names[column]
+    labels = [cell.strip() if isinstance(cell, str) else cell for cell in cells]
+    if role == "group":
+        labels = [None if label == "" else label for label in labels]
+        if all(label is None for label in labels):
+            raise InputError(
+                f"{table.source}: {name} must have a label; all are empty. Fill it in."
+            )
+    other = f"choose another column with {reading.way(f'{role}_column')}."
+    for k, label in enumerate(labels):
+        if not _is_label(label) and (role == "id" or label is not None):
+            raise InputError(
+                f"{table.place(k)}: {name} must be a name or an integer; got {brief(label)}. "
+                f"Correct it, drop the row if it is not a client, or {other}"
+            )
+    if role == "id" and len(set(labels)) < len(labels):
+        first: dict[object, int] = {}
+        again = next(k for k, each in enumerate(labels) if first.setdefault(each, k) != k)
+        raise InputError(
+            f"{table.place(again)}: {name} must be distinct; {brief(labels[again])} is also on "
+            f"{table.place_of(first[labels[again]])}. Rename one, or {other}"
+        )
+    return labels
+
+
+def _is_label(label: object) -> bool:
+    """Return whether a label is an integer or a name that can be printed."""
+    if isinstance(label, str):
+        return bool(label) and (label.isascii() or not SURROGATE.search(label))
+    return as_name(label) is not None
+
+
+def _notes(table: Table, taken: Mapping[str, int], reading: Reading, groups: Any) -> Iterator[str]:
+    """Say how the file was read, if that may surprise."""
+    yield from table.notes
+    own = {role for role, k in taken.items() if form(table.names[k]) in OWN_NAMES[role]}
+    ignored = [
+        name or f"(column {k + 1})"
+        for k, name in enumerate(table.names)
+        if k not in taken.values() and (name or any(table.columns[k]))
+    ]
+    if ignored or any(reading.column(role) is None for role in taken.keys() - own):
+        names = {role: table.names[taken[role]] for role in USUAL if role in taken}
+        read = (name if role in own else f"{name} as {role}" for role, name in names.items())
+        rest = f"; ignored {listed(ignored)}" if ignored else ""
+        yield f"{table.source}: read {', '.join(read)}{rest}."
+    if groups is not None and None in groups:
+        missing = groups.count(None)
+        yield f"{table.source}: {missing} without a {table.names[taken['group']]}: {UNLABELLED}."
+
+
+def _clients_in(
+    table: Table, taken: Mapping[str, int], reading: Reading
+) -> tuple[Table, list[int], list[str]]:
+    """Leave out totals and footnotes; return the clients, their sizes, and notes on doubts."""
+    size = taken["size"]
+    if len({len(column) for column in table.columns}) > 1:  # lists of JSON; refused later
+        return table, table.sizes(size, reading), []
+    name_column = taken["id"] if "id" in taken else _name_column(table, size)
+    names = _names(table, name_column, size)
+    named = totals_in(names)
+    are_names = "id" in taken or len(set(names)) > ENOUGH_NAMES
+    sure = {k: each.kind for k, each in named.items() if each.is_sure and are_names}
+    sure |= _footnotes(table, size, names)
+    possible = _possible_totals(table, taken, name_column) | named
+    possible = {k: each for k, each in possible.items() if k not in sure}
+    sizes = _sizes(table, size, reading, sure)
+    rows = _Rows(table, taken, names, sizes, [k for k in range(len(names)) if k not in sure])
+    totals, doubts = _totals_by_size(rows, possible)
+    gone = sure | {k: possible[k].kind for k in totals}
+    clients = rows.only(k for k in rows.clients if k not in gone)
+    wrong = (clients.wrong_total(k) for k, kind in sure.items() if kind == "total")
+    equal = clients.equal_to_others(skip=doubts)
+    alike = _alike(table, clients.clients, names) if "id" in taken else ()
+    found: dict[str, Iterable[str]] = {
+        "may be totals": doubts.values(),
+        "are totals of another number than their clients have": filter(None, wrong),
+        "have as many samples as their group's others": equal,
+        "have names that differ from others in this way only": alike,
+    }
+    notes = [note for what, each in found.items() for note in _first_of(each, table, what)]
+    return table.without(gone), [sizes[k] for k in clients.clients], notes
+
+
+def _first_of(notes: Iterable[str], table: Table, what: str) -> Iterator[str]:
+    """Yield the first notes, and the number of the others."""
+    first = iter(notes)
+    yield from islice(first, MOST_NOTES)
+    if more := sum(1 for _ in first):
+        yield f"{table.source}: {more} more {what}."
+
+
+def _sizes(table: Table, size: int, reading: Reading, sure: Mapping[int, str]) -> list[int]:
+    """Return the size of each row; 0 if one that is left out has none."""
+    if sure:
+        with suppress(InputError):
+            return table.sizes(size, reading)
+    found = iter(table.without(sure).sizes(size, reading))
+    return [0 if k in sure else next(found) for k in range(len(table.columns[0]))]
+
+
+def _names(table: Table, name_column: int | None, size: int) -> list[str]:
+    """Return the name of each row: its id, or its first other text; nothing without names."""
+    if name_column is None:
+        return [""] * len(table.columns[0])
+    names = list(map(text_in, table.columns[name_column]))
+    others = [column for k, column in enumerate(table.columns) if k not in (name_column, size)]
+    for k in [k for k, name in enumerate(names) if not name]:
+        texts = (text_in(column[k]) for column in others)
+        names[k] = next((text for text in texts if text and not is_number(text)), "")
+    return names
+
+
+def _name_column(table: Table, size: int) -> int | None:
+    """Return the first column with a different text for each client."""
+    for k, column in enumerate(table.columns):
+        texts = [text for cell in column if isinstance(cell, str) and (text := cell.strip())]
+        totals = totals_in(texts)
+        names = [text for j, text in enumerate(texts) if j not in totals and not is_number(text)]
+        is_list = len(names) >= ENOUGH_NAMES or len(set(texts)) == len(texts)
+        if k != size and is_list and names and len(set(names)) == len(names):
+            return k
+    return None
+
+
+def _footnotes(table: Table, size: int, names: Sequence[str]) -> dict[int, str]:
+    """Return the rows that are footnotes. A mark that clients have too is part of a name."""
+    found = {k for k, name in enumerate(names) if cites_source(name)}
+    # Checking digits first is fast: most cells are.
+    cells = enumerate(table.columns[size])
+    unsized = [
+        k
+        for k, cell in cells
+        if not ((isinstance(cell, str) and cell.isdecimal()) or is_number(cell))
+    ]
+    marked = {k for k in unsized if is_footnote(table.row(k))} - found
+    if marked and not any(has_mark(name) for k, name in enumerate(names) if k not in marked):
+        found |= marked
+    return dict.fromkeys(found, "footnote")
+
+
+def _possible_totals(
+    table: Table, taken: Mapping[str, int], name_column: int | None
+) -> dict[int, Total]:
+    """Return the rows without an id, and those with a word for a total in another column."""
+    found: dict[int, Total] = {}
+    if "id" in taken:
+        unnamed = [k for k, cell in enumerate(table.columns[taken["id"]]) if not text_in(cell)]
+        found |= dict.fromkeys(unnamed, Total(is_sure=True))
+    for c, column in enumerate(table.columns):
+        if c in (taken["size"], name_column):
+            continue
+        texts = list({cell for cell in column if isinstance(cell, str)})
+        words = {texts[k]: each for k, each in totals_in(texts).items() if not each.rest}
+        cells = enumerate(column) if words else ()
+        rows = {k: words[cell] for k, cell in cells if isinstance(cell, str) and cell in words}
+        if 2 * len(rows) <= len(column):  # else it is a property that clients have
+            found |= rows
+    return found
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a table, and the sums of clients' sizes that a total may equal.
+
+    ``names`` and ``sizes`` are those of all rows, a size 0 if unknown. ``clients`` are the rows
+    whose sizes are added up.
+    """
+
+    table: Table
+    taken: Mapping[str, int]
+    names: Sequence[str]
+    sizes: Sequence[int]
+    clients: Sequence[int]
+
+    def only(self, clients: Iterable[int]) -> "_Rows":
+        """Return the rows with only these clients."""
+        return replace(self, clients=list(clients))
+
+    def sum_of(self, rows: Iterable[int]) -> int:
+        """Return the sum of some rows."""
+        return sum(map(self.sizes.__getitem__, rows))
+
+    @cached_property
+    def whole(self) -> int:
+        """The sum of all clients."""
+        return self.sum_of(self.clients)
+
+    @cached_property
+    def _left_out(self) -> int:
+        """The sum of the rows that are not clients."""
+        return sum(self.sizes) - self.whole
+
+    @cached_property
+    def _is_client(self) -> set[int]:
+        return set(self.clients)
+
+    @cached_property
+    def _n_positive(self) -> int:
+        return sum(self.sizes[k] > 0 for k in self.clients)
+
+    def is_whole(self, row: int) -> bool:
+        """Return whether a row is the sum of all clients but itself, several of them."""
+        own = self.sizes[row] if row in self._is_client else 0
+        return self.sizes[row] == self.whole - own and self._n_positive - bool(own) > 1
+
+    @cached_property
+    def groups(self) -> dict[str, list[int]]:
+        """The clients of each group."""
+        found: dict[str, list[int]] = defaultdict(list)
+        if "group" in self.taken:
+            column = self.table.columns[self.taken["group"]]
+            for k in self.clients:
+                found[text_in(column[k])].append(k)
+        found.pop("", None)
+        return found
+
+    @cached_property
+    def _group_sums(self) -> dict[str, int]:
+        return {label: self.sum_of(rows) for label, rows in self.groups.items()}
+
+    def group_sum(self, row: int) -> int:
+        """Return the sum of the clients in the row's group; 0 without one."""
+        if not self.groups:
+            return 0
+        return self._group_sums.get(text_in(self.table.columns[self.taken["group"]][row]), 0)
+
+    @cached_property
+    def label_sums(self) -> dict[str, set[int]]:
+        """The sums of the clients that share a label, in any column but sizes and names."""
+        found: dict[str, set[int]] = defaultdict(set)
+        for c, column in enumerate(self.table.columns):
+            texts = {k: text_in(column[k]) for k in self.clients}
+            if c == self.taken["size"] or all(texts[k] == self.names[k] for k in texts):
+                continue
+            sums: dict[str, int] = defaultdict(int)
+            for k, text in texts.items():
+                sums[label_form(text)] += self.sizes[k]
+            for label, size in sums.items():
+                found[label].add(size)
+        return found
+
+    @cached_property
+    def _neighbours(self) -> dict[int, list[tuple[int, int]]]:
+        """For each other row, the clients directly above and below: how many, and their sum."""
+        n = len(self.sizes)
+        found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for rows in (range(n), range(n - 1, -1, -1)):
+            number, total = 0, 0
+            for k in rows:
+                if k in self._is_client:
+                    number, total = number + (self.sizes[k] > 0), total + self.sizes[k]
+                else:
+                    found[k].append((number, total))
+                    number, total = 0, 0
+        return found
+
+    def neighbour_sums(self, row: int, least: int = 1) -> set[int]:
+        """Return the sums of the clients directly above a row and below it, if they are enough."""
+        return {total for number, total in self._neighbours[row] if number >= least}
+
+    def equal_to_others(self, skip: Collection[int]) -> Iterator[str]:
+        """Yield a note on each client whose size is the sum of all others, or of its group's."""
+        pairs = [(k, "all others") for k in self._halves(self.clients)]
+        for group, rows in self.groups.items():
+            pairs += [(k, f"all others of {brief(group)}") for k in self._halves(rows)]
+        found = dict(reversed([pair for pair in pairs if pair[0] not in skip]))
+        for k, others in sorted(found.items()):
+            yield self.equal_note(k, others)
+
+    def _halves(self, rows: Sequence[int]) -> list[int]:
+        """Return the rows that are as large as all others of these, if there are several others."""
+        if len(list(filter(self.sizes.__getitem__, rows))) <= 2:
+            return []
+        total = self.sum_of(rows)
+        return [k for k in rows if 2 * self.sizes[k] == total]
+
+    def equal_note(self, row: int, others: str) -> str:
+        """Say that a client may be a total, since its size is a sum."""
+        return (
+            f"{self._who(row)} has as many samples as {others} together ({self.sizes[row]:,}). It "
+            f"counts as a client; drop it if it is a total."
+        )
+
+    def unequal_note(self, row: int) -> str:
+        """Say that a client may be a total, since its name is that of one."""
+        return (
+            f"{self._who(row)} may be a total, but {self.sizes[row]:,} is not the sum of its "
+            f"clients. It counts as a client; drop it if it is a total."
+        )
+
+    def wrong_total(self, row: int) -> str:
+        """Return a note if a total that was left out differs from its clients' sum."""
+        size = self.sizes[row]
+        known = {self.whole, self.group_sum(row)} | self.neighbour_sums(row)
+        if not size or size in known or self._left_out in (self.whole, 2 * self.whole):
+            return ""
+        return (
+            f"{self._who(row)} is {size:,}, but the clients have {self.whole:,}. Check that none "
+            f"is missing."
+        )
+
+    def _who(self, row: int) -> str:
+        name = brief(self.names[row]) if self.names[row] else "this client"
+        return f"{self.table.place(row)}: {name}"
+
+
+def _totals_by_size(rows: _Rows, possible: Mapping[int, Total]) -> tuple[set[int], dict[int, str]]:
+    """Decide by size which of the possible totals are totals; also return notes on the others.
+
+    A likely total is not counted in the sums of others; a row that is more likely a client is.
+    """
+    if not possible:
+        return set(), {}
+    others = rows.only(k for k in rows.clients if k not in possible)
+    known = {k: total for k, total in possible.items() if rows.sizes[k]}
+    with_rest = {k: total for k, total in known.items() if total.rest}
+    # The rest of the name is a label of clients, or the word for a total says that it is a part.
+    parts = {k for k, each in with_rest.items() if each.is_part or each.rest in others.label_sums}
+    likely = parts | {k for k, each in known.items() if not each.rest and each.is_sure}
+    unclear = {k for k, each in with_rest.items() if not each.rest.isdecimal()} - parts
+    sums = rows.only(k for k in rows.clients if k not in likely)
+    totals, doubts = _block_totals(sums, unclear)
+    sums = sums.only(k for k in sums.clients if k not in totals)
+    are_all = bool(parts) and sums.sum_of(parts) == sums.whole  # wherever they stand
+    for k in sorted(known.keys() - unclear):
+        size, total = rows.sizes[k], known[k]
+        if total.is_mean:
+            sizes = [rows.sizes[each] for each in sums.clients if each != k]
+            is_total = len(sizes) > 1 and size == median(sizes)
+        elif k in parts:
+            found = sums.label_sums.get(total.rest, set()) | sums.neighbour_sums(k)
+            is_total = are_all or size in found or sums.is_whole(k)
+        elif k in likely:
+            found = {sums.group_sum(k)} | sums.neighbour_sums(k, least=2)
+            is_total = size in found or sums.is_whole(k)
+        else:
+            is_total = 2 * size == sums.group_sum(k) or sums.is_whole(k)
+        if is_total:
+            totals.add(k)
+        elif k in likely and total_in(rows.names[k]) is not None:
+            doubts[k] = rows.unequal_note(k)
+    return totals, doubts
+
+
+def _block_totals(sums: _Rows, unclear: Collection[int]) -> tuple[set[int], dict[int, str]]:
+    """Find at least two rows of unclear names that each equal the sum of the rows before.
+
+    A single one may be a client: it stays, with a note.
+    """
+    clients, n = set(sums.clients), len(sums.sizes)
+    doubts: dict[int, str] = {}
+    for rows in (range(n), range(n - 1, -1, -1)) if unclear else ():
+        found, number, total = set(), 0, 0
+        for k in rows:
+            if k in unclear and number > 1 and total == sums.sizes[k]:
+                found.add(k)
+            if k in clients and k not in found:
+                number, total = number + (sums.sizes[k] > 0), total + sums.sizes[k]
+            else:
+                number, total = 0, 0
+        if len(found) > 1:
+            return found, {}
+        # Half of all samples: equal_to_others has a note on it.
+        single = [k for k in found if 2 * sums.sizes[k] != sums.whole]
+        doubts |= {k: sums.equal_note(k, "the clients beside it") for k in single}
+    return set(), doubts
+
+
+def _alike(table: Table, rows: Sequence[int], names: Sequence[str]) -> Iterator[str]:
+    """Yield a note on each pair of ids that may be two spellings of one."""
+    for first, second in look_alikes([names[k] for k in rows]):
+        one, other = rows[first], rows[second]
+        yield (
+            f"{table.place(other)}: {brief(names[other])} and {brief(names[one])} on "
+            f"{table.place_of(one)} differ only in case, accents, spaces or punctuation. If they "
+            f"are one client, add up their sizes."
+        )

@@ -1,0 +1,500 @@
+"""From a source to a table: text in several encodings and delimiters, JSON, Excel, data frames."""
+
+import csv
+import io
+import json
+import os
+import re
+import sys
+import warnings
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeGuard
+from zipfile import BadZipFile
+
+from fedcohort._arguments import brief, name_of
+from fedcohort._display import counted
+from fedcohort._whole_file import reason_of
+from fedcohort.client_files.table import (
+    EXAMPLE,
+    LeftOut,
+    Reading,
+    Record,
+    Table,
+    form,
+    has_mark,
+    is_footnote,
+    is_grouped,
+    is_number,
+    listed,
+    text_in,
+    texts_in,
+    total_in,
+)
+from fedcohort.client_files.words import UNIT, USUAL, YEAR
+from fedcohort.errors import InputError, MissingExtraError
+
+#: Delimiters of text files. If several fit equally well, the first is taken.
+DELIMITERS = ";\t|,"
+#: Means that there is no delimiter: text with this control character is refused before.
+NO_DELIMITER = "\x1f"
+#: Number of records that decide on the delimiter.
+SNIFFED = 50
+#: The first line in which Excel names the delimiter of a CSV file.
+SEPARATOR_LINE = re.compile(rf'"?sep=([{DELIMITERS}])"?[ ]*[\r\n]', re.IGNORECASE)
+EMPTY = re.compile(rf'[\s"{DELIMITERS}]*')
+CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")
+BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+ZIP, OLE = b"PK\x03\x04", b"\xd0\xcf\x11\xe0"
+#: Errors of openpyxl for a file that is damaged or not a workbook.
+NO_WORKBOOK = (
+    BadZipFile, EOFError, LookupError, OSError, SyntaxError, TypeError, ValueError, zlib.error,
+)  # fmt: skip
+#: Number of records among which the header is looked for.
+HEAD = 30
+#: Number of records that are kept as rows at a time. So few start no garbage collection: with 4096,
+#: dividing a million lines into columns takes three times as long.
+CHUNK = 256
+
+
+class Frame(Protocol):
+    """Named columns, such as a DataFrame of pandas or polars, or a Table of pyarrow."""
+
+    @property
+    def columns(self) -> Any:
+        """The names of the columns; pyarrow calls these ``column_names``."""
+
+    def __getitem__(self, name: Any) -> Any:
+        """Return a column."""
+
+
+#: A source of clients: a path (``-`` is standard input), or a data frame.
+Source = str | os.PathLike[str] | Frame
+
+
+def must_be_read(clients: object) -> TypeGuard[Source]:
+    """Return whether clients are a file's path or a data frame, which must be read first."""
+    is_frame = hasattr(clients, "columns") and hasattr(clients, "__getitem__")
+    return is_frame or isinstance(clients, (str, os.PathLike))
+
+
+@dataclass(frozen=True)
+class File:
+    """The name of a file, for messages, and its content."""
+
+    name: str
+    data: bytes
+
+    @classmethod
+    def at(cls, path: str) -> "File":
+        """Read a file, or standard input if the path is ``-``."""
+        name = "standard input" if path == "-" else name_of(path)
+        try:
+            if path != "-":
+                return cls(name, Path(path).read_bytes())
+            if sys.stdin is None:
+                raise InputError("standard input: is closed. Give a file, or pipe the sizes in.")
+            return cls(name, sys.stdin.buffer.read())
+        except OSError as error:
+            reason = reason_of(error)
+            raise InputError(f"{name}: cannot be read ({reason}). Check the path.") from error
+        except ValueError as error:  # a null character
+            raise InputError(f"{name}: is not a path ({error}). Check it.") from error
+
+    @property
+    def text(self) -> str:
+        """The content as text."""
+        return self._decoded[0]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How the text was decoded, if that may surprise."""
+        note = f"{self.name}: read as Windows-1252 text, because it is not UTF-8."
+        return (note,) if self._decoded[1] == "cp1252" else ()
+
+    @cached_property
+    def _decoded(self) -> tuple[str, str]:
+        """The text and its encoding. Without a byte order mark: UTF-8, or else Windows-1252."""
+        marked = [code for mark, code in BYTE_ORDER_MARKS.items() if self.data.startswith(mark)]
+        for encoding in marked or ["utf-8", "cp1252"]:
+            try:
+                text = self.data.decode(encoding)
+            except UnicodeDecodeError:
+                continue
+            if CONTROL.search(text):
+                break
+            return text, encoding
+        raise InputError(
+            f"{self.name}: must be text (UTF-8, UTF-16 with a byte order mark, or Windows-1252) or "
+            f"an .xlsx file; it starts with {self.data[:8]!r}. Save it as CSV."
+        )
+
+
+def read_table(source: Source, reading: Reading) -> Table:
+    """Read a data frame, a file, or standard input if the path is ``-``."""
+    if not isinstance(source, (str, os.PathLike)):
+        return _from_frame(source)
+    file = File.at(os.fsdecode(source))
+    return next(each for each in FORMATS if each.fits(file)).read(file, reading)
+
+
+def _from_old_excel(file: File, reading: Reading) -> NoReturn:
+    raise InputError(
+        f"{file.name}: needs an .xlsx file; it is an old Excel file (.xls), or one with a "
+        f"password. Save it as .xlsx without a password, or as CSV."
+    )
+
+
+def _from_text(file: File, reading: Reading) -> Table:
+    """Read lines that a delimiter divides into cells."""
+    if EMPTY.fullmatch(file.text):
+        _refuse_empty(file.name)
+    records = _records(file.text, _delimiter(file.text, reading), file.name)
+    return _Lines(file.name, "line", reading).table(records, file.notes)
+
+
+def _records(text: str, delimiter: str, source: str = "") -> Iterator[tuple[int, list[str]]]:
+    """Yield the number of the last line of each record, and its cells. Skip blank records."""
+    file = io.StringIO(text, newline="")
+    reader = csv.reader(file, delimiter=delimiter, strict=True, skipinitialspace=True)
+    line = 0
+    try:
+        for row in reader:
+            line = reader.line_num
+            if "".join(row).strip() and not (line == 1 and SEPARATOR_LINE.match(text)):
+                yield line, row
+    except csv.Error as error:
+        raise InputError(
+            f"{source}, line {line + 1}: is not valid CSV ({error}). Check the quotes."
+        ) from error
+
+
+def _delimiter(text: str, reading: Reading) -> str:
+    """Return the delimiter that divides the header, or below a title most records.
+
+    With a thousands mark from the user, a first line such as 5,146 is one size, not two columns.
+    """
+    if separator := SEPARATOR_LINE.match(text):
+        return separator[1]
+    first = next(line for line in io.StringIO(text, newline="") if line.strip())
+    if is_grouped(first, reading.thousands):
+        return NO_DELIMITER
+    lengths = {mark: [len(row) for _, row in _sniffed(text, mark)] or [0] for mark in DELIMITERS}
+    # All records as long as the header, and then the most cells.
+    usual = _best({mark: (len(set(each)) == 1, each[0]) for mark, each in lengths.items()})
+    records = _sniffed(text, usual)[:HEAD]
+    if is_bare(records) or header_among(records, reading) is not None:
+        return usual
+    # The most records of one length, and then the most cells.
+    commonest = {mark: Counter(each).most_common(1)[0] for mark, each in lengths.items()}
+    return _best({mark: (times, length) for mark, (length, times) in commonest.items()})
+
+
+def _sniffed(text: str, delimiter: str) -> list[tuple[int, list[str]]]:
+    """Return the first records, up to one that is not valid."""
+    found = []
+    with suppress(InputError):
+        for record in islice(_records(text, delimiter), SNIFFED):
+            found.append(record)
+    return found
+
+
+def _best(fits: dict[str, tuple[int, int]]) -> str:
+    """Return the delimiter with the best fit, of those that divide a record."""
+    several = {mark: fit for mark, fit in fits.items() if fit[1] > 1}
+    return max(several, key=lambda mark: several[mark], default=NO_DELIMITER)
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """The numbered lines or rows of a file: titles, a header, clients and footnotes."""
+
+    source: str
+    unit: str
+    reading: Reading
+
+    def table(self, records: Iterator[Record], notes: tuple[str, ...]) -> Table:
+        """Divide the records. A file with one column of numbers needs no header."""
+        first = list(islice(records, HEAD))
+        if not first:
+            _refuse_empty(self.source)
+        header, above, start = ["size"], [], 0
+        if not is_bare(first):
+            at = header_among(first, self.reading)
+            if at is None:  # take the most similar record: the message about sizes shows it
+                at = next((k for k, (_, cells) in enumerate(first) if len(texts_in(cells)) > 1), 0)
+            header = list(map(text_in, first[at][1]))
+            above = [LeftOut.of(record, "title") for record in first[:at]]
+            self._refuse_clients_above(first[: at + 1])
+            start = at + 1
+            if start < len(first) and self._is_second_header(first[start]):
+                above.append(LeftOut.of(first[start], "second header line"))
+                start += 1
+        columns, places, ragged = self._cells(chain(first[start:], records), header)
+        left_out = (*above, *(LeftOut.of(record, kind_of(record[1])) for record in ragged))
+        return Table(self.source, header, columns, places, self.unit, notes, left_out)
+
+    def _error(self, place: int, text: str) -> InputError:
+        return InputError(f"{self.source}, {self.unit} {place}: {text}")
+
+    def _refuse_clients_above(self, first: Sequence[Record]) -> None:
+        """Refuse records above the header that have a size. A title may end with a year."""
+        *above, (header, names) = first
+        sizes = _size_column(names, self.reading)
+        if sizes is None:
+            return
+        sized = [(k, cells) for k, cells in above if len(cells) > sizes and is_number(cells[sizes])]
+        if not sized or (len(sized) == 1 and YEAR.fullmatch(text_in(sized[0][1][sizes]))):
+            return
+        place, cells = sized[0]
+        raise self._error(
+            place,
+            f"stands above the header on {self.unit} {header}, but has a size "
+            f"({', '.join(texts_in(cells))}). Put the header first, or drop the row.",
+        )
+
+    def _is_second_header(self, record: Record) -> bool:
+        """Return whether a record has only units; refuse it if it is another part of the header."""
+        place, cells = record
+        texts = texts_in(cells)
+        if any(map(is_number, texts)) or is_footnote(cells) or total_in(texts[0]):
+            return False
+        if all(map(UNIT.fullmatch, texts)):
+            return True
+        names_sizes = _size_column(cells, self.reading) is not None
+        if len(cells) > 1 and (not text_in(cells[0]) or names_sizes):
+            raise self._error(
+                place,
+                f"looks like a second line of the header ({', '.join(texts)}). Write the header in "
+                f"one line, such as id,size.",
+            )
+        return False
+
+    def _cells(
+        self, records: Iterator[Record], header: list[str]
+    ) -> tuple[list[list[Any]], list[int], list[Record]]:
+        """Return the columns, the line of each record, and ragged records (totals, footnotes)."""
+        columns: list[list[Any]] = [[] for _ in header]
+        places: list[int] = []
+        ragged: list[Record] = []
+        while chunk := list(islice(records, CHUNK)):
+            whole = [record for record in chunk if len(record[1]) == len(header)]
+            if len(whole) < len(chunk):
+                others = [record for record in chunk if len(record[1]) != len(header)]
+                self._refuse_ragged((each for each in others if not kind_of(each[1])), header)
+                ragged += others
+            if whole:
+                lines, rows = zip(*whole, strict=True)
+                places += lines
+                for column, cells in zip(columns, zip(*rows, strict=True), strict=True):
+                    column += cells
+        # If clients' names have such marks too, the mark is part of a name.
+        marked = [record for record in ragged if has_mark(texts_in(record[1])[0])]
+        if marked and any(has_mark(str(cell)) for cell in columns[0]):
+            self._refuse_ragged(marked, header)
+        return columns, places, ragged
+
+    def _refuse_ragged(self, records: Iterable[Record], header: Sequence[str]) -> None:
+        """Refuse the first of these records, whose length differs from the header's."""
+        for place, row in records:
+            way_out = "Put quotes around a value that contains the delimiter"
+            if len(row) < len(header):
+                way_out = "Add what is missing"
+            raise self._error(
+                place,
+                f"needs {counted(len(header), 'value')} ({listed(header)}); got {len(row)} "
+                f"({brief(', '.join(texts_in(row)))}). {way_out}, or drop the row if it is not a "
+                f"client.",
+            )
+
+
+def header_among(first: Sequence[Record], reading: Reading) -> int | None:
+    """Return which of a file's first records is the header: names, and numbers below them.
+
+    A first record with several names needs no numbers. Return None without a header.
+    """
+    for k, (_, cells) in enumerate(first):
+        sizes, has_numbers = _size_column(cells, reading), any(map(is_number, cells))
+        if sizes is None or (k > 0 and has_numbers):
+            continue
+        below = [row[sizes] for _, row in first[k + 1 : k + 4] if len(row) > sizes]
+        has_names = k == 0 and len(texts_in(cells)) > 1 and not has_numbers
+        if has_names or any(map(is_number, below)):
+            return k
+    return None
+
+
+def _size_column(cells: Iterable[Any], reading: Reading) -> int | None:
+    """Return the first cell that may name the sizes: as the user does, or with a usual name."""
+    usual = USUAL["size"] if reading.size_column is None else [form(reading.size_column)]
+    return next((k for k, cell in enumerate(cells) if form(text_in(cell)) in usual), None)
+
+
+def is_bare(first: Sequence[Record]) -> bool:
+    """Return whether a file has one column of numbers, without a header."""
+    return bool(first) and len(first[0][1]) == 1 and is_number(first[0][1][0])
+
+
+def _refuse_empty(source: str) -> NoReturn:
+    """Refuse a file without values."""
+    raise InputError(f"{source}: needs at least one size; the file is empty. {EXAMPLE}")
+
+
+def kind_of(row: Iterable[Any]) -> str:
+    """Return "footnote", "total" or "mean" if the row's text alone makes that sure, else ""."""
+    texts = texts_in(row)
+    if is_footnote(texts):
+        return "footnote"
+    total = total_in(texts[0]) if texts else None
+    return total.kind if total is not None and total.is_sure else ""
+
+
+def _from_json(file: File, reading: Reading) -> Table:
+    """Read sizes, records, ``{id: size}``, or columns such as ``{"sizes": [5, 3]}``."""
+    source, notes = file.name, file.notes
+    try:
+        content = json.loads(file.text, object_pairs_hook=_distinct)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{source}: is not valid JSON ({error}). Check the file.") from error
+    if isinstance(content, list):
+        if content and all(isinstance(each, dict) for each in content):
+            names = list(dict.fromkeys(name for each in content for name in each))
+            cells = [[each.get(name) for each in content] for name in names]
+            return Table(source, names, cells, notes=notes)
+        return Table(source, ["size"], [content], notes=notes)
+    other = [name for name, value in content.items() if not isinstance(value, (list, dict))]
+    if len(other) < len(content):
+        notes += (f"{source}: ignored {listed(other)}: no list.",) if other else ()
+        return Table(source, *_columns_of(content, source), notes=notes)
+    if sizes := [name for name in content if name.lower() in ("size", "sizes")]:
+        raise InputError(
+            f"{source}: {sizes[0]} must be a list, or an object of ids and sizes; got "
+            f'{brief(content[sizes[0]])}. Write {{"sizes": [5, 3]}}.'
+        )
+    return Table(source, ["id", "size"], [list(content), list(content.values())], notes=notes)
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse an object that has a key twice: Python would keep the last one only."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"the key {brief(twice)} appears twice in an object")
+    return content
+
+
+def _columns_of(content: dict[str, Any], source: str) -> tuple[list[str], list[list[Any]]]:
+    """Return the lists of an object. If there are objects, their keys are the ids."""
+    columns = {name: value for name, value in content.items() if isinstance(value, list)}
+    objects = {name: value for name, value in content.items() if isinstance(value, dict)}
+    if not objects:
+        return list(columns), list(columns.values())
+    first, ids = next((name, list(value)) for name, value in objects.items())
+    for name, value in objects.items():
+        if value.keys() != set(ids):
+            raise InputError(
+                f"{source}: {first} and {name} must have the same ids; they differ in "
+                f"{brief(sorted(value.keys() ^ set(ids))[0])}. Correct one of them."
+            )
+        columns[name] = [value[each] for each in ids]
+    return ["id", *columns], [ids, *columns.values()]
+
+
+def _from_excel(file: File, reading: Reading) -> Table:
+    """Read the first sheet of a workbook, a header and a row for each client."""
+    source = file.name
+    try:
+        openpyxl = import_module("openpyxl")
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"{source}: needs openpyxl, which is not installed, to read an Excel file. Run: pip "
+            f"install openpyxl, or save the file as CSV."
+        ) from error
+    try:
+        with warnings.catch_warnings(action="ignore"):  # on styles and the like
+            book = openpyxl.load_workbook(io.BytesIO(file.data), read_only=True, data_only=True)
+            sheet = book.worksheets[0]
+            sheet.reset_dimensions()  # some programs write wrong ones
+            rows = list(enumerate(sheet.iter_rows(values_only=True), start=1))
+    except NO_WORKBOOK as error:
+        raise InputError(
+            f"{source}: must be an .xlsx file or text; it is not, or not whole "
+            f"({brief(str(error))}). Save it again, or as CSV."
+        ) from error
+    rows = [(place, row) for place, row in rows if any(cell not in (None, "") for cell in row)]
+    if not rows:
+        _refuse_empty(f"{source}, sheet {sheet.title!r}")
+    several = f"{source}: read sheet {sheet.title!r}, the first of {len(book.worksheets)}."
+    notes = (several,) if len(book.worksheets) > 1 else ()
+    width = max(len(row) for _, row in rows)
+    filled = ((place, (*row, *[None] * (width - len(row)))) for place, row in rows)
+    return _Lines(source, "row", reading).table(filled, notes)
+
+
+def _from_frame(frame: Frame) -> Table:
+    """Read the columns of a data frame, and its index if that has a name or names of clients."""
+    kind = type(frame).__name__
+    try:
+        keys = list(getattr(frame, "column_names", frame.columns))
+        columns = [_listed(frame[key]) for key in keys]
+        index = getattr(frame, "index", ())
+        labels = [] if callable(index) else _listed(index)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{kind}: needs named columns; they cannot be read ({brief(str(error))}). Pass sizes "
+            f"as a list, or by id."
+        ) from error
+    names = [str(key).strip() for key in keys]
+    if len(set(names)) < len(names):
+        [(twice, _)] = Counter(names).most_common(1)
+        raise InputError(
+            f"{kind}: needs distinct names of columns; {twice!r} appears twice. Rename one."
+        )
+    levels = list(getattr(index, "names", [None]))
+    if len(levels) > 1:  # of a MultiIndex
+        names = [*(str(level) for level in levels), *names]
+        columns = [*map(list, zip(*labels, strict=True)), *columns]
+    elif levels[0] is not None or any(isinstance(label, str) for label in labels):
+        has_ids = any(form(name) in USUAL["id"] for name in names)
+        unnamed = "index" if has_ids else "id"
+        names = [unnamed if levels[0] is None else str(levels[0]), *names]
+        columns = [labels, *columns]
+    return Table(kind, names, columns, unit="row")
+
+
+def _listed(column: Any) -> list[Any]:
+    """Return the cells of a column as Python's own values; None where one is missing."""
+    for method in ("tolist", "to_list", "to_pylist"):
+        if hasattr(column, method):
+            column = getattr(column, method)()
+            break
+    return [None if _is_missing(cell) else cell for cell in column]
+
+
+def _is_missing(cell: Any) -> bool:
+    """Return whether a cell is NaN, or what pandas has for it."""
+    is_nan = isinstance(cell, float) and cell != cell
+    return is_nan or type(cell).__name__ in ("NAType", "NaTType")
+
+
+class Format(NamedTuple):
+    """A kind of file: whether a file is of this kind, and how it becomes a table."""
+
+    fits: Callable[[File], bool]
+    read: Callable[[File, Reading], Table]
+
+
+#: The formats. The first that fits reads the file.
+FORMATS = (
+    Format(lambda file: file.data.startswith(OLE), _from_old_excel),
+    Format(lambda file: file.data.startswith(ZIP), _from_excel),
+    Format(lambda file: file.text.lstrip().startswith(("[", "{")), _from_json),
+    Format(lambda file: True, _from_text),
+)

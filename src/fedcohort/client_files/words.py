@@ -1,0 +1,101 @@
+"""The vocabulary of client files: how people write numbers, totals, footnotes and headings.
+
+To read one more way of writing, add a word or a pattern here, or a format in ``formats.py``.
+"""
+
+import re
+
+#: A space, and those without a break: U+00A0, figure, thin and narrow.
+SPACES = " \u00a0\u2007\u2009\u202f"
+#: The thousands marks: the characters that each stands for.
+THOUSANDS = {".": ".", ",": ",", "'": "'\u2019", " ": SPACES}
+SCIENTIFIC = re.compile(r"\+?[0-9]+(?:\.[0-9]*)?[eE][+-]?[0-9]{1,3}")
+#: 5.146 is 5146 to some people and a fraction to others.
+UNCLEAR = re.compile(r"\+?[1-9][0-9]{0,2}(?:\.[0-9]{3})+(?:,[0-9]*)?")
+NUMBER_LIKE = re.compile(rf"[+-]?[0-9][0-9.,'\u2019{SPACES}]*(?:[eE][+-]?[0-9]+)?")
+NOT_FINITE = {"nan", "inf", "-inf"}
+#: How programs write that a value is missing.
+MISSING = NOT_FINITE | {"na", "n/a", "#n/a", "null", "none", "-"}
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+# All words are in lower case and without accents.
+#: Totals, in many languages; no client has such a name.
+TOTALS = _set(
+    "total totals sum overall grandtotal "
+    "gesamt insgesamt gesamtsumme gesamtzahl gesamtanzahl gesamtergebnis summe endsumme "
+    "totaux totale totali totales totaal totalt totais razem ogo\u0142em celkem yhteensa osszesen "
+    "toplam итого всего 合計 合计 总计 總計 \u03c3"
+)
+#: Totals of a part of the clients.
+SUBTOTALS = _set(
+    "subtotal subtotals subtotale subtotaal soustotal soustotaux zwischensumme teilsumme 小計 小计"
+)
+MEANS = _set("mean average minimum maximum mittelwert durchschnitt moyenne promedio gemiddelde")
+#: Totals that are also proper names: the Somme is a river, Summa a group of hospitals.
+UNSURE = _set("somme somma suma soma som summa ensemble")
+#: Also a group of hospitals.
+MEDIAN = _set("median mediane")
+ALL = _set("all alle aller tous toutes tutti tutte todos todas")
+#: Words that may go with these and name no client.
+OTHERS = _set(
+    "of the for in over across and combined together grand general number count counts size sizes "
+    "de des du la le les et der die das den und von zusammen los las dei delle generale"
+)
+#: Clients and samples, in the plural.
+PLURALS = _set(
+    "clients hospitals clinics sites centres centers institutions nodes devices users locations "
+    "regions groups units partners samples examples records rows instances observations patients "
+    "cases participants subjects images kliniken krankenhauser standorte zentren hauser "
+    "einrichtungen patienten falle regionen hopitaux cliniques etablissements hospitales centros "
+    "pacientes ospedali centri pazienti hospitais ziekenhuizen"
+)
+TRIGGERS = TOTALS | SUBTOTALS | MEANS | UNSURE | MEDIAN | ALL
+KNOWN = TRIGGERS | OTHERS | PLURALS
+BEGINNINGS = KNOWN | _set("sub sous zwischen teil")
+#: Two words that are also written as one: sub-total, sous total.
+COMPOUND = re.compile(r"\b(sub|sous|zwischen|teil)[\s-]+(?=tota|summe)")
+
+#: Footnotes that begin with a word. French puts a space before the colon.
+SOURCE = re.compile(
+    r"(sources?|notes?|n\.?b\.?|footnotes?|remarks?|comments?|legend|abbreviations|"
+    r"(last )?updated?( on)?|as of|exported( on)?|quellen?|anmerkung(en)?|hinweise?|fußnoten?|"
+    r"stand|datenstand|legende|légende|remarques?|nota|fuentes?|fonte|bron)\s?:",
+    re.IGNORECASE,
+)
+#: Footnotes that begin with a mark: * ** † (1) [1] 1) ¹ #.
+MARK = re.compile(r"(?:[*†‡§#]+|\(?[0-9a-z]\)|\[[0-9a-z]\]|[¹²³⁴-⁹]+)(\s*)\S")
+#: A unit in a second header line: (n), [%].
+UNIT = re.compile(r"\(.*\)|\[.*\]|[%#]")
+#: The number of a title such as "Samples per hospital, 2024".
+YEAR = re.compile(r"(?:19|20)[0-9]{2}")
+
+#: Words for a client's samples, and for the client.
+SAMPLES = ("sample", "example", "record", "row", "instance", "observation", "datapoint")
+CLIENTS = (
+    "client", "hospital", "site", "centre", "center", "institution", "node", "device", "user",
+)  # fmt: skip
+#: How a number of samples is written, with {} for the word.
+NUMBERS_OF = ("n{}s", "num{}s", "no{}s", "nr{}s", "numberof{}s", "{}s", "{}count", "{}size")
+#: The usual names of each column, the preferred first, in the form of :func:`form`.
+USUAL: dict[str, list[str]] = {
+    "size": [
+        *("size", "sizes"),
+        *(number.format(word) for number in NUMBERS_OF for word in SAMPLES),
+        *("datasetsize", "datasize", "count", "counts", "n"),
+    ],
+    "id": [
+        *("id", "ids", "clientid", "clientids", "cid", "client", "clients", "clientname"),
+        *("name", "names"),
+        *(word + end for word in CLIENTS[1:] for end in ("id", "", "s", "name")),
+    ],
+    "group": [
+        *("group", "groups", "groupid", "groupname", "stratum", "strata", "stratumid"),
+        *(word + end for word in ("region", "cluster") for end in ("", "s", "id", "name")),
+    ],
+}
+#: Names that need no note: those of the documentation.
+OWN_NAMES = {role: names[:2] for role, names in USUAL.items()}
