@@ -26,13 +26,15 @@ Make = Callable[..., Any]
         ({"on_failure": "redraw"}, "Fed-BioMed asks nodes once a round.*Use 'keep'"),
         ({"on_failure": "hope"}, "on_failure must be"),
         ({"estimator": "best"}, "estimator must be"),
-        ({"limits": {"max_norm": 1}}, r"limits must be Limits\(...\); got"),
+        ({"limits": {"min_replies": 1}}, r"limits must be Limits\(...\); got"),
         ({"limits": Limits(min_replies=3)}, "min_replies must be at most the 2 draws"),
         ({"ping": "yes"}, "ping must be"),
         ({"sizes": [1, 2]}, "sizes must map clients to samples"),
         ({"sizes": {"a": -1}}, "the size of client 'a' must be"),
         ({"seed": -1}, "seed must be"),
         ({"sketch": 0}, "sketch must be"),
+        ({"max_norm": 0}, "max_norm must be a number above 0"),
+        ({"extra": 1}, "extra is not available here; got 1"),
     ],
 )
 def test_an_argument_that_cannot_be_used_is_refused(

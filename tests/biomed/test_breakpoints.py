@@ -13,7 +13,7 @@ from fedbiomed.common.exceptions import FedbiomedStrategyError
 from fedbiomed.researcher.federated_workflows import Experiment
 
 from biomed.in_process import InProcessNodes, images, model_of, moved, update_of
-from fedcohort import Population, Recipe, SimilarityClustered, SizeClustered, recipe
+from fedcohort import Population, Recipe, Regression, SimilarityClustered, SizeClustered, recipe
 from fedcohort.errors import SelectorError
 from fedcohort.fedbiomed import CohortStrategy, Limits
 
@@ -47,8 +47,13 @@ def _training(nodes: InProcessNodes) -> None:
     nodes.node = train
 
 
+FEATURES = {name: [len(name), name[0] < "L"] for name in ("Brest", "Caen", "Lyon", "Metz", "Nice")}
+
+
 @pytest.mark.usefixtures("_training")
-@pytest.mark.parametrize("estimator", ["plain", "difference"])
+@pytest.mark.parametrize(
+    "estimator", ["plain", "difference", "regression", Regression(features=FEATURES)], ids=str
+)
 def test_it_goes_on_as_if_it_had_not_stopped(
     estimator: Any, nodes: InProcessNodes, experiment: Make, tmp_path: Path
 ) -> None:
@@ -88,7 +93,12 @@ def test_an_earlier_breakpoint_can_be_loaded(
 
 def test_settings_are_kept(nodes: InProcessNodes, experiment: Make) -> None:
     strategy = CohortStrategy(
-        SizeClustered(2), seed=7, ping=None, limits=Limits(max_norm=5.0), sizes={"Metz": 500}
+        SizeClustered(2),
+        seed=7,
+        ping=None,
+        limits=Limits(max_count=5),
+        max_norm=5.0,
+        sizes={"Metz": 500},
     )
     own = experiment(strategy, save_breakpoints=True, round_limit=1)
     own.run()
@@ -97,7 +107,8 @@ def test_settings_are_kept(nodes: InProcessNodes, experiment: Make) -> None:
     loaded.strategy().attach(loaded)
 
     found = loaded.strategy()
-    assert (found._ping, found._limits.max_norm, found.selector.seed) == (None, 5.0, 7)
+    assert (found._ping, found._limits.max_count, found.selector.seed) == (None, 5, 7)
+    assert found.selector.max_norm == 5.0
     assert found.selector.clients["Metz"] == 500
 
 

@@ -287,7 +287,6 @@ def test_a_claimed_size_is_bounded(nodes: InProcessNodes, experiment: Make) -> N
     ("spoil", "reason"),
     [
         (lambda own: {**own, "coef_": own["coef_"] * np.nan}, "is not finite"),
-        (lambda own: {**own, "coef_": own["coef_"] + 1e6}, "its norm is"),
         (lambda own: {**own, "coef_": own["coef_"][:, 1:]}, "must be float64 of shape (1, 5)"),
         (lambda own: {"coef_": own["coef_"]}, "has other arrays than the model"),
         (lambda own: "no such column", "error: no such column"),
@@ -301,8 +300,7 @@ def test_a_reply_that_cannot_be_used_counts_as_lost(
     experiment: Make,
     tmp_path: Path,
 ) -> None:
-    limits = Limits(max_norm=1000)
-    strategy = CohortStrategy(SizeClustered(2), seed=1, limits=limits, log_file=tmp_path / "log")
+    strategy = CohortStrategy(SizeClustered(2), seed=1, log_file=tmp_path / "log")
     nodes.node = lambda name, params: (
         spoil(moved(params, update_of(name))) if name == "Nice" else moved(params, update_of(name))
     )
@@ -378,3 +376,20 @@ def test_tensors_stay_tensors_and_counters_whole(
     }
     assert (after["0.weight"] > before["0.weight"]).all()
     assert after["1.num_batches_tracked"] == 6  # half of 4, three times
+
+
+def test_a_huge_update_is_scaled_and_not_rejected(
+    nodes: InProcessNodes, experiment: Make, tmp_path: Path
+) -> None:
+    strategy = CohortStrategy(SizeClustered(2), seed=1, max_norm=5.0, log_file=tmp_path / "log")
+    nodes.node = lambda name, params: moved(
+        params, (1e6 if name == "Nice" else 1.0) * update_of(name)
+    )
+    own = experiment(strategy, round_limit=5)
+
+    own.run()
+
+    lines = lines_of(tmp_path / "log")
+    assert not any(line["failed"] for line in lines)
+    assert {each for line in lines for each in line["scaled"]} == {"Nice"}
+    assert np.linalg.norm(model_of(own)) <= 5 * 5.0

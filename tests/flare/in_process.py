@@ -13,7 +13,8 @@ import pytest
 from numpy.typing import NDArray
 from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import ClientTask, Task
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import ReservedKey, ReturnCode
 from nvflare.apis.fl_context import FLContext, FLContextManager
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
@@ -27,7 +28,9 @@ from nvflare.app_common.abstract.model import (
 from nvflare.app_common.abstract.model_persistor import ModelPersistor
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from fedcohort.nvflare import answers, controller, questions
+from fedcohort.deployment import round as rounds
+from fedcohort.deployment import waits
+from fedcohort.nvflare import questions
 
 #: What a client does with a task: answers, answers with an error, or not in time.
 Client_ = Callable[[str, FLModel], FLModel | Shareable | None]
@@ -39,7 +42,7 @@ class Clock:
     @classmethod
     def installed(cls, monkeypatch: pytest.MonkeyPatch) -> Clock:
         clock = cls()
-        for module in (controller, answers, questions):
+        for module in (rounds, waits, questions):
             monkeypatch.setattr(module, "time", clock)
         return clock
 
@@ -80,6 +83,10 @@ class Federation(WFCommSpec):
         The events that were fired, with the data of those that report figures.
     before_task
         Called with every task before it is sent.
+    disconnected
+        The clients that FLARE deems disconnected.
+    dead
+        The clients that do not ask for tasks; all others do so before every draw.
     """
 
     def __init__(self, clients: Mapping[str, Client_], folder: Path) -> None:
@@ -91,11 +98,16 @@ class Federation(WFCommSpec):
         self.figures: list[dict[str, Any]] = []
         self.before_task: Callable[[Task], None] = lambda task: None
         self.disconnected: set[str] = set()
+        self.dead: set[str] = set()
         self.parts: dict[str, Any] = {}
 
     # The engine
 
     def get_clients(self) -> list[Client]:
+        for name in self.clients:
+            if name not in self.dead:
+                event = EventType.BEFORE_PROCESS_TASK_REQUEST
+                self.controller.handle_event(event, request_of(name))
         return [Client(name, name) for name in self.clients]
 
     def get_component(self, name: str) -> Any:
@@ -165,6 +177,14 @@ class Federation(WFCommSpec):
         return persistor
 
 
+def request_of(name: str) -> FLContext:
+    """Return the context of a client's request for a task."""
+    context, peer = FLContext(), FLContext()
+    peer.set_prop(ReservedKey.IDENTITY_NAME, name)
+    context.set_peer_context(peer)
+    return context
+
+
 def _copied(value: Any) -> Any:
     return value.clone() if hasattr(value, "clone") else np.copy(value)
 
@@ -174,12 +194,12 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def adding(size: int, update: NDArray[Any]) -> Client_:
+def adding(size: int, update: NDArray[Any], **properties: Any) -> Client_:
     """Make a client with so many samples that adds an update to the parameter ``w``."""
 
     def client(task: str, model: FLModel) -> FLModel:
         if task == "num_examples":
-            return FLModel(metrics={"num_examples": size})
+            return FLModel(metrics={"num_examples": size, **properties})
         return FLModel(params={"w": model.params["w"] + update}, metrics={"loss": float(size)})
 
     return client

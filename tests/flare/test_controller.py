@@ -133,14 +133,13 @@ def spoiled(params: Mapping[str, Any] | None, **more: Any) -> Any:
         ({"w": np.array(["x", "y"])}, "has other arrays than the model: w must be float64"),
         ({"v": np.zeros(2)}, "has other arrays than the model"),
         ({"w": np.zeros(2), "v": np.zeros(2)}, "has other arrays than the model"),
-        ({"w": np.full(2, 1e3)}, "its update is too large: its norm is 14"),
     ],
 )
 def test_an_answer_that_cannot_be_used_is_a_failure_with_its_reason(
     params: Mapping[str, Any], reason: str, tmp_path: Path
 ) -> None:
     own = federation(tmp_path, a=spoiled(params))
-    saved = own.run(made(limits={"max_norm": 100.0}), {"w": START}).saved
+    saved = own.run(made(), {"w": START}).saved
     failed = [line["failed"] for line in lines(tmp_path / "log")]
 
     assert any("a" in each for each in failed)
@@ -200,6 +199,87 @@ def test_disconnected_clients_are_not_drawn_until_they_come_back(tmp_path: Path)
     own.run(made(recipe=Multinomial(2), num_rounds=4), {"w": START})
 
     assert all("a" not in line["drawn"] for line in lines(tmp_path / "log"))
+
+
+def silent_at(client: Any, question: str) -> Any:
+    """Make a client that does not answer one kind of task."""
+    return lambda task, model: None if task == question else client(task, model)
+
+
+def test_a_client_that_let_the_deadline_pass_is_not_drawn_until_it_asks_for_a_task(
+    tmp_path: Path,
+) -> None:
+    own = federation(tmp_path)
+    own.clients["a"] = silent_at(own.clients["a"], "train")
+    own.dead, seen = {"a"}, list[str]()
+
+    def revive(task: Any) -> None:
+        seen.append(task.name)
+        own.dead = {"a"} if len(seen) < 6 else set()
+
+    own.before_task = revive
+    controller = made(sizes=SIZES, num_rounds=8)
+    own.run(controller, {"w": START})
+    drawn = [set(line["drawn"]) for line in lines(tmp_path / "log")]
+    hand = Selector(SizeClustered(2), SIZES, seed=1)
+    there = [["a", "b", "c"], *[["b", "c"]] * 5]
+    expected = []
+    for available in there:
+        expected.append(set(hand.draw(available).ids))
+        hand.skip()
+
+    assert drawn[:6] == expected
+    assert "a" in drawn[0]
+    assert any("a" in each for each in drawn[6:])
+    assert controller.selector.clients == SIZES
+
+
+def test_a_client_that_did_not_answer_a_question_is_not_asked_again(tmp_path: Path) -> None:
+    own = federation(tmp_path)
+    for name in SIZES:
+        train = adding_loss(own.clients[name])
+        own.clients[name] = silent_at(train, "loss") if name == "a" else train
+    own.dead = {"a"}
+    recipe = {"name": "power-of-choice", "cohort_size": 1, "candidates": 3}
+    own.run(made(recipe=recipe, sizes=SIZES, num_rounds=4), {"w": START})
+
+    assert own.asked.count(("loss", "a")) == 1
+    assert own.asked.count(("loss", "b")) == 4
+
+
+def adding_loss(train: Any) -> Any:
+    def answer(task: str, model: FLModel) -> FLModel:
+        return FLModel(metrics={"loss": 1.0}) if task == "loss" else train(task, model)
+
+    return answer
+
+
+def test_the_server_waits_until_a_client_asks_for_a_task_if_all_let_the_deadline_pass(
+    tmp_path: Path, clock: Clock
+) -> None:
+    tasks: list[float] = []
+
+    class Asleep(set[str]):
+        """Everybody, until a minute after the first task."""
+
+        def __contains__(self, name: object) -> bool:
+            return not tasks or clock.now < tasks[0] + 60
+
+    own = Federation({"a": lambda task, model: None}, tmp_path)
+    own.dead = Asleep()
+    own.before_task = lambda task: tasks.append(clock.now)
+    own.run(made(sizes={"a": 1}, recipe=SizeClustered(1), num_rounds=2), {"w": START})
+
+    assert 60 <= tasks[1] - tasks[0] < 70
+
+
+def test_a_job_whose_clients_are_all_gone_ends_with_a_sentence(tmp_path: Path) -> None:
+    own = Federation({name: lambda task, model: None for name in SIZES}, tmp_path)
+    own.dead = set(SIZES)
+    controller = made(sizes=SIZES, num_rounds=20, limits=Limits(give_up_after=3))
+
+    with pytest.raises(NvflareError, match="once 'no client with samples was there'"):
+        own.run(controller, {"w": START})
 
 
 def test_a_round_without_drawn_clients_asks_nobody(tmp_path: Path) -> None:
@@ -290,12 +370,12 @@ def test_a_checkpoint_is_not_overwritten_or_misread(tmp_path: Path) -> None:
     settings = {"checkpoint": "state", "num_rounds": 1}
     federation(tmp_path).run(made(**settings), {"w": START})
 
-    with pytest.raises(NvflareError, match=r"is there already. Pass resume=True to go on"):
+    with pytest.raises(NvflareError, match=r"exists already. Pass resume=True to continue"):
         federation(tmp_path).run(made(**settings), {"w": START})
     with pytest.raises(NvflareError, match="a model of other arrays than the persistor's"):
         federation(tmp_path).run(made(**settings, resume=True), {"w": np.zeros(3)})
     (tmp_path / "state").write_bytes(b"nonsense")
-    with pytest.raises(NvflareError, match=r"cannot be read \(it is not a fedcohort nvflare state"):
+    with pytest.raises(NvflareError, match=r"cannot be read \(it is not an archive of fedcohort"):
         federation(tmp_path).run(made(**settings, resume=True), {"w": START})
 
 
@@ -371,9 +451,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"recipe": "size"}, "recipe must be a Recipe, or its name and fields; got 'size'"),
     ({"recipe": {"name": "sise", "cohort_size": 2}}, "unknown design 'sise'"),
     ({"recipe": {"name": "size", "cohort_size": 0}}, "cohort_size must be"),
-    ({"estimator": {"cluster": 3}}, "estimator must be 'plain', 'difference', or the fields"),
-    ({"limits": {"max_nrom": 3}}, "limits must be Limits"),
-    ({"limits": {"max_norm": 0}}, "max_norm must be more than 0"),
+    ({"estimator": {"cluster": 3}}, "estimator must be its name, or its name and fields"),
+    ({"limits": {"max_cuont": 3}}, "limits must be Limits"),
+    ({"limits": {"max_count": 0}}, "max_count must be a whole number of at least 1"),
+    ({"max_norm": 0}, "max_norm must be a number above 0"),
+    ({"overlap": True}, "overlap is not available here; got True"),
     ({"limits": {"min_replies": 3}}, "min_replies must be at most the 2 draws of a round; got 3"),
     ({"sizes": [3, 2]}, "sizes must map clients to samples"),
     ({"timeout": 0}, "timeout must be a number of at least 1"),
@@ -415,3 +497,141 @@ def test_the_log_says_who_was_drawn(tmp_path: Path, caplog: pytest.LogCaptureFix
 
     assert "clients are drawn by SizeClustered(cohort_size=2), seed 1" in caplog.text
     assert f"round 0: drawn {lines(tmp_path / 'log')[0]['drawn']}, failed none" in caplog.text
+
+
+def named(name: str, *, is_reversed: bool) -> Any:
+    """Make a client of a model with two arrays, which it sends in the model's order or not."""
+
+    def answer(task: str, model: FLModel) -> FLModel:
+        if task == "num_examples":
+            return FLModel(metrics={task: SIZES[name]})
+        moved = {key: value + STEPS[name][0] for key, value in model.params.items()}
+        moved["w"] = moved["w"] + STEPS[name]
+        return FLModel(params=dict(reversed(moved.items())) if is_reversed else moved)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"estimator": "difference"}, {"recipe": {"name": "similarity", "cohort_size": 2}}],
+    ids=["plain", "difference", "similarity"],
+)
+def test_arrays_are_matched_by_name_and_keep_the_models_order(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    start = {"w": START, "a": np.array([3.0, 2.0, 1.0])}
+    found = []
+    for reversed_ in ((), ("b",), ("a", "b", "c")):
+        clients = {name: named(name, is_reversed=name in reversed_) for name in SIZES}
+        folder = tmp_path / f"{len(reversed_)}"
+        folder.mkdir()
+        saved = Federation(clients, folder).run(made(num_rounds=6, **settings), start).saved
+        found.append(
+            (
+                [{key: value.tolist() for key, value in own.items()} for own in saved],
+                [line["drawn"] for line in lines(folder / "log")],
+            )
+        )
+        assert all(list(own) == ["w", "a"] for own in saved)
+
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_checkpoint_goes_on_with_a_model_in_another_order(tmp_path: Path) -> None:
+    clients = {name: named(name, is_reversed=False) for name in SIZES}
+    start = {"w": START, "a": np.array([3.0, 2.0, 1.0])}
+    settings: dict[str, Any] = {"estimator": "difference"}
+    whole = Federation(clients, tmp_path).run(made(num_rounds=6, **settings), start).saved
+    settings |= {"checkpoint": "state", "resume": True}
+    Federation(clients, tmp_path).run(made(num_rounds=3, **settings), start)
+    turned = dict(reversed(start.items()))
+    last = Federation(clients, tmp_path).run(made(num_rounds=6, **settings), turned).saved[-1]
+
+    assert {key: value.tolist() for key, value in last.items()} == {
+        key: value.tolist() for key, value in whole[-1].items()
+    }
+
+
+def test_a_huge_update_is_scaled_and_not_rejected(tmp_path: Path) -> None:
+    own = federation(tmp_path, a=spoiled({"w": START + np.array([3e6, 4e6])}))
+    own.run(made(max_norm=5.0), {"w": START})
+    found = lines(tmp_path / "log")
+
+    assert not any(line["failed"] for line in found)
+    assert any(line["scaled"] == ["a"] for line in found)
+
+
+# Features
+
+LABELS = {"a": [0.5, 0.25, 0.25], "b": [0.0, 1.0, 0.0], "c": [0.125, 0.375, 0.5]}
+
+
+def telling(folder: Path, **others: Any) -> Federation:
+    """Return clients that report their labels and a region with their size."""
+    clients = {
+        name: adding(
+            SIZES[name], STEPS[name], labels=np.array(LABELS[name]), region="ab"[name > "a"]
+        )
+        for name in SIZES
+    }
+    return Federation({**clients, **others}, folder)
+
+
+def regression(features: Any, **more: Any) -> CohortController:
+    estimator = {"name": "regression", "features": features, "keep": "float16"}
+    return made(estimator=estimator, num_rounds=8, **more)
+
+
+def test_other_metrics_of_the_size_are_features(tmp_path: Path) -> None:
+    by_name = {
+        name: {**{f"labels.{k}": own for k, own in enumerate(shares)}, "region": "ab"[name > "a"]}
+        for name, shares in LABELS.items()
+    }
+
+    told = telling(tmp_path).run(regression("given"), {"w": START}).saved
+    given = telling(tmp_path).run(regression(by_name), {"w": START}).saved
+    without = telling(tmp_path).run(regression(None), {"w": START}).saved
+
+    assert [own["w"].tolist() for own in told] == [own["w"].tolist() for own in given]
+    assert [own["w"].tolist() for own in told] != [own["w"].tolist() for own in without]
+
+
+def test_features_survive_a_restart(tmp_path: Path) -> None:
+    def run(file: str, *parts: int) -> list[float]:
+        for last in parts:
+            own = regression("given", checkpoint=str(tmp_path / file), resume=True)
+            own.num_rounds = last
+            saved = telling(tmp_path).run(own, {"w": START}).saved
+        return saved[-1]["w"].tolist()  # type: ignore[no-any-return]
+
+    assert run("whole", 8) == run("parts", 3, 8)
+
+
+@pytest.mark.parametrize(
+    ("properties", "log"),
+    [
+        ({"labels": [0.5, float("nan"), 0.0], "region": "a"}, "'labels.1' must be a finite number"),
+        ({"shoe": 43}, "its features are not those of the first clients"),
+    ],
+)
+def test_nonsense_costs_a_client_its_features(
+    properties: dict[str, Any], log: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = regression("given")
+
+    telling(tmp_path, c=adding(SIZES["c"], STEPS["c"], **properties)).run(own, {"w": START})
+
+    assert own.selector._records.features.known.tolist() == [True, True, False]
+    assert f"1 of 3 clients failed (c): {log}" in caplog.text
+
+
+def test_properties_that_cannot_be_kept_are_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = made()
+
+    telling(tmp_path, c=adding(SIZES["c"], STEPS["c"], raw=b"bytes")).run(own, {"w": START})
+
+    assert set(own.selector.clients) == {"a", "b"}
+    assert "its properties must be text and numbers; got bytes" in caplog.text

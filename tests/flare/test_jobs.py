@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 pytest.importorskip("nvflare", reason="the extra 'nvflare' is not installed")
@@ -18,34 +20,48 @@ from nvflare.fuel.utils.class_utils import ModuleScanner
 from nvflare.fuel.utils.component_builder import ComponentBuilder
 from nvflare.job_config.api import FedJob
 
-from fedcohort import Difference, Poisson, Population, Recipe, SizeClustered
+from documented_blocks import blocks_of
+from fedcohort import Difference, Poisson, Population, Recipe, Regression, SizeClustered
 from fedcohort.designs import Knowledge, MultinomialDesign
 from fedcohort.nvflare import CohortController, Limits
 from fedcohort.optimizers import Yogi
 from flare.in_process import lines
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "nvflare-digits"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "nvflare-digits"
+PAGE = (ROOT / "docs" / "how-to" / "nvflare.md").read_text(encoding="utf-8")
 SETTINGS: list[dict[str, Any]] = [
     {"recipe": SizeClustered(2)},
-    {"recipe": {"name": "poisson", "cohort_size": 2}, "seed": 3},
+    {
+        "recipe": {"name": "poisson", "cohort_size": 2},
+        "seed": 3,
+        "on_failure": "redraw",
+        "tries": 3,
+    },
     {
         "recipe": Poisson(4),
         "seed": 7,
         "sizes": {"site-1": 3, "site-2": 5},
         "groups": {"site-1": "x", "site-2": "y"},
-        "estimator": Difference(clusters=2),
+        "estimator": Difference(keep="rank", rank=2),
         "server_optimizer": Yogi(lr=0.2),
-        "on_failure": "redraw",
-        "tries": 3,
+        "on_failure": "renormalise",
         "min_clients": 2,
         "timeout": 5,
-        "limits": Limits(max_norm=3.0, min_replies=2),
+        "limits": Limits(max_count=3, min_replies=2),
+        "max_norm": "auto",
+        "rebuild_every": 2,
         "checkpoint": "kept",
         "every": 2,
         "resume": True,
         "log_file": "log",
         "num_rounds": 9,
     },
+]
+FEATURES: list[Any] = [
+    {"site-1": np.array([0.25, 0.75]), "site-2": np.array([1.0, 0.0])},
+    {"site-1": [np.float32(0.25), "south"], "site-2": (1, "north")},
+    {"site-1": {"age": np.int64(3), "region": "south"}, "site-2": {"age": 4.5, "region": None}},
 ]
 
 
@@ -74,9 +90,31 @@ def test_a_job_keeps_every_setting(settings: dict[str, Any], tmp_path: Path) -> 
     after = Builder().build_component(config)
 
     assert config["path"] == "fedcohort.nvflare.controller.CohortController"
-    assert after._settings == before._settings
+    assert after._options == before._options
+    assert after._optimizer == before._optimizer
     names = ("min_clients", "timeout", "checkpoint", "every", "resume", "log_file", "num_rounds")
     assert [getattr(after, n) for n in names] == [getattr(before, n) for n in names]
+
+
+@pytest.mark.parametrize("features", FEATURES, ids=["arrays", "lists", "by name"])
+@pytest.mark.parametrize("is_mapping", [False, True], ids=["settings", "mapping"])
+def test_a_job_keeps_features(features: Any, is_mapping: bool, tmp_path: Path) -> None:
+    estimator: Any = Regression(features=features, keep="float16")
+    if is_mapping:
+        estimator = {"name": "regression", "features": features, "keep": "float16"}
+    sizes = {"site-1": 3, "site-2": 5}
+    before = CohortController(recipe=SizeClustered(2), seed=1, sizes=sizes, estimator=estimator)
+
+    after = Builder().build_component(exported(before, tmp_path))
+
+    assert after.selector.seed == before.selector.seed
+    tables = []
+    for own in (before, after):
+        own.selector.clients = sizes
+        tables.append(own.selector._records.features)
+    assert tables[0].names == tables[1].names
+    assert tables[0].encoded().values.tolist() == tables[1].encoded().values.tolist()
+    assert tables[1].known.all()
 
 
 @pytest.mark.slow
@@ -93,15 +131,15 @@ def test_the_example_trains_though_a_client_breaks(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_example_trains_though_a_client_is_killed_and_goes_on_later(tmp_path: Path) -> None:
-    flags = ("--on-failure", "redraw", "--timeout", "30")
-    killed, _ = simulated(tmp_path, "--fails-at", "kill:site-2:1", "--rounds", "2", *flags)
-    both, text = simulated(tmp_path, "--rounds", "4", *flags)
+    (command,) = [line for line in PAGE.splitlines() if "--fails-at kill" in line]
+    (shown,) = [block.text for block in blocks_of(PAGE) if block.text.startswith("round 0: ")]
+    killed, said = simulated(tmp_path, *shlex.split(command)[2:])
+    both, text = simulated(tmp_path, "--rounds", "6")
 
-    assert killed[1]["failed"] == {"site-2": "no answer: the deadline has passed"}
-    assert sum(killed[1]["weights"].values()) == pytest.approx(1.0)  # others took its place
-    assert both[:2] == killed
-    assert [line["round"] for line in both] == [0, 1, 2, 3]
-    assert "goes on from the checkpoint: 2 of 4 rounds are done" in text
+    assert shown in said
+    assert both[:4] == killed
+    assert [line["round"] for line in both] == list(range(6))
+    assert "continues from the checkpoint: 4 of 6 rounds are done" in text
 
 
 def simulated(folder: Path, *flags: str) -> tuple[list[dict[str, Any]], str]:

@@ -70,7 +70,7 @@ class Federation:
         messages = list(strategy.configure_train(number, start, ConfigRecord(), self.grid))
         now = strategy._round
         assert now is not None
-        played = Played(weights_of(strategy), counts_of(strategy), now.failed)
+        played = Played(weights_of(strategy), counts_of(strategy), now.answers.failed)
         replies = self.grid.send_and_receive(messages)
         return played, strategy.aggregate_train(number, replies)[0]
 

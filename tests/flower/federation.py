@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ def client_app(
     change: Change = lambda client, content: content,
     update: Callable[[int], NDArray[Any]] = update_of,
     mods: list[Any] | None = None,
+    properties: Callable[[int], dict[str, Any]] | None = None,
 ) -> ClientApp:
     """Make an app that adds its client's update; ``change`` can spoil a reply."""
     app = ClientApp(mods=mods)
@@ -43,9 +44,10 @@ def client_app(
     @app.train()
     def train(message: Message, context: Context) -> Message:
         client = int(context.node_config["partition-id"])
-        arrays = message.content.array_records["arrays"].to_numpy_ndarrays()
-        steps = layers(update(client))
-        moved = [a + step.astype(a.dtype) for a, step in zip(arrays, steps, strict=True)]
+        record = message.content.array_records["arrays"]
+        arrays = {name: array.numpy() for name, array in record.items()}
+        steps = dict(zip(sorted(arrays), layers(update(client)), strict=True))
+        moved = {name: Array(a + steps[name].astype(a.dtype)) for name, a in arrays.items()}
         content = RecordDict(
             {
                 "arrays": ArrayRecord(moved),
@@ -54,7 +56,15 @@ def client_app(
         )
         return Message(change(client, content), reply_to=message)
 
-    register_size_query(app, lambda context: sizes[int(context.node_config["partition-id"])])
+    def own_properties(context: Context) -> dict[str, Any]:
+        assert properties is not None  # for mypy: else it is not registered
+        return properties(int(context.node_config["partition-id"]))
+
+    register_size_query(
+        app,
+        lambda context: sizes[int(context.node_config["partition-id"])],
+        properties=properties and own_properties,
+    )
     return app
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -10,7 +12,11 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from fedcohort.flower import directory, grid
+from fedcohort.deployment import waits
+from fedcohort.flower import grid
+
+#: The moment at which the clock starts, after Flower's earliest for messages.
+START = 1.8e9
 
 
 class InProcessGrid(Grid):
@@ -129,8 +135,10 @@ class Clock:
     def installed(cls, monkeypatch: pytest.MonkeyPatch) -> Clock:
         """Take the place of the module ``time``."""
         clock = cls()
-        for module in (directory, grid):
+        for module in (waits, grid):
             monkeypatch.setattr(module, "time", clock)
+        messages = import_module("flwr.app.message.message")
+        monkeypatch.setattr(messages, "now", lambda: datetime.fromtimestamp(clock.time(), UTC))
         return clock
 
     def __init__(self) -> None:
@@ -143,6 +151,9 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now
+
+    def time(self) -> float:
+        return START + self.now
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds

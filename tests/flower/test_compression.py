@@ -15,8 +15,7 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 from flwr.app import ArrayRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from fedcohort import Multinomial, SimilarityClustered
-from fedcohort.errors import FlowerError
+from fedcohort import Multinomial
 from fedcohort.flower import CohortStrategy
 from flower.federation import client_app, flat, grid_of, one_round, update_of
 
@@ -68,12 +67,3 @@ def test_a_reply_that_cannot_be_decoded_is_a_failure() -> None:
     strategy = CohortStrategy(FedAvg(), Multinomial(6), seed=0, decode=decode)
 
     assert one_round(strategy, grid_of()) is None
-
-
-@pytest.mark.parametrize(
-    ("recipe", "reason"),
-    [(SimilarityClustered(3), "compares the clients' single updates"), (Multinomial(3), "no SecA")],
-)
-def test_secure_aggregation_is_refused_with_the_reason(recipe: Any, reason: str) -> None:
-    with pytest.raises(FlowerError, match=reason):
-        CohortStrategy(FedAvg(), recipe, seed=0, secure_aggregation=True)

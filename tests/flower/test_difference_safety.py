@@ -15,9 +15,16 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import strategy as flwr
 from numpy.typing import NDArray
 
-from fedcohort import Difference, Multinomial, Poisson, SimilarityClustered, SizeClustered
+from fedcohort import (
+    Difference,
+    Multinomial,
+    Poisson,
+    Regression,
+    SimilarityClustered,
+    SizeClustered,
+)
 from fedcohort.errors import FlowerError, SelectorError
-from fedcohort.flower import CohortStrategy, Limits, register_size_query
+from fedcohort.flower import CohortStrategy, register_size_query
 from flower.differences import THETA, TOLERANCE, Federation, update_in
 from flower.federation import (
     DIMENSION,
@@ -34,22 +41,22 @@ from flower.federation import (
 )
 from flower.test_restart import INNERS
 
-DIFFERENCES = [Difference(), Difference(0.5), Difference(clusters=2)]
+DIFFERENCES = [Difference(), Difference(0.5), Difference(keep="rank", rank=2)]
 
 
-def variates_of(strategy: CohortStrategy) -> dict[str, NDArray[Any]]:
+def estimator_state(strategy: CohortStrategy) -> dict[str, NDArray[Any]]:
     """Return the arrays of what the estimator remembers."""
-    variates = strategy.selector.variates
-    assert variates is not None
-    return variates.state()
+    estimator = strategy.selector.estimator
+    assert estimator is not None
+    return estimator.state()
 
 
 def remembered(strategy: CohortStrategy) -> dict[str, NDArray[Any]]:
     """Return h by client, of a memory that keeps whole updates."""
     ids = list(map(str, strategy.selector.population.ids))
-    variates = strategy.selector.variates
-    assert variates is not None
-    return dict(zip(ids, variates.of(np.arange(len(ids))), strict=True))
+    estimator = strategy.selector.estimator
+    assert estimator is not None
+    return dict(zip(ids, estimator.of(np.arange(len(ids))), strict=True))
 
 
 def spoiled(value: float, dtype: Any = np.float32) -> Any:
@@ -80,7 +87,7 @@ def test_nothing_that_is_not_finite_is_remembered(value: float, difference: Diff
         assert moved is None or np.isfinite(flat(moved)).all()
         assert all(
             np.isfinite(array).all()
-            for name, array in variates_of(strategy).items()
+            for name, array in estimator_state(strategy).items()
             if name != "head"
         )
     assert drawn(strategy)["3"] > 5
@@ -88,20 +95,23 @@ def test_nothing_that_is_not_finite_is_remembered(value: float, difference: Diff
         assert failed(strategy)["3"] > 1
 
 
-def test_a_reply_that_is_rejected_leaves_what_is_remembered_as_it_was() -> None:
+def test_a_reply_that_is_scaled_is_remembered_scaled() -> None:
     app, numbers = spoiled(10.0)
     grid = grid_of(app=app)
     strategy = CohortStrategy(
-        flwr.FedAvg(), Multinomial(8), seed=1, estimator="difference", limits=Limits(max_norm=9.0)
+        flwr.FedAvg(), Multinomial(8), seed=1, estimator="difference", max_norm=9.0
     )
     in_its_own_loop(strategy)
     for number in range(1, 6):
         numbers[0] = number
         one_round(strategy, grid, number)
 
-    assert failed(strategy)["3"] > 1
-    # Half an ulp of 4: the client adds to a model of 1.
-    assert remembered(strategy)["3"] == pytest.approx(update_of(3), abs=2.5e-7)
+    assert not failed(strategy)
+    vector = update_of(3)
+    vector[7] = 10.0
+    # An ulp of 8: the client adds to a model of 1, and the update is scaled in float32.
+    expected = 9.0 * vector / np.linalg.norm(vector)
+    assert remembered(strategy)["3"] == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_reply_that_its_difference_would_stretch_too_far_is_a_failure() -> None:
@@ -141,21 +151,19 @@ def test_a_round_whose_aggregate_is_dropped_is_not_remembered() -> None:
     assert all((after[key] == before[key]).all() for key in before)
 
 
-@pytest.mark.parametrize("keep", ["float64", "float32"])
-def test_updates_beyond_float32_are_remembered(keep: Any) -> None:
-    """A float64 model can hold 1e100. float32 cannot: it is clipped, which keeps E[v]."""
+def test_an_update_beyond_float32_is_a_failure() -> None:
+    """A float64 model could hold 1e100, but not what is remembered of it."""
     app, numbers = spoiled(1e100, np.float64)
     start = ArrayRecord(layers(np.ones(DIMENSION)))
-    settings = Difference(keep=keep)
-    strategy = CohortStrategy(flwr.FedAvg(), Multinomial(8), seed=1, estimator=settings)
+    strategy = CohortStrategy(flwr.FedAvg(), Multinomial(8), seed=1, estimator="difference")
     in_its_own_loop(strategy)
     numbers[0] = 2
 
     moved = one_round(strategy, grid_of(app=app), 1, start)
 
-    assert failed(strategy) == {}
+    assert failed(strategy) == {"3": 1}
     assert moved is not None
-    assert remembered(strategy)["3"][7] == (1e100 if keep == "float64" else np.finfo("f4").max)
+    assert (remembered(strategy)["3"] == 0).all()
 
 
 def test_while_nothing_is_remembered_replies_go_on_as_they_came() -> None:
@@ -186,7 +194,7 @@ def test_a_restarted_server_ends_with_the_same_model_and_memory(
     def train(strategy: CohortStrategy, arrays: ArrayRecord, rounds: int) -> ArrayRecord:
         def update(client: int) -> NDArray[Any]:
             assert strategy._round is not None
-            return update_in(strategy._round.number, client)
+            return update_in(strategy._round.answers.number, client)
 
         grid = grid_of(app=client_app(update=update))
         end = strategy.start(grid, arrays, num_rounds=rounds).arrays
@@ -207,7 +215,7 @@ def test_a_restarted_server_ends_with_the_same_model_and_memory(
     end = train(second, middle, 8)
 
     assert (flat(end) == flat(whole)).all()
-    kept, expected = variates_of(second), variates_of(uninterrupted)
+    kept, expected = estimator_state(second), estimator_state(uninterrupted)
     assert second.selector.clients == uninterrupted.selector.clients
     assert kept.keys() == expected.keys()
     assert all((kept[name] == expected[name]).all() for name in expected)
@@ -283,17 +291,31 @@ def test_metrics_of_a_round_without_clients_are_not_asked_for() -> None:
     assert inner.train_metrics_aggr_fn is losses
 
 
-def test_the_size_of_the_memory_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("estimator", "name"),
+    [
+        ("difference", "difference"),
+        (Difference(), "difference"),
+        ("regression", "regression"),
+        (Regression(keep=None), "regression"),
+    ],
+    ids=str,
+)
+def test_the_size_of_the_memory_is_logged_once(
+    estimator: Any, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     sizes = [10] * 1000
-    strategy = CohortStrategy(flwr.FedAvg(), SizeClustered(4), seed=0, estimator="difference")
+    strategy = CohortStrategy(flwr.FedAvg(), SizeClustered(4), seed=0, estimator=estimator)
     grid = grid_of(1000, app=client_app(sizes))
     in_its_own_loop(strategy)
     with caplog.at_level("INFO", "flwr.fedcohort"):
         for number in (1, 2):
             one_round(strategy, grid, number)
 
-    lines = [line for line in caplog.messages if "difference estimator" in line]
-    assert lines == ["the difference estimator takes up to 0.06 MB"]
+    assert strategy.selector.estimator is not None
+    size = strategy.selector.estimator.nbytes_at_most / 1e6
+    lines = [line for line in caplog.messages if "estimator" in line]
+    assert lines == [f"the {name} estimator takes up to {size:.2f} MB"]
 
 
 def private(strategy: Any) -> Any:
@@ -302,24 +324,14 @@ def private(strategy: Any) -> Any:
     )
 
 
-def test_wrappers_for_privacy_are_refused() -> None:
-    with pytest.raises(FlowerError, match="ServerSideFixedClipping would clip differences"):
-        CohortStrategy(private(flwr.FedAvg()), SizeClustered(4), seed=0, estimator="difference")
+@pytest.mark.parametrize("estimator", ["difference", "regression"])
+def test_wrappers_for_privacy_are_refused(estimator: Any) -> None:
+    with pytest.raises(FlowerError, match=f"with the {estimator} estimator .* would clip"):
+        CohortStrategy(private(flwr.FedAvg()), SizeClustered(4), seed=0, estimator=estimator)
 
-    ours = CohortStrategy(flwr.FedAvg(), SizeClustered(4), seed=0, estimator="difference")
-    with pytest.raises(FlowerError, match="the difference estimator needs its own start"):
+    ours = CohortStrategy(flwr.FedAvg(), SizeClustered(4), seed=0, estimator=estimator)
+    with pytest.raises(FlowerError, match=f"the {estimator} estimator needs its own start"):
         private(ours).start(grid_of(), model(), num_rounds=1)
-
-
-def test_secure_aggregation_hides_what_would_be_remembered() -> None:
-    with pytest.raises(FlowerError, match="remembers the clients' single updates"):
-        CohortStrategy(
-            flwr.FedAvg(),
-            SizeClustered(4),
-            seed=0,
-            estimator="difference",
-            secure_aggregation=True,
-        )
 
 
 def test_an_unknown_estimator_is_refused() -> None:

@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcohort import SimilarityClustered, SizeClustered
-from fedcohort._deployment import cut_to_share
+from fedcohort.deployment.directory import cut_to_share
 from fedcohort.errors import DesignError, FlowerError
 from fedcohort.flower import CohortStrategy, Limits, Waits, register_size_query
-from fedcohort.flower.directory import Directory
+from fedcohort.flower.directory import NodeDirectory
 from flower.federation import (
     SIZES,
     client_app,
@@ -35,7 +35,7 @@ from flower.federation import (
 from flower.in_process import Clock, InProcessGrid
 
 
-def sizes_of(directory: Directory) -> list[int]:
+def sizes_of(directory: NodeDirectory) -> list[int]:
     """Return the sizes in the order of the clients' numbers."""
     return [directory.sizes[key] for key in sorted(directory.sizes, key=int)]
 
@@ -45,7 +45,7 @@ def queries(grid: InProcessGrid) -> int:
 
 
 def test_nodes_are_asked_once_for_their_sizes() -> None:
-    directory, grid = Directory(), grid_of()
+    directory, grid = NodeDirectory(), grid_of()
 
     changes = [directory.refresh(grid) for _ in range(3)]
 
@@ -56,7 +56,7 @@ def test_nodes_are_asked_once_for_their_sizes() -> None:
 
 def test_sizes_that_the_server_knows_are_not_asked() -> None:
     grid = grid_of()
-    directory = Directory({node: 10 + client for node, client in grid.partitions.items()})
+    directory = NodeDirectory({node: 10 + client for node, client in grid.partitions.items()})
 
     directory.refresh(grid)
 
@@ -65,7 +65,7 @@ def test_sizes_that_the_server_knows_are_not_asked() -> None:
 
 
 def test_new_nodes_join_and_departed_ones_leave() -> None:
-    directory, grid = Directory(), grid_of()
+    directory, grid = NodeDirectory(), grid_of()
     everyone = dict(grid.partitions)
     gone = next(node for node, client in everyone.items() if client == 2)
     grid.partitions = {node: client for node, client in everyone.items() if node != gone}
@@ -80,9 +80,9 @@ def test_new_nodes_join_and_departed_ones_leave() -> None:
 
 
 def test_who_leaves_keeps_its_size() -> None:
-    directory, grid = Directory(), grid_of()
+    directory, grid = NodeDirectory(), grid_of()
     directory.refresh(grid)
-    gone = directory.node_of("2")
+    gone = directory.connection_of("2")
     grid.partitions = {node: client for node, client in grid.partitions.items() if node != gone}
 
     left = directory.refresh(grid)
@@ -104,13 +104,13 @@ def test_a_node_that_returns_under_another_id_is_remembered() -> None:
     after, directory = remembered(strategy), strategy.directory
     assert len(before) > 1
     assert all((after[key] == before[key]).all() for key in before)
-    assert {directory.node_of(key) for key in directory.present} == set(again.partitions)
+    assert {directory.connection_of(key) for key in directory.present} == set(again.partitions)
 
 
 @pytest.mark.parametrize("size", [-1, 2.5, "many", None])
 def test_nonsense_is_left_out_and_logged(size: Any, caplog: pytest.LogCaptureFixture) -> None:
     app = client_app()
-    grid, directory = grid_of(app=app), Directory()
+    grid, directory = grid_of(app=app), NodeDirectory()
     original = app.__call__
 
     def lying(message: Any, context: Any) -> Any:
@@ -145,7 +145,7 @@ def test_a_node_without_the_query_is_left_out() -> None:
 
 def test_a_boast_is_bounded_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     grid = grid_of(app=client_app([50, 30, 20, 10**12, 10, 0]))
-    directory = Directory(limits=Limits(max_size=1000, max_share=0.4))
+    directory = NodeDirectory(limits=Limits(max_size=1000, max_share=0.4))
 
     with caplog.at_level(logging.WARNING, "flwr.fedcohort"):
         directory.refresh(grid)
@@ -161,7 +161,7 @@ def test_by_default_a_boast_gets_half_where_there_are_many(
 ) -> None:
     honest = [50, 30, 20, 70, 10, 40, 60, 80, 90]
     grid = grid_of(10, app=client_app([*honest, 10**12]))
-    directory = Directory()
+    directory = NodeDirectory()
 
     with caplog.at_level(logging.WARNING, "flwr.fedcohort"):
         directory.refresh(grid)
@@ -174,7 +174,7 @@ def test_honest_sizes_are_taken_as_they_are(caplog: pytest.LogCaptureFixture) ->
     """A tail as heavy as 1 / k, and two clients of which one has two thirds."""
     heavy, two = [1000 // k for k in range(1, 41)], [200, 100]
     for sizes in (heavy, two):
-        directory = Directory()
+        directory = NodeDirectory()
         with caplog.at_level(logging.WARNING, "flwr.fedcohort"):
             directory.refresh(grid_of(len(sizes), app=client_app(sizes)))
 
@@ -185,7 +185,7 @@ def test_honest_sizes_are_taken_as_they_are(caplog: pytest.LogCaptureFixture) ->
 def test_sizes_that_the_server_knows_are_not_bounded_by_default() -> None:
     """Client 0's size is given; client 9 says of itself what it has, and gets at most half."""
     for claim, counted in [(10, 10), (10**12, 10**6 + 80)]:
-        directory = Directory({"0": 10**6})
+        directory = NodeDirectory({"0": 10**6})
 
         directory.refresh(grid_of(10, app=client_app([1, *[10] * 8, claim])))
 
@@ -193,7 +193,7 @@ def test_sizes_that_the_server_knows_are_not_bounded_by_default() -> None:
 
 
 def test_among_few_a_boast_is_worth_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    directory = Directory()
+    directory = NodeDirectory()
 
     with caplog.at_level(logging.WARNING, "flwr.fedcohort"):
         directory.refresh(grid_of(3, app=client_app([10, 10**12, 20])))
@@ -224,7 +224,7 @@ def test_the_plan_is_built_again_only_when_somebody_comes_or_goes() -> None:
     designs = []
     for number in (1, 2, 3):
         if number == 3:
-            del grid.partitions[strategy.directory.node_of("3")]
+            del grid.partitions[strategy.directory.connection_of("3")]
         one_round(strategy, grid, number)
         designs.append(strategy.selector.design)
 
@@ -233,7 +233,7 @@ def test_the_plan_is_built_again_only_when_somebody_comes_or_goes() -> None:
 
 
 def test_a_silent_node_is_not_asked_again_until_it_comes_back() -> None:
-    directory, grid = Directory(), grid_of()
+    directory, grid = NodeDirectory(), grid_of()
     silent = next(node for node, client in grid.partitions.items() if client == 2)
     grid.fails = lambda node, kind: node == silent
 
@@ -264,22 +264,22 @@ def test_training_waits_for_the_nodes_that_the_inner_strategy_asks_for(clock: Cl
 
 
 def test_a_newcomer_cannot_take_anothers_name() -> None:
-    directory, grid = Directory(), grid_of()
+    directory, grid = NodeDirectory(), grid_of()
     directory.refresh(grid)
-    before = directory.node_of("3")
+    before = directory.connection_of("3")
 
     grid.partitions[9999] = 3
     grid.partitions[1] = 3
     directory.refresh(grid)
 
-    assert directory.node_of("3") == before
+    assert directory.connection_of("3") == before
     assert sizes_of(directory) == SIZES
     assert len(directory.present) == len(SIZES)
 
 
 def test_clients_can_be_known_by_their_nodes_alone() -> None:
     """Two nodes that say they are client 3 are two clients then."""
-    directory, grid = Directory(names="node"), grid_of()
+    directory, grid = NodeDirectory(names="node"), grid_of()
     grid.partitions[9999] = 3
 
     directory.refresh(grid)
@@ -300,7 +300,7 @@ def test_a_name_that_cannot_be_used_is_left_out(key: str) -> None:
     grid = grid_of(2)
     grid.app = app
 
-    directory = Directory()
+    directory = NodeDirectory()
     directory.refresh(grid)
 
     assert directory.present == []
@@ -310,13 +310,13 @@ def test_a_name_that_cannot_be_used_is_left_out(key: str) -> None:
 def test_a_size_that_fits_no_plan_is_left_out(size: int) -> None:
     grid = grid_of(app=client_app([50, 30, 20, size, 10, 0]))
 
-    directory = Directory()
+    directory = NodeDirectory()
     directory.refresh(grid)
 
     assert sorted(directory.present) == ["0", "1", "2", "4", "5"]
 
 
-def later(directory: Directory, grid: InProcessGrid, clock: Clock, seconds: int) -> None:
+def later(directory: NodeDirectory, grid: InProcessGrid, clock: Clock, seconds: int) -> None:
     """Look once a second."""
     for _ in range(seconds):
         clock.sleep(1.0)
@@ -327,41 +327,41 @@ def test_a_restarted_node_gets_its_name_in_the_first_look_after_the_old_one_has_
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The SuperLink lists a killed node for a minute; the new one is asked once all the same."""
-    directory, grid = Directory(), grid_of()
+    directory, grid = NodeDirectory(), grid_of()
     directory.refresh(grid)
-    old = directory.node_of("3")
+    old = directory.connection_of("3")
     grid.partitions[9999] = 3
 
     later(directory, grid, clock, 500)
-    waiting = directory.node_of("3")
+    waiting = directory.connection_of("3")
     del grid.partitions[old]
     has_changed = directory.refresh(grid)
 
-    assert (waiting, has_changed, directory.node_of("3")) == (old, True, 9999)
+    assert (waiting, has_changed, directory.connection_of("3")) == (old, True, 9999)
     assert sorted(directory.present) == ["0", "1", "2", "3", "4", "5"]
     assert grid.asked.count(("query.num_examples", 9999)) == 1
     assert caplog.text.count("node 9999 says it is '3', which is node") == 1
 
 
 def test_of_several_nodes_that_wait_for_a_name_the_first_gets_it() -> None:
-    directory, grid = Directory(), grid_of()
+    directory, grid = NodeDirectory(), grid_of()
     directory.refresh(grid)
     for node in (9001, 9002):
         grid.partitions[node] = 3
         directory.refresh(grid)
 
-    del grid.partitions[directory.node_of("3")]
+    del grid.partitions[directory.connection_of("3")]
     directory.refresh(grid)
-    first = directory.node_of("3")
+    first = directory.connection_of("3")
     del grid.partitions[9001]
     directory.refresh(grid)
 
-    assert (first, directory.node_of("3")) == (9001, 9002)
+    assert (first, directory.connection_of("3")) == (9001, 9002)
 
 
 def test_a_node_that_comes_back_under_its_own_id_is_there_at_once() -> None:
     """Node authentication gives a restarted node the same id."""
-    directory, grid = Directory(names="node"), grid_of()
+    directory, grid = NodeDirectory(names="node"), grid_of()
     directory.refresh(grid)
     back = dict(grid.partitions)
     gone, client = grid.partitions.popitem()
@@ -376,21 +376,55 @@ def test_a_node_that_comes_back_under_its_own_id_is_there_at_once() -> None:
     assert queries(grid) == len(SIZES)
 
 
-def test_a_silent_node_is_asked_again_with_pauses_that_double(clock: Clock) -> None:
+def test_a_node_is_not_asked_while_a_question_is_open(clock: Clock) -> None:
+    """A question lives for 600 s; the next one follows if nothing came of it."""
     grid = slow_grid(clock, lambda client, kind: math.inf if client == 2 else 0.0)
-    directory = Directory(waits=Waits(query=10.0))
+    directory = NodeDirectory(waits=Waits(query=10.0, start=600.0))
+    directory.refresh(grid)
+
+    later(directory, grid, clock, 1300)
+
+    assert grid.asked_at("query.num_examples", node_of(grid, 2)) == [0.0, 600.0, 1200.0]
+    assert queries(grid) == len(SIZES) - 1 + 3
+    assert list(directory._open.values()) == [node_of(grid, 2)]
+
+
+def test_a_node_whose_answers_are_errors_is_asked_again_with_pauses_that_double(
+    clock: Clock,
+) -> None:
+    grid = slow_grid(clock, lambda client, kind: 0.0)
+    bad = node_of(grid, 2)
+    grid.fails = lambda node, kind: node == bad
+    directory = NodeDirectory(waits=Waits(query=10.0))
     directory.refresh(grid)
 
     later(directory, grid, clock, 320)
 
-    asked = grid.asked_at("query.num_examples", node_of(grid, 2))
-    assert asked == [0.0, 10.0, 30.0, 70.0, 150.0, 310.0]
-    assert queries(grid) == len(SIZES) - 1 + len(asked)
+    assert grid.asked_at("query.num_examples", bad) == [0.0, 10.0, 30.0, 70.0, 150.0, 310.0]
+
+
+def test_a_question_that_could_not_be_sent_is_asked_again_soon(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower's grid returns None in the place of its id."""
+    grid = slow_grid(clock, lambda client, kind: 0.0)
+    push = grid.push_messages
+    monkeypatch.setattr(grid, "push_messages", lambda messages: [None for _ in push(messages)])
+    directory = NodeDirectory(waits=Waits(query=10.0))
+    directory.refresh(grid)
+    monkeypatch.setattr(grid, "push_messages", push)
+
+    later(directory, grid, clock, 9)
+    before = directory.present
+    later(directory, grid, clock, 1)
+
+    assert before == []
+    assert len(directory.present) == len(SIZES)
 
 
 def test_a_node_that_answers_nonsense_is_asked_again(clock: Clock) -> None:
     sizes = [50, 30, -1, 70, 10, 0]
-    directory, grid = Directory(waits=Waits(query=10.0)), grid_of(app=client_app(sizes))
+    directory, grid = NodeDirectory(waits=Waits(query=10.0)), grid_of(app=client_app(sizes))
     directory.refresh(grid)
     sizes[2] = 20
 
@@ -402,10 +436,10 @@ def test_a_node_that_answers_nonsense_is_asked_again(clock: Clock) -> None:
     assert directory.sizes["2"] == 20
 
 
-def test_a_late_answer_counts_although_the_node_was_asked_again(clock: Clock) -> None:
-    """It takes 95 seconds for every answer, and is asked again after 10, 30 and 70."""
+def test_a_slow_answer_counts_and_nobody_is_asked_twice_for_it(clock: Clock) -> None:
+    """The node takes 95 seconds, longer than the server waits for other queries."""
     grid = slow_grid(clock, lambda client, kind: 95.0 if client == 2 else 0.0)
-    directory = Directory(waits=Waits(query=10.0))
+    directory = NodeDirectory(waits=Waits(query=10.0))
     directory.refresh(grid)
 
     later(directory, grid, clock, 94)
@@ -414,32 +448,20 @@ def test_a_late_answer_counts_although_the_node_was_asked_again(clock: Clock) ->
 
     assert not before
     assert directory.sizes["2"] == SIZES[2]
-
-
-def test_questions_to_a_node_that_has_answered_are_closed(clock: Clock) -> None:
-    """The first answer is lost, the second comes at once: nothing is left to wait for."""
-    silent = {2}
-    grid = slow_grid(clock, lambda client, kind: math.inf if client in silent else 0.0)
-    directory = Directory(waits=Waits(query=10.0))
-    directory.refresh(grid)
-    silent.clear()
-
-    later(directory, grid, clock, 11)
-
-    assert "2" in directory.present
+    assert grid.asked_at("query.num_examples", node_of(grid, 2)) == [0.0]
     assert not directory._open
 
 
 def test_claims_of_nodes_that_left_for_good_do_not_pile_up() -> None:
     """A client restarts a thousand times under other ids: one claim of it is kept."""
-    directory, grid = Directory(), grid_of()
+    directory, grid = NodeDirectory(), grid_of()
     for node in range(9000, 10_000):
         grid.partitions = {key: k for key, k in grid.partitions.items() if k != 3} | {node: 3}
         directory.refresh(grid)
 
-    assert directory.node_of("3") == 9999
+    assert directory.connection_of("3") == 9999
     assert len(directory.state()["claims"]) == len(SIZES)
-    assert not directory._told | directory._pauses.keys() - set(grid.partitions)
+    assert not directory._warned | directory._questions._waits.keys() - set(grid.partitions)
 
 
 def test_a_size_that_no_node_gives_is_logged_once_with_the_nodes_that_are_meant(
@@ -449,7 +471,7 @@ def test_a_size_that_no_node_gives_is_logged_once_with_the_nodes_that_are_meant(
     grid = grid_of(fails=lambda node, kind: True)
     grid.answers_for_nodes = True
 
-    Directory().refresh(grid)
+    NodeDirectory().refresh(grid)
 
     assert len(caplog.messages) == 1
     nodes = ", ".join(map(str, sorted(grid.partitions)))

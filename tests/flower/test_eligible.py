@@ -11,15 +11,14 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
-from flwr.app import ArrayRecord, ConfigRecord, Context
-from flwr.clientapp import ClientApp
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAvg
 
 from fedcohort import Multinomial, Poisson, Population, Recipe, SizeClustered
 from fedcohort.errors import FlowerError
-from fedcohort.flower import CohortStrategy, Limits, Waits, register_size_query
+from fedcohort.flower import CohortStrategy, Limits, Waits
 from flower.federation import (
-    SIZES,
+    client_app,
     drawn,
     flat,
     grid_of,
@@ -37,26 +36,9 @@ def only_training() -> FedAvg:
     return FedAvg(fraction_evaluate=0.0)
 
 
-def client_of(context: Context) -> int:
-    return int(context.node_config["partition-id"])
-
-
 def telling_grid(properties: Any) -> InProcessGrid:
     """Make a grid whose clients say more of themselves than their sizes."""
-    app = ClientApp()
-    trained = grid_of().app
-
-    def size(context: Context) -> int:
-        return SIZES[client_of(context)]
-
-    register_size_query(app, size, properties=lambda context: properties(client_of(context)))
-
-    def either(message: Any, context: Context) -> Any:
-        return (trained if message.metadata.message_type == "train" else app)(message, context)
-
-    grid = grid_of()
-    grid.app = either  # type: ignore[assignment]
-    return grid
+    return grid_of(app=client_app(properties=properties))
 
 
 def trained_clients(grid: InProcessGrid) -> set[int]:
@@ -244,7 +226,7 @@ def test_properties_survive_a_restart_and_nobody_is_asked_again(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("properties", "reason"),
     [
-        ({"text": "x" * 20_000}, "its properties must be at most 10000 letters"),
+        ({"text": "x" * 20_000}, "its properties must be at most 10000 characters"),
         ({"raw": b"bytes"}, "its properties must be text and numbers; got bytes"),
         ({"raw": [b"bytes"]}, "its properties must be text and numbers; got bytes"),
     ],

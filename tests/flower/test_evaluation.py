@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedcohort import Multinomial, Population, Selector, SizeClustered
 from fedcohort.designs import SizeClusteredDesign
-from fedcohort.flower import CohortStrategy
+from fedcohort.flower import CohortStrategy, Limits
 from fedcohort.streams import Stream, stream
 from flower.federation import SIZES, client_app, drawn, flat, grid_of, model, update_of
 from flower.in_process import InProcessGrid
@@ -102,6 +102,10 @@ LOSS, PARTS = usual(3)["loss"], usual(3)["accuracies"]
         ({**usual(3), "num-examples": -5}, OTHERS, OTHERS),
         ({**usual(3), "num-examples": math.nan}, OTHERS, OTHERS),
         ({**usual(3), "num-examples": math.inf}, OTHERS, OTHERS),
+        ({**usual(3), "num-examples": 1e308}, OTHERS, OTHERS),
+        ({**usual(3), "num-examples": 10**12 + 1}, OTHERS, OTHERS),
+        ({**usual(3), "num-examples": 3.5}, OTHERS, OTHERS),
+        ({**usual(3), "num-examples": 4.0}, ALL, ALL),
         ({**usual(3), "num-examples": [4]}, OTHERS, OTHERS),
         ({**usual(3), "num-examples": 0}, OTHERS, OTHERS),
         ({"loss": LOSS, "accuracies": PARTS}, OTHERS, OTHERS),
@@ -135,7 +139,7 @@ def test_an_error_of_one_client_is_logged_and_the_others_count(
 
     for found in evaluated(grid):
         assert found["loss"] == pytest.approx(mean("loss", OTHERS), rel=1e-12)
-    line = "evaluation in round 1: 1 of 6 clients failed (3): error 6: node unavailable"
+    line = "evaluation in round 2: 1 of 6 clients failed (3): error 6: node unavailable"
     assert caplog.messages.count(line) == 1
 
 
@@ -143,8 +147,42 @@ def test_a_bad_reply_is_logged_with_what_it_needs(caplog: pytest.LogCaptureFixtu
     evaluated(grid_of(app=evaluating_app(but(3, {**usual(3), "num-examples": -5}))), rounds=1)
 
     assert caplog.messages.count(
-        "evaluation in round 0: 1 of 6 clients failed (3): needs a number of at least 0 under "
-        "'num-examples': got -5"
+        "evaluation in round 1: 1 of 6 clients failed (3): its 'num-examples' must be a whole "
+        "number from 0 to 10^12; got -5"
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "counted"),
+    [
+        (None, 45),  # half of all samples, where ten clients have some
+        (Limits(max_share=0.25), 15),
+        (Limits(max_size=30), 30),
+        (Limits(max_share=1.0), 10**12),
+    ],
+    ids=str,
+)
+def test_the_samples_that_a_client_says_it_evaluated_are_bounded_as_sizes_are(
+    limits: Limits | None, counted: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Client k of ten evaluates k + 1 samples, 45 in all but client 9's, which claims 10^12."""
+    grid = grid_of(10, app=evaluating_app(but(9, {**usual(9), "num-examples": 10**12}), [10] * 10))
+    weights = np.array([*range(1, 10), counted], dtype=float)
+    losses = [usual(k)["loss"] for k in range(10)]
+
+    for found in evaluated(grid, limits=limits):
+        assert found["loss"] == pytest.approx(weights @ losses / weights.sum(), rel=1e-12)
+    line = f"client '9' claims 1000000000000 samples; it counts as {counted}"
+    assert (line in caplog.messages) == (counted < 10**12)
+
+
+def test_among_few_an_evaluation_of_one_client_is_worth_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    evaluated(grid_of(app=evaluating_app(but(3, {**usual(3), "num-examples": 10**6}))), rounds=1)
+
+    assert "client '3' claims 1000000 of all 1000017 samples: nearly all weight is on it" in (
+        caplog.text
     )
 
 

@@ -48,7 +48,7 @@ def test_a_model_that_its_weight_would_make_infinite_is_a_failure() -> None:
     for number in range(1, 20):
         messages = list(strategy.configure_train(number, half_model(), ConfigRecord(), grid))
         assert strategy._round is not None
-        now, weights = strategy._round, weights_of(strategy)
+        now, weights = strategy._round.answers, weights_of(strategy)
         moved, _ = strategy.aggregate_train(number, grid.send_and_receive(messages))
 
         left = {int(k): w for k, w in weights.items() if k not in now.failed}

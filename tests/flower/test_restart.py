@@ -71,7 +71,7 @@ def test_nodes_that_are_known_are_not_asked_again(tmp_path: Path) -> None:
     one_round(second, grid)
 
     assert [node for kind, node in grid.asked if kind.startswith("query")] == [1, 9999]
-    assert second.directory.node_of("3") == nodes[3]
+    assert second.directory.connection_of("3") == nodes[3]
     assert sorted(second.directory.present) == ["0", "2", "3", "4", "5"]
     assert second.selector.clients == {"0": 55, "1": 30, "2": 20, "3": 70, "4": 10, "5": 0}
 
@@ -117,7 +117,7 @@ def test_a_state_of_another_recipe_or_cohort_size_is_refused(other: Recipe, tmp_
 
 
 @pytest.mark.parametrize(
-    ("more", "name"), [({"on_failure": "renormalise"}, "failures"), ({"extra": 1}, "failures")]
+    ("more", "name"), [({"on_failure": "renormalise"}, "on_failure"), ({"extra": 1}, "extra")]
 )
 def test_a_state_of_another_rule_is_refused(more: Any, name: str, tmp_path: Path) -> None:
     CohortStrategy(flwr.FedAvg(), Multinomial(3), seed=1).save(tmp_path / "state", model())
@@ -142,8 +142,12 @@ def other_model() -> ArrayRecord:
     ("inner", "recipe", "match"),
     [
         (flwr.FedAvg, SimilarityClustered(3), "remembers updates of 10 numbers; got a model of 11"),
-        (flwr.FedAdam, SizeClustered(3), r"FedAdam goes on from arrays of shapes .*\(4,\)\]; got"),
-        (INNERS[-1], SizeClustered(3), r"FedAvgM goes on from arrays of shapes .*\(4,\)\]; got"),
+        (
+            flwr.FedAdam,
+            SizeClustered(3),
+            r"FedAdam continues from arrays .*\(4,\)}; got a model of",
+        ),
+        (INNERS[-1], SizeClustered(3), r"FedAvgM continues from arrays .*\(4,\)}; got a model of"),
     ],
     ids=["memory", "moments", "momentum"],
 )
@@ -159,6 +163,22 @@ def test_a_state_of_another_model_is_refused_in_one_sentence(
     with pytest.raises(FlowerError, match=match):
         one_round(second, grid, 1, other_model())
     assert not [node for kind, node in grid.asked if kind == "train"]
+
+
+@pytest.mark.parametrize("inner", [flwr.FedAdam, INNERS[-1]], ids=["FedAdam", "FedAvgM"])
+def test_a_state_goes_on_with_the_same_model_in_another_order(inner: Any, tmp_path: Path) -> None:
+    whole, first, second = (
+        CohortStrategy(inner(fraction_evaluate=0.0), SizeClustered(3), seed=1) for _ in range(3)
+    )
+    expected = trained(whole, model(), 6)
+    middle = trained(first, model(), 3)
+    first.save(tmp_path / "state", middle)
+    arrays = second.load(tmp_path / "state")
+
+    end = trained(second, ArrayRecord({name: arrays[name] for name in ("1", "0")}), 3)
+
+    assert list(end) == ["1", "0"]
+    assert all((end[name].numpy() == expected[name].numpy()).all() for name in expected)
 
 
 def test_with_fewer_clients_than_draws_training_runs_on_and_restarts(tmp_path: Path) -> None:

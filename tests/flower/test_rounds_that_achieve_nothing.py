@@ -17,7 +17,7 @@ from flwr.serverapp import strategy as flwr
 from fedcohort import Poisson, PowerOfChoice, SimilarityClustered, SizeClustered
 from fedcohort.errors import FlowerError
 from fedcohort.flower import CohortStrategy, Limits, register_signal_queries
-from fedcohort.selector.open_round import OnFailure
+from fedcohort.selector.settings import OnFailure
 from flower.federation import (
     DIMENSION,
     Change,
@@ -173,6 +173,64 @@ def test_what_overflows_is_not_refused_where_the_client_itself_sent_infinity(
     assert "): is not finite, or too large for its type" in caplog.text
 
 
+# Order
+
+
+def backwards(client: int, content: RecordDict) -> RecordDict:
+    """Clients 0, 2 and 4 send the model's arrays in another order."""
+    if client % 2 == 0:
+        arrays = content["arrays"]
+        content["arrays"] = ArrayRecord({name: arrays[name] for name in reversed(list(arrays))})
+    return content
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [flwr.FedAvg, flwr.FedAdam, lambda **more: flwr.FedAvgM(server_momentum=0.9, **more)],
+    ids=["FedAvg", "FedAdam", "FedAvgM"],
+)
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"recipe": SizeClustered(4)},
+        {"recipe": SimilarityClustered(4)},
+        {"recipe": Poisson(3)},
+        {"recipe": SizeClustered(4), "estimator": "difference"},
+    ],
+    ids=str,
+)
+def test_the_order_in_which_clients_send_their_arrays_changes_nothing(
+    inner: Any, more: dict[str, Any]
+) -> None:
+    """The same rounds with all clients in order, and with some of them backwards."""
+    results = []
+    for change in (lambda client, content: content, backwards):
+        strategy = CohortStrategy(inner(fraction_evaluate=0.0), seed=0, **more)
+        app = client_app(change=change)
+        results.append(strategy.start(grid_of(app=app), model(), num_rounds=6).arrays)
+        assert failed(strategy) == {}
+
+    assert (flat(results[0]) != 1.0).all()
+    assert (flat(results[0]) == flat(results[1])).all()
+    assert list(results[1]) == list(model())
+
+
+def test_the_inner_strategy_gets_replies_in_the_models_order() -> None:
+    seen: list[list[str]] = []
+
+    class Noting(flwr.FedAvg):
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            messages = list(replies)
+            seen.extend(list(each.content["arrays"]) for each in messages)
+            return super().aggregate_train(server_round, messages)
+
+    strategy = CohortStrategy(only_training(Noting), SizeClustered(5), seed=0)
+    strategy.start(grid_of(app=client_app(change=backwards)), model(), num_rounds=2)
+
+    assert len(seen) > 4
+    assert all(each == list(model()) for each in seen)
+
+
 # Giving up
 
 
@@ -318,7 +376,7 @@ def test_a_round_with_too_few_replies_is_void(caplog: pytest.LogCaptureFixture) 
     assert remembered(strategy) == {}
     assert strategy.rounds_done == 4
     assert result.train_metrics_clientapp == {}
-    line = "round 3 is void, the model stays: 2 usable replies, 3 are needed"
+    line = "round 4 is void, the model stays: 2 usable replies, 3 are needed"
     assert caplog.messages.count(line) == 1
 
 

@@ -1,4 +1,4 @@
-"""Flower's own simulation engine: a hundred nodes, and exactly the drawn ones train."""
+"""Flower's own simulation engine: the drawn nodes train, and an error shows its cause."""
 
 from __future__ import annotations
 
@@ -63,24 +63,56 @@ if __name__ == "__main__":
 """
 
 
-def play(folder: Path) -> None:
-    """Run the program: rounds in which all answers count, then rounds in which the first do."""
+FAILING = """
+import numpy as np
+from flwr.app import ArrayRecord
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+from fedcohort import SizeClustered
+from fedcohort.flower import CohortStrategy, Limits, register_size_query
+
+client, server = ClientApp(), ServerApp()
+register_size_query(client, lambda context: 5)
+
+@client.train()
+def train(message, context):
+    raise KeyError("img")
+
+@server.main()
+def main(grid, context):
+    limits = Limits(give_up_after=2)
+    strategy = CohortStrategy(
+        FedAvg(fraction_evaluate=0.0), SizeClustered(2), seed=0, limits=limits
+    )
+    strategy.start(grid, ArrayRecord([np.zeros(3)]), 3)
+
+if __name__ == "__main__":
+    run_simulation(
+        server, client, num_supernodes=2,
+        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
+    )
+"""
+
+
+def play(folder: Path, text: str = PROGRAM) -> subprocess.CompletedProcess[str]:
+    """Run a program: by default all answers count in its first rounds, then the first ones do."""
     program = folder / "program.py"
-    program.write_text(PROGRAM)
+    program.write_text(text)
     quiet = {
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
         "OPENBLAS_NUM_THREADS": "1",
     }
-    result = subprocess.run(
+    return subprocess.run(
         [sys.executable, str(program), str(folder)],
         env={**os.environ, **quiet},
         capture_output=True,
         text=True,
         timeout=400,
     )
-    assert result.returncode == 0, result.stderr[-3000:]
 
 
 def rounds_of(folder: Path, name: str) -> tuple[list[dict[str, Any]], set[tuple[int, int]]]:
@@ -115,8 +147,9 @@ def check_first_answers(line: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_in_a_hundred_nodes_exactly_the_drawn_ones_train(tmp_path: Path) -> None:
     """With two draws more, client 74, drawn in the first round and slow, is not waited for."""
-    play(tmp_path)
+    result = play(tmp_path)
 
+    assert result.returncode == 0, result.stderr[-3000:]
     lines, trained = rounds_of(tmp_path, "all")
     assert trained == pairs(lines, "drawn")
     assert [sum(line["drawn"].values()) for line in lines] == [10, 10, 10]
@@ -127,3 +160,13 @@ def test_in_a_hundred_nodes_exactly_the_drawn_ones_train(tmp_path: Path) -> None
     assert pairs(lines, "weights") <= trained <= pairs(lines, "drawn")
     assert (0, 74) in pairs(lines, "failed")
     assert json.loads((tmp_path / "first.json").read_text()) == moved(lines)
+
+
+@pytest.mark.slow
+def test_training_that_gives_up_shows_the_exception_that_clients_raise(tmp_path: Path) -> None:
+    result = play(tmp_path, FAILING)
+
+    assert result.returncode != 0
+    reasons = "had no usable reply: 4 times \"error 2: KeyError: 'img'\". Fix the clients"
+    assert f"CohortStrategy: 2 rounds in a row {reasons}" in result.stderr, result.stderr[-3000:]
+    assert "2 of 2 clients failed (0, 1): error 2: KeyError: 'img'" in result.stderr

@@ -37,7 +37,8 @@ def soak_of(checks: Any, on_failure: Any, n_rounds: int = 60) -> Any:
     nodes = {name: 100 + int(name) for name in names}
     selector = Selector(SizeClustered(3), sizes, seed=SEED, on_failure=on_failure, log=True)
     model = np.zeros(task.DIMENSION)
-    blank = {"nodes": list(nodes.values()), "seated": nodes, "sizes": sizes, "limit": 9.0}
+    blank: dict[str, Any] = {"nodes": list(nodes.values()), "seated": nodes, "sizes": sizes}
+    blank |= {"asked": list(nodes.values()), "limit": 9.0, "call": 0.1}
     rounds = [{"number": 0, "model": model.tolist()}]
     selections, sent = [], [_sent(name, nodes[name], 0, "known") for name in names]
     for k in range(n_rounds):
@@ -52,7 +53,8 @@ def soak_of(checks: Any, on_failure: Any, n_rounds: int = 60) -> Any:
         model = model + sum(w * task.update_of(int(each)) for each, w in weights.items())
         selector.skip()
         counts = dict(zip(drawn.ids, drawn.counts.tolist(), strict=True))
-        selections.append({"round": k, "drawn": counts, "weights": weights, "failed": failed})
+        line = {"round": k, "drawn": counts, "weights": weights, "failed": failed, "scaled": []}
+        selections.append(line)
         times = {"began": 100.0 + 10 * k, "ended": 106.0 + 10 * k}
         note = {**blank, **times, "number": k + 1, "order": names, "model": model.tolist()}
         rounds.append(note)
@@ -102,7 +104,8 @@ def _forgotten(soak: Any) -> None:
 
 
 def _never_asked(soak: Any) -> None:
-    soak.sent[:] = [sent for sent in soak.sent if sent["client"] != "2"]
+    for note in soak.rounds[1:]:
+        note["asked"] = [node for node in note["asked"] if node != 102]
 
 
 @pytest.mark.parametrize("on_failure", ["keep", "redraw"])
@@ -144,8 +147,10 @@ def test_a_brief_soak_finds_no_fault() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=900,
     )
+    if result.returncode == 3:
+        pytest.skip(result.stdout.splitlines()[-1])
 
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.endswith("no faults\n")

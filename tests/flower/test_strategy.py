@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter
 from pathlib import Path
@@ -29,7 +28,8 @@ from fedcohort import (
     Uniform,
 )
 from fedcohort.errors import FlowerError, SelectorError
-from fedcohort.flower import CohortStrategy, Limits, Waits, register_size_query
+from fedcohort.flower import CohortStrategy, Waits, register_size_query
+from fedcohort.selector import read_selections
 from fedcohort.streams import Stream, stream
 from flower.federation import (
     SIZES,
@@ -166,17 +166,17 @@ def test_clients_that_keep_their_own_types_train_on(inner: type[flwr.FedAvg]) ->
 
 
 def test_a_second_start_goes_on_in_the_stream(tmp_path: Path) -> None:
-    def train(log: Path, *rounds: int) -> str:
+    def train(log: Path, *rounds: int) -> list[tuple[Any, ...]]:
         inner = flwr.FedAvg(fraction_evaluate=0.0)
         strategy = CohortStrategy(inner, Multinomial(4), seed=0, log_file=log)
         for n in rounds:
             strategy.start(grid_of(), model(), num_rounds=n)
-        return log.read_text()
+        return [(line["round"], line["drawn"], line["weights"]) for line in read_selections(log)]
 
     lines = train(tmp_path / "twice", 2, 3)
 
     assert lines == train(tmp_path / "once", 5)
-    assert [json.loads(line)["round"] for line in lines.splitlines()] == [0, 1, 2, 3, 4]
+    assert [round_ for round_, _, _ in lines] == [0, 1, 2, 3, 4]
 
 
 def private(strategy: flwr.Strategy) -> flwr.Strategy:
@@ -296,8 +296,8 @@ def test_whole_trainings_run_through_start() -> None:
 
 
 def test_a_design_that_repeats_clients_too_often_is_refused() -> None:
-    often = CohortStrategy(flwr.FedAvg(), Multinomial(8), seed=0, limits=Limits(max_draws=2))
-    seldom = CohortStrategy(flwr.FedAvg(), SizeClustered(2), seed=0, limits=Limits(max_draws=2))
+    often = CohortStrategy(flwr.FedAvg(), Multinomial(8), seed=0, max_draws=2)
+    seldom = CohortStrategy(flwr.FedAvg(), SizeClustered(2), seed=0, max_draws=2)
 
     with pytest.raises(SelectorError, match="MultinomialDesign can draw client '0' 8 times"):
         one_round(often, grid_of())
@@ -351,7 +351,7 @@ def test_the_end_of_a_training_is_shown_where_flower_shows_its_own_lines() -> No
     finally:
         flower.removeHandler(screen)
 
-    assert len([line for line in shown if line.startswith("round 1: drawn")]) == 1
+    assert len([line for line in shown if line.startswith("round 2: drawn")]) == 1
     assert len([line for line in shown if line.startswith("client 3: drawn")]) == 1
     assert (library.level, library.handlers) == before
 

@@ -17,8 +17,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
-from fedcohort import FirstResponders, PowerOfChoice, SizeClustered
-from fedcohort.errors import FlowerError
+from fedcohort import FirstResponders, PowerOfChoice, SizeClustered, Uniform
+from fedcohort.errors import DesignError, FlowerError
 from fedcohort.flower import CohortStrategy, Limits, Waits, register_signal_queries
 from flower.federation import (
     client_app,
@@ -89,8 +89,8 @@ def test_all_clients_are_known_at_the_start_although_sizes_come_slowly(
 
     assert len(strategy.directory.present) == 250
     assert grid.asked_at("train")[0] == pytest.approx(175.5, abs=0.5)
-    assert "250 of 250 nodes are known, 2 are needed" in caplog.text
-    assert "1 of 250 nodes are known, 2 are needed" in caplog.text
+    line = "250 nodes are connected, 2 are needed; {} sizes are known, 1 are needed"
+    assert [line.format(k) in caplog.messages for k in (0, 1, 250)] == [True] * 3
 
 
 def test_training_starts_when_sizes_come_after_a_long_silence(clock: Clock) -> None:
@@ -113,10 +113,10 @@ def test_where_nobody_says_its_size_training_ends_at_the_starts_limit(clock: Clo
 
     assert clock.now == pytest.approx(77.0, abs=ROUNDING)
     assert str(caught.value) == (
-        "CohortStrategy: needs 2 nodes, and a client with samples that can be drawn, within 77 s; "
-        "6 nodes came and 0 told their sizes. Start nodes, call register_size_query in the client "
-        "app or pass sizes by node id, see whom eligible lets in, or allow more time: "
-        "Waits(start=...)."
+        "CohortStrategy: needs 2 nodes, the sizes of 1, and a client with samples that can be "
+        "drawn, within 77 s; 6 nodes came and 0 told their sizes. Start nodes, call "
+        "register_size_query in the client app or pass sizes by node id, check which clients "
+        "are eligible, or allow more time: Waits(start=...)."
     )
 
 
@@ -140,6 +140,57 @@ def test_the_start_waits_for_a_silent_node_only_while_others_answer(clock: Clock
 
     assert sorted(strategy.directory.present) == ["0", "1", "2", "3", "4"]
     assert grid.asked_at("train")[0] == pytest.approx(80.0 + 30.0 + 1.0, abs=1.0)
+
+
+def slow_sizes(client: int, kind: str) -> float:
+    """Let client k say its size after 100 k seconds, and train at once."""
+    return 0.0 if kind == "train" else 100.0 * client
+
+
+@pytest.mark.parametrize(("min_known", "seconds"), [(1, 60), (2, 160), (4, 360), (6, 500)], ids=str)
+def test_training_starts_when_as_many_sizes_are_known_as_are_needed(
+    min_known: int, seconds: float, clock: Clock
+) -> None:
+    """Sizes come every 100 s, and 60 s of silence end the start: it waits only for a need."""
+    grid = slow_grid(clock, slow_sizes)
+    strategy = CohortStrategy(only_training(), SizeClustered(3), seed=0, min_known=min_known)
+
+    strategy.start(grid, model(), num_rounds=1)
+
+    assert grid.asked_at("train")[0] == pytest.approx(seconds + 1.0, abs=1.0)
+    assert len(strategy.directory.present) == min_known
+
+
+def test_a_design_without_replacement_waits_for_as_many_clients_as_it_draws(clock: Clock) -> None:
+    grid = slow_grid(clock, slow_sizes)
+    strategy = CohortStrategy(only_training(), Uniform(4), seed=0)
+
+    strategy.start(grid, model(), num_rounds=1)
+
+    assert grid.asked_at("train")[0] == pytest.approx(361.0, abs=1.0)
+    assert sorted(drawn(strategy)) == ["0", "1", "2", "3"]
+
+
+def test_a_design_that_has_too_few_clients_at_the_starts_limit_ends_training(clock: Clock) -> None:
+    """At 250 s three sizes are known."""
+    waits = Waits(start=250.0)
+    strategy = CohortStrategy(only_training(), Uniform(4), seed=0, waits=waits)
+
+    with pytest.raises(DesignError, match="must be at most the 3 clients of positive size; got 4"):
+        strategy.start(slow_grid(clock, slow_sizes), model(), num_rounds=1)
+    assert clock.now == pytest.approx(250.0, abs=ROUNDING)
+
+
+def test_where_too_few_sizes_are_known_training_ends_at_the_starts_limit(clock: Clock) -> None:
+    """All six nodes are connected; at 250 s three sizes are known."""
+    waits = Waits(start=250.0)
+    strategy = CohortStrategy(only_training(), SizeClustered(3), seed=0, waits=waits, min_known=4)
+
+    with pytest.raises(
+        FlowerError, match=r"needs 2 nodes, the sizes of 4, .*250 s; 6 nodes came and 3 told"
+    ):
+        strategy.start(slow_grid(clock, slow_sizes), model(), num_rounds=1)
+    assert clock.now == pytest.approx(250.0, abs=ROUNDING)
 
 
 def test_the_start_does_not_go_on_for_ever_while_answers_arrive(clock: Clock) -> None:
@@ -432,7 +483,7 @@ def test_an_error_that_every_client_makes_is_logged_once_with_its_count(
     lines = [line for line in caplog.messages if "node unavailable" in line]
     asked = sum(kind == "train" for kind, _ in grid.asked)
     assert len(lines) == 1
-    assert lines[0].startswith(f"training in round 0: {asked} of {asked} clients failed (")
+    assert lines[0].startswith(f"training in round 1: {asked} of {asked} clients failed (")
     assert lines[0].endswith("): error 6: node unavailable")
 
 
@@ -445,7 +496,7 @@ def test_silence_is_logged_as_an_expired_deadline(
     strategy.start(grid, model(), num_rounds=1)
 
     asked = len(grid.asked_at("train"))
-    expected = f"training in round 0: 1 of {asked} clients failed (3): no answer: the deadline has"
+    expected = f"training in round 1: 1 of {asked} clients failed (3): no answer: the deadline has"
     assert expected in caplog.text
 
 

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from fedcohort.baselines.chosen import ChosenDesign
 from fedcohort.cohort import Cohort
 from fedcohort.designs import (
     Knowledge,
+    ObservedRound,
     RowDesign,
     SimilarityClusteredDesign,
     SizeClusteredDesign,
@@ -308,8 +309,8 @@ class HearsInSecret(Of):
 
 
 @dataclass(frozen=True)
-class WantsWhatNobodySends(Of):
-    signals: ClassVar[tuple[Any, ...]] = ("mood",)
+class KeepsWhatNobodyFills(Of):
+    keeps: ClassVar[tuple[str, ...]] = ("mood",)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +318,7 @@ class WantsWhatNobodySends(Of):
     [
         (LearnsInSecret(3), "reads the memory, which it does not declare. Say learns"),
         (HearsInSecret(3), "reads the signal 'loss', which it does not declare. Add it to signals"),
-        (WantsWhatNobodySends(3), "signals must be among .*; got mood, which no client sends"),
+        (KeepsWhatNobodyFills(3), "keeps mood, and no observe fills it"),
     ],
     ids=["learns", "hears", "signals"],
 )
@@ -341,15 +342,11 @@ class TakesTurns(Recipe):
 class CountsItsDraws(Of):
     """Fills an array of its own."""
 
-    signals: ClassVar[tuple[str, ...]] = ("times",)
+    keeps: ClassVar[tuple[str, ...]] = ("times",)
 
-    def observe(
-        self,
-        state: Mapping[str, NDArray[np.float64]],
-        cohort: Cohort,
-        norms: NDArray[np.float64],
-    ) -> None:
-        state["times"][cohort.clients] = np.nan_to_num(state["times"][cohort.clients]) + 1
+    def observe(self, kept: Mapping[str, NDArray[np.float64]], observed: ObservedRound) -> None:
+        clients = observed.cohort.clients
+        kept["times"][clients] = np.nan_to_num(kept["times"][clients]) + 1
 
 
 @pytest.mark.parametrize("recipe", [TakesTurns(3), CountsItsDraws(3)], ids=["round", "own array"])

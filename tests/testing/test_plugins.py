@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from documented_blocks import blocks_of
 from fedcohort import Selector
+from fedcohort.deployment import Limits
 from fedcohort.errors import ContractError
 from fedcohort.testing import PlayedRound, ScriptedFederation, ScriptedRound, check_plugin
 
@@ -136,9 +137,10 @@ class ScriptedNetwork:
     def train(self, model: Any, names: list[str]) -> Iterator[tuple[str, Any]]:
         self.asked += names
         for each in names:
-            moved, how = model + self.now.updates[each], self.now.failing.get(each)
+            moved, how = model["w"] + self.now.updates[each], self.now.failing.get(each)
             if how in (None, "nan", "shape"):
-                yield each, moved[1:] if how == "shape" else moved * (np.nan if how else 1.0)
+                vector = moved[1:] if how == "shape" else moved * np.float32(np.nan if how else 1)
+                yield each, {"w": vector}
 
 
 class PagePlugin:
@@ -146,7 +148,7 @@ class PagePlugin:
 
     def __init__(self, federation: ScriptedFederation, folder: Path, server: Any) -> None:
         self.federation, self.folder, self.server = federation, folder, server
-        self.model: Any = federation.model
+        self.model: Any = {"w": federation.model}
         folder.mkdir()
 
     def play(self, rounds: Sequence[ScriptedRound]) -> Sequence[PlayedRound]:
@@ -157,8 +159,9 @@ class PagePlugin:
             network,
             seed=own.seed,
             path=self.folder / "state",
-            log=log,
+            log_file=log,
             on_failure=own.on_failure,
+            limits=Limits(give_up_after=100),
             **settings,
         )
         for network.now in rounds:
@@ -166,7 +169,7 @@ class PagePlugin:
             self.model = server.round(self.model)
             line = json.loads(log.read_text().splitlines()[-1])
             asked = frozenset(network.asked)
-            found.append(PlayedRound(line["drawn"], asked, line["weights"], self.model))
+            found.append(PlayedRound(line["drawn"], asked, line["weights"], self.model["w"]))
         return found
 
 
@@ -187,7 +190,7 @@ def test_a_plain_loop_keeps_the_contract(tmp_path: Path) -> None:
     ("broken", "message"),
     [
         (AsksEveryone, "round 4: must draw .* Pass to draw exactly those that are connected"),
-        (NeverRedraws, "on_failure='redraw', round 2: must send the model to .*"),
+        (NeverRedraws, "on_failure='redraw', round 2: must weigh .* Pass to settle"),
         (Believes, "round 3: must weigh .* Pass to settle, or to aggregate, those whose answer"),
         (AveragesEqually, "must move the model by .* use for_average"),
         (Forgets, "round 7: must draw .* save the selector with the model"),
@@ -199,3 +202,13 @@ def test_a_broken_plugin_is_told_what_is_wrong(
 ) -> None:
     with pytest.raises(ContractError, match=message):
         check_plugin(lambda federation: broken(federation, tmp_path / str(federation)))
+
+
+@pytest.mark.parametrize(
+    "make_plugin", [None, 3, OwnLoop.__new__(OwnLoop), lambda federation: None]
+)
+def test_what_makes_no_plugin_is_refused(make_plugin: Any) -> None:
+    with pytest.raises(
+        ContractError, match="make_plugin must be a function that returns a plug-in"
+    ):
+        check_plugin(make_plugin)

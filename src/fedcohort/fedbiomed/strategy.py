@@ -7,32 +7,33 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, Unpack, final
 
-import numpy as np
 from fedbiomed.common.exceptions import FedbiomedStrategyError
 from fedbiomed.researcher.strategies import Strategy
 
-from fedcohort._arguments import brief, checked_number
-from fedcohort._deployment import (
+from fedcohort.deployment.arrays import (
     ArrayCheck,
-    ClaimedSizes,
-    Limits,
+    LazyArrays,
     ModelArrays,
-    Patience,
-    checked_sizes,
+    as_arrays,
+    like_parameters,
 )
+from fedcohort.deployment.directory import Claim, Directory, checked_sizes, claimed_size
+from fedcohort.deployment.limits import Limits, checked_limits
+from fedcohort.deployment.options import PluginKeywords, SelectorOptions
+from fedcohort.deployment.round import ClientAnswer, Rounds, TrainingRound, is_number
 from fedcohort.designs import Recipe
 from fedcohort.designs.signals import ASKED
-from fedcohort.errors import FedBioMedError, FedcohortError
-from fedcohort.fedbiomed.experiment import OWNER, AttachedExperiment
-from fedcohort.fedbiomed.replies import Params, RoundReplies, as_arrays, as_params, log
-from fedcohort.memory import Difference, EstimatorName
-from fedcohort.population import Label
+from fedcohort.errors import FedcohortError
+from fedcohort.fedbiomed.experiment import FEDBIOMED, AttachedExperiment, Params
 from fedcohort.selector import Selector
-from fedcohort.selector.open_round import OnFailure
-from fedcohort.streams import Seed
+from fedcohort.selector.settings import unpacks
 
+log = FEDBIOMED.logger
+
+#: Why a node failed whose reply never came.
+NO_REPLY = "no reply: it is disconnected, or reported an error"
 #: Signals that Fed-BioMed's replies do not bring.
 NOT_REPORTED = (*ASKED, "past_loss")
 #: After this many empty cohorts in a row, the design is taken to be always empty.
@@ -43,38 +44,33 @@ Shares = dict[str, tuple[float, Params]]
 Refined = tuple[dict[str, Params], dict[str, float], int, dict[str, Any]]
 
 
+class Drawn(NamedTuple):
+    """The nodes of a round, by Fed-BioMed's number; ``is_count``: all, to learn their sizes."""
+
+    number: int
+    nodes: list[str]
+    is_count: bool = False
+
+
+@unpacks(SelectorOptions, without=FEDBIOMED.lacks)
 @final
 class CohortStrategy(Strategy):
     """Draw every round's nodes by a recipe, instead of Fed-BioMed's ``DefaultStrategy``.
 
     Pass it to an ``Experiment`` as ``node_selection_strategy``, then call :meth:`attach`.
+    Fed-BioMed asks nodes once a round, so there is no ``on_failure="redraw"``.
 
     Parameters
     ----------
     recipe
         Which design to draw from. None only if Fed-BioMed loads a breakpoint, which has it.
-    seed
-        Seeds the draws: one seed gives one sequence of cohorts.
+    {settings}
     sizes
         Samples by node id. None takes them from the metadata of tabular data; the nodes of other
         data count their samples in a first round that asks everyone.
-    groups
-        Labels by node id, for recipes that draw by group.
-    estimator
-        ``"plain"``, ``"difference"``, or a :class:`fedcohort.Difference`.
-    sketch
-        Numbers that the memory keeps of an update; None keeps it whole.
-    on_failure
-        What happens to the weight of a drawn node that fails: ``"keep"`` leaves it on the current
-        model, ``"renormalise"`` spreads it over the nodes that answered (biased). Fed-BioMed asks
-        once a round, so there is no ``"redraw"``.
     ping
         The seconds within which a node must answer a ping to be drawn from. None pings no node, and
         draws from all nodes of the experiment.
-    limits
-        What the researcher accepts.
-    log_file
-        Where to write a JSON line for every round; None writes none.
 
     Attributes
     ----------
@@ -88,54 +84,26 @@ class CohortStrategy(Strategy):
         self,
         recipe: Recipe | None = None,
         *,
-        seed: Seed = None,
-        sizes: Mapping[str, int] | None = None,
-        groups: Mapping[str, Label | None] | None = None,
-        estimator: EstimatorName | Difference = "plain",
-        sketch: int | None = None,
-        on_failure: OnFailure = "keep",
         ping: float | None = 5.0,
-        limits: Limits | None = None,
-        log_file: str | Path | None = None,
+        **settings: Unpack[PluginKeywords],
     ) -> None:
         super().__init__()
-        limits = Limits() if limits is None else limits
-        if not isinstance(limits, Limits):
-            raise FedBioMedError(
-                f"{OWNER}: limits must be Limits(...); got {brief(limits)}. Import it from "
-                f"fedcohort.fedbiomed."
-            )
-        if ping is not None:
-            ping = checked_number(OWNER, "ping", ping, least=0.0, error=FedBioMedError)
-        self._ping, self._log_file = ping, log_file
-        self._given = None if sizes is None else checked_sizes(OWNER, sizes, FedBioMedError)
-        self._counted: dict[str, int] = {}
-        self._claims: dict[str, int] | None = None
-        self._silent: set[str] = set()
+        limits, log_file = settings.get("limits"), settings.get("log_file")
+        self._ping = None if ping is None else FEDBIOMED.number("ping", ping, least=0.0)
+        self._log_file = log_file
         self._attached: AttachedExperiment | None = None
         self._saved: Path | None = None
-        self._round: RoundReplies | None = None
-        self._set_limits(limits)
+        self._round: Drawn | None = None
+        self._bound(checked_limits(FEDBIOMED, limits), settings.get("sizes"))
         if recipe is None:
             return
-        if on_failure == "redraw":
-            raise FedBioMedError(
-                f"{OWNER}: Fed-BioMed asks nodes once a round, so none can be asked in the place "
-                f"of another; got on_failure='redraw'. Use 'keep' or 'renormalise'."
+        options = SelectorOptions(recipe, plugin=FEDBIOMED, **settings)
+        if options.on_failure == "redraw":
+            raise FEDBIOMED.refusal(
+                "Fed-BioMed asks nodes once a round, so none can be asked in the place of "
+                "another; got on_failure='redraw'. Use 'keep' or 'renormalise'."
             )
-        selector = Selector(
-            recipe,
-            {},
-            seed=seed,
-            groups=groups,
-            estimator=estimator,
-            sketch=sketch,
-            on_failure=on_failure,
-            max_draws=limits.max_draws,
-            log=log_file or True,
-        )
-        self._use(selector)
-        limits.check_cohort(OWNER, recipe.cohort_size, FedBioMedError)
+        self._use(options.selector())
 
     def attach(self, experiment: object, *, recipe: Recipe | None = None) -> CohortStrategy:
         """Let the strategy read an experiment's metadata and model; return the strategy.
@@ -148,8 +116,8 @@ class CohortStrategy(Strategy):
         if not hasattr(self, "selector"):
             self._load(recipe)
         elif recipe is not None:
-            raise FedBioMedError(
-                f"{OWNER}: has a recipe, {self.selector.recipe!r}; got another. Leave it out."
+            raise FEDBIOMED.refusal(
+                f"has a recipe, {self.selector.recipe!r}; got another. Leave it out."
             )
         self._attached = attached
         return self
@@ -161,42 +129,44 @@ class CohortStrategy(Strategy):
         with _as_fedbiomed_errors():
             experiment = self._experiment()
             experiment.check()
-            self._close_dropped_round()
+            self._round = None
+            self._rounds.skip_abandoned()
             for _ in range(MOST_EMPTY):
-                now = self._drawn(experiment, list(from_nodes), round_i)
-                if now.asked:
+                drawn = self._drawn(experiment, list(from_nodes), round_i)
+                if drawn.nodes:
                     break
                 self._step_alone(experiment)
             else:
-                raise FedBioMedError(
-                    f"{OWNER}: {self.selector.recipe.name} drew no node {MOST_EMPTY} times in a "
-                    f"row. Use a larger cohort."
+                raise FEDBIOMED.refusal(
+                    f"{self.selector.recipe.name} drew no node {MOST_EMPTY} times in a row. Use "
+                    f"a larger cohort."
                 )
-            self._round = now
-            self._sampling_node_history[round_i] = list(now.asked)
-            return list(now.asked)
+            self._round = drawn
+            self._sampling_node_history[round_i] = list(drawn.nodes)
+            return list(drawn.nodes)
 
     def refine(self, training_replies: dict[str, Any], round_i: int) -> Refined:
         """Check the replies, settle what failed, and return what the aggregator averages."""
         with _as_fedbiomed_errors():
-            now = self._round
-            if now is None or now.number != round_i:
-                raise FedBioMedError(
-                    f"{OWNER}: round {round_i} was not drawn by it. Call sample_nodes first."
+            drawn = self._round
+            if drawn is None or drawn.number != round_i:
+                raise FEDBIOMED.refusal(
+                    f"round {round_i} was not drawn by it. Call sample_nodes first."
                 )
             params = self._experiment().params()
-            now.take(training_replies, ModelArrays(as_arrays(params)), self._check)
+            now = self._opened(drawn, params)
+            read_replies(now, training_replies)
             # Fed-BioMed saves the replies, and cannot load a breakpoint that has a failed one.
-            for node in [each for each in training_replies if each not in now.replies]:
+            for node in [each for each in training_replies if each not in now.answered]:
                 del training_replies[node]
-            self._success_node_history[round_i] = list(now.replies)
-            shares = self._counted_shares(now) if now.is_count else self._settled(now, params)
+            self._success_node_history[round_i] = list(now.answered)
+            settle = self._counted_shares if drawn.is_count else self._settled
+            shares = settle(now, params)
             self._round = None
-            self._patience.end_round(now.replies, now.failed.values())
-            return _refined(now, shares or {now.asked[0]: (1.0, params)})
+            return _refined(now, shares or {drawn.nodes[0]: (1.0, params)})
 
     def save_state_breakpoint(self) -> dict[str, Any]:
-        """Return what Fed-BioMed writes into a breakpoint; the selector has a file beside it."""
+        """Return what Fed-BioMed writes into a breakpoint; save the selector to its own file."""
         with _as_fedbiomed_errors():
             path = self._experiment().state_file()
             self.selector.save(path)
@@ -206,7 +176,7 @@ class CohortStrategy(Strategy):
                 "log_file": self._log_file and str(self._log_file),
                 "ping": self._ping,
                 "sizes": self._given,
-                "counted": self._counted,
+                "directory": self._directory.state(),
             }
             state: dict[str, Any] = super().save_state_breakpoint()
             return state
@@ -218,26 +188,28 @@ class CohortStrategy(Strategy):
             found: dict[str, Any] = state["parameters"]
             try:
                 self._saved, self._ping = Path(found["selector"]), found["ping"]
-                self._log_file, self._given = found["log_file"], found["sizes"]
-                self._counted = dict(found["counted"])
-                self._set_limits(Limits(**found["limits"]))
+                self._log_file = found["log_file"]
+                self._bound(Limits(**found["limits"]), found["sizes"])
+                self._directory.restore(found["directory"])
             except (KeyError, TypeError) as error:
-                raise FedBioMedError(
-                    f"{OWNER}: the breakpoint was not written by it ({error}). Load another one."
+                raise FEDBIOMED.refusal(
+                    f"the breakpoint was not written by it ({error}). Load another one."
                 ) from error
             if hasattr(self, "selector"):
                 del self.selector
 
     # Helpers of the above
 
-    def _set_limits(self, limits: Limits) -> None:
+    def _bound(self, limits: Limits, sizes: Mapping[str, int] | None) -> None:
+        """Set the limits and the given sizes."""
         self._limits = limits
-        self._patience = Patience(OWNER, limits, FedBioMedError)
+        self._given = None if sizes is None else checked_sizes(FEDBIOMED, sizes)
+        self._directory = Directory(FEDBIOMED, self._given, limits=limits)
 
     def _load(self, recipe: Recipe | None) -> None:
         """Load the selector of a breakpoint."""
         if self._saved is None:
-            raise FedBioMedError(f"{OWNER}: needs a recipe; got none. Pass CohortStrategy one.")
+            raise FEDBIOMED.refusal("needs a recipe; got none. Pass CohortStrategy one.")
         self._use(Selector.load(self._saved, recipe=recipe, log=self._log_file or True))
 
     def _use(self, selector: Selector) -> None:
@@ -245,116 +217,157 @@ class CohortStrategy(Strategy):
         recipe = selector.recipe
         missing = [signal for signal in recipe.signals if signal in NOT_REPORTED]
         if missing:
-            raise FedBioMedError(
-                f"{OWNER}: {recipe.name} needs the signal {missing[0]!r}, which Fed-BioMed's nodes "
+            raise FEDBIOMED.refusal(
+                f"{recipe.name} needs the signal {missing[0]!r}, which Fed-BioMed's nodes "
                 f"do not report. Use another recipe, such as SizeClustered."
             )
         self.selector = selector
-        self._check = ArrayCheck(self._limits.max_norm, recipe.learns)
+        self._rounds = Rounds(FEDBIOMED, selector, self._directory, self._limits, whole=False)
 
     def _experiment(self) -> AttachedExperiment:
         if self._attached is None:
-            raise FedBioMedError(
-                f"{OWNER}: is not attached to an experiment. Call strategy.attach(experiment) "
-                f"before it runs; after load_breakpoint, experiment.strategy().attach(experiment)."
+            raise FEDBIOMED.refusal(
+                "is not attached to an experiment. Call strategy.attach(experiment) "
+                "before it runs; after load_breakpoint, experiment.strategy().attach(experiment)."
             )
         return self._attached
 
-    def _close_dropped_round(self) -> None:
-        """Skip a round that an error kept from its end."""
-        self._round = None
-        if (cohort := self.selector.cohort) is not None:
-            log.warning("round %d was dropped", cohort.round_)
-            self.selector.skip(failed=dict.fromkeys(cohort.ids, "the round was dropped"))
-
-    def _learn_sizes(self, experiment: AttachedExperiment, there: list[str]) -> list[str]:
-        """Return the nodes that must say their sizes; if none, tell the selector all sizes."""
-        given = self._given or {}
-        claims = {**self._counted, **experiment.known_sizes(), **given}
-        self._silent &= set(there)  # a node that went and came back may count again
-        unknown = [node for node in there if node not in claims and node not in self._silent]
-        if not unknown and claims != self._claims:
-            is_own_word = [node not in given for node in claims]
-            claimed = ClaimedSizes(list(claims), list(claims.values()), is_own_word)
-            sizes = claimed.bounded(self._limits).tolist()
-            self.selector.clients = dict(zip(claims, sizes, strict=True))
-            self._claims = claims
+    def _unknown(self, experiment: AttachedExperiment, there: list[str]) -> list[str]:
+        """Look up the nodes; return those that must count their samples."""
+        directory = self._directory
+        directory.see(there)
+        for node, rows in experiment.known_sizes().items():
+            directory.claim(node, Claim(node, rows))
+        unknown = directory.due()
+        directory.seat()
         return unknown
 
-    def _drawn(self, experiment: AttachedExperiment, nodes: list[str], number: int) -> RoundReplies:
+    def _drawn(self, experiment: AttachedExperiment, nodes: list[str], number: int) -> Drawn:
         """Draw a round, from the nodes that are there."""
         there = nodes if self._ping is None else experiment.connected(nodes, self._ping)
-        if unknown := self._learn_sizes(experiment, there):
+        if unknown := self._unknown(experiment, there):
             log.info("round %d asks everyone, for the sizes of %s", number, unknown)
-            return RoundReplies(number, there, is_count=True)
-        members = self.selector.clients
-        cohort = self.selector.draw([node for node in there if node in members])
+            return Drawn(number, there, is_count=True)
+        cohort = self._rounds.draw(self._directory.present, lambda signal, ids: {})
         if self.selector.design is None:
             self.selector.skip()
-            raise FedBioMedError(
-                f"{OWNER}: no node with samples is there. Start the nodes, and run on."
+            raise FEDBIOMED.refusal("no node with samples is there. Start the nodes, and run on.")
+        return Drawn(number, [str(each) for each in cohort.ids])
+
+    def _opened(self, drawn: Drawn, params: Params) -> TrainingRound:
+        """Return the round in which nodes were sent these parameters."""
+        sent = ModelArrays(as_arrays(params))
+        if drawn.is_count:
+            check = ArrayCheck(self._limits)
+            bound = self.selector.max_norm
+            now = TrainingRound(
+                FEDBIOMED, drawn.number, sent, check, max_norm=bound, silence=NO_REPLY
             )
-        return RoundReplies(number, [str(each) for each in cohort.ids])
+        else:
+            now = self._rounds.open(sent, number=drawn.number, silence=NO_REPLY)
+        now.ask(drawn.nodes)
+        return now
 
     def _step_alone(self, experiment: AttachedExperiment) -> None:
-        """End a round with an empty cohort; the difference estimator steps by H.
+        """End a round with an empty cohort; an estimator that remembers updates steps by H.
 
         Fed-BioMed would end the experiment if a round asked no node.
         """
         log.info("round %d of the selector draws no node: on to the next", self.selector.round_)
         step = self.selector.step({})
         self.selector.skip()
-        if isinstance(step, np.ndarray):
-            experiment.move(ModelArrays(as_arrays(experiment.params())).unflat(step))
+        if isinstance(step, Mapping):
+            experiment.move(step)
 
-    def _counted_shares(self, now: RoundReplies) -> Shares:
+    def _counted_shares(self, now: TrainingRound, params: Params) -> Shares:
         """Note how many samples nodes have, and weigh their parameters by it."""
-        self._counted |= now.samples
-        self._silent |= set(now.failed)
+        samples = samples_of(now)
+        for node, size in samples.items():
+            self._directory.claim(node, Claim(node, size))
+        for node in now.failed:
+            self._directory.wait(node, math.inf)  # until it has left and come back
         if now.failed:
-            log.warning("not drawn until they come back, for want of a size: %s", [*now.failed])
-        total = sum(now.samples.values())
-        params = now.params(node for node, samples in now.samples.items() if samples)
-        return {node: (now.samples[node] / total, own) for node, own in params.items()}
+            log.warning("size unknown, not drawn until they reconnect: %s", [*now.failed])
+        total = sum(samples.values())
+        return {
+            node: (size / total, _params_of(now.answered[node], params))
+            for node, size in samples.items()
+            if size
+        }
 
-    def _settled(self, now: RoundReplies, params: Params) -> Shares:
+    def _settled(self, now: TrainingRound, params: Params) -> Shares:
         """Settle and remember the round; return the nodes to average, none if the model stays."""
-        if self._patience.is_void(now.number, len(now.replies), log):
-            unused = dict.fromkeys(now.replies, "the round was void")
-            self.selector.skip(failed={**unused, **now.failed})
-            return {}
-        shares = self._shares(now, params)
-        updates = {node: now.updates[node] for node in now.replies}
-        self.selector.remember(updates, durations=now.durations(), failed=now.failed)
+        is_void = self._rounds.is_void(now)
+        shares = {} if is_void else self._shares(now, params)
+        self._rounds.end(now, has_moved=not is_void)
         weights = {node: round(weight, 4) for node, (weight, _) in shares.items()}
         log.info("round %d: weights %s, failed %s", now.number, weights, list(now.failed) or "none")
         return shares
 
-    def _shares(self, now: RoundReplies, params: Params) -> Shares:
+    def _shares(self, now: TrainingRound, params: Params) -> Shares:
         """Return weights that sum to 1, and parameters whose mean is the aggregate."""
-        settled = self.selector.settle(now.replies)
-        if self.selector.variates is None and settled.sums_to_one:
+        settled = self.selector.settle(now.answered)
+        if self.selector.estimator is None and settled.sums_to_one:
             weights = zip(map(str, settled.ids), settled.weights.tolist(), strict=True)
-            return {node: (w, now.replies[node]["params"]) for node, w in weights if w}
-        sent, found = ModelArrays(as_arrays(params)), list(self.selector.for_average(now.updates))
+            return {node: (w, _params_of(now.answered[node], params)) for node, w in weights if w}
+        found = list(self.selector.for_average(now.answers(whole=True)))
         total = math.fsum(weight for _, weight, _ in found)
         shares: Shares = {}
         for node, weight, update in found:
-            moved = sent.plus(update)
+            moved = now.sent.plus(update)
             if moved is None:
                 now.reject(str(node), "its update is too large for its weight")
                 return self._shares(now, params)
-            shares[str(node)] = weight / total, as_params(moved, params)
+            shares[str(node)] = weight / total, like_parameters(params, moved)
         return shares
 
 
-def _refined(now: RoundReplies, shares: Shares) -> Refined:
+def _params_of(answer: ClientAnswer, params: Params) -> Params:
+    """Return a node's parameters, as it sent them or scaled down to ``max_norm``."""
+    if answer.factor == 1.0:
+        return answer.reply["params"]  # type: ignore[no-any-return]
+    return like_parameters(params, answer.scaled_model())
+
+
+def read_replies(now: TrainingRound, replies: Mapping[str, Mapping[str, Any]]) -> None:
+    """Read the replies of the nodes that were asked, and log why some cannot be used."""
+    for node in now.asked:
+        if node not in replies:
+            continue
+        reply = replies[node]
+        if (problem := _problem(reply)) is not None:
+            now.accept(node, problem)
+            continue
+        seconds: Any = (reply.get("timing") or {}).get("rtime_training")
+        seconds = float(seconds) if is_number(seconds, least=0.0) else math.nan
+        now.accept_arrays(node, LazyArrays(reply["params"]), reply, seconds=seconds)
+    now.close(now.asked)
+
+
+def samples_of(now: TrainingRound) -> dict[str, int]:
+    """Return how many samples the nodes trained on whose replies can be used."""
+    return {node: int(answer.reply["sample_size"]) for node, answer in now.answered.items()}
+
+
+def _problem(reply: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with a reply, except with its arrays."""
+    if reply.get("success") is not True:
+        return f"error: {reply.get('msg') or 'it gave no reason'}"
+    if not isinstance(reply.get("params"), Mapping):
+        return "has other arrays than the model"
+    size = claimed_size(reply.get("sample_size"))
+    return size if isinstance(size, str) else None
+
+
+def _refined(now: TrainingRound, shares: Shares) -> Refined:
     """Return what Fed-BioMed's aggregators take."""
+    samples = samples_of(now)
+    factors = {node: own.reply.get("encryption_factor") for node, own in now.answered.items()}
     return (
         {node: params for node, (_, params) in shares.items()},
         {node: weight for node, (weight, _) in shares.items()},
-        sum(now.samples.get(node, 0) for node in shares),
-        {node: now.replies.get(node, {}).get("encryption_factor") for node in shares},
+        sum(samples.get(node, 0) for node in shares),
+        {node: factors.get(node) for node in shares},
     )
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from logging import getLogger
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg, Strategy
+from numpy.typing import NDArray
 
-from fedcohort._deployment import is_finite, is_finite_number
+from fedcohort._updates import in_type
 from fedcohort.cohort import Cohort
+from fedcohort.deployment.round import is_number
 from fedcohort.flower.evaluation import mean_metrics
 from fedcohort.flower.inner_strategy import (
     is_finite_state,
@@ -22,15 +24,14 @@ from fedcohort.flower.inner_strategy import (
     with_metrics,
 )
 from fedcohort.flower.replies import (
-    Reply,
     SentModel,
-    TrainingRound,
+    TrainingMessages,
+    client_model,
     metrics_of,
     with_content,
 )
+from fedcohort.flower.settings import FLOWER
 from fedcohort.selector import Selector
-
-log = getLogger("flwr.fedcohort")
 
 #: A client, its weight, and its model as the inner strategy gets it.
 Share = tuple[str, float, ArrayRecord]
@@ -39,130 +40,137 @@ AverageMetrics = Callable[[list[RecordDict], str], MetricRecord]
 
 
 def averaged(
-    strategy: Strategy, inner: FedAvg, now: TrainingRound, selector: Selector
+    strategy: Strategy, inner: FedAvg, now: TrainingMessages, selector: Selector
 ) -> tuple[ArrayRecord | None, MetricRecord | None]:
     """Let the strategy, which is ``inner`` or wraps it, aggregate; None: the model stays."""
     if strategy is inner and selector.cohort is not None and not len(selector.cohort):
         return _by_memory_alone(inner, now, selector), None
-    key = inner.weighted_by_key
-    if strategy is inner:
-        shares = _shares(now, selector)
-        messages = _messages(now, shares, key)
-    else:
-        shares, messages = _for_wrapper(now, selector, key)
-    if not messages:
+    is_wrapped = strategy is not inner
+    shares = _shares(now, selector, is_wrapped=is_wrapped)
+    if not shares:
         return None, None
-    by_whom = inner.train_metrics_aggr_fn
-    with with_metrics(inner, lambda: _means(by_whom, now, shares, key)):
-        return _step(strategy, inner, now, messages)
+    messages = _messages(now, shares)
+    settled = selector.settle(now.answers.answered)
+    is_plain = _is_plain(selector, settled, is_wrapped=is_wrapped)
+    if is_plain and settled.residual > 0 and not settled.sums_to_one:
+        rests = _nudged(now.sent) if is_wrapped else now.sent.record
+        messages += _resting(messages, rests, now.weight_key)
+    average_metrics = inner.train_metrics_aggr_fn
+    with with_metrics(inner, lambda: _means(average_metrics, now, shares)):
+        return _step(strategy, inner, now, messages, _counters(now, settled))
+
+
+def _is_plain(selector: Selector, settled: Cohort, *, is_wrapped: bool) -> bool:
+    """Return whether the strategy averages the clients' models as they came, by plain weights.
+
+    Weight that is left over then rests on the model. A wrapper clips what it gets, so it always
+    gets models as they came.
+    """
+    return is_wrapped or (selector.estimator is None and settled.residual >= -1e-12)
+
+
+def _counters(now: TrainingMessages, settled: Cohort) -> dict[str, NDArray[Any]]:
+    """Return the model's counters after the round: moved by the weighted sum, rounded once."""
+    answered = now.answers.answered
+    pairs = list(zip(map(str, settled.ids), settled.weights.tolist(), strict=True))
+    found = {}
+    for name in now.sent.counters:
+        step = sum(w * answered[key].step(name).astype(np.float64) for key, w in pairs)
+        own = now.sent.arrays[name]
+        moved = in_type(own + np.rint(step).astype(np.int64), own)
+        found[name] = own if moved is None else moved  # it stays where its type is too small
+    return found
 
 
 def _means(
-    by_whom: AverageMetrics, now: TrainingRound, shares: Sequence[Share], weight_key: str
+    average_metrics: AverageMetrics, now: TrainingMessages, shares: Sequence[Share]
 ) -> MetricRecord:
     """Return the means of the metrics, of each over the replies that have it."""
-    messages = []
+    weight_key, messages = now.weight_key, []
     for key, weight, arrays in shares:
-        metrics = MetricRecord({**now.answered[key].metrics, weight_key: weight})
+        answer = now.answers.answered[key]
+        metrics = MetricRecord({**answer.metrics, weight_key: weight})
         content = RecordDict({"arrays": arrays, "metrics": metrics})
-        messages.append(with_content(now.answered[key].message, content))
+        messages.append(with_content(answer.reply, content))
 
     def average(group: list[Message]) -> MetricRecord:
-        return by_whom([message.content for message in group], weight_key)
+        return average_metrics([message.content for message in group], weight_key)
 
-    means = mean_metrics(messages, weight_key, average, each_alone=is_flowers_own(by_whom))
+    means = mean_metrics(messages, weight_key, average, each_alone=is_flowers_own(average_metrics))
     return means or MetricRecord()
 
 
-def _shares(now: TrainingRound, selector: Selector) -> list[Share]:
-    """Return whom to average; a client whose weighted model its types cannot hold has failed."""
+def _shares(now: TrainingMessages, selector: Selector, *, is_wrapped: bool) -> list[Share]:
+    """Return the clients to average, with their weights and models.
+
+    With plain weights no model is decoded. Otherwise a client has failed if the model's types
+    cannot hold its weighted model.
+    """
+    answered = now.answers.answered
     while True:
-        settled = selector.settle(now.answered)
-        if selector.variates is None and settled.sums_to_one:
-            return _as_they_came(now, settled)
-        shares, far = list[Share](), list[str]()
-        for key, weight, update in selector.for_average(now.updates):
-            reply = now.answered[str(key)]
-            # As it came, where nothing changes: theta + (theta_i - theta) is rounded.
-            arrays = reply.arrays if update is reply.update else now.sent.moved(update)
+        settled = selector.settle(answered)
+        if _is_plain(selector, settled, is_wrapped=is_wrapped):
+            return [
+                (str(key), weight, client_model(answered[str(key)]))
+                for key, weight in zip(settled.ids, settled.weights.tolist(), strict=True)
+                if weight
+            ]
+        shares, overflowing = list[Share](), list[str]()
+        for key, weight, update in selector.for_average(now.answers.answers(whole=True)):
+            arrays = now.sent.moved(update)
             if arrays is None:
-                far.append(str(key))
+                overflowing.append(str(key))
             else:
                 shares.append((str(key), weight, arrays))
-        for each in far:
-            now.reject(each, "its update is too large for its weight")
-        if not far:
+        for each in overflowing:
+            now.answers.reject(each, "its update is too large for its weight")
+        if not overflowing:
             return shares
 
 
-def _as_they_came(now: TrainingRound, settled: Cohort) -> list[Share]:
-    """Return the settled cohort's models; compute no update."""
-    return [
-        (str(key), weight, now.answered[str(key)].arrays)
-        for key, weight in zip(settled.ids, settled.weights.tolist(), strict=True)
-        if weight
-    ]
-
-
-def _for_wrapper(
-    now: TrainingRound, selector: Selector, weight_key: str
-) -> tuple[list[Share], list[Message]]:
-    """Return the replies as they came, and the lost weight as a client that did not move.
-
-    A wrapper clips what it gets: it must get the updates as they are.
-    """
-    settled = selector.settle(now.answered)
-    shares = _as_they_came(now, settled)
-    messages = _messages(now, shares, weight_key)
-    if messages and settled.residual > 0 and not settled.sums_to_one:
-        messages.append(_resting(messages, now.sent, weight_key))
-    return shares, messages
-
-
-def _by_memory_alone(inner: FedAvg, now: TrainingRound, selector: Selector) -> ArrayRecord | None:
+def _by_memory_alone(
+    inner: FedAvg, now: TrainingMessages, selector: Selector
+) -> ArrayRecord | None:
     """If the cohort is empty, step by H, the mean of the remembered updates."""
-    for _, weight, vector in selector.for_average({}):
-        arrays = now.sent.moved(now.sent.unflat(vector)) if vector.any() else None
-        if arrays is None:
+    for _, weight, update in selector.for_average({}):
+        arrays = now.sent.moved(update)
+        if arrays is None or not any(np.any(part) for part in update.values()):
             continue
-        metrics = MetricRecord({inner.weighted_by_key: weight})
+        metrics = MetricRecord({now.weight_key: weight})
         content = RecordDict({"arrays": arrays, "metrics": metrics})
         message = Message(content, dst_node_id=0, message_type=MessageType.TRAIN)
         with with_metrics(inner, MetricRecord):
-            shown_the_model(inner, now.number, (now.sent.record, now.config), now.grid)
-            return _step(inner, inner, now, [message])[0]
+            shown_the_model(inner, now.answers.number, (now.sent.record, now.config), now.grid)
+            return _step(inner, inner, now, [message], {})[0]
     return None
 
 
-def _messages(now: TrainingRound, shares: Sequence[Share], weight_key: str) -> list[Message]:
+def _messages(now: TrainingMessages, shares: Sequence[Share]) -> list[Message]:
     """Write replies with these weights and models.
 
     Records get the same names in every reply, and only the metrics that all share go along.
     """
-    names = _shared_metrics([now.answered[key] for key, _, _ in shares], weight_key)
+    answers = [now.answers.answered[key] for key, _, _ in shares]
+    names = _shared_metrics([answer.metrics for answer in answers], now.weight_key)
     messages = []
-    for key, weight, arrays in shares:
-        message = now.answered[key].message
-        found = now.answered[key].metrics
-        metrics = MetricRecord({**{name: found[name] for name in names}, weight_key: weight})
+    for answer, (_, weight, arrays) in zip(answers, shares, strict=True):
+        found = {name: answer.metrics[name] for name in names}
+        metrics = MetricRecord({**found, now.weight_key: weight})
         content = RecordDict({"arrays": arrays, "metrics": metrics})
-        messages.append(with_content(message, content))
+        messages.append(with_content(answer.reply, content))
     return messages
 
 
-def _shared_metrics(replies: Iterable[Reply], weight_key: str) -> list[str]:
+def _shared_metrics(records: Sequence[Mapping[str, Any]], weight_key: str) -> list[str]:
     """Return the metrics that every reply has as one finite number."""
-    records = [reply.metrics for reply in replies]
     names = set.intersection(*(set(record) for record in records)) if records else set()
     return sorted(
-        name
-        for name in names - {weight_key}
-        if all(is_finite_number(record[name]) for record in records)
+        name for name in names - {weight_key} if all(is_number(record[name]) for record in records)
     )
 
 
-def _resting(messages: Sequence[Message], sent: SentModel, weight_key: str) -> Message:
-    """Return a reply of a client that did not move, with the weight that the others leave.
+def _resting(messages: Sequence[Message], arrays: ArrayRecord, weight_key: str) -> list[Message]:
+    """Return the reply of a client that did not move, with the weight that the others leave.
 
     Its metrics are the means of the others, so that the averages stay the same.
     """
@@ -173,8 +181,8 @@ def _resting(messages: Sequence[Message], sent: SentModel, weight_key: str) -> M
         for name in records[0]
     }
     metrics = MetricRecord({**means, weight_key: 1.0 - math.fsum(weights)})
-    content = RecordDict({"arrays": _nudged(sent), "metrics": metrics})
-    return with_content(messages[0], content)
+    content = RecordDict({"arrays": arrays, "metrics": metrics})
+    return [with_content(messages[0], content)]
 
 
 def _nudged(sent: SentModel) -> ArrayRecord:
@@ -192,37 +200,43 @@ def _nudged(sent: SentModel) -> ArrayRecord:
 
 
 def _step(
-    strategy: Strategy, inner: FedAvg, now: TrainingRound, messages: list[Message]
+    strategy: Strategy,
+    inner: FedAvg,
+    now: TrainingMessages,
+    messages: list[Message],
+    counters: Mapping[str, NDArray[Any]],
 ) -> tuple[ArrayRecord | None, MetricRecord | None]:
     """Let the strategy aggregate these messages; drop a result that is not finite."""
-    before = state_of(inner)
+    before, number = state_of(inner), now.answers.number
     with np.errstate(over="ignore", invalid="ignore"):
-        arrays, metrics = strategy.aggregate_train(now.number, messages)
+        arrays, metrics = strategy.aggregate_train(number, messages)
     if arrays is None:
         return None, metrics
-    model = _model_of(arrays, now.sent)
+    model = _model_of(arrays, now.sent, counters)
     if model is None or not is_finite_state(inner):
-        log.error("round %d: the aggregate is not finite; the model stays", now.number - 1)
+        FLOWER.logger.error("round %d: the aggregate is not finite; the model stays", number)
         put_back(inner, before)
         return None, None
     return model, metrics
 
 
-def _model_of(arrays: ArrayRecord, sent: SentModel) -> ArrayRecord | None:
-    """Return the aggregate in the model's types; None where an entry is not finite.
+def _model_of(
+    arrays: ArrayRecord, sent: SentModel, counters: Mapping[str, NDArray[Any]]
+) -> ArrayRecord | None:
+    """Return the aggregate in the model's order and types; None where a type cannot hold it.
 
-    An average turns counters into floats, and floats into doubles.
+    An average turns floats into doubles. Counters follow the aggregate whatever the strategy does:
+    FedAdam would divide their steps by what they were before.
     """
     typed = {}
-    for name, array in arrays.items():
-        own, new = sent.arrays[name].dtype, array.numpy()
-        if not is_finite(new):
+    for name, own in sent.arrays.items():
+        if name in counters:
+            typed[name] = Array(counters[name])
+            continue
+        array = arrays[name]
+        new = array.numpy()
+        values = in_type(new, own)
+        if values is None:
             return None
-        if new.dtype != own:
-            with np.errstate(over="ignore"):
-                new = np.asarray(np.rint(new) if own.kind in "iub" else new, dtype=own)
-            if not is_finite(new):
-                return None
-            array = Array(new)
-        typed[name] = array
+        typed[name] = array if values is new else Array(values)
     return ArrayRecord(typed)

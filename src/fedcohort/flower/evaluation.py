@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from logging import getLogger
 from typing import Any, final
 
 import numpy as np
@@ -14,18 +13,18 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Strategy
 from numpy.typing import NDArray
 
-from fedcohort._arguments import checked_whole
-from fedcohort._deployment import log_reasons
+from fedcohort.deployment.directory import bounded_sizes, claimed_size
+from fedcohort.deployment.limits import Limits
+from fedcohort.deployment.round import ClientAnswer, Round
 from fedcohort.designs import SizeClustered
-from fedcohort.errors import FlowerError, SelectorError
-from fedcohort.flower.directory import Directory
-from fedcohort.flower.grid import GridView, error_of, node_of
+from fedcohort.errors import SelectorError
+from fedcohort.flower.directory import NodeDirectory
+from fedcohort.flower.grid import GridView, error_of
 from fedcohort.flower.inner_strategy import is_flowers_own, messages_to, waiting_for_no_more_than
-from fedcohort.flower.replies import metrics_of, with_content
+from fedcohort.flower.replies import expected, metrics_of, with_content
+from fedcohort.flower.settings import FLOWER
 from fedcohort.selector import Selector
 from fedcohort.streams import Stream, stream
-
-log = getLogger("flwr.fedcohort")
 
 #: The suffix of a metric's name for its standard error.
 STANDARD_ERROR = "-standard-error"
@@ -43,19 +42,41 @@ class Evaluation:
         Draw this many clients by sample size in every round. None leaves that to the strategy.
     seed
         The seed of the training's cohorts; evaluation draws from a stream of its own.
+    limits
+        How many samples a client can claim to have evaluated.
     """
 
-    def __init__(self, strategy: Strategy, inner: FedAvg, draws: int | None, *, seed: int) -> None:
-        self._strategy, self._inner = strategy, inner
+    def __init__(
+        self,
+        strategy: Strategy,
+        inner: FedAvg,
+        draws: int | None,
+        *,
+        seed: int,
+        limits: Limits,
+    ) -> None:
+        self._strategy, self._inner, self._limits = strategy, inner, limits
         self._selector: Selector | None = None
         if draws is not None:
-            checked_whole("CohortStrategy", "evaluate", draws, least=1, error=FlowerError)
+            FLOWER.count("evaluate", draws)
             own_seed = int(stream(seed, use=Stream.EVALUATION).integers(2**63))
             self._selector = Selector(
                 SizeClustered(draws), {}, seed=own_seed, on_failure="renormalise"
             )
-        self._asked: list[Any] = []
+        self._metadata: list[Any] = []  # of the messages that were written
         self._key_of: dict[int, str] = {}
+
+    def describe(self) -> str:
+        """Describe who evaluates."""
+        if self._selector is not None:
+            return f"{self._selector.recipe!r} draws the clients"
+        if not self.is_on:
+            return "none by clients"
+        inner = self._inner
+        return (
+            f"{type(self._strategy).__name__} chooses the clients, fraction_evaluate "
+            f"{inner.fraction_evaluate:g}, min_evaluate_nodes {inner.min_evaluate_nodes}"
+        )
 
     @property
     def is_on(self) -> bool:
@@ -67,12 +88,12 @@ class Evaluation:
         number: int,
         sent: tuple[ArrayRecord, ConfigRecord],
         grid: Grid,
-        directory: Directory,
+        directory: NodeDirectory,
     ) -> list[Message]:
         """Let the strategy write to those that evaluate, connected and eligible clients."""
         directory.refresh(grid)
-        clients = directory.takers()
-        nodes = {directory.node_of(key): key for key in clients}
+        clients = directory.participants()
+        nodes = {directory.connection_of(key): key for key in clients}
         if self._selector is None:
             with waiting_for_no_more_than(self._inner, len(nodes)):
                 view = GridView(grid, list(nodes))
@@ -81,25 +102,25 @@ class Evaluation:
             drawn = self._drawn(self._selector, directory.sizes, clients)
             chosen = [node for node, key in nodes.items() if key in drawn]
             messages = messages_to(chosen, self._strategy, number, sent, grid, is_training=False)
-        self._asked = [message.metadata for message in messages]
-        asked = {each.dst_node_id for each in self._asked}
+            FLOWER.logger.info("configure_evaluate: asks %d of %d clients", len(chosen), len(nodes))
+        self._metadata = [message.metadata for message in messages]
+        asked = {each.dst_node_id for each in self._metadata}
         self._key_of = {node: key for node, key in nodes.items() if node in asked}
         return messages
 
     def metrics(self, number: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return the means of the metrics; with a cohort of its own also their standard errors."""
-        key = self._inner.weighted_by_key
-        nodes = {each.message_id: each.dst_node_id for each in self._asked if each.message_id}
-        doing = f"evaluation in round {number - 1}"
-        found = usable_evaluations(replies, self._key_of, nodes, key, doing=doing)
+        key, found = self._inner.weighted_by_key, self._usable(number, replies)
         errors: dict[str, float] = {}
         if self._selector is not None and self._selector.cohort is not None:
             settled = self._selector.settle(found)
             ids = [str(each) for each in settled.ids]
             weights = dict(zip(ids, settled.weights.tolist(), strict=True))
             errors = standard_errors(found, dict(zip(ids, settled.counts, strict=True)), key)
-            found = {each: reweighted(found[each], key, weight) for each, weight in weights.items()}
             self._selector.skip()
+        else:
+            weights = self._bounded(found, key)
+        found = {each: reweighted(found[each], key, weight) for each, weight in weights.items()}
 
         def average(group: list[Message]) -> MetricRecord | None:
             return self._strategy.aggregate_evaluate(number, group)
@@ -107,6 +128,21 @@ class Evaluation:
         each_alone = is_flowers_own(self._inner.evaluate_metrics_aggr_fn)
         means = mean_metrics(found.values(), key, average, each_alone=each_alone)
         return means and MetricRecord({**means, **errors})
+
+    def _usable(self, number: int, replies: Iterable[Message]) -> dict[str, Message]:
+        """Return the replies that can be averaged by client; log why others cannot."""
+        now = Round(FLOWER, number, doing="evaluation", silence="no answer")
+        now.ask(self._key_of.values())
+        for name, message in expected(replies, self._metadata, self._key_of, now):
+            problem = _problem(message, self._inner.weighted_by_key)
+            now.accept(name, ClientAnswer(message) if problem is None else problem)
+        now.close(now.asked)
+        return {name: answer.reply for name, answer in now.answered.items()}
+
+    def _bounded(self, found: Mapping[str, Message], weight_key: str) -> dict[str, int]:
+        """Return the samples that clients say they evaluated, bounded as their sizes are."""
+        claimed = {name: int(metrics_of(own)[weight_key]) for name, own in found.items()}  # type: ignore[arg-type]
+        return bounded_sizes(claimed, [True] * len(claimed), self._limits, FLOWER.logger)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return what a checkpoint needs; an evaluation that was interrupted counts as one."""
@@ -123,8 +159,8 @@ class Evaluation:
         try:
             self._selector.restore(state)
         except SelectorError as error:
-            raise FlowerError(
-                f"CohortStrategy: the state was written with another evaluate than "
+            raise FLOWER.refusal(
+                f"the state was written with another evaluate than "
                 f"{self._selector.recipe.cohort_size}. Use the same one, or None."
             ) from error
 
@@ -138,41 +174,16 @@ class Evaluation:
         return {str(each) for each in selector.draw(clients).ids}
 
 
-def usable_evaluations(
-    replies: Iterable[Message],
-    key_of: Mapping[int, str],
-    nodes: Mapping[str, int],
-    weight_key: str,
-    *,
-    doing: str,
-) -> dict[str, Message]:
-    """Return the replies that can be averaged by client; log why others cannot."""
-    found: dict[str, Message] = {}
-    failed: dict[str, str] = {}
-    for reply in replies:
-        key = key_of.get(node_of(reply, nodes))
-        if key is None or key in found or key in failed:
-            continue
-        if reason := _fault(reply, weight_key):
-            failed[key] = reason
-        else:
-            found[key] = reply
-    silent = [key for key in key_of.values() if key not in found and key not in failed]
-    reasons = {**failed, **dict.fromkeys(silent, "no answer")}
-    log_reasons(reasons, doing, len(key_of), logger=log)
-    return found
-
-
-def _fault(reply: Message, weight_key: str) -> str | None:
+def _problem(reply: Message, weight_key: str) -> str | None:
     """Return what is wrong with an evaluation reply."""
     if reply.has_error():
         return error_of(reply)
     if len(reply.content.metric_records) != 1:
         return "needs one record of metrics"
     weight = metrics_of(reply).get(weight_key)
-    if not isinstance(weight, (int, float)) or not math.isfinite(weight) or weight < 0:
-        return f"needs a number of at least 0 under {weight_key!r}: got {weight!r:.50}"
-    return None
+    whole = int(weight) if isinstance(weight, float) and weight.is_integer() else weight
+    size = claimed_size(whole, f"its {weight_key!r}")
+    return size if isinstance(size, str) else None
 
 
 def reweighted(message: Message, weight_key: str, weight: float) -> Message:

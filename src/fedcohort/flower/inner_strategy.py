@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from logging import getLogger
+from logging import LogRecord, getLogger
 from typing import Any
 
 import numpy as np
@@ -25,13 +25,10 @@ from flwr.serverapp.strategy import (
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from numpy.typing import NDArray
 
-from fedcohort._deployment import ModelArrays
+from fedcohort.deployment.arrays import ModelArrays
 from fedcohort.designs import Recipe
-from fedcohort.errors import FlowerError
 from fedcohort.flower.grid import GridView
-from fedcohort.selector import Selector
-
-log = getLogger("flwr.fedcohort")
+from fedcohort.flower.settings import FLOWER
 
 #: These strategies ignore the clients' weights.
 WEIGHTLESS = (
@@ -47,6 +44,8 @@ WEIGHTLESS = (
 #: Attributes of FedAdam, FedYogi and FedAdagrad, and of FedAvgM.
 MOMENTS = ("m_t", "v_t")
 MOMENTUM = ("momentum_vector", "current_arrays")
+#: Parts of Flower's log lines about the clients that FedAvg would choose.
+SAMPLING_LINES = ("Fraction: train", "Minimum nodes: train", ": Sampled ")
 #: Between an attribute's name and an array's.
 DOT = "."
 
@@ -56,15 +55,15 @@ def weighing_strategy(strategy: Strategy) -> FedAvg:
     inner: Any = strategy
     while not isinstance(inner, FedAvg) and isinstance(getattr(inner, "strategy", None), Strategy):
         if getattr(inner, "accountant", None) is not None:
-            raise FlowerError(
-                f"CohortStrategy: the accountant of {type(inner).__name__} needs replies of equal "
+            raise FLOWER.refusal(
+                f"the accountant of {type(inner).__name__} needs replies of equal "
                 f"weight, always as many; a client that is drawn twice weighs twice. Leave the "
                 f"accountant out, and account for max_draws yourself."
             )
         inner = inner.strategy  # a wrapper
     if isinstance(inner, WEIGHTLESS) or not isinstance(inner, FedAvg):
-        raise FlowerError(
-            f"CohortStrategy: {type(inner).__name__} ignores the weights that make an aggregate "
+        raise FLOWER.refusal(
+            f"{type(inner).__name__} ignores the weights that make an aggregate "
             f"unbiased. Use FedAvg, or one that inherits its weighted average: FedProx, FedAdam, "
             f"FedYogi, FedAdagrad, FedAvgM."
         )
@@ -87,8 +86,8 @@ def messages_to(
     with _writing_to_all(weighing_strategy(strategy), len(nodes)):
         messages = list(write(number, *sent, GridView(grid, nodes)))
     if sorted(message.metadata.dst_node_id for message in messages) != sorted(nodes):
-        raise FlowerError(
-            f"CohortStrategy: {type(strategy).__name__} must write to the {len(nodes)} drawn "
+        raise FLOWER.refusal(
+            f"{type(strategy).__name__} must write to the {len(nodes)} drawn "
             f"clients, each once; it wrote {len(messages)} messages. Use a strategy that trains "
             f"and evaluates on all nodes of its grid."
         )
@@ -115,11 +114,13 @@ def is_flowers_own(average: object) -> bool:
     return average is aggregate_metricrecords
 
 
-def _writing_to_all(inner: FedAvg, n_nodes: int) -> AbstractContextManager[None]:
+@contextmanager
+def _writing_to_all(inner: FedAvg, n_nodes: int) -> Iterator[None]:
     """Let the strategy choose all of ``n_nodes`` nodes."""
     fractions = {"fraction_train": 1.0, "fraction_evaluate": 1.0}
     least = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
-    return _with(inner, **fractions, **dict.fromkeys(least, n_nodes))
+    with _with(inner, **fractions, **dict.fromkeys(least, n_nodes)), without_sampling_lines():
+        yield
 
 
 def waiting_for_no_more_than(inner: FedAvg, n_nodes: int) -> AbstractContextManager[None]:
@@ -140,8 +141,23 @@ def _with(inner: FedAvg, **values: Any) -> Iterator[None]:
             setattr(inner, name, value)
 
 
+@contextmanager
+def without_sampling_lines() -> Iterator[None]:
+    """Drop Flower's log lines about its own sampling, where it does not choose the clients."""
+
+    def is_kept(record: LogRecord) -> bool:
+        return not any(part in str(record.msg) for part in SAMPLING_LINES)
+
+    logger = getLogger("flwr")
+    logger.addFilter(is_kept)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_kept)
+
+
 def state_of(inner: FedAvg) -> dict[str, Any]:
-    """Return the strategy's state by attribute; it replaces these values, never changes them."""
+    """Return the strategy's state by attribute; Flower replaces the values, never mutates them."""
     names = [*(MOMENTS if hasattr(inner, "m_t") else ())]
     names += MOMENTUM if hasattr(inner, "momentum_vector") else ()
     return {name: getattr(inner, name) for name in names}
@@ -158,25 +174,29 @@ def is_finite_state(inner: FedAvg) -> bool:
     return all(np.isfinite(array).all() for _, array in _arrays(state_of(inner)))
 
 
-def check_model(sent: ModelArrays, inner: FedAvg, selector: Selector) -> None:
-    """Refuse another model than the one that the strategy or the selector goes on from."""
-    for known in (selector.memory, selector.variates):
-        if known is not None and known.dimension != sent.dimension:
-            raise FlowerError(
-                f"CohortStrategy: remembers updates of {known.dimension} numbers; got a model of "
-                f"{sent.dimension}. Use a new strategy for another model."
+def check_model(sent: ModelArrays, inner: FedAvg) -> None:
+    """Refuse another model than the one that the strategy continues from.
+
+    Bring the strategy's state into the model's order.
+    """
+    shapes = {name: array.shape for name, array in sent.arrays.items()}
+    state = state_of(inner)
+    names = list(state.get("current_arrays") or shapes)  # those of FedAvgM's momentum
+    for attribute, value in state.items():
+        if value is None:
+            continue
+        named = value.items() if hasattr(value, "items") else zip(names, value, strict=True)
+        parts = dict(named)
+        found = {name: tuple(part.shape) for name, part in parts.items()}
+        if found != shapes:
+            raise FLOWER.refusal(
+                f"{type(inner).__name__} continues from arrays {found!s:.200}; got a "
+                f"model of {shapes!s:.200}. Use a new strategy for another model."
             )
-    model = sent.arrays
-    shapes = [array.shape for array in model.values()]
-    for value in state_of(inner).values():
-        is_named = hasattr(value, "items")
-        parts = list(value.values()) if is_named else value or []
-        found = [tuple(part.shape) for part in parts]
-        if parts and (found != shapes or (is_named and list(value) != list(model))):
-            raise FlowerError(
-                f"CohortStrategy: {type(inner).__name__} goes on from arrays of shapes {found}; "
-                f"got a model of shapes {shapes}. Use a new strategy for another model."
-            )
+        if list(parts) != list(shapes):
+            # FedAvgM adds arrays by position.
+            ordered = {name: _numpy(parts[name]) for name in shapes}
+            put_back(inner, {attribute: _value(attribute, ordered)})
 
 
 def packed(state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
@@ -205,20 +225,23 @@ def _arrays(state: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
             continue
         parts = value.items() if hasattr(value, "items") else enumerate(value)
         for name, array in parts:
-            whole = array.numpy() if isinstance(array, Array) else np.asarray(array)
-            yield f"{attribute}{DOT}{name}", whole
+            yield f"{attribute}{DOT}{name}", _numpy(array)
 
 
-def check_wrapper(wrapper: Strategy, recipe: Recipe, *, is_difference: bool) -> None:
-    """Refuse a wrapper for privacy with the difference estimator.
+def _numpy(array: Any) -> NDArray[Any]:
+    return array.numpy() if isinstance(array, Array) else np.asarray(array)
+
+
+def check_wrapper(wrapper: Strategy, recipe: Recipe, estimator: str | None) -> None:
+    """Refuse a wrapper for privacy with an estimator, given by name, that remembers updates.
 
     Warn where its noise does not cover a choice that depends on updates.
     """
-    if is_difference:
-        raise FlowerError(
-            f"CohortStrategy: with the difference estimator {type(wrapper).__name__} would clip "
-            f"differences in the place of updates, and a client's last update would move the model "
-            f"in every later round, which no noise accounts for. Use estimator='plain'."
+    if estimator is not None:
+        raise FLOWER.refusal(
+            f"with the {estimator} estimator {type(wrapper).__name__} would clip differences from "
+            f"predictions in the place of updates, and a client's past updates would move the "
+            f"model in every later round, which no noise accounts for. Use estimator='plain'."
         )
     if recipe.learns:
         getLogger(__name__).warning(
@@ -229,34 +252,29 @@ def check_wrapper(wrapper: Strategy, recipe: Recipe, *, is_difference: bool) -> 
         )
 
 
-def refuse_secure_aggregation(recipe: Recipe, *, is_difference: bool) -> None:
+def refuse_secure_aggregation(recipe: Recipe, estimator: str | None) -> None:
     """Refuse secure aggregation, with the reason."""
-    if is_difference:
-        raise FlowerError(
-            "CohortStrategy: the difference estimator remembers the clients' single updates, which "
-            "secure aggregation hides from the server. Use estimator='plain'."
-        )
-    if recipe.learns:
-        raise FlowerError(
-            f"CohortStrategy: {recipe.name} compares the clients' single updates, which secure "
-            f"aggregation hides from the server. Use a design that needs sizes alone, such as size."
-        )
-    raise FlowerError(
-        "CohortStrategy: Flower's Message API has no SecAgg+ yet; it is part of the older "
-        "workflow, which draws clients itself. Use TLS, or differential privacy."
+    reader = recipe.name if recipe.learns else None
+    reader = reader if estimator is None else f"the {estimator} estimator"
+    hidden = f"; it also hides the single updates that {reader} needs" if reader else ""
+    other = "" if estimator else ", or differential privacy"
+    raise FLOWER.refusal(
+        f"secure_aggregation must be False, because Flower's SecAgg+ calls a "
+        f"strategy's configure_fit and aggregate_fit, which a strategy of the Message API does not "
+        f"have{hidden}. Use TLS{other}."
     )
 
 
-def refuse_other_loops(*, is_difference: bool) -> None:
+def refuse_other_loops(estimator: str | None) -> None:
     """Refuse a foreign loop: it cannot draw again, take first answers, or remember updates."""
-    if is_difference:
-        raise FlowerError(
-            "CohortStrategy: the difference estimator needs its own start: under a wrapper for "
-            "privacy around it a client's last update would move the model in every later round, "
-            "which no noise accounts for. Call CohortStrategy's start, or use estimator='plain'."
+    if estimator is not None:
+        raise FLOWER.refusal(
+            f"the {estimator} estimator needs its own start: under a wrapper for privacy around "
+            f"it a client's past updates would move the model in every later round, which no "
+            f"noise accounts for. Call CohortStrategy's start, or use estimator='plain'."
         )
-    raise FlowerError(
-        "CohortStrategy: on_failure='redraw' and extra need its own start; a wrapper around it "
+    raise FLOWER.refusal(
+        "on_failure='redraw' and extra need its own start; a wrapper around it "
         "runs another loop, sees nothing of redrawn clients and would not clip their updates. Put "
         "the wrapper inside, CohortStrategy(Wrapper(FedAvg()), ...), or use on_failure='keep'."
     )

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from logging import getLogger
+from collections.abc import Callable, Iterable, Mapping
 from operator import index
-from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
 
-from fedcohort._deployment import claimed_size
+from fedcohort._arguments import brief, checked_kind
+from fedcohort.deployment.directory import Claim, Properties
 from fedcohort.designs.signals import AskedSignal
-from fedcohort.flower.grid import error_of, exchange
+from fedcohort.errors import FlowerError
+from fedcohort.flower.grid import error_of
 from fedcohort.flower.replies import metrics_of
-
-log = getLogger("flwr.fedcohort")
 
 ACTION = "num_examples"
 MESSAGE_TYPE = f"query.{ACTION}"
 SIZE = "num-examples"
 #: The record of the client's own name, and the entry in it.
 CONFIG, KEY = "config", "key"
-#: The record of what else a client says of itself.
+#: The record of the client's properties.
 PROPERTIES = "properties"
-LONGEST_KEY, LONGEST_PROPERTIES = 128, 10_000
+LONGEST_KEY = 128
 #: A client's answer, from the current model (empty for a duration) and its context.
 SignalAnswer = Callable[[ArrayRecord, Context], float]
-#: A client's description of itself: text and numbers by name.
-Properties = Mapping[str, Any]
 
 
 def register_size_query(
@@ -54,8 +47,10 @@ def register_size_query(
         Returns a name that stays the same when the node comes back under another id; by default
         the node configuration's ``partition-id``, or the node's id without it.
     properties
-        Returns text and numbers by name, for the server's ``eligible``.
+        Returns text, numbers and lists of them by name, for the server's ``eligible``. They are
+        the features of the estimator ``Regression(features="given")``.
     """
+    _check("register_size_query", app, size=size, key=key, properties=properties)
 
     @app.query(ACTION)
     def answer(message: Message, context: Context) -> Message:
@@ -71,17 +66,8 @@ def register_size_query(
         return Message(content, reply_to=message)
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A node's description of itself: its client's name, samples and properties."""
-
-    key: str
-    size: int
-    properties: Properties = field(default_factory=dict)
-
-
 def size_queries(node_ids: Iterable[int], seconds: float) -> list[Message]:
-    """Write the question for sizes to nodes; it can be answered for so long."""
+    """Write the question for sizes to nodes; it expires after ``seconds``."""
     return [Message(RecordDict(), node_id, MESSAGE_TYPE, ttl=seconds) for node_id in node_ids]
 
 
@@ -90,22 +76,11 @@ def claim_of(reply: Message, node_id: int) -> Claim | str:
     if reply.has_error():
         return error_of(reply)
     config = reply.content.config_records.get(CONFIG, ConfigRecord())
-    size, key = claimed_size(metrics_of(reply).get(SIZE)), str(config.get(KEY) or node_id)
-    if isinstance(size, str):
-        return size
+    key = str(config.get(KEY) or node_id)
     if len(key) > LONGEST_KEY or not key.isprintable():
-        return f"its key must be at most {LONGEST_KEY} printed letters"
+        return f"its key must be at most {LONGEST_KEY} printable characters"
     properties = dict(reply.content.config_records.get(PROPERTIES, ConfigRecord()))
-    if bytes in map(type, _entries(properties)):
-        return "its properties must be text and numbers; got bytes"
-    if len(repr(properties)) > LONGEST_PROPERTIES:
-        return f"its properties must be at most {LONGEST_PROPERTIES} letters"
-    return Claim(key, size, properties)
-
-
-def _entries(properties: Properties) -> Iterator[object]:
-    for value in properties.values():
-        yield from value if isinstance(value, list) else [value]
+    return Claim.of(key, metrics_of(reply).get(SIZE), properties)
 
 
 def register_signal_queries(
@@ -136,9 +111,22 @@ def register_signal_queries(
         "update_norm": update_norm,
         "duration": duration,
     }
+    _check("register_signal_queries", app, **answers)
     for name, answer in answers.items():
         if answer is not None:
             _register(app, name, answer)
+
+
+def _check(owner: str, app: object, **functions: object) -> None:
+    """Validate a client app and functions."""
+    way_out = "Pass app = ClientApp()."
+    checked_kind(owner, "app", app, ClientApp, way_out=way_out, error=FlowerError)
+    for name, function in functions.items():
+        if not callable(function) and (function is not None or name == "size"):
+            raise FlowerError(
+                f"{owner}: {name} must be a function; got {brief(function)}. Pass a function that "
+                f"returns it."
+            )
 
 
 def _register(app: ClientApp, name: str, answer: SignalAnswer) -> None:
@@ -149,33 +137,21 @@ def _register(app: ClientApp, name: str, answer: SignalAnswer) -> None:
         return Message(RecordDict({"metrics": MetricRecord({name: value})}), reply_to=message)
 
 
-def ask_signal(
-    grid: Grid,
-    signal: AskedSignal,
-    key_of: Mapping[int, str],
-    model: ArrayRecord,
-    *,
-    seconds: float,
-) -> dict[str, float]:
-    """Ask nodes for a signal; return the valid answers, numbers of at least 0, by client."""
+def signal_queries(
+    signal: AskedSignal, node_ids: Iterable[int], model: ArrayRecord, seconds: float
+) -> list[Message]:
+    """Write the question for a signal to nodes; it expires after ``seconds``."""
     content = RecordDict() if signal == "duration" else RecordDict({"arrays": model})
-    messages = [Message(content, node, f"query.{signal}", ttl=seconds) for node in sorted(key_of)]
-    found: dict[str, float] = {}
-    for reply in exchange(grid, messages, seconds):
+    return [Message(content, node, f"query.{signal}", ttl=seconds) for node in sorted(node_ids)]
+
+
+def signals_of(
+    replies: Iterable[Message], signal: AskedSignal, key_of: Mapping[int, str]
+) -> dict[str, object]:
+    """Return the answers by client, None for none."""
+    found: dict[str, object] = dict.fromkeys(key_of.values())
+    for reply in replies:
         key = key_of.get(reply.metadata.src_node_id)
-        if key is not None and (value := _number(reply, signal)) is not None:
-            found[key] = value
-    if missing := [key for key in key_of.values() if key not in found]:
-        log.warning(
-            "%d of %d clients gave no %s: %.200s", len(missing), len(key_of), signal, missing
-        )
+        if key is not None and not reply.has_error():
+            found[key] = metrics_of(reply).get(signal)
     return found
-
-
-def _number(reply: Message, signal: AskedSignal) -> float | None:
-    if reply.has_error():
-        return None
-    value = metrics_of(reply).get(signal)
-    if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        return None
-    return float(value)

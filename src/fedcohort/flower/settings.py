@@ -1,16 +1,22 @@
-"""How long the server waits."""
+"""The plug-in's name, and how long the server waits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar, final
+from logging import getLogger
+from typing import TypeVar, final
 
 from fedcohort._arguments import brief, checked_number
-from fedcohort._deployment import Limits
+from fedcohort.deployment.plugin import Plugin
 from fedcohort.errors import FlowerError
 
+FLOWER = Plugin(
+    framework="flower",
+    owner="CohortStrategy",
+    error=FlowerError,
+    logger=getLogger("flwr.fedcohort"),
+)
 #: The shortest time that a wait can be given.
 SHORTEST = 1e-3
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -24,7 +30,7 @@ class Waits:
     Attributes
     ----------
     start
-        For ``min_available_nodes`` nodes and their sizes. Training then goes on if enough nodes
+        For ``min_available_nodes`` nodes and their sizes. Training then starts if enough nodes
         are there, and ends otherwise.
     round
         For a whole round: queries, training, all redraws together, and evaluation. A number, or a
@@ -55,47 +61,21 @@ class Waits:
         return _seconds("round", self.round(round_) if callable(self.round) else self.round)
 
 
-def checked_path(name: str, value: object) -> Path | None:
-    """Validate a path, or None."""
-    if value is not None and not isinstance(value, (str, Path)):
-        raise FlowerError(
-            f"CohortStrategy: {name} must be a path; got {brief(value)}. Pass text, a Path or None."
-        )
-    return None if value is None else Path(value)
+def _seconds(name: str, value: object) -> float:
+    return checked_number("Waits", name, value, least=SHORTEST, error=FlowerError)
 
 
-def checked_groups(groups: object) -> dict[str, Any] | None:
-    """Validate labels by client name or node id, or None."""
-    if groups is not None and not isinstance(groups, Mapping):
-        raise FlowerError(
-            f"CohortStrategy: groups must map client names or node ids to labels; got "
-            f"{brief(groups)}. Pass a dictionary, or None."
+def checked_waits(waits: object) -> Waits:
+    """Return the waits; the default ones for None."""
+    if waits is not None and not isinstance(waits, Waits):
+        raise FLOWER.refusal(
+            f"waits must be Waits(...); got {brief(waits)}. Import it from fedcohort.flower."
         )
-    return None if groups is None else {str(key): label for key, label in groups.items()}
+    return Waits() if waits is None else waits
 
 
 def checked_function(name: str, value: _Function | None) -> _Function | None:
     """Validate a function, or None."""
     if value is not None and not callable(value):
-        raise FlowerError(
-            f"CohortStrategy: {name} must be a function; got {brief(value)}. Pass one, or None."
-        )
+        raise FLOWER.refusal(f"{name} must be a function; got {brief(value)}. Pass one, or None.")
     return value
-
-
-_Settings = TypeVar("_Settings", Waits, Limits)
-
-
-def _seconds(name: str, value: object) -> float:
-    return checked_number("Waits", name, value, least=SHORTEST, error=FlowerError)
-
-
-def of_type(kind: type[_Settings], value: _Settings | None) -> _Settings:
-    """Return the settings, or the default ones for None."""
-    if value is not None and not isinstance(value, kind):
-        name = kind.__name__
-        raise FlowerError(
-            f"CohortStrategy: {name.lower()} must be {name}(...); got {brief(value)}. Import it "
-            f"from fedcohort.flower."
-        )
-    return kind() if value is None else value

@@ -4,7 +4,7 @@ from fedcohort._lazy import import_extra
 
 import_extra("nvflare", extra="nvflare", owner="fedcohort.nvflare")
 
-from fedcohort._deployment import Limits  # noqa: E402
+from fedcohort.deployment.limits import Limits  # noqa: E402
 from fedcohort.nvflare.controller import CohortController, CohortSelection  # noqa: E402
 from fedcohort.nvflare.questions import SIZE_TASK  # noqa: E402
 

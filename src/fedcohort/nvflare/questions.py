@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping
-from logging import getLogger
 from typing import TYPE_CHECKING, final
 
 from nvflare.apis.controller_spec import ClientTask, Task
@@ -15,25 +14,26 @@ from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from fedcohort._deployment import ClaimedSizes, Limits, claimed_size
-from fedcohort.errors import NvflareError
-from fedcohort.nvflare.settings import OWNER
+from fedcohort.deployment.directory import Claim, Directory
+from fedcohort.deployment.limits import Limits
+from fedcohort.deployment.waits import TimeLimit
+from fedcohort.nvflare.settings import FLARE
 
 if TYPE_CHECKING:
     from fedcohort.nvflare.controller import CohortSelection
 
-log = getLogger("fedcohort")
-
 #: The task in which a client tells its number of samples; the metric of the answer has this name.
+#: The answer's other metrics are the client's properties.
 SIZE_TASK = "num_examples"
 
 
 @final
-class Sites:
-    """The clients: who is connected, and their sizes, as given or as they tell them.
+class SiteDirectory(Directory):
+    """The clients: who is available, and their sizes, as given or as they tell them.
 
-    A client that does not tell its size is asked again after ``query_timeout`` seconds, then
-    after twice as long, and so on.
+    FLARE's clients ask for tasks, every other second while they are idle. A client that let a
+    deadline pass is not available until it asks again: it is dead, or still busy. FLARE itself
+    does not notice the death of a site that registers again.
 
     Parameters
     ----------
@@ -43,131 +43,121 @@ class Sites:
         Samples by client, where the server knows them; None asks the clients.
     limits
         How large sizes can be.
-
-    Attributes
-    ----------
-    sizes
-        Samples by client, bounded.
     """
 
     def __init__(
         self, controller: CohortSelection, given: Mapping[str, int] | None, limits: Limits
     ) -> None:
-        self._controller, self._given, self._limits = controller, given, limits
-        self._claims: dict[str, int] = {}
-        self._again: dict[str, tuple[float, float]] = {}
-        self._told: set[str] = set()
-        self.sizes: dict[str, int] = {}
+        super().__init__(FLARE, given, limits=limits, pause=controller.query_timeout)
+        self._controller, self._asks = controller, given is None
+        self._away: set[str] = set()
+        self._unsized: set[str] = set()  # clients without an entry in the given sizes
 
-    def connected(self) -> list[str]:
-        """Return the clients of the job that FLARE does not deem disconnected."""
+    def available(self) -> list[str]:
+        """Return the clients of the job that are not away, and not disconnected for FLARE."""
         controller = self._controller
         names = [str(client.name) for client in controller.engine.get_clients()]
-        return [name for name in names if not controller.get_client_disconnect_time(name)]
+        self.see(names)
+        here = [name for name in names if name not in self._away]
+        return [name for name in here if not controller.get_client_disconnect_time(name)]
 
-    def takers(self) -> list[str]:
-        """Return the connected clients that have samples."""
-        return [name for name in self.connected() if self.sizes.get(name)]
+    def has_samples(self) -> bool:
+        """Return whether an available client has samples."""
+        return any(self.sizes.get(name) for name in self.available())
+
+    def note_missed(self, names: Iterable[str]) -> None:
+        """Note that clients let a deadline pass."""
+        for name in names:
+            self._away.add(name)
+            FLARE.logger.info("client %s is not drawn again until it asks for a task", name)
+
+    def note_request(self, name: str) -> None:
+        """Note that a client asks for a task; FLARE calls this in a thread of its own."""
+        if name in self._away:
+            self._away.discard(name)
+            FLARE.logger.info("client %s asks for tasks again, and can be drawn", name)
 
     def gather(self, needed: int, seconds: float | None) -> list[str]:
-        """Return the connected clients whose sizes are known.
+        """Return the available clients whose sizes are known.
 
-        Wait until there are ``needed``, one with samples. After ``seconds`` go on with the clients
-        that are there. None waits as long as for the start, and raises if they do not come.
+        Wait until there are ``needed``, one with samples. After ``seconds`` continue with the
+        clients that are there. None waits as long as for the start, and raises if too few come.
         """
         controller, is_start = self._controller, seconds is None
-        end = time.monotonic() + (controller.start_timeout if seconds is None else seconds)
+        end = TimeLimit(controller.start_timeout if seconds is None else seconds)
         while True:
-            names = self.connected()
-            if unknown := self._unknown(names):
-                self._hear(self.ask(SIZE_TASK, FLModel(params={}), unknown))
-            there = [name for name in names if name in self._claims]
-            if len(there) >= needed and self.takers():
+            names = self.available()
+            self._ask_sizes(names)
+            self.seat()
+            there = [name for name in names if name in self.sizes]
+            if len(there) >= needed and self.has_samples():
                 return there
             if controller.is_aborted():
-                raise NvflareError(f"{OWNER}: the job was aborted while it waited for clients.")
-            if time.monotonic() >= end:
+                raise FLARE.refusal("the job was aborted while it waited for clients.")
+            if end.has_passed:
                 break
             time.sleep(controller._task_check_period)
         if is_start:
-            raise NvflareError(
-                f"{OWNER}: needs {needed} clients, and one with samples, within "
+            raise FLARE.refusal(
+                f"needs {needed} clients, and one with samples, within "
                 f"{controller.start_timeout:g} s; {len(names)} came and the sizes of {len(there)} "
                 f"are known. Answer the task {SIZE_TASK!r} in the clients' script or pass sizes, "
                 f"start clients, or raise start_timeout."
             )
         return there
 
-    def ask(self, task: str, model: FLModel, names: list[str]) -> dict[str, object]:
-        """Ask a question; return the metric of that name by client, or why there is none."""
-        found: dict[str, object] = dict.fromkeys(names, "no answer")
+    def ask(
+        self, task: str, model: FLModel, names: list[str]
+    ) -> dict[str, Mapping[str, object] | str]:
+        """Ask a question; return the metrics of the answer by client, or why there are none."""
+        found: dict[str, Mapping[str, object] | str] = {}
 
-        def hear(client_task: ClientTask, fl_ctx: FLContext) -> None:
-            found[client_task.client.name] = _metric(client_task.result, task)
+        def take(client_task: ClientTask, fl_ctx: FLContext) -> None:
+            found[client_task.client.name] = _metrics(client_task.result, task)
             client_task.result = None
 
         question = Task(
             name=task,
             data=FLModelUtils.to_shareable(model),
             timeout=math.ceil(self._controller.query_timeout),
-            result_received_cb=hear,
+            result_received_cb=take,
         )
         context = self._controller.fl_ctx
         self._controller.broadcast(question, context, targets=names, min_responses=0)
-        self.wait()
-        return found
+        self.wait_for_tasks()
+        self.note_missed(name for name in names if name not in found)
+        return {name: found.get(name, "no answer") for name in names}
 
-    def wait(self) -> None:
+    def wait_for_tasks(self) -> None:
         """Wait until all tasks have ended; each has a time limit."""
         controller = self._controller
         while controller.get_num_standing_tasks() and not controller.is_aborted():
             time.sleep(controller._task_check_period)
 
-    def _unknown(self, names: Iterable[str]) -> list[str]:
-        """Return whom to ask now; take the sizes that are given."""
-        missing = [name for name in names if name not in self._claims]
-        if self._given is None:
-            now = time.monotonic()
-            return [name for name in missing if self._again.get(name, (now, 0.0))[0] <= now]
-        self._claim({name: self._given[name] for name in missing if name in self._given})
-        if new := [name for name in missing if name not in self._given and name not in self._told]:
-            log.warning("sizes has no entry for %.200s: they cannot be drawn", new)
-            self._told |= set(new)
-        return []
-
-    def _hear(self, answers: Mapping[str, object]) -> None:
-        """Take what clients told; a reason why one did not is text."""
-        found = {
-            name: answer if isinstance(answer, str) else claimed_size(answer)
-            for name, answer in answers.items()
-        }
-        for name, size in found.items():
-            if isinstance(size, str):
-                log.warning("client %s did not say how many samples it has: %.200s", name, size)
-                pause = self._again.get(name, (0.0, self._controller.query_timeout))[1]
-                self._again[name] = time.monotonic() + pause, 2 * pause
-        self._claim({name: size for name, size in found.items() if isinstance(size, int)})
-
-    def state(self) -> dict[str, int]:
-        """Return the sizes as they were claimed."""
-        return dict(self._claims)
-
-    def restore(self, state: Mapping[str, int]) -> None:
-        """Take over what :meth:`state` returned; these clients are not asked again."""
-        self._claim({name: int(size) for name, size in state.items()})
-
-    def _claim(self, sizes: Mapping[str, int]) -> None:
-        if not sizes:
+    def _ask_sizes(self, names: list[str]) -> None:
+        """Ask the available clients that are due for their sizes."""
+        if not self._asks:
+            if new := [name for name in self.unknown() if name not in self._unsized]:
+                FLARE.logger.warning("sizes has no entry for %.200s: they cannot be drawn", new)
+                self._unsized |= set(new)
             return
-        self._claims |= sizes
-        keys = list(self._claims)
-        own_word = [self._given is None] * len(keys)
-        bounded = ClaimedSizes(keys, list(self._claims.values()), own_word).bounded(self._limits)
-        self.sizes = dict(zip(keys, bounded.tolist(), strict=True))
+        due = [name for name in self.due() if name in names]
+        answers = self.ask(SIZE_TASK, FLModel(params={}), due) if due else {}
+        for name, answer in answers.items():
+            metrics = {} if isinstance(answer, str) else dict(answer)
+            size = metrics.pop(SIZE_TASK, None)
+            claim = answer if isinstance(answer, str) else Claim.of(name, size, metrics)
+            if isinstance(claim, str):
+                FLARE.logger.warning(
+                    "client %s did not say how many samples it has: %.200s", name, claim
+                )
+                self.refuse(name)
+            else:
+                self.claim(name, claim)
 
 
-def _metric(result: Shareable, name: str) -> object:
-    """Return a metric of an answer, or why there is none."""
+def _metrics(result: Shareable, name: str) -> Mapping[str, object] | str:
+    """Return the metrics of an answer, or why there are none; it must have one of this name."""
     code = result.get_return_code()
     if code != ReturnCode.OK:
         return f"error: {code}"
@@ -175,18 +165,4 @@ def _metric(result: Shareable, name: str) -> object:
         metrics = FLModelUtils.from_shareable(result).metrics or {}
     except Exception as error:  # a client can send anything
         return f"cannot be read: {type(error).__name__}"
-    return metrics.get(name, f"has no metric {name!r}")
-
-
-def numbers_from(answers: Mapping[str, object], signal: str) -> dict[str, float]:
-    """Return the valid answers to a question for a signal: numbers of at least 0."""
-    found = {
-        name: float(answer)
-        for name, answer in answers.items()
-        if isinstance(answer, (int, float)) and math.isfinite(answer) and answer >= 0
-    }
-    if missing := [name for name in answers if name not in found]:
-        log.warning(
-            "%d of %d clients gave no %s: %.200s", len(missing), len(answers), signal, missing
-        )
-    return found
+    return metrics if name in metrics else f"has no metric {name!r}"

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, final
+from dataclasses import asdict
+from typing import Any
 
 from nvflare.app_common.workflows.fedavg import FedAvg
 
-from fedcohort._arguments import brief, checked_number, checked_whole
-from fedcohort._deployment import Limits, checked_sizes
+from fedcohort._arguments import brief
+from fedcohort.deployment.directory import plain
+from fedcohort.deployment.limits import Limits
+from fedcohort.deployment.options import PluginKeywords
+from fedcohort.deployment.plugin import Plugin
 from fedcohort.designs import RECIPES, Recipe, make_recipe
 from fedcohort.errors import FedcohortError, NvflareError
-from fedcohort.memory import Difference, EstimatorName
+from fedcohort.memory import Difference, EstimatorName, EstimatorSettings, Regression
+from fedcohort.memory.difference import estimator_fields, estimator_from_fields
 from fedcohort.optimizers import OPTIMIZERS, ServerOptimizer
-from fedcohort.selector import Selector
-from fedcohort.selector.open_round import OnFailure
 
-#: The name in errors.
-OWNER = "CohortController"
+FLARE = Plugin(
+    framework="nvflare",
+    owner="CohortController",
+    error=NvflareError,
+    lacks=("overlap", "extra"),
+)
+#: The shared settings that the constructor passes on as they are.
+PASSED_ON = PluginKeywords.__annotations__.keys() - {"estimator", "limits", "log_file"}
 
 
 def recipe_from(recipe: object) -> Recipe:
@@ -32,8 +40,8 @@ def recipe_from(recipe: object) -> Recipe:
     if isinstance(recipe, Recipe):
         return recipe
     if not isinstance(recipe, Mapping) or not {"name", "cohort_size"} <= recipe.keys():
-        raise NvflareError(
-            f"{OWNER}: recipe must be a Recipe, or its name and fields; got {brief(recipe)}. Pass "
+        raise FLARE.refusal(
+            f"recipe must be a Recipe, or its name and fields; got {brief(recipe)}. Pass "
             f"for example {{'name': 'size', 'cohort_size': 10}}."
         )
     options = {key: value for key, value in recipe.items() if key not in ("name", "cohort_size")}
@@ -47,18 +55,24 @@ def plain_recipe(recipe: Recipe) -> dict[str, Any] | Recipe:
     return {"name": recipe.name, **asdict(recipe)}
 
 
-def estimator_from(estimator: object) -> EstimatorName | Difference:
-    """Return an estimator; a mapping has the fields of a :class:`fedcohort.Difference`."""
+def estimator_from(estimator: object) -> EstimatorName | EstimatorSettings:
+    """Return an estimator; a mapping has its name and its fields."""
     if isinstance(estimator, Mapping):
         try:
-            return Difference(**estimator)
-        except TypeError as error:
-            raise NvflareError(
-                f"{OWNER}: estimator must be 'plain', 'difference', or the fields of a Difference; "
-                f"got {brief(estimator)}. Its fields are shrink, clusters, keep, "
-                f"rank, max_remembered and file."
+            return estimator_from_fields(estimator)
+        except (KeyError, TypeError) as error:
+            raise FLARE.refusal(
+                f"estimator must be its name, or its name and fields; got {brief(estimator)}. Pass "
+                f"for example {{'name': 'difference', 'keep': 'int8'}}."
             ) from error
     return estimator  # type: ignore[return-value]  # the selector checks it
+
+
+def plain_estimator(estimator: object) -> object:
+    """Return an estimator's settings as a mapping, features included, for JSON; or its name."""
+    if isinstance(estimator, Difference | Regression):
+        estimator = estimator_fields(estimator)
+    return plain(estimator)
 
 
 def optimizer_from(optimizer: Any) -> ServerOptimizer | None:
@@ -77,8 +91,8 @@ def optimizer_from(optimizer: Any) -> ServerOptimizer | None:
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, FedcohortError):
             raise
-        raise NvflareError(
-            f"{OWNER}: server_optimizer must be one of fedcohort.optimizers, or its name and "
+        raise FLARE.refusal(
+            f"server_optimizer must be one of fedcohort.optimizers, or its name and "
             f"fields; got {brief(optimizer)}. Names are {', '.join(OPTIMIZERS)}."
         ) from error
 
@@ -95,64 +109,17 @@ def limits_from(limits: Any) -> Limits:
     try:
         return limits if isinstance(limits, Limits) else Limits(**(limits or {}))
     except TypeError as error:
-        raise NvflareError(
-            f"{OWNER}: limits must be Limits(...), or its fields; got {brief(limits)}. Import it "
+        raise FLARE.refusal(
+            f"limits must be Limits(...), or its fields; got {brief(limits)}. Import it "
             f"from fedcohort.nvflare."
         ) from error
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The checked arguments of a controller; see :class:`CohortSelection`."""
-
-    recipe: Recipe
-    seed: int | None
-    sizes: dict[str, int] | None
-    groups: dict[str, Any] | None
-    estimator: EstimatorName | Difference
-    sketch: int | None
-    on_failure: OnFailure
-    tries: int
-    limits: Limits
-    optimizer: ServerOptimizer | None
-
-    def selector(self, log: Any = True) -> Selector:
-        """Return a selector without clients."""
-        return Selector(
-            self.recipe,
-            {},
-            seed=self.seed,
-            groups=self.groups,
-            estimator=self.estimator,
-            sketch=self.sketch,
-            on_failure=self.on_failure,
-            tries=self.tries,
-            max_draws=self.limits.max_draws,
-            log=log,
-        )
-
-
-def checked_given(sizes: object) -> dict[str, int] | None:
-    """Validate sizes by client name; None asks the clients."""
-    return None if sizes is None else checked_sizes(OWNER, sizes, NvflareError)
-
-
-def checked_seconds(name: str, value: object) -> float:
-    """Validate a time to wait: FLARE counts whole seconds, at least one."""
-    return checked_number(OWNER, name, value, least=1, error=NvflareError)
-
-
-def checked_count(name: str, value: object) -> int:
-    """Validate a positive integer."""
-    return checked_whole(OWNER, name, value, least=1, error=NvflareError)
 
 
 def check_kind(controller: object) -> None:
     """Refuse a controller that does not play the rounds of FedAvg."""
     if not isinstance(controller, FedAvg):
-        raise NvflareError(
-            f"{OWNER}: {type(controller).__name__} must inherit FLARE's FedAvg, whose rounds it "
+        raise FLARE.refusal(
+            f"{type(controller).__name__} must inherit FLARE's FedAvg, whose rounds it "
             f"plays. Write class {type(controller).__name__}(CohortSelection, FedAvg)."
         )
 
@@ -163,8 +130,8 @@ def check_controller(controller: Any, *, is_plain: bool) -> None:
     ``is_plain`` says whether the model moves as in FedAvg, without a state of its own.
     """
     if controller.aggregator is not None:
-        raise NvflareError(
-            f"{OWNER}: an aggregator takes the place of the weights that make the aggregate "
+        raise FLARE.refusal(
+            f"an aggregator takes the place of the weights that make the aggregate "
             f"unbiased; got {type(controller.aggregator).__name__}. Leave it out."
         )
     if (
@@ -172,24 +139,24 @@ def check_controller(controller: Any, *, is_plain: bool) -> None:
         or controller.aggregation_weights
         or controller.enable_tensor_disk_offload
     ):
-        raise NvflareError(
-            f"{OWNER}: exclude_vars, aggregation_weights and enable_tensor_disk_offload "
-            f"belong to FedAvg's own aggregation. Leave them out."
+        raise FLARE.refusal(
+            "exclude_vars, aggregation_weights and enable_tensor_disk_offload "
+            "belong to FedAvg's own aggregation. Leave them out."
         )
     if controller.checkpoint is not None and controller.model is not None:
-        raise NvflareError(
-            f"{OWNER}: a checkpoint needs a persistor, which says what the model is made of; "
-            f"got model=. Leave model out, or the checkpoint."
+        raise FLARE.refusal(
+            "a checkpoint needs a persistor, which says what the model is made of; "
+            "got model=. Leave model out, or the checkpoint."
         )
     if controller.checkpoint is not None and not is_plain:
-        raise NvflareError(
-            f"{OWNER}: {type(controller).__name__} keeps a state of its own between rounds, which "
+        raise FLARE.refusal(
+            f"{type(controller).__name__} keeps a state of its own between rounds, which "
             f"a checkpoint would lose. Leave checkpoint out."
         )
     if controller.server_optimizer is not None and not is_plain:
-        raise NvflareError(
-            f"{OWNER}: {type(controller).__name__} moves the model by an optimiser of its own; got "
+        raise FLARE.refusal(
+            f"{type(controller).__name__} moves the model by an optimiser of its own; got "
             f"a server_optimizer too. Leave it out."
         )
     if controller.resume and controller.checkpoint is None:
-        raise NvflareError(f"{OWNER}: resume needs a checkpoint; got none. Pass its file.")
+        raise FLARE.refusal("resume needs a checkpoint; got none. Pass its file.")

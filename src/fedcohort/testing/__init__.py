@@ -1,5 +1,6 @@
 """Tools to test designs and plug-ins: the contracts that all of them pass, and helpers."""
 
+from fedcohort._arguments import suggest_names as _suggest_names
 from fedcohort.errors import ContractError
 from fedcohort.testing.contract import EVERYWHERE, OF_RECIPES, ONCE, check_design
 from fedcohort.testing.laws import (
@@ -48,3 +49,5 @@ __all__ = [
     "law_of_rows",
     "moments",
 ]
+
+_suggest_names(__name__, __all__)

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.designs import Design, Recipe, recipe_of
-from fedcohort.designs.recipe import GivenUpdates
-from fedcohort.designs.signals import ASKED, PAST
+from fedcohort.designs.signals import ASKED
 from fedcohort.errors import DesignError
+from fedcohort.memory import UpdateMemory
 from fedcohort.population import Population
 from fedcohort.selector import Selector
 from fedcohort.testing import clauses
@@ -58,13 +58,13 @@ def build_from_recipe(
 ) -> Design:
     """Build a recipe's design with made-up knowledge: groups, updates and signals.
 
-    Updates are small integers: identical, proportional and zero updates all occur. Signals are
-    small positive numbers, NaN for clients that were not asked or never drawn.
+    Updates are small integers: identical, proportional and zero updates all occur. Signals and
+    own arrays are small positive numbers, NaN for clients that were not asked or never drawn.
     """
     n, own = population.n_clients, replace(recipe, cohort_size=cohort_size)
     labels = generator.integers(cohort_size if cohort_size in (1, 2) else 3, size=n).tolist()
     labelled = Population.of_checked(population.sizes, population.ids, tuple(labels))
-    memory = GivenUpdates(generator.integers(-1, 2, size=(n, 2)).astype(np.float32))
+    memory = UpdateMemory.of(generator.integers(-1, 2, size=(n, 2)).astype(np.float32))
     signals: dict[str, NDArray[np.float64]] = {
         name: generator.integers(1, 5, size=n).astype(float) for name in own.signals
     }
@@ -75,7 +75,10 @@ def build_from_recipe(
     if request is not None:
         silent = np.setdiff1d(np.arange(n), request.clients)
         signals[request.signal][silent] = np.nan
-    return own.build(labelled, memory=memory, signals=signals, round_=5, rng=generator)
+    kept = {name: generator.integers(1, 5, size=n).astype(float) for name in own.keeps}
+    for values in kept.values():
+        values[is_new] = np.nan
+    return own.build(labelled, memory=memory, signals=signals, kept=kept, round_=5, rng=generator)
 
 
 def an_experiment_file_can_make_it(c: Candidate, recipe: Recipe) -> None:
@@ -113,16 +116,13 @@ def the_same_knowledge_gives_the_same_design(c: Candidate, recipe: Recipe) -> No
 
 
 def it_declares_what_it_reads(c: Candidate, recipe: Recipe) -> None:
-    """Require known or self-filled signals, and that the recipe reads only what it declares.
+    """Require that the recipe fills its own arrays, and reads only what it declares.
 
     The round needs no declaration: a recipe that reads it is rebuilt in every round.
     """
-    known = (*ASKED, *PAST)
-    strange = [str(name) for name in recipe.signals if name not in known]
     c.demand(
-        not strange or type(recipe).observe is not Recipe.observe,
-        f"signals must be among {', '.join(known)}, or filled by observe; got "
-        f"{', '.join(strange)}, which no client sends.",
+        not recipe.keeps or type(recipe).observe is not Recipe.observe,
+        f"keeps {', '.join(recipe.keeps)}, and no observe fills it. Define observe.",
     )
     try:
         build_from_recipe(recipe, Population([5, 3, 2, 2, 7]), 3, rng(0))

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort._arguments import brief
 from fedcohort.designs import (
     Multinomial,
     Poisson,
@@ -18,9 +19,9 @@ from fedcohort.designs import (
     Tournament,
 )
 from fedcohort.errors import ContractError
-from fedcohort.memory import EstimatorName
+from fedcohort.memory import EstimatorName, EstimatorSettings, Regression
 from fedcohort.selector import Selector
-from fedcohort.selector.open_round import OnFailure
+from fedcohort.selector.settings import OnFailure
 
 #: How an asked client can fail. It reports an error, answers after the deadline, or sends a model
 #: with a number that is not finite or with another shape.
@@ -50,7 +51,7 @@ class ScriptedFederation:
 
     recipe: Recipe
     seed: int = 3
-    estimator: EstimatorName = "plain"
+    estimator: EstimatorName | EstimatorSettings = "plain"
     on_failure: OnFailure = "keep"
     sizes: Mapping[str, int] = field(default_factory=lambda: dict(SIZES))
     model: NDArray[np.float32] = field(
@@ -120,7 +121,7 @@ def check_plugin(make_plugin: Callable[[ScriptedFederation], ScriptedPlugin]) ->
     Clients join, leave and come back. They report errors, answer too late and send nonsense. In
     some rounds all fail, or none is connected, and the server is restarted. In every round the
     plug-in must draw, ask, weigh and move the model as a :class:`fedcohort.Selector` in a plain
-    loop does. It plays six federations: designs that do and do not learn, both estimators, all
+    loop does. It plays seven federations: designs that do and do not learn, all estimators, all
     failure rules.
 
     Parameters
@@ -129,7 +130,13 @@ def check_plugin(make_plugin: Callable[[ScriptedFederation], ScriptedPlugin]) ->
         Makes the plug-in of a federation, with a place of its own for its checkpoint and log.
     """
     for federation in FEDERATIONS:
-        _check(federation, make_plugin(federation))
+        plugin = make_plugin(federation) if callable(make_plugin) else None
+        if not callable(getattr(plugin, "play", None)):
+            raise ContractError(
+                f"check_plugin: make_plugin must be a function that returns a plug-in with play; "
+                f"got {brief(make_plugin)}. Derive yours from ScriptedPlugin."
+            )
+        _check(federation, plugin)
 
 
 #: The federations that :func:`check_plugin` plays.
@@ -139,6 +146,8 @@ FEDERATIONS = (
     ScriptedFederation(Tournament(3), on_failure="renormalise"),
     ScriptedFederation(SimilarityClustered(3)),
     ScriptedFederation(Multinomial(3), estimator="difference"),
+    # Frameworks divide a model into arrays of their own: learned features would differ.
+    ScriptedFederation(Multinomial(3), estimator=Regression(features=None)),
     ScriptedFederation(Poisson(2)),
 )
 EVERYONE = tuple(SIZES)
@@ -199,7 +208,7 @@ def _compare(
     if found.asked != expected.asked:
         raise ContractError(
             f"{where}: must send the model to {sorted(expected.asked)}; it sent it to "
-            f"{sorted(found.asked)}. Ask the cohort, and whom redraw returns, each once."
+            f"{sorted(found.asked)}. Ask the cohort and the clients that redraw returns once."
         )
     if not _close(found.weights, expected.weights):
         raise ContractError(

@@ -1,0 +1,100 @@
+"""The settings that all plug-ins share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, final
+
+from fedcohort._arguments import brief
+from fedcohort.deployment.directory import checked_sizes
+from fedcohort.deployment.limits import Limits, checked_limits
+from fedcohort.deployment.plugin import Plugin
+from fedcohort.population import Label
+from fedcohort.selector import Selector
+from fedcohort.selector.settings import SelectorKeywords, SelectorSettings
+from fedcohort.streams import Seed
+
+
+class PluginKeywords(SelectorKeywords, total=False):
+    """The settings as keyword arguments; :class:`SelectorOptions` declares them."""
+
+    seed: Seed
+    sizes: Mapping[Any, int] | None
+    groups: Mapping[Any, Label | None] | None
+    limits: Limits | None
+    log_file: str | Path | None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectorOptions(SelectorSettings):
+    """The settings of a plug-in's selector, checked when the plug-in is made.
+
+    The others are those of :class:`fedcohort.Selector`.
+
+    Attributes
+    ----------
+    plugin
+        The plug-in that the settings belong to.
+    seed
+        Seeds the draws and the order of ties: one seed gives one sequence of cohorts.
+    sizes
+        Samples by client; None asks the clients.
+    groups
+        Labels by client, for recipes that draw by group; clients without one form the group
+        ``"unlabelled"``.
+    limits
+        What the server accepts from clients.
+    log_file
+        Where to write a JSON line for every round; None writes none.
+    """
+
+    plugin: Plugin
+    seed: Seed = None
+    sizes: Mapping[Any, int] | None = None
+    groups: Mapping[Any, Label | None] | None = None
+    limits: Limits | None = None
+    log_file: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        SelectorSettings.__post_init__(self)
+        plugin, put = self.plugin, object.__setattr__  # checked values replace the given ones
+        for each in fields(self):
+            if each.name in plugin.lacks and getattr(self, each.name) != each.default:
+                raise plugin.refusal(
+                    f"{each.name} is not available here; got {brief(getattr(self, each.name))}. "
+                    f"Leave it out."
+                )
+        put(self, "limits", checked_limits(plugin, self.limits))
+        if self.sizes is not None:
+            put(self, "sizes", checked_sizes(plugin, self.sizes))
+        if self.groups is not None and not isinstance(self.groups, Mapping):
+            raise plugin.refusal(
+                f"groups must map {plugin.clients} to labels; got {brief(self.groups)}. Pass a "
+                f"dictionary, or None."
+            )
+        if self.groups is not None:
+            put(self, "groups", {str(name): label for name, label in self.groups.items()})
+        if self.log_file is not None:
+            put(self, "log_file", plugin.path("log_file", self.log_file))
+
+    @property
+    def bounds(self) -> Limits:
+        """The limits; the default ones where none are given."""
+        assert self.limits is not None  # for mypy: replaced when the record is made
+        return self.limits
+
+    def selector(self) -> Selector:
+        """Return a selector without clients; refuse settings that cannot work together."""
+        selector = Selector(
+            self.recipe,
+            {},
+            seed=self.seed,
+            groups=self.groups,
+            log=self.log_file or True,
+            **self.keywords(),
+        )
+        self.bounds.check_cohort(self.plugin, self.recipe.cohort_size + self.extra)
+        return selector
