@@ -201,7 +201,7 @@ def test_a_half_written_checkpoint_has_a_way_out_that_works(
 ) -> None:
     """Either the run goes on by itself, or it says which file to delete and how to go on."""
     path = copy_of("begun")
-    checkpoint = path / "units" / "000" / "checkpoint.npz"
+    checkpoint = path / "units" / "000" / "checkpoint.state"
     truncate(checkpoint)
     before = tables(path)
 
@@ -215,21 +215,20 @@ def test_a_half_written_checkpoint_has_a_way_out_that_works(
     assert tables(path) == whole
 
 
-def test_a_complete_run_needs_no_checkpoint(
+def test_a_complete_run_keeps_no_checkpoint(
     copy_of: Folders, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = copy_of("complete")
-    truncate(path / "units" / "000" / "checkpoint.npz")
 
+    assert not list(path.rglob("checkpoint.state"))
     assert run(capsys, "report", path).code == 0
     assert run(capsys, "resume", path).code == 0
 
 
-def test_tables_without_a_checkpoint_are_made_anew(
+def test_a_damaged_table_is_made_anew(
     whole: dict[str, pa.Table], copy_of: Folders, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = copy_of("complete")
-    (path / "units" / "001" / "checkpoint.npz").unlink()
     truncate(path / "units" / "001" / "rounds.parquet")
 
     assert run(capsys, "resume", path).code == 0

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from command_line import refused, run
-from fedcohort import Difference
+from fedcohort import Difference, Regression
 from fedcohort.errors import FedcohortError
 from fedcohort.experiments import (
     Experiment,
@@ -34,9 +34,9 @@ def with_design(*lines: str, recipe: str = "multinomial") -> str:
     [
         (['estimator = "difference"'], "multinomial + difference", Difference(), 3),
         (
-            ["clusters = 4", 'estimator = "difference"', "shrink = 0.5"],
-            "multinomial + difference shrink=0.5 clusters=4",
-            Difference(0.5, 4),
+            ["rank = 4", 'estimator = "difference"', 'keep = "rank"', "shrink = 0.5"],
+            "multinomial + difference shrink=0.5 rank rank=4",
+            Difference(0.5, "rank", 4),
             3,
         ),
         (
@@ -52,6 +52,13 @@ def with_design(*lines: str, recipe: str = "multinomial") -> str:
             Difference(),
             7,
         ),
+        (
+            ['estimator = "regression"', 'features = "classes"', 'keep = "none"'],
+            "multinomial + regression no keep classes",
+            Regression(features="classes", keep=None),
+            3,
+        ),
+        (['estimator = "regression"'], "multinomial + regression", Regression(), 3),
         (['label = "my own"', 'estimator = "difference"'], "my own", Difference(), 3),
         (['label = "plainly"', 'estimator = "plain"'], "plainly", "plain", 3),
     ],
@@ -63,28 +70,22 @@ def test_a_design_says_how_it_aggregates_and_its_label_tells(
     (panel,) = experiment.panels
     entry = panel.design[-1]
 
-    assert (entry.label, entry.aggregation(tmp_path / "rows"), entry.draws(panel)) == (
-        label,
-        estimator,
-        draws,
-    )
+    assert (entry.label, entry.draws(panel)) == (label, draws)
+    assert repr(entry.aggregation()) == repr(estimator)
     assert entry.hyperparameters == {}
     assert Experiment.of(experiment.as_dict()) == experiment
     assert Experiment.of(json.loads(json.dumps(experiment.as_dict()))) == experiment
 
 
 def test_hyperparameters_stay_the_recipes(tmp_path: Path) -> None:
-    lines = ('measure = "l2"', 'estimator = "difference"', "clusters = 2", "cohort_size = 4")
+    lines = ('measure = "l2"', 'estimator = "difference"', "max_remembered = 2", "cohort_size = 4")
     (panel,) = read_experiment(write(tmp_path, with_design(*lines, recipe="similarity"))).panels
 
     assert panel.design[-1].hyperparameters == {"measure": "l2"}
-    assert panel.design[-1].label == "similarity l2 cohort_size=4 + difference clusters=2"
+    assert panel.design[-1].label == "similarity l2 cohort_size=4 + difference max_remembered=2"
 
 
-NEEDED = (
-    "shrink, clusters, keep, rank, max_remembered, on_disk need estimator = 'difference'. Add it, "
-    "or leave them out."
-)
+NEEDED = "shrink needs estimator = 'difference'; got 'plain'. Change it, or leave shrink out."
 
 
 @pytest.mark.parametrize(
@@ -93,29 +94,45 @@ NEEDED = (
         (["shrink = 0.5"], NEEDED),
         (["shrink = 1.0"], NEEDED),
         (['label = "x"', "shrink = 1.0"], NEEDED),
-        (["clusters = 4"], NEEDED),
+        (
+            ["rank = 4"],
+            "rank needs estimator = 'difference' or 'regression'; got 'plain'. Change it, or leave "
+            "rank out.",
+        ),
+        (
+            ['estimator = "regression"', "shrink = 0.5"],
+            "shrink needs estimator = 'difference'; got 'regression'. Change it, or leave shrink "
+            "out.",
+        ),
+        (
+            ['estimator = "difference"', 'keep = "none"'],
+            "keep must be one of float32, float16, int8, rank; got 'none'.",
+        ),
         (['estimator = "plain"', "shrink = 0.5"], NEEDED),
         (
             ['estimator = "diference"'],
-            "design.2.estimator must be one of plain, difference; got 'diference'. Did you mean "
-            "'difference'?",
+            "design.2.estimator must be one of plain, difference, regression; got 'diference'. "
+            "Did you mean 'difference'?",
         ),
-        (["estimator = 3"], "design.2.estimator must be one of plain, difference; got 3."),
         (
-            ['estimator = "difference"', "clusters = 0"],
-            "design.2.clusters must be a whole number from 1 to 10^9; got 0.",
+            ["estimator = 3"],
+            "design.2.estimator must be one of plain, difference, regression; got 3.",
+        ),
+        (
+            ['estimator = "difference"', "rank = 0"],
+            "design.2.rank must be a whole number of at least 1; got 0. Try 32.",
         ),
         (
             ['estimator = "difference"', "shrink = 1.5"],
-            "design.2.shrink must be a number from 0 to 1; got 1.5.",
+            "design.2.shrink must be a number from 0 to 1; got 1.5. Pass one in these limits.",
         ),
         (
             ['estimator = "difference"', "shrink = nan"],
-            "design.2.shrink must be a number from 0 to 1; got nan.",
+            "design.2.shrink must be a number from 0 to 1; got nan. Pass one in these limits.",
         ),
         (
             ["cohort_size = 0"],
-            "design.2.cohort_size must be a whole number from 1 to 10^9; got 0.",
+            "design.2.cohort_size must be a whole number of at least 1; got 0. Pass an integer.",
         ),
     ],
 )
@@ -226,7 +243,7 @@ def test_the_estimator_of_the_file_is_the_one_that_runs(tmp_path: Path) -> None:
     """A shrink of 0 is the plain run; the whole memory is the same in the first round only."""
     text = with_design('estimator = "difference"') + "".join(
         f'[[design]]\nrecipe = "multinomial"\nestimator = "difference"\n{line}\n'
-        for line in ("shrink = 0.0", "clusters = 2", "shrink = 0.5")
+        for line in ("shrink = 0.0", "max_remembered = 1", "shrink = 0.5")
     )
     results = read_results(small_run(tmp_path, text))
 
@@ -237,13 +254,15 @@ def test_the_estimator_of_the_file_is_the_one_that_runs(tmp_path: Path) -> None:
 
     plain = losses()
     assert losses("+ difference shrink=0.0") == plain
-    others = [losses("+ difference", *more) for more in ((), ("clusters=2",), ("shrink=0.5",))]
+    others = [
+        losses("+ difference", *more) for more in ((), ("max_remembered=1",), ("shrink=0.5",))
+    ]
     assert {tuple(other[:1]) for other in others} == {(plain[0],)}
     assert len({tuple(other) for other in [plain, *others]}) == 4
 
 
 def test_a_run_with_estimators_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    text = f'{BOTH}[[design]]\nrecipe = "auto"\nestimator = "difference"\nclusters = 3\n'
+    text = f'{BOTH}[[design]]\nrecipe = "auto"\nestimator = "difference"\nkeep = "rank"\n'
     (tmp_path / "whole").mkdir()
     whole = tables(small_run(tmp_path / "whole", text))
 
@@ -277,9 +296,18 @@ def test_sizes_can_be_listed_for_a_classs_clients(tmp_path: Path) -> None:
             "(clients_per_class); got 3.",
         ),
         ("[]", "data.train_size must be a list of at least one value; got []."),
-        ("[5, 0]", "data.train_size.1 must be a whole number from 1 to 10^9; got 0."),
-        ("20.0", "data.train_size must be a whole number from 1 to 10^9; got 20.0."),
-        ("true", "data.train_size must be a whole number from 1 to 10^9; got True."),
+        (
+            "[5, 0]",
+            "data.train_size.1 must be a whole number of at least 1; got 0. Pass an integer.",
+        ),
+        (
+            "20.0",
+            "data.train_size must be a whole number of at least 1; got 20.0. Pass an integer.",
+        ),
+        (
+            "true",
+            "data.train_size must be a whole number of at least 1; got True. Pass an integer.",
+        ),
     ],
 )
 def test_other_sizes_are_refused_before_anything_is_made(

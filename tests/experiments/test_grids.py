@@ -16,9 +16,8 @@ from command_line import run
 from fedcohort import Multinomial, Recipe, SimilarityClustered
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments import RunFolder, execute, read_results
-from fedcohort.experiments.settings import TUNE_SEED, Panel
+from fedcohort.experiments.settings import TUNE_SEED, Panel, Rates
 from fedcohort.experiments.tables import SCHEMAS, keep_table
-from fedcohort.experiments.training_settings import Rates
 from fedcohort.experiments.tuning import (
     candidate_losses,
     chosen_rates,
@@ -99,7 +98,7 @@ def test_trials_do_not_train_all_clients(tmp_path: Path) -> None:
     folder = RunFolder.open(small_run(tmp_path, text))
 
     for unit in folder.units:
-        errors = pq.read_table(folder.table(unit, "rounds"))["squared_error"]
+        errors = pq.read_table(unit.table("rounds"))["squared_error"]
         compared = 0 if unit.candidate is not None else 4 * len(unit.runs)
         assert len(errors) - errors.null_count == compared
 
@@ -129,14 +128,14 @@ def test_a_candidate_that_diverges_is_not_chosen(tmp_path: Path) -> None:
     assert losses[Rates(1e30, 0.0, 1.0)] == math.inf
     assert losses[Rates(1e6, 0.0, 1.0)] > 1000
     assert chosen(folder).lr == 0.1
-    assert "diverges" in folder.diverged(folder.units[0]).read_text()
+    assert "diverges" in (folder.units[0].folder / "diverged.txt").read_text()
 
 
 def test_a_candidate_that_diverged_is_not_tried_again(tmp_path: Path) -> None:
     path = make_folder(tmp_path, SMALL.replace("lr = 0.1", "lr = [1e30, 0.1]"))
     go_on(path, rounds=2)
     folder = RunFolder.open(path)
-    reason = folder.diverged(folder.units[0])
+    reason = folder.units[0].folder / "diverged.txt"
     reason.write_text("seen before")
 
     go_on(path)
@@ -168,7 +167,7 @@ def test_a_grid_of_which_everything_diverges_gets_one_sentence(tmp_path: Path) -
 
 def test_a_loss_that_is_no_number_is_not_the_lowest(tmp_path: Path) -> None:
     folder = RunFolder.open(small_run(tmp_path, SMALL.replace("lr = 0.1", "lr = [0.2, 0.1]")))
-    path = folder.table(folder.units[0], "rounds")
+    path = folder.units[0].table("rounds")
     table = pq.read_table(path, partitioning=None)
     nowhere = pa.array([math.nan] * table.num_rows, pa.float64())
     keep_table(path, table.set_column(table.column_names.index("loss"), "loss", nowhere))
@@ -181,7 +180,7 @@ def test_only_the_last_quarter_counts(tmp_path: Path) -> None:
     text = text.replace("[training]", "[server]\nmeasure_every = 2\n[training]")
     folder = RunFolder.open(small_run(tmp_path, text.replace("seeds = [0, 1]", "seeds = [0]")))
     table = pq.read_table(
-        folder.table(folder.units[0], "rounds"), schema=SCHEMAS["rounds"], partitioning=None
+        folder.units[0].table("rounds"), schema=SCHEMAS["rounds"], partitioning=None
     )
 
     late = table.filter(pc.greater_equal(table["round"], 15))["loss"].to_pylist()
@@ -276,7 +275,7 @@ def test_a_design_that_diverges_leaves_the_others_their_candidate(
     (panel,) = folder.experiment.panels
     best = chosen_rates(folder, panel, "similarity")
     (unit,) = [unit for unit in folder.units if unit.candidate == best]
-    path = folder.table(unit, "rounds")
+    path = unit.table("rounds")
     table = pq.read_table(path, schema=SCHEMAS["rounds"], partitioning=None)
     marks = pc.equal(table["design"], "similarity")
     keep_table(path, table.set_column(table.column_names.index("diverged"), "diverged", marks))
@@ -293,7 +292,7 @@ def test_a_unit_goes_on_until_all_its_designs_diverge(tmp_path: Path) -> None:
 
     folder = RunFolder.open(small_run(tmp_path, f'tune = "each"\n{text}'))
 
-    assert folder.diverged(folder.units[0]).exists()
+    assert folder.units[0].ended("diverged")
     assert {chosen_rates(folder, folder.experiment.panels[0], d).lr for d in DESIGNS} == {0.1}
 
 
@@ -311,6 +310,23 @@ def test_the_baseline_can_be_tuned_with_another_seed(tmp_path: Path) -> None:
     units = plan_units(folder.experiment, "cpu")
 
     assert {run.seed for unit in units if unit.candidate for run in unit.runs} == {8}
+
+
+def test_trials_can_be_shorter_than_runs(tmp_path: Path) -> None:
+    text = SMALL.replace("lr = 0.1", "lr = [0.05, 0.1]")
+
+    folder = RunFolder.open(small_run(tmp_path, f'tune = "each"\ntune_rounds = 2\n{text}'))
+
+    (panel,) = folder.experiment.panels
+    assert {unit.rounds for unit in folder.units if unit.candidate is not None} == {2}
+    assert {unit.rounds for unit in folder.units if unit.candidate is None} == {panel.rounds}
+    assert all(unit.is_done for unit in folder.units)
+    assert worded_choice(folder, panel).endswith(f"with seed {TUNE_SEED} after 2 rounds")
+
+
+def test_trials_cannot_be_longer_than_runs(tmp_path: Path) -> None:
+    with pytest.raises(ExperimentError, match=r"tune_rounds must be at most rounds, \d+; got 999"):
+        make_folder(tmp_path, f"tune_rounds = 999\n{GRID}")
 
 
 def test_choices_are_told_in_words_and_in_a_table(

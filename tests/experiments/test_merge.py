@@ -153,7 +153,7 @@ def test_a_damaged_merged_folder_is_not_resumed(home: Path, tmp_path: Path) -> N
     folder, _ = merge_runs(
         [home / "first", home / "others"], tmp_path / "out", command=["fedcohort", "merge"]
     )
-    truncate(folder.table(folder.units[0], "rounds"))
+    truncate(folder.units[0].table("rounds"))
 
     with pytest.raises(ExperimentError) as found:
         execute(RunFolder.open(folder.path))
@@ -361,8 +361,7 @@ def test_grids_that_agree_are_kept_once(tmp_path: Path) -> None:
 def test_grids_that_disagree_are_refused(tmp_path: Path) -> None:
     first = part(tmp_path, "first", GRID, panels="one", seeds="0")
     other = part(tmp_path, "other", GRID, panels="one", seeds="1")
-    table_of = RunFolder.open(other).table
-    path = table_of(RunFolder.open(other).units[1], "rounds")
+    path = RunFolder.open(other).units[1].table("rounds")
     table = pq.read_table(path, schema=SCHEMAS["rounds"], partitioning=None)
     place = table.column_names.index("loss")
     keep_table(path, table.set_column(place, "loss", pc.add(table["loss"], 10.0)))

@@ -1,7 +1,9 @@
 """Data sets of a user's own, named by import path."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -196,3 +198,92 @@ def test_the_function_gets_the_data_folder(
     result = run(capsys, "run", write(own, using("mine.py:of_folder")), "--out", own / "run")
 
     assert refused(result, f"{own / 'elsewhere' / 'none.npy'}")
+
+
+#: A data file, what it imports at its top and when it is called, and what these import.
+BESIDE = {
+    "mine.py": """
+from fedcohort.simulation import FederatedData
+from ward_sizes import sizes
+
+def wards(folder):
+    import ward_values.inputs as values
+    x = values.inputs(sum(sizes))
+    return FederatedData.from_arrays(x, (x[:, 0] > 0.5).astype(int), clients())
+
+def clients():
+    return [f"ward {k}" for k, size in enumerate(sizes) for _ in range(size)]
+""",
+    "ward_sizes.py": "from ward_numbers import FIRST\nsizes = [FIRST, FIRST + 1]\n",
+    "ward_numbers.py": "FIRST = 10\n",
+    "ward_values/__init__.py": "",
+    "ward_values/inputs.py": """
+import numpy as np
+
+def inputs(n):
+    return np.arange(n, dtype=float)[:, None] / n
+""",
+    "unused.py": "raise RuntimeError\n",
+}
+
+
+def beside(folder: Path, first: int = 10, below: str = "") -> Path:
+    """Write the data file and its neighbours."""
+    for name, text in BESIDE.items():
+        path = folder / below / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.replace("FIRST = 10", f"FIRST = {first}"))
+    return folder
+
+
+def sizes_of(path: Path) -> list[int]:
+    """Return the samples of every client in a run."""
+    counts = read_results(path).class_counts("small", 0)
+    return [int(size) for size in counts.sum(axis=1)]
+
+
+@pytest.mark.parametrize("below", ["", "below"])
+def test_a_data_file_may_import_modules_that_lie_beside_it(below: str, tmp_path: Path) -> None:
+    home = beside(tmp_path / "home", below=below)
+    text = NATURAL.replace("mine.py", str(Path(below) / "mine.py"))
+
+    path = make_folder(home, text)
+    for name in BESIDE:
+        (home / below / name).unlink()
+    go_on(path)
+
+    kept = {str(file.relative_to(path / "code")) for file in (path / "code").rglob("*.py")}
+    assert kept == {str(Path(below) / name) for name in BESIDE if name != "unused.py"}
+    assert sizes_of(path) == [10, 11]
+
+
+def test_modules_of_one_name_beside_two_data_files_stay_two(tmp_path: Path) -> None:
+    runs = [small_run(beside(tmp_path / str(k), first=k), NATURAL) for k in (20, 30)]
+
+    assert [sizes_of(path) for path in runs] == [[20, 21], [30, 31]]
+
+
+def test_what_a_data_file_imports_is_not_there_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module of the same name that the user's program has imported stays."""
+    own = ModuleType("ward_sizes")
+    monkeypatch.setitem(sys.modules, "ward_sizes", own)
+    before = list(sys.path)
+
+    small_run(beside(tmp_path), NATURAL)
+
+    assert sys.path == before
+    assert sys.modules["ward_sizes"] is own
+    assert not [name for name in sys.modules if name.startswith(("ward_n", "ward_v"))]
+
+
+def test_an_error_beside_a_data_file_gets_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = beside(tmp_path)
+    (home / "ward_numbers.py").write_text("FIRST = 1 / 0")
+
+    result = run(capsys, "run", write(home, NATURAL), "--out", home / "run")
+
+    assert refused(result, "mine.py: cannot be imported (ZeroDivisionError: division by zero)")

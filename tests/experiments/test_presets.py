@@ -9,9 +9,8 @@ import pytest
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.experiments import Panel, read_experiment
-from fedcohort.experiments.data_settings import Dirichlet, OneClass
 from fedcohort.experiments.own_code import check_parts
-from fedcohort.experiments.training_settings import Cnn, Mlp
+from fedcohort.experiments.settings import Cnn, Dirichlet, Mlp, OneClass
 from fedcohort.simulation import Dataset
 
 PRESETS = Path(__file__).parents[2] / "experiments"
@@ -93,7 +92,7 @@ def test_a_panel_says_what_the_paper_says(row: Row) -> None:
     assert [entry.label for entry in panel.design] == row.designs
     if row.alpha is None:
         assert isinstance(panel.data, OneClass)
-        assert (panel.data.dataset, panel.model) == ("mnist", Mlp(name="mlp", hidden=50))
+        assert (panel.data.dataset, panel.model) == ("mnist", Mlp.of({"name": "mlp", "hidden": 50}))
     else:
         assert isinstance(panel.data, Dirichlet)
         assert (panel.data.dataset, panel.model) == ("cifar10", Cnn(name="cnn"))

@@ -157,6 +157,75 @@ def test_the_final_values_are_means_of_the_last_quarter(run: Results) -> None:
             assert found.tolist() == pytest.approx(means, abs=1e-12)
 
 
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Two seeds, two designs, six rounds, compared with full participation in every round."""
+    text = SMALL.replace("[training]", "[server]\noracle_every = 1\n[training]")
+    return read_results(small_run(tmp_path_factory.mktemp("judged"), text))
+
+
+def test_variances_are_ratios_of_sums_over_the_second_half(judged: Results) -> None:
+    summary = summarise(judged, judged.folder.experiment.panels[0])
+
+    assert summary is not None
+    for design in summary.designs:
+        for place, seed in enumerate(summary.seeds):
+            v, v_md, floor, floor_md = (
+                sum(value for at, value in plain(judged, design.label, seed, name) if at >= 3)
+                for name in (
+                    *("design_variance", "multinomial_variance"),
+                    *("design_floor", "multinomial_floor"),
+                )
+            )
+            assert design.variance[place] == pytest.approx(v / v_md, rel=1e-12)
+            assert design.floor[place] == pytest.approx(floor / v_md, rel=1e-12)
+            above = (v - floor) / (v_md - floor_md)
+            assert design.above_floor[place] == pytest.approx(above, rel=1e-9)
+            assert 0 < floor < v_md
+
+
+def with_column(results: Results, name: str, value: float) -> Results:
+    """Set a column of the rounds that have it to one value."""
+    table = results.tables["rounds"]
+    column = [None if each is None else value for each in table[name].to_pylist()]
+    at = table.column_names.index(name)
+    table = table.set_column(at, name, pa.array(column, pa.float64()))
+    return replace(results, tables={**results.tables, "rounds": table})
+
+
+def test_the_share_above_the_floor_may_be_negative_or_undefined(
+    judged: Results, run: Results
+) -> None:
+    """Undefined: multinomial sampling has nothing above its floor, or nothing was measured."""
+    (panel,) = judged.folder.experiment.panels
+    low = summarise(with_column(judged, "design_variance", 0.0), panel)
+    high = summarise(with_column(judged, "multinomial_floor", 1e9), panel)
+    alike = summarise(with_column(judged, "multinomial_variance", 0.0), panel)
+    nothing = summarise(run, run.folder.experiment.panels[0])
+
+    assert low is not None
+    assert high is not None
+    assert alike is not None
+    assert nothing is not None
+    assert all((each.above_floor < 0).all() for each in low.designs)
+    for each in (*high.designs, *alike.designs, *nothing.designs):
+        assert np.isnan(each.above_floor).all()
+    assert all(np.isnan(each.variance).all() for each in nothing.designs)
+
+
+def test_a_design_that_diverged_has_no_variance(judged: Results) -> None:
+    (panel,) = judged.folder.experiment.panels
+    table = judged.tables["rounds"]
+    marks = [design == "similarity" for design in table["design"].to_pylist()]
+    at = table.column_names.index("diverged")
+    rounds = table.set_column(at, "diverged", [marks])
+
+    summary = summarise(replace(judged, tables={**judged.tables, "rounds": rounds}), panel)
+
+    assert summary is not None
+    assert [np.isnan(each.variance).all() for each in summary.designs] == [False, True]
+
+
 def test_differences_are_paired_by_seed(run: Results) -> None:
     summary = summarise(run, run.folder.experiment.panels[0])
 

@@ -96,16 +96,14 @@ def twins() -> dict[PlannedRun, tuple[Simulation, Run]]:
         weight_decay=0.01,
         mu=0.1,
     )
-    options = Options(
-        server_lr=0.7, measure_every=2, oracle_every=3, rows_every=2, sketch=16, device="cpu"
-    )
+    options = Options(server_lr=0.7, measure_every=2, oracle_every=3, rows_every=2, device="cpu")
     found = {}
     for seed in (2, 0):
         data = dirichlet_unbalanced(
             dataset, alpha=0.1, seed=seed, sizes=[(3, 10), (4, 25), (2, 40)], test_share=0.4
         ).renumbered(stream(seed, use=Stream.NUMBERING))
         for label, recipe in recipes.items():
-            run = Run(recipe, data, seed)
+            run = Run(recipe, data, seed, sketch=16)
             simulation = Simulation([run], lambda: mlp(64, 12), training, options)
             simulation.run(5)
             found[PlannedRun("small", label, seed)] = simulation, run
@@ -128,7 +126,7 @@ def test_the_folder_has_what_is_documented(results: Results) -> None:
         *(
             f"units/{unit}/{name}"
             for unit in ("000", "001")
-            for name in (*tables, "checkpoint.npz", "checksums.json")
+            for name in (*tables, "checksums.json")
         ),
     }
 
@@ -171,9 +169,10 @@ def test_the_tables_have_the_documented_columns(results: Results) -> None:
             "loss_error",
             *("distinct_clients", "distinct_classes", "residual", "squared_error"),
             *("design_variance", "multinomial_variance", "beta_squared", "kappa_squared"),
+            *("design_floor", "multinomial_floor"),
             *("draw_seconds", "train_seconds", "measure_seconds"),
             *("bytes_down", "bytes_up", "client_seconds", "contacted", "simulated_seconds"),
-            *("failed_clients", "diverged"),
+            *("failed_clients", "scaled_clients", "diverged"),
         ],
         "cohorts": [*own, "round", "client", "count", "weight"],
         "rows": [*own, "round", "client", "row"],
@@ -182,7 +181,7 @@ def test_the_tables_have_the_documented_columns(results: Results) -> None:
     }
 
     for name, names in columns.items():
-        file = results.folder.table(results.folder.units[0], name)
+        file = results.folder.units[0].table(name)
         assert pq.read_schema(file).names == names
     path = results.folder.path / "federations.parquet"
     assert pq.read_schema(path).names == ["panel", "seed", "client", "class", "samples"]
@@ -211,7 +210,7 @@ def test_rounds_are_what_the_simulator_says_when_it_runs_alone(
                 for name in ("squared_error", "design_variance", "multinomial_variance"):
                     expected = getattr(each.yardstick, name)
                     assert line[name] == pytest.approx(expected, rel=1e-3, abs=1e-9)
-                for name in ("beta_squared", "kappa_squared"):
+                for name in ("beta_squared", "kappa_squared", "design_floor", "multinomial_floor"):
                     assert line[name] == pytest.approx(getattr(each.yardstick, name), rel=1e-3)
 
 

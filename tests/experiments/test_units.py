@@ -1,5 +1,6 @@
-"""Units: every run once, together what can train together."""
+"""Units: every run once, together what can train together; run anywhere, and their ends."""
 
+import pickle
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
-from fedcohort.experiments import Experiment, read_experiment
-from fedcohort.experiments.training_settings import Rates
+from fedcohort.errors import ExperimentError
+from fedcohort.experiments import Experiment, RunFolder, read_experiment
+from fedcohort.experiments.runner import Outcome, UnitRunner
+from fedcohort.experiments.settings import Rates
 from fedcohort.experiments.units import (
     LANES,
     PlannedRun,
@@ -23,7 +26,7 @@ from fedcohort.experiments.units import (
     plan_units,
     worded_plan,
 )
-from small_runs import SMALL, write
+from small_runs import SMALL, make_folder, small_run, tables, write
 
 RECIPES = ["multinomial", "size", "similarity", "target", "uniform"]
 
@@ -165,7 +168,7 @@ def test_units_are_numbered_and_survive_a_file(experiment: Experiment) -> None:
     units = plan_units(experiment, "cpu")
 
     assert [unit.number for unit in units] == list(range(len(units)))
-    assert [Unit.of_dict(unit.as_dict()) for unit in units] == units
+    assert [Unit.of_dict(unit.as_dict(), experiment, Path()) for unit in units] == units
 
 
 def test_grids_come_first_one_unit_for_every_candidate(tmp_path: Path) -> None:
@@ -230,3 +233,47 @@ def test_a_plain_multinomial_is_the_judge_rather_than_another(tmp_path: Path) ->
 
     assert baseline_of(first) == "multinomial + difference"
     assert baseline_of(last) == "multinomial"
+
+
+def test_a_unit_can_be_run_anywhere_and_says_how_it_ended(tmp_path: Path) -> None:
+    """As another process, a job of a cluster or a task does it: by the folder and a number."""
+    once = tmp_path / "once"
+    once.mkdir()
+    folder = RunFolder.open(make_folder(tmp_path))
+    stops = iter([False, False, True])
+    runner = UnitRunner(folder, lambda message: None, lambda: next(stops), tracked=False)
+    runner.prepare()
+
+    stopped = runner.attempt(folder.units[0])
+    again = UnitRunner(RunFolder.open(folder.path), lambda message: None, bool, tracked=False)
+    outcomes = [again.attempt(unit) for unit in folder.units]
+
+    assert stopped == Outcome(is_stopped=True)
+    assert outcomes == [Outcome()] * len(folder.units)
+    assert all(unit.is_done for unit in folder.units)
+    assert folder.progress().state == "complete"
+    assert tables(folder.path) == tables(small_run(once))
+
+
+def test_a_failure_is_recorded_until_the_unit_begins_again(tmp_path: Path) -> None:
+    unit = RunFolder.open(make_folder(tmp_path)).units[0]
+
+    unit.record_end("failed", "its worker died")
+    failed = unit.ended("failed"), unit.is_done, (unit.folder / "failed.txt").read_text()
+    unit.begin()
+
+    assert failed == (True, False, "its worker died\n")
+    assert not unit.ended("failed")
+
+
+def test_a_unit_reports_an_error_that_another_process_can_raise(tmp_path: Path) -> None:
+    folder = RunFolder.open(make_folder(tmp_path))
+    unit = folder.units[0]
+    unit.begin()
+    unit.checkpoint.write_text("no checkpoint")
+
+    outcome = UnitRunner(folder, lambda message: None, bool, tracked=False).attempt(unit)
+
+    assert pickle.loads(pickle.dumps(outcome)) == outcome
+    with pytest.raises(ExperimentError, match=r"cannot be read .* Delete the file"):
+        outcome.raise_error()

@@ -9,17 +9,20 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
 
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
+import torch
+
 from command_line import refused, run
 from fedcohort.errors import ExperimentError
-from fedcohort.experiments import FailedUnitsError, Observer, RunFolder, execute, team
-from fedcohort.experiments.team import _quota, auto_workers, gpu_of, usable_cores
-from fedcohort.experiments.units import Schedule
+from fedcohort.experiments import FailedUnitsError, Observer, RunFolder, execute, runner
+from fedcohort.experiments.runner import Ledger
+from fedcohort.experiments.workers import _quota, auto_workers, gpu_of, usable_cores
 from small_runs import SMALL, contents, go_on, make_folder, small_run, tables, write
 
 #: A unit for each seed.
@@ -122,6 +125,25 @@ def until(condition: Callable[[], object], seconds: float = 60) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def test_one_worker_computes_on_one_thread_and_restores_torchs_number(tmp_path: Path) -> None:
+    class Counting(Observer):
+        threads: ClassVar[set[int]] = set()
+
+        def advanced(self, work: int, text: str, worker: int) -> None:
+            self.threads.add(torch.get_num_threads())
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        execute(RunFolder.open(make_folder(tmp_path)), observer=Counting())
+        after = torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
+
+    assert Counting.threads == {1}
+    assert after == 3
 
 
 def test_two_workers_fill_the_same_tables_as_one(tmp_path: Path) -> None:
@@ -319,7 +341,7 @@ def test_a_unit_that_always_dies_fails_and_the_others_go_on(
 def test_units_that_wait_for_a_failed_one_do_not_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(team, "RESTARTS", 0)
+    monkeypatch.setattr(runner, "RESTARTS", 0)
     path = folder_of_own(tmp_path, SEEDS.replace("lr = 0.1", "lr = [0.1, 0.2]"), "deadly")
 
     with pytest.raises(FailedUnitsError, match=r"2 of 4 units failed .* 2 that need them did not"):
@@ -390,16 +412,34 @@ def test_a_control_group_limits_the_cores(
     assert 1 <= usable_cores() <= (os.cpu_count() or 1)
 
 
-def test_a_schedule_gives_every_unit_once_and_trials_first(tmp_path: Path) -> None:
+def test_a_ledger_gives_every_unit_once_and_trials_first(tmp_path: Path) -> None:
     text = SEEDS.replace("lr = 0.1", "lr = [0.1, 0.2]")
-    units = RunFolder.open(make_folder(tmp_path, text)).units
-    schedule = Schedule(units, units[:1])
+    folder = RunFolder.open(make_folder(tmp_path, text))
+    units = folder.units
+    units[0].record_end("diverged", "it is done")
+    ledger = Ledger(folder, Observer(), None)
 
-    first, waiting = schedule.take(), schedule.take()
-    schedule.finish(units[1])
-    rest = [schedule.take() for _ in range(3)]
+    first, waiting = ledger.take(), ledger.take()
+    ledger.finish(units[1])
+    rest = [ledger.take() for _ in range(3)]
 
     assert (first, waiting) == (units[1], None)
     assert rest == [units[2], units[3], None]
-    schedule.put_back(units[2])
-    assert schedule.take() is units[2]
+    ledger.put_back(units[2])
+    assert ledger.take() is units[2]
+
+
+def test_a_unit_fails_after_too_many_crashes_whatever_runs_it(tmp_path: Path) -> None:
+    folder = RunFolder.open(make_folder(tmp_path, SEEDS))
+    ledger = Ledger(folder, Observer(), None)
+    n_units = len(ledger.left)
+
+    for _ in range(runner.RESTARTS + 1):
+        unit = ledger.take()
+        assert unit is folder.units[0]
+        ledger.crash(unit, "vanished")
+
+    assert folder.units[0].ended("failed")
+    assert len(ledger.left) == n_units - 1
+    with pytest.raises(FailedUnitsError, match=r"unit 0: its worker died 4 times, .* vanished\)"):
+        ledger.raise_failures()

@@ -43,6 +43,10 @@ def design(
         difference=None if base is None else interval(values - np.array(base)),
         diverged=np.full(len(losses), NAN) if diverged is None else np.array(diverged),
         lost=0.0,
+        scaled=0.0,
+        variance=values,
+        floor=values,
+        above_floor=values,
     )
 
 

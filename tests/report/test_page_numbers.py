@@ -18,26 +18,24 @@ from fedcohort.experiments import Results, read_results
 from fedcohort.experiments.results import Curve
 from fedcohort.experiments.tables import write_table
 from fedcohort.experiments.units import PlannedRun
-from fedcohort.report.client_view import (
-    _groups,
-    client_data,
-    client_tables,
-    law_points,
-    missing_note,
-)
-from fedcohort.report.panel_data import (
+from fedcohort.report.page_data import (
     Band,
+    _groups,
     _needed,
     band,
+    client_data,
+    client_tables,
     cluster_map,
     dendrogram,
     evenly,
+    law_points,
     main_class_order,
     main_classes,
+    missing_note,
     panel_data,
     plain,
 )
-from small_runs import DATA, TRAINING
+from small_runs import DATA, TRAINING, emptied
 
 SIMILARITY = PlannedRun("alpha = 0.01", "similarity", 0)
 
@@ -186,7 +184,7 @@ def test_the_tree_joins_all_clients_without_crossings(two_panels: Results) -> No
 def test_a_large_tree_is_cut_and_what_is_below_is_counted(
     two_panels: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedcohort.report.panel_data.MOST_MERGES", 3)
+    monkeypatch.setattr("fedcohort.report.page_data.MOST_MERGES", 3)
 
     found = dendrogram(two_panels, SIMILARITY)
 
@@ -281,10 +279,38 @@ def test_a_design_without_a_formula_shows_what_was_drawn_but_no_expectation(
     assert multinomial["x"] == balanced["x"] == [1, 3]
     assert len(balanced["squared_error"]) == len(balanced["multinomial_variance"]) == 2
     assert (len(multinomial["design_variance"]), balanced["design_variance"]) == (2, [])
+    assert all(floor > 0 for each in (multinomial, balanced) for floor in each["design_floor"])
     assert table["design_variance"].null_count == 4
     assert table["multinomial_variance"].null_count == 2
     assert "nan" not in (tmp_path / "rounds.csv").read_text().lower()
     json.dumps(content, allow_nan=False)
+
+
+def test_a_floor_that_is_missing_in_a_round_is_a_gap(two_panels: Results) -> None:
+    """The second training of a seed's round was not finite."""
+    panel = two_panels.folder.experiment.panels[0]
+    table = two_panels.tables["rounds"]
+    lines = zip(table["seed"].to_pylist(), table["round"].to_pylist(), strict=True)
+    floors = [
+        None if line == (1, 3) else floor
+        for line, floor in zip(lines, table["design_floor"].to_pylist(), strict=True)
+    ]
+    at = table.column_names.index("design_floor")
+    column = pa.array(floors, pa.float64())
+    rounds = table.set_column(at, "design_floor", column)
+
+    whole, gap = (
+        panel_data(each, panel, most_points=500)["designs"][0]["error"]
+        for each in (
+            two_panels,
+            replace(two_panels, tables={**two_panels.tables, "rounds": rounds}),
+        )
+    )
+
+    assert whole["x"] == gap["x"] == [1, 4, 7, 10]
+    assert gap["design_variance"] == whole["design_variance"]
+    expected = [None if at == 1 else floor for at, floor in enumerate(whole["design_floor"])]
+    assert gap["design_floor"] == expected
 
 
 def test_the_table_of_clients_equals_plain_loops(two_panels: Results) -> None:
@@ -368,14 +394,6 @@ def test_what_is_missing_about_clients_is_explained(
         "them."
     )
     json.dumps(client_data(older, panel, most_rows=1000), allow_nan=False)
-
-
-def emptied(table: pa.Table, *names: str) -> pa.Table:
-    """Return a table as an older version wrote it, read today: nothing in these columns."""
-    for name in names:
-        nothing = pa.nulls(table.num_rows, table.schema.field(name).type)
-        table = table.set_column(table.column_names.index(name), name, nothing)
-    return table
 
 
 def test_distinct_clients_are_a_share_of_the_draws(two_panels: Results) -> None:

@@ -6,18 +6,22 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 pytest.importorskip("plotly", reason="the extra 'report' is not installed")
 
 from fedcohort.experiments import Results, read_results
+from fedcohort.experiments.results import summarise
 from fedcohort.experiments.tuning import candidate_losses
 from fedcohort.experiments.units import baseline_of
 from fedcohort.report.page import most_points, page_html, panel_text, script_json, setup_text
-from fedcohort.report.panel_data import design_labels
+from fedcohort.report.page_data import design_labels
+from small_runs import emptied
 
 LABELS = ("multinomial", "size", "similarity", "similarity l2")
 
@@ -65,9 +69,9 @@ def test_the_table_has_a_row_for_every_design(two_panels: Results) -> None:
     head, *rows = cells(panel_text(two_panels, panel, dict.fromkeys(labels, "")))
 
     assert sorted(row[0] for row in rows) == sorted(labels)
-    assert all(len(row) == len(head) == 9 for row in rows)
+    assert all(len(row) == len(head) == 12 for row in rows)
     assert [row[1] for row in rows] == sorted(row[1] for row in rows)  # by the final loss
-    differences = {row[0]: row[-1] for row in rows}
+    differences = {row[0]: row[8] for row in rows}
     assert differences.pop("multinomial") == "baseline"
     for text in differences.values():
         assert re.fullmatch(
@@ -76,6 +80,42 @@ def test_the_table_has_a_row_for_every_design(two_panels: Results) -> None:
     assert all(re.fullmatch(r"\d\.\d{3} \u00b1 \d\.\d{3}", row[1]) for row in rows)
     for column in (2, 3):
         assert all(re.fullmatch(r"\d+\.\d \u00b1 \d+\.\d %", row[column]) for row in rows)
+
+
+def test_the_table_says_how_far_the_variance_is_above_the_noise_floor(two_panels: Results) -> None:
+    panel = two_panels.folder.experiment.panels[0]
+    text = panel_text(two_panels, panel, dict.fromkeys(LABELS, ""))
+
+    head, *rows = cells(text)
+
+    summary = summarise(two_panels, panel)
+    assert summary is not None
+    assert head[-3:] == ["V / V_MD", "noise floor", "above the floor"]
+    shown = {row[0]: row[-3:] for row in rows}
+    for design in summary.designs:
+        floor, above = np.mean(design.floor), np.mean(design.above_floor)
+        deviation = np.std(design.above_floor, ddof=1)
+        assert shown[design.label][1:] == [f"{floor:.3f}", f"{above:.2f} \u00b1 {deviation:.2f}"]
+        assert 0 < floor < 1
+    assert shown["multinomial"][0] == "1.000"
+    assert "slightly below 0 is chance" in text
+
+
+def test_a_run_without_floors_shows_none(two_panels: Results, biased: Results) -> None:
+    """Made with floor_clients = 0, or by an older version; without an oracle there is no V."""
+    panel = two_panels.folder.experiment.panels[0]
+    rounds = emptied(two_panels.tables["rounds"], "design_floor", "multinomial_floor")
+    older = replace(two_panels, tables={**two_panels.tables, "rounds": rounds})
+
+    text = panel_text(older, panel, dict.fromkeys(LABELS, ""))
+    nothing = panel_text(
+        biased, biased.folder.experiment.panels[0], dict.fromkeys(design_labels([biased]), "")
+    )
+
+    assert cells(text)[0][-2:] == ["difference to the baseline", "V / V_MD"]
+    assert "V / V_MD: " in text
+    assert "floor" not in text
+    assert "V_MD" not in nothing
 
 
 def test_every_design_has_its_own_line_in_the_table(two_panels: Results) -> None:

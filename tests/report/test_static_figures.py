@@ -28,7 +28,7 @@ from fedcohort.errors import InputError
 from fedcohort.experiments import Results
 from fedcohort.experiments.units import PlannedRun
 from fedcohort.report.figures import save_figures, static_figures
-from fedcohort.report.panel_data import design_labels
+from fedcohort.report.page_data import design_labels
 
 LABELS = ["multinomial", "size", "similarity", "similarity l2"]
 

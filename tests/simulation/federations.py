@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from torch import nn
 
+from fedcohort.selector.settings import KEYWORDS
 from fedcohort.simulation import (
     FederatedData,
     LocalTraining,
@@ -70,10 +72,12 @@ def made(
     *runs: Run,
     model: Callable[[], nn.Module] = small_mlp,
     training: LocalTraining = TRAINING,
-    **options: Any,
+    **settings: Any,
 ) -> Simulation:
-    """Make a simulation on the CPU."""
-    return Simulation(runs, model, training, Options(device="cpu", **options))
+    """Make a simulation on the CPU; settings of the selectors are those of all runs."""
+    own = {name: settings.pop(name) for name in KEYWORDS if name in settings}
+    options = Options(device="cpu", **settings)
+    return Simulation([replace(run, **own) for run in runs], model, training, options)
 
 
 def assert_same(one: Simulation, other: Simulation) -> None:

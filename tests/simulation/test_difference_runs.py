@@ -11,22 +11,26 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 import torch
 
-from difference_twin import PlainClusters, PlainUpdates
+from difference_twin import PlainLowRank, PlainUpdates
 from fedcohort import (
     Auto,
     Difference,
     Multinomial,
     Poisson,
+    Population,
     Recipe,
     SimilarityClustered,
     SizeClustered,
     Tournament,
     Uniform,
+    UpdateMemory,
 )
 from fedcohort.designs import MultinomialDesign
-from fedcohort.designs.recipe import HasUpdates
 from fedcohort.errors import SimulationError
-from fedcohort.simulation import FederatedData, LocalTraining, Run, Simulation
+from fedcohort.memory import Keep
+from fedcohort.simulation import FederatedData, LocalTraining, Options, Run, Simulation
+from fedcohort.simulation.engine import evaluation
+from fedcohort.simulation.engine.evaluation import Gradients, yardstick
 from fedcohort.simulation.engine.local_training import Lane
 from fedcohort.simulation.engine.models import flat_parameters, make_model
 from fedcohort.streams import Stream, stream
@@ -62,13 +66,6 @@ def all_updates(
     return updates
 
 
-class Known:
-    """What a learning recipe reads."""
-
-    def __init__(self, updates: np.ndarray) -> None:
-        self.updates = updates.astype(np.float32)
-
-
 def plain_rounds(
     recipe: Recipe,
     data: FederatedData,
@@ -85,15 +82,13 @@ def plain_rounds(
     theta = flat_parameters(make_model(small_mlp, seed=0))
     n, size, p = data.n_clients, len(theta), data.population.importance
     twin = (
-        PlainUpdates(n, size)
-        if settings.clusters is None
-        else PlainClusters(n, size, settings.clusters)
+        PlainLowRank(n, size, settings.rank) if settings.keep == "rank" else PlainUpdates(n, size)
     )
     known = [np.zeros((n, size))]
     models, h = [], np.zeros((n, size))
     for round_ in range(rounds):
         address = round_ if recipe.learns else 0
-        memory: HasUpdates = Known(known[max(0, round_ - delay)])
+        memory = UpdateMemory.of(known[max(0, round_ - delay)])
         ties = stream(0, round_=address, use=Stream.TIES)
         design = recipe.build(data.population, memory=memory, round_=round_, rng=ties)
         cohort = design.draw(stream(0, round_=round_, use=Stream.COHORT))
@@ -120,7 +115,7 @@ def assert_near(simulation: Simulation, plain: torch.Tensor) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [Difference(), Difference(0.5), Difference(clusters=2), Difference(0.7, clusters=30)],
+    [Difference(), Difference(0.5), Difference(keep="rank", rank=2), Difference(0.7, keep="rank")],
     ids=str,
 )
 @pytest.mark.parametrize(
@@ -150,13 +145,13 @@ def test_rounds_of_a_learning_design_equal_the_pseudo_code(recipe: Recipe, overl
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-@pytest.mark.parametrize("clusters", [None, 3])
-def test_a_shrink_of_zero_is_the_plain_run_bit_for_bit(clusters: int | None, overlap: bool) -> None:
+@pytest.mark.parametrize("keep", ["float32", "rank"])
+def test_a_shrink_of_zero_is_the_plain_run_bit_for_bit(keep: Keep, overlap: bool) -> None:
     recipes = [Multinomial(3), SimilarityClustered(3), Poisson(3), Uniform(20)]
     options: dict[str, Any] = {"overlap": overlap, "oracle_every": 4}
     plain = made(*(Run(recipe, DIGITS) for recipe in recipes), **options)
     shrunk = made(
-        *(Run(recipe, DIGITS, estimator=Difference(0.0, clusters)) for recipe in recipes), **options
+        *(Run(recipe, DIGITS, estimator=Difference(0.0, keep)) for recipe in recipes), **options
     )
 
     plain.run(5)
@@ -184,10 +179,10 @@ def test_the_first_round_is_the_plain_one_bit_for_bit() -> None:
 def test_a_resumed_run_ends_where_an_uninterrupted_one_ends(
     options: dict[str, Any], stop: int, tmp_path: Path
 ) -> None:
-    path = tmp_path / "checkpoint.npz"
+    path = tmp_path / "checkpoint.state"
     runs = [
         Run(SimilarityClustered(4), DIGITS, estimator="difference"),
-        Run(Poisson(4), DIGITS, estimator=Difference(0.5, clusters=3)),
+        Run(Poisson(4), DIGITS, estimator=Difference(0.5, keep="rank", rank=3)),
         Run(Multinomial(4), DIGITS),
     ]
     whole = made(*runs, **options)
@@ -210,7 +205,7 @@ def test_an_interrupted_round_can_be_played_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [Difference(), Difference(0.5), Difference(clusters=2)], ids=str
+    "settings", [Difference(), Difference(0.5), Difference(keep="rank", rank=2)], ids=str
 )
 @pytest.mark.parametrize(
     "recipe", [SizeClustered(4), Uniform(2)], ids=["unbiased", "with a squared bias"]
@@ -240,6 +235,23 @@ def test_the_yardstick_measures_what_is_not_remembered(
     assert stick.squared_error == pytest.approx(float(error @ error), rel=1e-2)
 
 
+@pytest.mark.parametrize("numbers", [1, 12, 35])
+def test_the_yardstick_of_some_columns_at_a_time_is_that_of_all(
+    numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = np.random.default_rng(3)
+    updates, h = generator.normal(size=(2, 5, 7)).astype(np.float32)
+    design = SizeClustered(3).build(Population([1, 2, 3, 4, 5]), rng=0)
+    facts = (design, updates[0], updates, Gradients(1.0, 2.0), h)
+    whole = yardstick(*facts)
+    monkeypatch.setattr(evaluation, "NUMBERS_AT_ONCE", numbers)
+
+    parts = yardstick(*facts)
+
+    assert parts.design_variance == pytest.approx(design.aggregate_variance(updates - h), rel=1e-12)
+    assert replace(parts, design_variance=whole.design_variance) == whole
+
+
 def test_what_was_measured_is_what_the_estimator_promises() -> None:
     """Full participation remembered: the next round's error comes from what changed since."""
     runs = [Run(Uniform(20), DIGITS), Run(Multinomial(5), DIGITS, estimator="difference")]
@@ -255,7 +267,7 @@ def test_what_was_measured_is_what_the_estimator_promises() -> None:
     assert np.mean(ratios) < 0.5
 
 
-@pytest.mark.parametrize("estimator", ["plain", "difference", Difference(clusters=3)])
+@pytest.mark.parametrize("estimator", ["plain", "difference", Difference(keep="rank", rank=2)])
 def test_full_participation_is_uniform_sampling_of_all(estimator: Estimator) -> None:
     """Whatever is remembered: the remembered is taken away and added again."""
     simulation = made(Run(Uniform(4), UNEQUAL, estimator=estimator))
@@ -284,19 +296,21 @@ def test_full_participation_with_fewer_than_all_is_told_from_it() -> None:
 @pytest.mark.parametrize("estimator", ["nonsense", None, 1.0, ["plain"]])
 def test_an_unknown_estimator_is_refused(estimator: Estimator) -> None:
     with pytest.raises(
-        SimulationError, match=r"^Run: estimator must be one of plain, difference, or a Diff.*got "
+        SimulationError, match=r"^Run: estimator must be one of plain, diff.* a Diff.*got "
     ):
         Run(Multinomial(3), DIGITS, estimator=estimator)
 
 
 @pytest.mark.parametrize(
-    "estimator", ["difference", Difference(0.5), Difference(clusters=2), Difference(0.0)], ids=str
+    "estimator",
+    ["difference", Difference(0.5), Difference(keep="rank", rank=2), Difference(0.0)],
+    ids=str,
 )
 def test_a_checkpoint_of_another_estimator_is_refused(estimator: Estimator, tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.npz"
-    run = Run(Multinomial(4), DIGITS, estimator=Difference(clusters=7))
+    path = tmp_path / "checkpoint.state"
+    run = Run(Multinomial(4), DIGITS, estimator=Difference(keep="rank", rank=7))
     made(run).run(1, checkpoint=path)
-    plain = tmp_path / "plain.npz"
+    plain = tmp_path / "plain.state"
     made(replace(run, estimator="plain")).run(1, checkpoint=plain)
 
     for written in (path, plain):
@@ -305,7 +319,7 @@ def test_a_checkpoint_of_another_estimator_is_refused(estimator: Estimator, tmp_
 
 
 def test_an_estimator_by_name_goes_on_with_the_same_by_its_settings(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.npz"
+    path = tmp_path / "checkpoint.state"
     made(Run(Multinomial(4), DIGITS, estimator="difference")).run(1, checkpoint=path)
 
     assert made(Run(Multinomial(4), DIGITS, estimator=Difference(shrink=1))).resume(path) == 1
@@ -324,3 +338,26 @@ def test_auto_learns_in_a_simulation() -> None:
     (design, _) = simulation.next_designs()
     assert late[0] > 9.5 > 8 > late[1]
     assert design.predicted["tournament"] < 0.2 * design.predicted["multinomial"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"sketch": 8}, {"overlap": True}, {"max_norm": 1e-3}], ids=str
+)
+def test_a_cohort_is_copied_to_the_host_at_most_once(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a GPU would have to send: the memory of the design keeps numpy arrays."""
+    copied: list[torch.Size] = []
+
+    def noting(tensor: torch.Tensor, *args: Any, **keywords: Any) -> torch.Tensor:
+        copied.append(tensor.shape)
+        return to_host(tensor, *args, **keywords)
+
+    run = Run(SimilarityClustered(4), DIGITS, estimator="difference", **settings)
+    simulation = Simulation([run], small_mlp, TRAINING, Options(device="cpu"))
+    simulation.run(2)
+    to_host, size = torch.Tensor.cpu, simulation.models.shape[1]
+    monkeypatch.setattr(torch.Tensor, "cpu", noting)
+    simulation.run(1)
+
+    assert [shape for shape in copied if len(shape) == 2 and shape[1] == size] == [(4, size)]

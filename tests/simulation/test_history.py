@@ -1,6 +1,7 @@
 """Histories as frames and figures, and the progress that a run shows."""
 
 import io
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -242,15 +243,44 @@ def test_without_rich_there_is_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert terminal.getvalue() == ""
 
 
-def test_nothing_is_shown_where_there_is_no_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("progress", [None, False])
+def test_nothing_is_shown_in_a_pipe_unless_asked_for(
+    progress: bool | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where programs are told to write colours into pipes."""
     monkeypatch.setenv("FORCE_COLOR", "1")
 
-    simulation_of().run(1)
+    simulation_of().run(1, progress=progress)
 
     assert capsys.readouterr() == ("", "")
+
+
+def test_ten_lines_are_written_into_a_pipe_if_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    simulation = simulation_of(measure_every=10)
+    simulation.run(10)
+
+    (history,) = simulation.run(20, progress=True)
+
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert out == ""
+    assert [line.partition(" of 30, loss ")[0] for line in lines] == [
+        f"round {now}" for now in range(12, 31, 2)
+    ]
+    assert all(re.search(r"; \d+ s left$", line) for line in lines[:-1])
+    assert history.last_quality is not None
+    assert lines[-1] == f"round 30 of 30, loss {history.last_quality.loss:.4g}"
+
+
+def test_each_of_a_few_rounds_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    simulation_of(measure_every=2).run(2, progress=True)
+
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("round 1 of 2; ")  # nothing is measured yet
+    assert second.startswith("round 2 of 2, loss ")
 
 
 def test_the_bar_goes_away_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,10 +328,12 @@ def test_rounds_that_are_no_number_are_refused(rounds: Any) -> None:
 def test_bad_progress_and_checkpoint_intervals_are_refused_before_a_round() -> None:
     simulation = simulation_of()
 
-    with pytest.raises(SimulationError, match="progress must be True, False or a function; got"):
+    with pytest.raises(
+        SimulationError, match="progress must be True, False, None or a function; got"
+    ):
         simulation.run(1, progress="yes")  # type: ignore[arg-type]
     with pytest.raises(SimulationError, match="every must be a whole number of at least 1; got 0"):
         simulation.run(1, every=0)
     with pytest.raises(SimulationError, match="the folder of checkpoint must be there; got "):
-        simulation.run(1, checkpoint=Path("nowhere") / "state.npz")
+        simulation.run(1, checkpoint=Path("nowhere") / "state")
     assert simulation.rounds_done == 0

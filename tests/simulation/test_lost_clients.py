@@ -13,8 +13,8 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 import torch
 
 from fedcohort import Multinomial, Recipe, Selector, SizeClustered, Uniform
-from fedcohort.errors import SelectorError, SimulationError
-from fedcohort.selector.open_round import OnFailure
+from fedcohort.errors import SimulationError
+from fedcohort.selector.settings import OnFailure
 from fedcohort.simulation import Devices, History, Run, Simulation
 from fedcohort.simulation.engine.local_training import LocalTrainer
 from fedcohort.streams import Stream, stream
@@ -116,8 +116,11 @@ def test_a_resumed_run_loses_the_same_clients(tmp_path: Path) -> None:
 
     def fresh(**changes: Any) -> Simulation:
         settings: dict[str, Any] = {"failures": 0.4, "on_failure": "redraw", "tries": 4} | changes
-        runs = [Run(Multinomial(4), DIGITS, 7, e, **settings) for e in ("plain", "difference")]
-        return made(*runs)
+        kept = settings | {"on_failure": "keep"}  # the difference estimator refuses redraws
+        return made(
+            Run(Multinomial(4), DIGITS, 7, **settings),
+            Run(Multinomial(4), DIGITS, 7, estimator="difference", **kept),
+        )
 
     whole = fresh()
     whole.run(7)
@@ -135,7 +138,7 @@ def test_chances_that_are_none_are_refused(failures: Any) -> None:
 
 
 def test_a_rule_that_is_none_is_refused() -> None:
-    with pytest.raises(SelectorError, match="extra must be 0 with on_failure='redraw'"):
+    with pytest.raises(SimulationError, match=r"^Run: extra must be 0 with on_failure='redraw'"):
         Run(Multinomial(4), DIGITS, on_failure="redraw", extra=2)
 
 
@@ -217,3 +220,83 @@ def test_a_model_that_would_leave_the_floats_stays_where_it_is() -> None:
 
     assert history.diverged_at is not None
     assert np.isfinite(simulation.models).all()
+
+
+def huge(monkeypatch: pytest.MonkeyPatch, client: int) -> None:
+    """Let one client of all runs train to a huge, finite update from round 1 on."""
+    original = LocalTrainer.updates
+
+    def updates(trainer: LocalTrainer, models: Any, lanes: Any, round_: int) -> torch.Tensor:
+        found = original(trainer, models, lanes, round_)
+        for k, lane in enumerate(lanes):
+            if lane.client == client and round_ >= 1:
+                found[k] *= 1e6
+        return found
+
+    monkeypatch.setattr(LocalTrainer, "updates", updates)
+
+
+@pytest.mark.parametrize("estimator", ["plain", "difference"])
+@pytest.mark.parametrize("bound", [1.0, "auto"])
+def test_a_huge_update_does_not_destroy_a_model_with_a_bound(
+    bound: Any, estimator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Client 5 is drawn in several rounds; run 0 has no bound, run 1 has."""
+    given: dict[str, Any] = {"estimator": estimator}
+    runs = [Run(Multinomial(8), DIGITS, 7, **given, max_norm=each) for each in (None, bound)]
+    (usual, _) = made(*runs).run(12)
+    huge(monkeypatch, 5)
+    simulation = made(*runs)
+
+    free, bounded = simulation.run(12)
+
+    drawn = [each.round_ for each in free.rounds if 5 in each.clients and each.round_ >= 1]
+    assert len(drawn) > 1
+    assert all(5 in bounded.rounds[round_].scaled for round_ in drawn)
+    assert not any(each.scaled for each in free.rounds)
+    last = [history.last_quality for history in (usual, free, bounded)]
+    losses = [quality.loss for quality in last if quality is not None]
+    assert losses[1] > 100 * losses[0]
+    assert losses[2] < 2 * losses[0]
+    assert "scaled_clients" in bounded._repr_html_()
+    assert "scaled_clients" not in free._repr_html_()
+    assert bounded.to_frame()["scaled_clients"].sum() >= len(drawn)
+
+
+def test_the_yardstick_is_that_of_the_scaled_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All updates are longer than the bound: a factor for all of them changes no number."""
+    bound = 1e-3
+    run = Run(Multinomial(8), DIGITS, 7, max_norm=bound)
+    original = LocalTrainer.updates
+    sticks = {}
+    for factor in (1.0, 64.0):
+
+        def updates(*facts: Any, factor: float = factor) -> torch.Tensor:
+            found = original(*facts)
+            assert (found.norm(dim=1) > bound).all()
+            return factor * found
+
+        monkeypatch.setattr(LocalTrainer, "updates", updates)
+        (history,) = made(run, oracle_every=1, floor_clients=4).run(1)
+        sticks[factor] = history.rounds[0].yardstick
+
+    stick = sticks[1.0]
+    assert stick is not None
+    assert stick == sticks[64.0]
+    assert 0 < stick.squared_error < 4 * bound**2
+    assert 0 < stick.design_variance == stick.multinomial_variance < 4 * bound**2
+    assert 0 < stick.design_floor < 4 * bound**2
+
+
+def test_a_run_with_a_bound_goes_on_bit_for_bit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    huge(monkeypatch, 5)
+    run = Run(Multinomial(8), DIGITS, 7, estimator="difference", max_norm="auto")
+    whole = made(run)
+    whole.run(16)
+
+    again = resumed(lambda: made(run), tmp_path / "checkpoint", stop=3, rounds=16)
+
+    assert_same(again, whole)
+    assert any(each.scaled for each in again.histories[0].rounds[3:])

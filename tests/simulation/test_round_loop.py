@@ -4,7 +4,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -25,6 +26,7 @@ from fedcohort import (
     Poisson,
     Population,
     Recipe,
+    Regression,
     SimilarityClustered,
     SizeClustered,
     Target,
@@ -32,7 +34,8 @@ from fedcohort import (
     diagnostics,
 )
 from fedcohort.designs import Knowledge, MultinomialDesign, RowDesign, SimilarityClusteredDesign
-from fedcohort.errors import DesignError, SimulationError
+from fedcohort.errors import SimulationError
+from fedcohort.memory.regression import RegressionEstimator
 from fedcohort.simulation import (
     FederatedData,
     History,
@@ -44,9 +47,10 @@ from fedcohort.simulation import (
     mlp,
     round_loop,
 )
-from fedcohort.simulation.engine.evaluation import _lowest_tenth
+from fedcohort.simulation.engine.evaluation import ClientQuality, Evaluator, _lowest_tenth
 from fedcohort.simulation.engine.local_training import Lane
 from fedcohort.simulation.engine.models import flat_parameters, make_model
+from fedcohort.simulation.live_run import LiveRun
 from fedcohort.streams import Stream, stream
 from populations import rng
 from simulation.federations import (
@@ -226,7 +230,7 @@ def test_a_checkpoint_of_other_learning_rates_is_refused(tmp_path: Path) -> None
 
 
 def test_a_run_refuses_a_learning_rate_below_0() -> None:
-    with pytest.raises(SimulationError, match="Run: lr must be at least 0"):
+    with pytest.raises(SimulationError, match="Run: lr must be a number of at least 0"):
         Run(Multinomial(4), DIGITS, lr=-0.1)
 
 
@@ -301,7 +305,7 @@ def test_the_yardsticks_variances_are_those_of_the_design_and_of_multinomial() -
 
 def test_the_yardstick_of_a_design_without_a_formula_has_no_variance(tmp_path: Path) -> None:
     """Also after a checkpoint, which is JSON."""
-    path = tmp_path / "checkpoint.npz"
+    path = tmp_path / "checkpoint.state"
     run = Run(Balanced(4), UNEQUAL)
 
     again = resumed(lambda: made(run, oracle_every=1), path, stop=1, rounds=2)
@@ -360,7 +364,7 @@ def test_a_fixed_design_keeps_its_ties_over_rounds_and_after_a_resume(tmp_path: 
 
     whole = fresh()
     whole.run(6)
-    again = resumed(fresh, tmp_path / "checkpoint.npz", stop=3, rounds=6)
+    again = resumed(fresh, tmp_path / "checkpoint.state", stop=3, rounds=6)
     design = SizeClustered(6).build(DIGITS.population, rng=stream(0, use=Stream.TIES))
 
     for round_ in range(6):
@@ -382,7 +386,7 @@ def test_going_on_gives_the_history_of_a_run_that_never_stopped(tmp_path: Path) 
 
 
 def test_checkpoints_are_written_every_so_many_rounds(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.npz"
+    path = tmp_path / "checkpoint.state"
     seen: list[bool] = []
 
     other_run().run(5, checkpoint=path, every=3, progress=lambda *_: seen.append(path.exists()))
@@ -567,7 +571,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_ends(
     whole = fresh()
     whole.run(7)
 
-    assert_same(resumed(fresh, tmp_path / "checkpoint.npz", stop=4, rounds=7), whole)
+    assert_same(resumed(fresh, tmp_path / "checkpoint.state", stop=4, rounds=7), whole)
 
 
 def tanh_model() -> nn.Module:
@@ -606,7 +610,7 @@ def other_run(
 def test_a_foreign_checkpoint_is_refused(
     changes: dict[str, Any], name: str, tmp_path: Path
 ) -> None:
-    path = tmp_path / "checkpoint.npz"
+    path = tmp_path / "checkpoint.state"
     other_run().run(1, checkpoint=path)
 
     with pytest.raises(SimulationError, match=rf"another simulation; {name} differ"):
@@ -615,17 +619,17 @@ def test_a_foreign_checkpoint_is_refused(
 
 @pytest.mark.parametrize("cut", [0, 10, 1000, -1])
 def test_a_corrupt_checkpoint_is_refused(cut: int, tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.npz"
+    path = tmp_path / "checkpoint.state"
     other_run().run(1, checkpoint=path)
     path.write_bytes(path.read_bytes()[:cut])
 
-    with pytest.raises(SimulationError, match=r"checkpoint\.npz: cannot be read"):
+    with pytest.raises(SimulationError, match=r"checkpoint\.state: cannot be read"):
         other_run().resume(path)
 
 
 def test_a_missing_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SimulationError, match=r"none\.npz: cannot be read"):
-        other_run().resume(tmp_path / "none.npz")
+    with pytest.raises(SimulationError, match=r"none: cannot be read"):
+        other_run().resume(tmp_path / "none")
 
 
 def test_progress_is_told_after_every_round() -> None:
@@ -638,9 +642,83 @@ def test_progress_is_told_after_every_round() -> None:
     assert told == [(1, 1), (2, 2), (3, 3)]
 
 
+def threads_now() -> set[int]:
+    """Return the threads of torch and of the libraries that multiply numpy's matrices."""
+    pools = threadpool_info()
+    return {torch.get_num_threads()} | {
+        each["num_threads"] for each in pools if each["user_api"] == "blas"
+    }
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    """Let torch and numpy compute on three threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    with threadpool_limits(limits=3, user_api="blas"):
+        yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("three_threads")
+@pytest.mark.parametrize(("threads", "expected"), [(None, 1), (1, 1), (2, 2)])
+def test_a_simulation_computes_on_one_thread_or_as_many_as_asked_for(
+    threads: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    seen: list[set[int]] = []
+    simulation = other_run(threads=threads)
+    answer = LiveRun.answer
+
+    def spied(*args: Any) -> None:
+        seen.append(threads_now())
+        answer(*args)
+
+    monkeypatch.setattr(LiveRun, "answer", spied)
+    simulation.run(2)
+    simulation.next_designs()
+
+    assert seen == 3 * [{expected}]
+    assert threads_now() == {3}
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_clients_are_judged_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[set[int]] = []
+    simulation, judge = other_run(), Evaluator.client_quality
+
+    def spied(*args: Any) -> ClientQuality:
+        seen.append(threads_now())
+        return judge(*args)
+
+    monkeypatch.setattr(Evaluator, "client_quality", spied)
+    simulation.client_quality()
+
+    assert seen == [{1}]
+    assert threads_now() == {3}
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_the_number_of_threads_is_restored_after_an_error() -> None:
+    with pytest.raises(ZeroDivisionError):
+        other_run().run(1, progress=lambda *_: 1 // 0)
+
+    assert threads_now() == {3}
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_there_are_never_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    seen: list[int] = []
+
+    other_run(threads=10**9).run(1, progress=lambda *_: seen.append(torch.get_num_threads()))
+
+    assert seen == [2]
+
+
 @pytest.mark.parametrize("seed", [-1, 0.5, None, "0", True, np.random.default_rng(0)])
 def test_the_seed_of_a_run_is_an_integer(seed: Any) -> None:
-    with pytest.raises(DesignError, match="Run: seed must be a whole number of at least 0; got"):
+    with pytest.raises(SimulationError, match="Run: seed must be a whole number of at least 0"):
         Run(Multinomial(4), DIGITS, seed)
 
 
@@ -650,7 +728,7 @@ def test_bad_options_are_refused() -> None:
     for every in (0, None):
         with pytest.raises(SimulationError, match="measure_every must be a whole number of at"):
             Options(measure_every=every)  # type: ignore[arg-type]
-    with pytest.raises(SimulationError, match="device must be auto, cpu or cuda; got 'tpu'"):
+    with pytest.raises(SimulationError, match="device must be one of auto, cpu, cuda; got 'tpu'"):
         Options(device="tpu")
     if not torch.cuda.is_available():
         with pytest.raises(SimulationError, match="device 'cuda' is not available"):
@@ -691,13 +769,9 @@ def test_rows_are_noted_where_they_are_asked_for() -> None:
 
 
 def test_what_is_no_recipe_or_no_data_is_refused() -> None:
-    with pytest.raises(
-        SimulationError, match=r"^Run: needs a Recipe and FederatedData; got <class"
-    ):
+    with pytest.raises(SimulationError, match=r"^Run: recipe must be a Recipe; got ABCMeta"):
         Run(Multinomial, DIGITS)  # type: ignore[arg-type]
-    with pytest.raises(
-        SimulationError, match=r"^Run: needs a Recipe and FederatedData; got .* 3\."
-    ):
+    with pytest.raises(SimulationError, match=r"^Run: data must be a FederatedData; got 3"):
         Run(Multinomial(2), 3)  # type: ignore[arg-type]
 
 
@@ -713,3 +787,32 @@ def test_arguments_of_another_kind_are_refused() -> None:
             Simulation(*arguments)
     with pytest.raises(SimulationError, match=r"^model: needs an nn\.Module or a .*; got 3\."):
         Simulation([run], 3, TRAINING)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("output", "n_features"), [("1.bias", 8), ("3.bias", 10), (1, 8), (3, 10)])
+def test_features_are_learned_from_a_parameter_by_its_name_or_position(
+    output: str | int, n_features: int
+) -> None:
+    """The names are those of the model's ``state_dict``: here 8 hidden units and 10 classes."""
+    run = Run(Multinomial(4), DIGITS, estimator=Regression("output", output=output))
+    simulation = made(run)
+
+    simulation.run(2)
+
+    estimator = simulation._live[0].selector.estimator
+    assert isinstance(estimator, RegressionEstimator)
+    assert estimator.n_features == n_features
+    assert list(small_mlp().state_dict())[1::2] == ["1.bias", "3.bias"]
+
+
+@pytest.mark.parametrize("output", ["head.bias", 4, -1])
+def test_an_output_that_the_model_does_not_have_is_refused_at_once(output: str | int) -> None:
+    run = Run(Multinomial(4), DIGITS, estimator=Regression("output", output=output))
+
+    with pytest.raises(SimulationError) as refused:
+        made(run)
+
+    assert str(refused.value) == (
+        f"Simulation: Regression(output=...) must be the name or the position of an array of the "
+        f"model, 1.weight, 1.bias, 3.weight, 3.bias; got {output!r}. Name one of them."
+    )

@@ -85,8 +85,7 @@ def test_runs_with_other_optimisers_train_together() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        *(Difference(keep="int8"), Difference(keep="sign"), Difference(keep="float16")),
-        Difference(keep="float64"),
+        *(Difference(keep="int8"), Difference(keep="float16")),
         *(Difference(keep="rank", rank=3), Difference(max_remembered=2)),
     ],
     ids=str,
@@ -103,37 +102,6 @@ def test_a_resumed_run_ends_bit_for_bit(recipe: Any, settings: Difference, tmp_p
     again = resumed(lambda: made(run, **arguments), path, stop=3, rounds=8)
 
     assert_same(again, whole)
-
-
-def test_a_run_with_rows_in_a_file_ends_bit_for_bit(tmp_path: Path) -> None:
-    run = Run(Multinomial(3), UNEQUAL, estimator=Difference(keep="int8", file=str(tmp_path / "r")))
-    whole = made(Run(Multinomial(3), UNEQUAL, estimator=Difference(keep="int8")))
-    whole.run(8)
-
-    again = resumed(lambda: made(run), tmp_path / "checkpoint", stop=3, rounds=8)
-
-    assert np.array_equal(again.models, whole.models)
-
-
-def test_a_checkpoint_without_its_file_of_rows_is_refused(tmp_path: Path) -> None:
-    run = Run(Multinomial(3), UNEQUAL, estimator=Difference(file=str(tmp_path / "rows")))
-    made(run).run(3, checkpoint=tmp_path / "checkpoint")
-    (tmp_path / "rows").unlink()
-    simulation = made(run)
-    before = simulation.models
-
-    with pytest.raises(SimulationError, match=r"^checkpoint .* cannot be used \(Difference: "):
-        simulation.resume(tmp_path / "checkpoint")
-
-    assert np.array_equal(simulation.models, before)
-
-
-def test_two_runs_cannot_keep_their_rows_in_one_file(tmp_path: Path) -> None:
-    run = Run(Multinomial(3), UNEQUAL, estimator=Difference(file=str(tmp_path / "rows")))
-    same = Difference(file=str(tmp_path / ".." / tmp_path.name / "rows"))
-
-    with pytest.raises(SimulationError, match="every run needs a file of rows of its own"):
-        made(run, Run(Multinomial(3), UNEQUAL, seed=1, estimator=same))
 
 
 def test_a_round_without_an_answer_leaves_model_and_optimiser() -> None:
@@ -238,12 +206,13 @@ def test_a_sample_as_large_as_the_federation_is_all_of_it() -> None:
     assert sampled.histories[0].last_quality == whole.histories[0].last_quality
 
 
-@pytest.mark.parametrize("options", [{"measure_clients": 0}, {"rebuild_every": 0}])
-def test_bad_options_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(SimulationError, match="Options: "):
-        Options(**options)
+def test_bad_options_are_refused() -> None:
+    with pytest.raises(SimulationError, match="Options: measure_clients must be"):
+        Options(measure_clients=0)
+    with pytest.raises(SimulationError, match="Run: rebuild_every must be"):
+        Run(Multinomial(3), UNEQUAL, rebuild_every=0)
 
 
 def test_an_optimiser_of_another_kind_is_refused() -> None:
-    with pytest.raises(SimulationError, match=r"Run: optimizer must be one of fedcohort\.optimiz"):
+    with pytest.raises(SimulationError, match=r"Run: optimizer must be a ServerOptimizer; got"):
         Run(Multinomial(3), UNEQUAL, optimizer="adam")  # type: ignore[arg-type]

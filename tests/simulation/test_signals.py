@@ -216,7 +216,7 @@ def test_durations_are_the_same_for_all_designs() -> None:
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_resumed_run_knows_the_past_bit_for_bit(overlap: bool, tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.npz"
+    path = tmp_path / "checkpoint.state"
     devices = Devices.generated(5, 7, jitter=0.3, awake=0.25, day=5.0, speed=50.0)
 
     heard: list[list[Scripted]] = []
@@ -301,7 +301,7 @@ def test_the_next_design_of_an_asking_recipe_is_that_of_the_next_round() -> None
 
 
 def test_a_checkpoint_of_other_devices_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.npz"
+    path = tmp_path / "checkpoint.state"
     simulation_of(Multinomial(2)).run(1, checkpoint=path)
     simulation_of(Multinomial(2)).resume(path)
 
@@ -311,7 +311,7 @@ def test_a_checkpoint_of_other_devices_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_other_hours_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.npz"
+    path = tmp_path / "checkpoint.state"
     there = Devices.generated(5, 7, awake=0.5)
     simulation_of(Multinomial(2), devices=there).run(1, checkpoint=path)
     simulation_of(Multinomial(2), devices=there).resume(path)

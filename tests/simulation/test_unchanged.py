@@ -15,13 +15,12 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 from fedcohort import Multinomial, Poisson, SimilarityClustered, SizeClustered, Uniform
 from fedcohort.simulation import (
     LocalTraining,
-    Options,
     Run,
-    Simulation,
     load_dataset,
     mlp,
     one_class_shards,
 )
+from simulation.federations import made
 
 #: Of all cohorts with their counts and weights, and the runs' last losses.
 BEFORE: dict[str, tuple[str, list[float]]] = {
@@ -46,9 +45,9 @@ def played(options: dict[str, Any]) -> tuple[str, list[float]]:
     )
     recipes = [SimilarityClustered(4), Multinomial(4), Uniform(4), Poisson(4), SizeClustered(4)]
     runs = [Run(recipe, data, 5) for recipe in recipes]
-    runs.append(Run(Multinomial(4), data, 5, "difference"))
+    runs.append(Run(Multinomial(4), data, 5, estimator="difference"))
     training = LocalTraining(steps=3, batch_size=6, lr=0.1)
-    simulation = Simulation(runs, lambda: mlp(64, 8), training, Options(device="cpu", **options))
+    simulation = made(*runs, model=lambda: mlp(64, 8), training=training, **options)
     simulation.run(4)
     rows = [row for history in simulation.histories for row in history.as_dicts(times=False)]
     cohorts = json.dumps([[row["clients"], row["counts"], row["weights"]] for row in rows])

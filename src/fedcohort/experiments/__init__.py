@@ -5,6 +5,7 @@ from fedcohort._lazy import import_extra
 for _module in ("torch", "pyarrow", "threadpoolctl"):
     import_extra(_module, extra="sim", owner="fedcohort.experiments")
 
+from fedcohort._arguments import suggest_names as _suggest_names  # noqa: E402
 from fedcohort.experiments.experiment_file import read_experiment  # noqa: E402
 from fedcohort.experiments.merge import merge_runs  # noqa: E402
 from fedcohort.experiments.results import Results, read_results  # noqa: E402
@@ -24,3 +25,5 @@ __all__ = [
     "read_experiment",
     "read_results",
 ]
+
+_suggest_names(__name__, __all__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +15,21 @@ from fedcohort.experiments.units import PlannedRun
 
 Numbers = NDArray[np.float64]
 
-#: Costs other than rounds: their columns, what they are, and the units to show them in.
-COSTS: dict[str, tuple[tuple[str, ...], str, Units]] = {
-    "bytes": (("bytes_down", "bytes_up"), "data down and up", BYTES),
-    "client_seconds": (("client_seconds",), "client work", SECONDS),
-    "simulated_seconds": (("simulated_seconds",), "simulated time", SECONDS),
+
+class Cost(NamedTuple):
+    """A cost: its columns, its name on an axis, its heading, and the units to show it in."""
+
+    columns: tuple[str, ...]
+    what: str
+    heading: str
+    units: Units
+
+
+#: Costs other than rounds.
+COSTS = {
+    "bytes": Cost(("bytes_down", "bytes_up"), "data down and up", "\ndata", BYTES),
+    "client_seconds": Cost(("client_seconds",), "client work", "client\nwork", SECONDS),
+    "simulated_seconds": Cost(("simulated_seconds",), "simulated time", "simulated\ntime", SECONDS),
 }
 
 
@@ -26,16 +37,15 @@ def spent(results: Results, panel: Panel, design: str, cost: str) -> Numbers | N
     """Return the bytes or seconds after each round, shape (seeds, rounds); None if not counted."""
     seeds, rounds = common_rounds(results, panel)
     runs = [PlannedRun(panel.label, design, seed) for seed in seeds]
-    parts = [[results.column("rounds", run, name) for name in COSTS[cost][0]] for run in runs]
+    parts = [[results.column("rounds", run, name) for name in COSTS[cost].columns] for run in runs]
     total = np.array([np.sum(each, axis=0)[:rounds] for each in parts])
     return None if not total.size or np.isnan(total).any() else np.cumsum(total, axis=1)
 
 
 def cost_axis(cost: str, largest: float) -> tuple[str, float]:
     """Return the label of a cost's axis, and the factor to the unit that fits."""
-    _, what, units = COSTS[cost]
-    name, _, size = fitting_unit(largest, units)
-    return f"{what} ({name})", 1 / size
+    name, _, size = fitting_unit(largest, COSTS[cost].units)
+    return f"{COSTS[cost].what} ({name})", 1 / size
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +53,8 @@ class Price:
     """The costs of a design until its rolling loss reaches the level, as ``n_reached`` seeds do.
 
     ``rounds`` and ``costs`` (bytes and seconds) are means over these seeds; None if no seed reaches
-    the level, or if a cost was not counted. ``final_loss`` is the mean over all seeds.
+    the level, or if a cost was not counted. ``final_loss`` is the mean over all seeds, and so are
+    ``variance``, ``floor`` and ``above_floor``, those of the design's summary; None if unknown.
     """
 
     design: str
@@ -52,6 +63,9 @@ class Price:
     n_reached: int
     rounds: float | None
     costs: dict[str, float | None]
+    variance: float | None
+    floor: float | None
+    above_floor: float | None
 
 
 def prices(results: Results, panel: Panel) -> tuple[float, list[Price]] | None:
@@ -76,6 +90,11 @@ def prices(results: Results, panel: Panel) -> tuple[float, list[Price]] | None:
                 len(reached),
                 float(rounds.mean()) if len(reached) else None,
                 costs,
+                *map(_mean, (design.variance, design.floor, design.above_floor)),
             )
         )
     return summary.level, found
+
+
+def _mean(values: Numbers) -> float | None:
+    return None if np.isnan(values).any() else float(values.mean())

@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedcohort._arguments import brief, did_you_mean
+from fedcohort._arguments import brief, checked_path, did_you_mean
 from fedcohort._whole_file import reason_of
 from fedcohort.errors import ExperimentError, FedcohortError
-from fedcohort.experiments.checked_table import check_keys
+from fedcohort.experiments.checked_table import check_keys, checked_texts
 from fedcohort.experiments.settings import Experiment, Panel
 
 #: Keys of the whole experiment. All other keys can differ between panels.
@@ -27,12 +27,12 @@ LARGEST_SEED_LIST = 10_000
 
 
 def read_experiment(
-    path: Path,
+    path: str | Path,
     *,
     seeds: str | None = None,
     designs: str | None = None,
     panels: str | None = None,
-    changes: Iterable[str] = (),
+    changes: str | Iterable[str] = (),
 ) -> Experiment:
     """Read an experiment file, and apply the changes from the command line.
 
@@ -48,10 +48,13 @@ def read_experiment(
     panels
         Labels of the panels to keep, separated by commas.
     changes
-        Changes for all panels, for example ``training.lr=0.1``.
+        One or several changes for all panels, for example ``training.lr=0.1``.
     """
+    path = checked_path("read_experiment", "path", path, error=ExperimentError)
     content = _toml(path)
-    changed = [_change(path, text) for text in changes]
+    given = [changes] if isinstance(changes, str) else changes
+    texts = checked_texts("read_experiment", "changes", given, "['training.lr=0.1']")
+    changed = [_change(path, text) for text in texts]
     for keys, value in changed:
         if keys[0] in OWN_KEYS:
             _put(content, keys, value)
@@ -59,7 +62,7 @@ def read_experiment(
     above = own.pop("panel", [{}])
     laid = _laid(path, content, above, changed)
     found = [_panel(where, merged, seeds) for where, merged in laid.items()]
-    for keys, value in _leaves(content):
+    for keys, value in leaves(content):
         if all(_holds(panel, keys) for panel in above):
             _check_replaced(keys, value, list(laid.values()), str(path))
     found = _selected(found, panels, path)
@@ -205,11 +208,11 @@ def _merged(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _leaves(content: Mapping[str, Any], *above: str) -> Iterator[tuple[list[str], Any]]:
-    """Yield every value of the file with its keys."""
+def leaves(content: Mapping[str, Any], *above: str) -> Iterator[tuple[list[str], Any]]:
+    """Yield every value of nested tables with its keys."""
     for key, value in content.items():
         if isinstance(value, dict) and value:
-            yield from _leaves(value, *above, key)
+            yield from leaves(value, *above, key)
         else:
             yield [*above, key], value
 
@@ -236,7 +239,7 @@ def _check_replaced(keys: list[str], value: Any, panels: list[dict[str, Any]], w
 
 
 def _complaint(keys: list[str], content: dict[str, Any]) -> str | None:
-    """Return what is wrong with one value of a panel. Ignore what it makes wrong elsewhere."""
+    """Return the error of one value of a panel. Ignore errors that it causes elsewhere."""
     try:
         Panel.of(content)
     except FedcohortError as error:
@@ -257,14 +260,18 @@ def _only(panel: Panel, wanted: str, path: Path) -> Panel:
 
 def _chosen(wanted: str, names: list[str], owner: str) -> list[str]:
     """Split names at commas. A name may itself contain commas."""
+    if not isinstance(wanted, str) or not wanted.strip():
+        raise ExperimentError(
+            f"{owner}: needs labels, separated by commas; got {brief(wanted)}. Pass text."
+        )
     chosen, rest = [], wanted.strip()
     while rest:
         fits = [name for name in names if f"{rest},".startswith(f"{name},")]
         if not fits:
             name = rest.partition(",")[0].strip()
             raise ExperimentError(
-                f"{owner} has no {name!r}; it has {', '.join(dict.fromkeys(names))}. Choose among "
-                f"these.{did_you_mean(name, names)}"
+                f"{owner} has no {brief(name)}; it has {', '.join(dict.fromkeys(names))}. Choose "
+                f"among these.{did_you_mean(name, names)}"
             )
         chosen.append(max(fits, key=len))
         rest = rest[len(chosen[-1]) + 1 :].strip()

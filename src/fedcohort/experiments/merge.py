@@ -1,4 +1,4 @@
-"""Merging run folders of one experiment into one, with the source of every unit."""
+"""Merge run folders of one experiment into one: every run once, with the source of its unit."""
 
 from __future__ import annotations
 
@@ -6,40 +6,51 @@ import json
 import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fedcohort._arguments import brief, checked_path, is_list
 from fedcohort._whole_file import make_folder, reason_of, write_whole
 from fedcohort.errors import ExperimentError, WriteError
-from fedcohort.experiments.merge_plan import (
-    Piece,
-    check_choices,
-    check_gaps,
-    merged_clients,
-    merged_experiment,
-    run_pieces,
-    trial_pieces,
-)
+from fedcohort.experiments.checked_table import checked_texts
+from fedcohort.experiments.experiment_file import leaves, read_experiment
 from fedcohort.experiments.results import Results, read_results
 from fedcohort.experiments.run_folder import HEAD, SCHEMA, RunFolder, check_new
-from fedcohort.experiments.settings import Experiment
+from fedcohort.experiments.settings import Experiment, Panel, Rates
 from fedcohort.experiments.tables import SCHEMAS, SUMS, keep_table, read_table
-from fedcohort.experiments.units import PlannedRun, Unit
+from fedcohort.experiments.tuning import chosen_rates, worded_rates
+from fedcohort.experiments.units import PlannedRun, Unit, all_runs, all_trials, baseline_of
 
-#: Folders that keep a user's own files, and files of a unit that are copied beside its tables.
-OWN_FILES, OF_UNIT = ("code", "devices"), (SUMS, "diverged.txt")
-#: What the head of a run folder says of where its units were computed.
+#: Folders that keep a user's own files.
+OWN_FILES = ("code", "devices")
+#: Keys in the head of a run folder that describe where its units were computed.
 PROVENANCE = ("created", "command", "file", "versions", "machine")
+
+#: Columns that differ between two runs that compute the same.
+TIMES = ("draw_seconds", "train_seconds", "measure_seconds")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A unit of a source folder, and those of its runs that are taken."""
+
+    results: Results
+    unit: Unit
+    runs: tuple[PlannedRun, ...]
 
 
 def merge_runs(
-    paths: Sequence[Path], out: Path, *, command: Sequence[str] = ()
+    paths: Sequence[str | Path], out: str | Path, *, command: Sequence[str] = ()
 ) -> tuple[RunFolder, list[str]]:
     """Merge complete run folders of one experiment into a new folder.
 
@@ -64,47 +75,41 @@ def merge_runs(
         If a folder is not complete, if the configurations differ in what they share, if a run is
         in two folders with different results, or if runs are missing.
     """
+    command = checked_texts("merge", "command", command, "sys.argv")
+    out = checked_path("merge", "out", out, error=ExperimentError)
     parts = [_complete(path) for path in _distinct(paths)]
     try:
         check_new(out)
     except OSError as error:
         raise ExperimentError(f"{out}: cannot be used ({reason_of(error)}).") from error
-    experiment = merged_experiment(parts)
-    check_choices(parts, experiment)
-    runs = run_pieces(parts, experiment)
-    check_gaps(parts, experiment, {run for piece in runs for run in piece.runs})
-    pieces = [*trial_pieces(parts, experiment), *runs]
+    experiment = _merged_experiment(parts)
+    _check_choices(parts, experiment)
+    pieces = _pieces(parts, experiment)
+    _check_gaps(parts, experiment, pieces)
     _check_own_files(parts)
-    clients = {name: merged_clients(parts, name, experiment) for name in ("federations", "devices")}
-    head = _head(parts, experiment, pieces, command)
+    clients = {
+        name: _merged_clients(parts, name, experiment) for name in ("federations", "devices")
+    }
+    head = _head(parts, experiment, pieces, out, command)
     folder = RunFolder(out, head)
     _write(folder, parts, pieces, clients)
     return folder, list(_notes(parts))
 
 
-def worded_sources(folder: RunFolder) -> list[str]:
-    """Describe where the units of a merged folder were computed, a line for each source."""
-    lines = []
-    for number, source in enumerate(folder.head.get("sources", [])):
-        units = [str(unit.number) for unit in folder.units if unit.source == number]
-        facts = {**source["machine"], **source["versions"]}
-        told = ", ".join(f"{key} {value}" for key, value in facts.items())
-        lines.append(
-            f"{source['folder']}: units {', '.join(units) or 'none'}; {source['created']}; "
-            f"{source['command']}; {told}"
-        )
-    return lines
-
-
-def _distinct(paths: Sequence[Path]) -> list[Path]:
+def _distinct(paths: object) -> list[Path]:
     """Refuse fewer than two folders, and a folder that is given twice."""
-    resolved = [path.resolve() for path in paths]
-    for path, real in zip(paths, resolved, strict=True):
+    if not is_list(paths):
+        raise ExperimentError(
+            f"merge: needs a list of run folders; got {brief(paths)}. Pass at least two."
+        )
+    found = [checked_path("merge", "paths", path, error=ExperimentError) for path in paths]
+    resolved = [path.resolve() for path in found]
+    for path, real in zip(found, resolved, strict=True):
         if resolved.count(real) > 1:
             raise ExperimentError(f"merge: {path} is given twice. Name every folder once.")
-    if len(paths) < 2:
-        raise ExperimentError(f"merge: needs at least two run folders; got {len(paths)}. Add more.")
-    return list(paths)
+    if len(found) < 2:
+        raise ExperimentError(f"merge: needs at least two run folders; got {len(found)}. Add more.")
+    return found
 
 
 def _complete(path: Path) -> Results:
@@ -142,6 +147,7 @@ def _head(
     parts: Sequence[Results],
     experiment: Experiment,
     pieces: Sequence[Piece],
+    out: Path,
     command: Sequence[str],
 ) -> dict[str, Any]:
     """Return the head of the merged folder: every unit names its source."""
@@ -151,7 +157,14 @@ def _head(
         first[id(part)] = len(sources)
         sources += part.folder.head.get("sources") or [_source(part.folder)]
     units = [
-        Unit(number, piece.runs, piece.unit.candidate, first[id(piece.results)] + _own(piece.unit))
+        Unit.planned(
+            number,
+            piece.runs,
+            experiment,
+            out,
+            candidate=piece.unit.candidate,
+            source=first[id(piece.results)] + (piece.unit.source or 0),
+        )
         for number, piece in enumerate(pieces)
     ]
     return {
@@ -165,11 +178,6 @@ def _head(
         "units": [unit.as_dict() for unit in units],
         "sources": sources,
     }
-
-
-def _own(unit: Unit) -> int:
-    """Return the number of a unit's source among those of its folder."""
-    return 0 if unit.source is None else unit.source
 
 
 def _source(folder: RunFolder) -> dict[str, Any]:
@@ -208,15 +216,15 @@ def _write(
     pieces: Sequence[Piece],
     clients: Mapping[str, pa.Table],
 ) -> None:
-    """Write everything beside the folder, then give it its name."""
-    path = folder.path
+    """Write to a temporary sibling, then rename it."""
+    path = folder.path.resolve()
     temporary = path.with_name(f".{path.name}.part")
     shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
     try:
         make_folder(temporary / "units")
         made = RunFolder(temporary, folder.head)
         for unit, piece in zip(made.units, pieces, strict=True):
-            _write_unit(made.unit_folder(unit), piece)
+            _write_unit(unit, piece)
         keep_table(made.federations, clients["federations"])
         if made.has_devices:
             keep_table(made.devices, clients["devices"])
@@ -228,7 +236,7 @@ def _write(
     except (OSError, WriteError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else str(error)
         raise ExperimentError(
-            f"{path}: cannot be written ({reason}). Choose another folder with --out."
+            f"{folder.path}: cannot be written ({reason}). Choose another folder with --out."
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -246,22 +254,20 @@ def _write_files(target: Path, parts: Sequence[Results]) -> None:
     write_whole(target / "log.txt", "".join(texts).encode())
 
 
-def _write_unit(target: Path, piece: Piece) -> None:
+def _write_unit(target: Unit, piece: Piece) -> None:
     """Copy a unit's tables; if only some of its runs are taken, their part of each table."""
-    folder, unit = piece.results.folder, piece.unit
-    make_folder(target)
-    whole = piece.runs == unit.runs
-    for name in SCHEMAS:
-        source = folder.table(unit, name)
-        if source.is_file() and whole:
-            shutil.copyfile(source, target / source.name)
+    unit, is_whole = piece.unit, piece.runs == piece.unit.runs
+    target.begin()
+    kept = [unit.record("diverged"), *([unit.folder / SUMS] if is_whole else [])]
+    for name, schema in SCHEMAS.items():
+        source = unit.table(name)
+        if is_whole:
+            kept.append(source)
         elif source.is_file():
-            table = read_table(source, SCHEMAS[name], way_out=folder.resume_command)
-            keep_table(target / source.name, table.filter(_is_one_of(piece.runs)))
-    for name in OF_UNIT:
-        source = folder.unit_folder(unit) / name
-        if source.is_file() and (whole or name != SUMS):
-            shutil.copyfile(source, target / name)
+            table = read_table(source, schema, way_out=piece.results.folder.resume_command)
+            keep_table(target.table(name), table.filter(_is_one_of(piece.runs)))
+    for path in filter(Path.is_file, kept):
+        shutil.copyfile(path, target.folder / path.name)
 
 
 def _is_one_of(runs: Iterable[PlannedRun]) -> pc.Expression:
@@ -273,3 +279,176 @@ def _is_one_of(runs: Iterable[PlannedRun]) -> pc.Expression:
         for run in runs
     )
     return reduce(or_, each)
+
+
+def _merged_experiment(parts: Sequence[Results]) -> Experiment:
+    """Return the experiment of all parts; refuse different values in what they share."""
+    first = parts[0]
+    for other in parts[1:]:
+        both = (each.folder.experiment.as_dict("panels") for each in (first, other))
+        _check_same(first, other, "", *both)
+    order = _order(parts)
+    own = [panel.label for _, panel in _panels(parts)]
+    labels = _ordered((panel.label for each in order for panel in each.panels), own)
+    panels = [_merged_panel(parts, order, label) for label in labels]
+    return replace(first.folder.experiment, panels=panels)
+
+
+def _order(parts: Sequence[Results]) -> list[Experiment]:
+    """Return experiments in whose order panels, designs and seeds appear: first the file's."""
+    own = [part.folder.experiment for part in parts]
+    with suppress(ExperimentError):
+        given = read_experiment(parts[0].folder.path / "experiment.toml")
+        if len(given.panels) == 1:  # without a label it is named after the file, here a copy
+            given = replace(given, panels=[replace(given.panels[0], label=own[0].panels[0].label)])
+        return [given, *own]
+    return own
+
+
+def _ordered(order: Iterable[T], found: Sequence[T]) -> list[T]:
+    """Return each value of ``found`` once, in the order of ``order``, which has all of them."""
+    return [value for value in dict.fromkeys(order) if value in found]
+
+
+def _merged_panel(parts: Sequence[Results], order: Sequence[Experiment], label: str) -> Panel:
+    """Return a panel with the designs and seeds of all parts that have it."""
+    homes = [(part, panel) for part, panel in _panels(parts) if panel.label == label]
+    first, panel = homes[0]
+    designs = {entry.label: (first, entry) for entry in panel.design}
+    # The baseline may have tried its grid with another seed: its choices are compared instead.
+    own = ("seeds", "design", *(["tune_seed"] if panel.tune == "baseline" else []))
+    for part, other in homes[1:]:
+        where = f"panel {label!r}: "
+        _check_same(first, part, where, *(e.as_dict(*own) for e in (panel, other)))
+        for entry in other.design:
+            home, known = designs.setdefault(entry.label, (part, entry))
+            place = f"{where}design {entry.label!r}: "
+            _check_same(home, part, place, known.as_dict(), entry.as_dict())
+    given = [each for e in order for each in e.panels if each.label == label]
+    names = _ordered((entry.label for each in given for entry in each.design), list(designs))
+    seeds = [seed for _, each in homes for seed in each.seeds]
+    try:
+        merged = replace(
+            panel,
+            seeds=_ordered((seed for each in given for seed in each.seeds), seeds),
+            design=[designs[name][1] for name in names],
+        )
+    except ExperimentError as error:  # the seed that tuned one part is a seed of another
+        raise ExperimentError(f"merge: panel {label!r}: {error}") from error
+    return replace(merged, tune_seed=_tuning_seed([each for _, each in homes], merged))
+
+
+def _tuning_seed(panels: Sequence[Panel], merged: Panel) -> int | None:
+    """Return the seed that tried the grid; by default it depends on the seeds of a part."""
+    if not merged.is_grid or not merged.design or merged.tune == "each":
+        return merged.tune_seed
+    judge = baseline_of(merged)
+    return next(p.tuning_seed for p in panels if judge in (entry.label for entry in p.design))
+
+
+def _panels(parts: Sequence[Results]) -> Iterator[tuple[Results, Panel]]:
+    for part in parts:
+        for panel in part.folder.experiment.panels:
+            yield part, panel
+
+
+def _check_same(
+    first: Results, other: Results, place: str, one: dict[str, Any], two: dict[str, Any]
+) -> None:
+    """Refuse another configuration, and name the first difference."""
+    here, there = ({".".join(keys): value for keys, value in leaves(each)} for each in (one, two))
+    differ = [key for key in {**here, **there} if here.get(key) != there.get(key)]
+    if differ:
+        more = f" ({len(differ) - 1} more differ)" if len(differ) > 1 else ""
+        raise ExperimentError(
+            f"{other.folder.path}: is another experiment than {first.folder.path}: {place}"
+            f"{differ[0]} is {there.get(differ[0])!r}, and there {here.get(differ[0])!r}{more}. "
+            f"Merge runs of one experiment file."
+        )
+
+
+def _check_choices(parts: Sequence[Results], experiment: Experiment) -> None:
+    """Refuse different choices from one grid."""
+    chosen: dict[tuple[str, str], tuple[Results, str]] = {}
+    for part, own in _panels(parts):
+        panel = experiment.panel(own.label)
+        for entry in own.design if panel.is_grid else []:
+            text = worded_rates(panel, chosen_rates(part.folder, own, entry.label))
+            key = (own.label, entry.label if panel.tune == "each" else "")
+            first, known = chosen.setdefault(key, (part, text))
+            if text != known:
+                raise ExperimentError(
+                    f"{part.folder.path}: panel {own.label!r}, design {entry.label!r}: {text} was "
+                    f"chosen from the grid, but {known} in {first.folder.path}. Give all parts one "
+                    f"value with --set, or one tune_seed, and run them again."
+                )
+
+
+def _pieces(parts: Sequence[Results], experiment: Experiment) -> list[Piece]:
+    """Return the units, each trial and each run once, in the experiment's order."""
+    planned = [*all_trials(experiment), *((run, None) for run in all_runs(experiment))]
+    places = {key: place for place, key in enumerate(planned)}
+    found: dict[int, Piece] = {}
+    homes: dict[tuple[PlannedRun, Rates | None], Results] = {}
+    for part in parts:
+        for unit in part.folder.units:
+            keys = [key for run in unit.runs if (key := (run, unit.candidate)) in places]
+            if unit.candidate is None:
+                for key in keys:
+                    _check_equal(homes.get(key, part), part, key[0])
+            if new := [key for key in keys if key not in homes]:
+                homes |= dict.fromkeys(new, part)
+                found[places[new[0]]] = Piece(part, unit, tuple(run for run, _ in new))
+    return [found[place] for place in sorted(found)]
+
+
+def _check_equal(first: Results, other: Results, run: PlannedRun) -> None:
+    """Refuse a run that is in two folders, unless it is the same bit for bit."""
+    if first is other:
+        return
+    for name in SCHEMAS:
+        one, two = (each.of(name, run) for each in (first, other))
+        kept = [column for column in one.column_names if column not in TIMES]
+        if not one.select(kept).equals(two.select(kept)):
+            raise ExperimentError(
+                f"{other.folder.path}: panel {run.panel!r}, design {run.design!r}, seed {run.seed} "
+                f"is also in {first.folder.path}, with other {name}. Leave one of the folders out, "
+                f"or run one of them again without it."
+            )
+
+
+def _check_gaps(parts: Sequence[Results], experiment: Experiment, pieces: Sequence[Piece]) -> None:
+    """Refuse parts without a run for every design and seed of a panel."""
+    found = {run for piece in pieces if piece.unit.candidate is None for run in piece.runs}
+    missing = [run for run in all_runs(experiment) if run not in found]
+    if missing:
+        run = missing[0]
+        seeds = [e.seed for e in missing if (e.panel, e.design) == (run.panel, run.design)]
+        options = {"panels": run.panel, "designs": run.design, "seeds": ",".join(map(str, seeds))}
+        given = [text for key, value in options.items() for text in (f"--{key}", value)]
+        file = str(parts[0].folder.head.get("file", "FILE.toml"))
+        plural = "seed" if len(seeds) == 1 else "seeds"
+        more = "" if len(missing) == len(seeds) else f", and {len(missing) - len(seeds)} more runs"
+        raise ExperimentError(
+            f"merge: panel {run.panel!r} has no design {run.design!r} with {plural} "
+            f"{options['seeds']}{more}. Run what is missing and merge its folder too: "
+            f"{shlex.join(['fedcohort', 'run', file, *given])} --out DIR"
+        )
+
+
+def _merged_clients(parts: Sequence[Results], name: str, experiment: Experiment) -> pa.Table:
+    """Return what clients hold or train on; refuse parts that differ for a panel and seed."""
+    found: dict[tuple[str, int], tuple[Results, pa.Table]] = {}
+    for part, panel in _panels(parts):
+        table: pa.Table = getattr(part, name)
+        for seed in panel.seeds:
+            own = table.filter((pc.field("panel") == panel.label) & (pc.field("seed") == seed))
+            first, known = found.setdefault((panel.label, seed), (part, own))
+            if not known.equals(own):
+                raise ExperimentError(
+                    f"{part.folder.path}: panel {panel.label!r}, seed {seed}: its {name} differ "
+                    f"from those of {first.folder.path}. Use the same data set on all machines."
+                )
+    empty = getattr(parts[0], name).schema.empty_table()
+    keys = [(panel.label, seed) for panel in experiment.panels for seed in panel.seeds]
+    return pa.concat_tables([empty, *(found[key][1] for key in keys)])

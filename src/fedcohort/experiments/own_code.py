@@ -1,17 +1,19 @@
 """A user's own designs, data sets, models and device files, named in an experiment file.
 
-Code is named as ``module:name`` or ``file.py:name``. Files lie beside or below the experiment file.
-The run folder keeps copies of them.
+Code is named as ``module:name`` or ``file.py:name``. Files are in the folder of the
+experiment file or below it, and may import their neighbours. The run folder keeps copies of all.
 """
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import is_dataclass
+from functools import wraps
 from hashlib import sha256
-from importlib import import_module
+from importlib import import_module, invalidate_caches
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import isabstract
 from pathlib import Path
@@ -46,8 +48,15 @@ def part_files(experiment: Experiment, folder: Path) -> list[tuple[Path, Path]]:
         named |= {(what, name.rpartition(":")[0]) for what, name in [*code, *_functions(panel)]}
         if file := getattr(panel.devices, "file", None):
             named.add(("device", file))
-    files = [(what, file) for what, file in named if what == "device" or file.endswith(".py")]
-    return sorted({(own_file(what, folder, file), _kept(what) / file) for what, file in files})
+    files = set()
+    for what, file in named:
+        if what == "device" or file.endswith(".py"):
+            path, place = own_file(what, folder, file), _kept(what) / file
+            files.add((path, place))
+        if file.endswith(".py"):
+            near = (each for found in _neighbours(path).values() for each in found)
+            files |= {(each, place.parent / each.relative_to(path.parent)) for each in near}
+    return sorted(files)
 
 
 @contextmanager
@@ -149,7 +158,17 @@ def own_function(what: str, name: str, folder: Path) -> Any:
         raise ExperimentError(
             f"{what} {name!r}: {own} must be a function; {path} has {_shown(found)}."
         )
-    return found
+    file = name.rpartition(":")[0]
+    if not file.endswith(".py"):
+        return found
+    home = own_file(what, folder, file).resolve()
+
+    @wraps(found)
+    def call(*args: Any, **options: Any) -> Any:
+        with _beside(home):  # it may import only now
+            return found(*args, **options)
+
+    return call
 
 
 def _own_object(what: str, name: str, folder: Path) -> Any:
@@ -181,12 +200,73 @@ def _file(what: str, folder: Path, name: str) -> ModuleType:
     module = module_from_spec(spec)
     sys.modules[module_name] = module  # dataclasses look their module up
     try:
-        with own_errors(f"{what} file {path}", "imported"):
+        with own_errors(f"{what} file {path}", "imported"), _beside(path):
             spec.loader.exec_module(module)
     except ExperimentError:
         del sys.modules[module_name]
         raise
     return module
+
+
+#: The modules beside the files of a folder, once they are imported.
+_LOADED: dict[Path, dict[str, ModuleType]] = {}
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[None]:
+    """Allow a file to import modules of its own folder.
+
+    Afterwards ``sys.modules`` is as before: another folder may have other modules of these names.
+    """
+    names, folder = set(_neighbours(path)), path.parent
+    loaded, others = _LOADED.setdefault(folder, {}), _taken_out(names)
+    sys.modules.update(loaded)
+    sys.path.insert(0, str(folder))
+    invalidate_caches()
+    try:
+        yield
+    finally:
+        with suppress(ValueError):
+            sys.path.remove(str(folder))
+        loaded.update(_taken_out(names))
+        sys.modules.update(others)
+
+
+def _taken_out(names: set[str]) -> dict[str, ModuleType]:
+    """Remove modules and their submodules from ``sys.modules``, and return them."""
+    found = [name for name in sys.modules if name.partition(".")[0] in names]
+    return {name: sys.modules.pop(name) for name in found}
+
+
+def _neighbours(path: Path) -> dict[str, list[Path]]:
+    """Return the files of the modules beside a file that it imports, or that these import."""
+    found: dict[str, list[Path]] = {}
+    left = [path]
+    while left:
+        for name in _imported(left.pop()) - found.keys():
+            module, package = path.parent / f"{name}.py", path.parent / name
+            files = [module] if module.is_file() else []
+            if (package / "__init__.py").is_file():  # it comes before a module
+                files = sorted(package.rglob("*.py"))
+            if files:
+                found[name] = files
+                left += files
+    return found
+
+
+def _imported(path: Path) -> set[str]:
+    """Return the modules that a file imports, without those of its own package."""
+    try:
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+    except (OSError, SyntaxError, ValueError):  # importing it says why
+        return set()
+    names = [each.name for node in nodes if isinstance(node, ast.Import) for each in node.names]
+    names += [
+        node.module
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0
+    ]
+    return {name.partition(".")[0] for name in names}
 
 
 def place_in(folder: Path, error: BaseException) -> str | None:

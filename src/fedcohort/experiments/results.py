@@ -1,10 +1,11 @@
-"""Results of a run folder: its tables, and what they say of designs."""
+"""Results of a run folder: its tables, and summaries of its designs."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fedcohort._arguments import as_whole, brief, checked_choice, checked_kind
 from fedcohort._display import short_repr
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.run_folder import RunFolder
@@ -62,16 +64,28 @@ class Results:
 
     def of(self, name: str, run: PlannedRun) -> pa.Table:
         """Return a run's part of a table, in the order of rounds."""
+        error = ExperimentError
+        checked_choice("Results", "name", name, self._slices, error=error)
+        way_out = "Pass one of results.runs."
+        checked_kind("Results", "run", run, PlannedRun, way_out=way_out, error=error)
         found = self._slices[name].get(run)
         return SCHEMAS[name].empty_table() if found is None else found
 
     def column(self, name: str, run: PlannedRun, column: str) -> Numbers:
         """Return a column of a run's part as numbers; NaN if missing."""
-        found = self.of(name, run)[column].to_numpy(zero_copy_only=False)
+        table = self.of(name, run)
+        checked_choice("Results", "column", column, table.column_names, error=ExperimentError)
+        found = table[column].to_numpy(zero_copy_only=False)
         return np.asarray(found, dtype=np.float64)
 
     def class_counts(self, panel: str, seed: int) -> NDArray[np.int64]:
         """Return the samples of every client and class, shape (n_clients, n_classes)."""
+        own = self.folder.experiment.panel(panel)
+        if as_whole(seed) not in own.seeds:
+            raise ExperimentError(
+                f"Results: seed must be one of the panel's, {own.seeds[0]} to {own.seeds[-1]}; got "
+                f"{brief(seed)}. See experiment.panels."
+            )
         table = self.federations
         here = table.filter((pc.field("panel") == panel) & (pc.field("seed") == seed))
         clients, classes, samples = (here[name].to_numpy() for name in table.column_names[2:])
@@ -80,7 +94,7 @@ class Results:
         return counts
 
 
-def read_results(path: Path) -> Results:
+def read_results(path: str | Path) -> Results:
     """Read a run folder; what a run has not reached yet is missing from the tables."""
     folder = RunFolder.open(path)
     if not folder.federations.exists():
@@ -89,7 +103,7 @@ def read_results(path: Path) -> Results:
     tables = {}
     units = [each for each in folder.units if each.candidate is None]
     for name, schema in SCHEMAS.items():
-        files = [folder.table(each, name) for each in units if folder.has_table(each, name)]
+        files = [each.table(name) for each in units if folder.has_table(each, name)]
         table = pa.concat_tables([schema.empty_table(), *(read(f, schema) for f in files)])
         tables[name] = _in_order(table, folder.experiment) if folder.is_merged else table
     federations = read(folder.federations, FEDERATIONS)
@@ -188,6 +202,15 @@ class DesignSummary:
         The first round in which training broke down; NaN if there was none.
     lost
         The share of updates that did not arrive or were not finite.
+    scaled
+        The share of updates that were scaled down to ``max_norm``.
+    variance, floor
+        The variance V of the aggregate and its noise floor, both over multinomial sampling's V:
+        ratios of sums over the second half of the rounds. NaN if they were not measured.
+    above_floor
+        :math:`(V - floor) / (V_{MD} - floor_{MD})` of the same sums: the share of the variance
+        that is left of what an estimator can remove. NaN if multinomial sampling has nothing above
+        its floor. Floors are estimates, so it can be a little below 0.
     """
 
     label: str
@@ -201,6 +224,10 @@ class DesignSummary:
     difference: Interval | None
     diverged: Numbers
     lost: float
+    scaled: float
+    variance: Numbers
+    floor: Numbers
+    above_floor: Numbers
 
     @property
     def divergence(self) -> str:
@@ -289,6 +316,8 @@ def summarise(results: Results, panel: Panel) -> PanelSummary | None:
     designs = []
     for label in (entry.label for entry in panel.design):
         loss, own = curve(results, panel, label, "loss"), final(label, "loss")
+        total = partial(_total, results, panel, label, seeds)
+        answers = total("distinct_clients")
         designs.append(
             DesignSummary(
                 label,
@@ -301,7 +330,9 @@ def summarise(results: Results, panel: Panel) -> PanelSummary | None:
                 jump=_mean(np.abs(np.diff(late(label, "loss"), axis=1))),
                 difference=interval(own - reference) if label != baseline else None,
                 diverged=_first_diverged(results, panel, label, seeds),
-                lost=_lost(results, panel, label, seeds),
+                lost=total("failed_clients") / max(total("failed_clients") + answers, 1.0),
+                scaled=total("scaled_clients") / max(answers, 1.0),
+                **_variances(results, panel, label),
             )
         )
     return PanelSummary(panel.label, seeds, rounds, window, baseline, level, designs)
@@ -314,14 +345,47 @@ def _first_diverged(results: Results, panel: Panel, design: str, seeds: list[int
     return np.array([float(np.argmax(each)) if each.any() else math.nan for each in marks])
 
 
-def _lost(results: Results, panel: Panel, design: str, seeds: list[int]) -> float:
-    """Return the share of updates that did not arrive or were not finite."""
+def _total(results: Results, panel: Panel, design: str, seeds: list[int], name: str) -> float:
+    """Return the sum of a column of the rounds, over all seeds."""
     runs = [PlannedRun(panel.label, design, seed) for seed in seeds]
-    lost, arrived = (
-        sum(float(np.nansum(results.column("rounds", run, name))) for run in runs)
-        for name in ("failed_clients", "distinct_clients")
-    )
-    return lost / max(lost + arrived, 1.0)
+    return sum(float(np.nansum(results.column("rounds", run, name))) for run in runs)
+
+
+def _variances(results: Results, panel: Panel, design: str) -> dict[str, Numbers]:
+    """Return ``variance``, ``floor`` and ``above_floor`` of a design."""
+    names = ("design_variance", "multinomial_variance", "design_floor", "multinomial_floor")
+    # V does not need a floor: older runs have none.
+    variance = _ratio(*_late_sums(results, panel, design, names[:2]))
+    own, multinomial, floor, its_floor = _late_sums(results, panel, design, names)
+    return {
+        "variance": variance,
+        "floor": _ratio(floor, multinomial),
+        "above_floor": _ratio(own - floor, multinomial - its_floor),
+    }
+
+
+def _ratio(part: Numbers, whole: Numbers) -> Numbers:
+    """Divide; NaN where ``whole`` is not positive."""
+    found: Numbers = np.full(len(whole), math.nan)
+    np.divide(part, whole, out=found, where=whole > 0)
+    return found
+
+
+def _late_sums(
+    results: Results, panel: Panel, design: str, columns: Sequence[str]
+) -> list[Numbers]:
+    """Sum columns over the rounds of the second half that measured all of them, seed by seed.
+
+    NaN if there are none, or if the design diverged in a seed.
+    """
+    seeds, rounds = common_rounds(results, panel)
+    if not np.isnan(_first_diverged(results, panel, design, seeds)).all():
+        return [np.full(len(seeds), math.nan)] * len(columns)
+    curves = [curve(results, panel, design, column) for column in columns]
+    shared = reduce(np.intersect1d, [each.rounds for each in curves])
+    shared = shared[shared >= rounds / 2]
+    parts = [each.values[:, np.isin(each.rounds, shared)] for each in curves]
+    return [each.sum(axis=1) if len(shared) else _mean(each) for each in parts]
 
 
 def _late(values: Curve, rounds: int, window: int) -> Numbers:

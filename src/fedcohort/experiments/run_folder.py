@@ -1,14 +1,15 @@
-"""The folder of a run: configuration, machine, tables, checkpoints, and its lock."""
+"""The folder of a run: configuration, machine, tables, checkpoints, its lock and its log."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import shlex
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,24 +17,24 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, final
 
-import pyarrow.parquet as pq
 import torch
 
+from fedcohort._arguments import checked_choice, checked_kind, checked_path
 from fedcohort._display import short_repr
 from fedcohort._version import __version__
 from fedcohort._whole_file import reason_of, write_whole
 from fedcohort.errors import ExperimentError, FedcohortError, WriteError
-from fedcohort.experiments.data_settings import EqualDevices
+from fedcohort.experiments.checked_table import checked_texts
 from fedcohort.experiments.own_code import part_files
-from fedcohort.experiments.settings import Experiment
-from fedcohort.experiments.tables import SCHEMAS, is_whole, was_written
-from fedcohort.experiments.units import Unit, check_units, plan_units
+from fedcohort.experiments.settings import EqualDevices, Experiment
+from fedcohort.experiments.tables import is_whole, was_written
+from fedcohort.experiments.units import LANES, Unit, check_units, plan_units
 
 PACKAGES = ("numpy", "scipy", "torch", "pyarrow", "scikit-learn")
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, of this package and of what it computes with."""
+    """Return the versions of Python, of this package and of its numerical dependencies."""
     found = {"python": platform.python_version(), "fedcohort": __version__}
     for package in PACKAGES:
         try:
@@ -150,6 +151,58 @@ def is_locked(path: Path) -> bool:
     return False
 
 
+class _QuietFile(logging.FileHandler):
+    """A log that ignores a full disk."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line if possible."""
+        with suppress(OSError):
+            super().emit(record)
+
+    def close(self) -> None:
+        """Close the file, even if the rest of it cannot be written."""
+        with suppress(OSError):
+            super().close()
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
+        """Drop the line."""
+
+
+class _Once(logging.Filter):
+    """Drop repeated messages: designs are built in every round and say the same each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Pass warnings and new messages."""
+        if record.levelno > logging.INFO:
+            return True
+        message = record.getMessage()
+        is_new = message not in self._said
+        self._said.add(message)
+        return is_new
+
+
+@contextmanager
+def logging_to(path: Path) -> Iterator[None]:
+    """Write the package's log into a file."""
+    package = logging.getLogger("fedcohort")
+    handler = _QuietFile(path, encoding="utf-8", delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    handler.addFilter(_Once())
+    level = package.level
+    package.addHandler(handler)
+    package.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        package.removeHandler(handler)
+        package.setLevel(level)
+        handler.close()
+
+
 #: The version of run.json and the tables; folders with another one are refused.
 SCHEMA = 1
 HEAD = "run.json"
@@ -159,7 +212,7 @@ LATER = {"rounds": ("cohorts", "rows", "laws", "trees"), "laws": ("trees",)}
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an experiment is: rounds of all its runs, and seconds of computing."""
+    """Progress of an experiment: rounds of all its runs, and seconds of computing."""
 
     done: int
     total: int
@@ -177,7 +230,7 @@ class RunFolder:
         self.federations, self.devices = path / "federations.parquet", path / "devices.parquet"
         try:
             self.experiment = Experiment.of(head["experiment"])
-            self.units = [Unit.of_dict(unit) for unit in head["units"]]
+            self.units = [Unit.of_dict(unit, self.experiment, path) for unit in head["units"]]
             self.device = str(head["machine"]["device"])
             check_units(self.units, self.experiment)
         except (KeyError, IndexError, TypeError, ValueError, FedcohortError) as error:
@@ -191,9 +244,26 @@ class RunFolder:
 
     @classmethod
     def create(
-        cls, path: Path, experiment: Experiment, *, source: Path, device: str, command: list[str]
+        cls,
+        path: str | Path,
+        experiment: Experiment,
+        *,
+        source: str | Path,
+        device: str,
+        command: Sequence[str],
     ) -> RunFolder:
         """Make a new run folder; refuse a path that holds something else."""
+        path, source = _checked_path("path", path), _checked_path("source", source)
+        checked_kind(
+            "RunFolder",
+            "experiment",
+            experiment,
+            Experiment,
+            way_out="Pass what read_experiment gave.",
+            error=ExperimentError,
+        )
+        checked_choice("RunFolder", "device", device, LANES, error=ExperimentError)
+        command = checked_texts("RunFolder", "command", command, "sys.argv")
         head = {
             "schema": SCHEMA,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -202,7 +272,7 @@ class RunFolder:
             "versions": versions(),
             "machine": machine(device),
             "experiment": experiment.as_dict(),
-            "units": [unit.as_dict() for unit in plan_units(experiment, device)],
+            "units": [unit.as_dict() for unit in plan_units(experiment, device, path)],
         }
         content = _as_json(head, source)
         files = [(source, Path("experiment.toml")), *part_files(experiment, source.parent)]
@@ -224,8 +294,9 @@ class RunFolder:
         return cls(path, head)
 
     @classmethod
-    def open(cls, path: Path) -> RunFolder:
+    def open(cls, path: str | Path) -> RunFolder:
         """Open a run folder; refuse other folders and other versions."""
+        path = _checked_path("path", path)
         try:
             head = json.loads((path / HEAD).read_text(encoding="utf-8"))
         except OSError as error:
@@ -262,6 +333,19 @@ class RunFolder:
         """Whether the folder was made by merging others; then it is never resumed."""
         return "sources" in self.head
 
+    def worded_sources(self) -> list[str]:
+        """Describe where the units of a merged folder were computed, a line for each source."""
+        lines = []
+        for number, source in enumerate(self.head.get("sources", [])):
+            units = [str(unit.number) for unit in self.units if unit.source == number]
+            facts = {**source["machine"], **source["versions"]}
+            told = ", ".join(f"{key} {value}" for key, value in facts.items())
+            lines.append(
+                f"{source['folder']}: units {', '.join(units) or 'none'}; {source['created']}; "
+                f"{source['command']}; {told}"
+            )
+        return lines
+
     def check_resumable(self) -> None:
         """Refuse to compute in a merged folder: its units come from other folders."""
         if self.is_merged and (state := self.progress().state) != "complete":
@@ -283,87 +367,43 @@ class RunFolder:
         panels = self.experiment.panels
         return any(not isinstance(panel.devices, EqualDevices) for panel in panels)
 
-    def unit_folder(self, unit: Unit) -> Path:
-        """Return the folder of a unit's tables and checkpoint."""
-        return self.path / "units" / f"{unit.number:03d}"
-
-    def table(self, unit: Unit, name: str) -> Path:
-        """Return the path of a unit's table."""
-        return self.unit_folder(unit) / f"{name}.parquet"
-
-    def checkpoint(self, unit: Unit) -> Path:
-        """Return the path of a unit's checkpoint."""
-        return self.unit_folder(unit) / "checkpoint.npz"
-
-    def diverged(self, unit: Unit) -> Path:
-        """Return the path of the file that says why a candidate was given up."""
-        return self.unit_folder(unit) / "diverged.txt"
-
-    def failed(self, unit: Unit) -> Path:
-        """Return the path of the file that says why a unit failed; it is there until a retry."""
-        return self.unit_folder(unit) / "failed.txt"
-
-    def rounds_of(self, unit: Unit) -> int:
-        """Return how many rounds each run of the unit has."""
-        return self.experiment.panel(unit.runs[0].panel).rounds
-
     def has_table(self, unit: Unit, name: str) -> bool:
         """Whether a unit's table is there, or must be because it was written before.
 
         A running process may be about to write it. Folders of older versions have no sums: there,
         a later table shows that this one was written.
         """
-        path = self.table(unit, name)
+        way_out, error = "Pass one of folder.units.", ExperimentError
+        checked_kind("RunFolder", "unit", unit, Unit, way_out=way_out, error=error)
+        path = unit.table(name)
         if path.exists():
             return True
         if is_locked(self.path / "lock"):
             return False
-        later = any(self.table(unit, each).exists() for each in LATER.get(name, ()))
+        later = any(unit.table(each).exists() for each in LATER.get(name, ()))
         return later or was_written(path)
 
-    def is_done(self, unit: Unit) -> bool:
-        """Whether all tables of a unit are there and whole, or it was given up."""
-        return self._is_done(unit, self._done(unit)[0])
-
-    def _is_done(self, unit: Unit, done: int) -> bool:
-        if self.diverged(unit).exists():
-            return True
-        has_all = done == len(unit.runs) * self.rounds_of(unit)
-        return has_all and all(is_whole(self.table(unit, name)) for name in SCHEMAS)
-
     def progress(self) -> Progress:
-        """Return how far the run is, from what is in the folder."""
-        done = [(unit, *self._done(unit)) for unit in self.units]
-        counted = [each for each in done if not self.diverged(each[0]).exists()]
+        """Return the progress of the run, read from the folder."""
+        done = {unit: unit.progress() for unit in self.units}
+        counted = [unit for unit in self.units if not unit.ended("diverged")]
         return Progress(
-            done=sum(rounds for _, rounds, _ in counted),
-            total=sum(len(unit.runs) * self.rounds_of(unit) for unit, _, _ in counted),
-            seconds=sum(seconds for _, _, seconds in done),
-            state=self._state([(unit, rounds) for unit, rounds, _ in done]),
+            done=sum(done[unit][0] for unit in counted),
+            total=sum(len(unit.runs) * unit.rounds for unit in counted),
+            seconds=sum(seconds for _, seconds in done.values()),
+            state=self._state(),
         )
 
-    def _state(self, done: list[tuple[Unit, int]]) -> str:
-        """Return the state of the run; ``done`` are its units and the rounds that each has."""
+    def _state(self) -> str:
         shared = [self.federations, *([self.devices] if self.has_devices else [])]
         tables = [*self.path.glob("units/*/*.parquet"), *shared]
         if is_locked(self.path / "lock"):
             return "running"
         if any(path.exists() and not is_whole(path) for path in tables):
             return "damaged"
-        if all(path.exists() for path in shared) and all(self._is_done(*each) for each in done):
+        if all(path.exists() for path in shared) and all(unit.is_done for unit in self.units):
             return "complete"
-        return "failed" if any(self.failed(unit).exists() for unit in self.units) else "interrupted"
-
-    def _done(self, unit: Unit) -> tuple[int, float]:
-        """Return the rounds that a unit has done, over all its runs, and their seconds."""
-        names = ["draw_seconds", "train_seconds", "measure_seconds"]
-        try:
-            table = pq.read_table(self.table(unit, "rounds"), columns=names, partitioning=None)
-        except (OSError, ValueError):
-            return 0, 0.0
-        draw, train, measure = (table[name].to_numpy().sum() for name in names)
-        # All runs of a unit train at once.
-        return table.num_rows, float(draw + train / len(unit.runs) + measure)
+        return "failed" if any(unit.ended("failed") for unit in self.units) else "interrupted"
 
 
 def _as_json(head: dict[str, Any], source: Path) -> bytes:
@@ -374,6 +414,10 @@ def _as_json(head: dict[str, Any], source: Path) -> bytes:
             f"{source}: values must be numbers, texts, truth values, lists or tables; got "
             f"another ({error}). Write a date as a text."
         ) from error
+
+
+def _checked_path(name: str, path: object) -> Path:
+    return checked_path("RunFolder", name, path, error=ExperimentError)
 
 
 def check_new(path: Path) -> None:

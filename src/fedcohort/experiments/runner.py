@@ -1,98 +1,360 @@
-"""Run an experiment, unit by unit, into its folder: in this process or with workers."""
+"""Run the units of an experiment: one of them, and all that are left of a folder.
+
+Whatever runs units (this process, local workers, jobs of a cluster) works in one way. It takes a
+unit that may begin from a :class:`Ledger`, runs it with a :class:`UnitRunner`, and tells the ledger
+how it ended. All else is in the unit's folder.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Literal, final
 
-from fedcohort._arguments import brief
-from fedcohort.errors import ExperimentError
-from fedcohort.experiments.run_folder import RunFolder, locked
-from fedcohort.experiments.team import Team, auto_workers, n_gpus, usable_cores
-from fedcohort.experiments.tuning import worded_rates
-from fedcohort.experiments.unit_runner import Advanced, Begun, UnitRunner, few_threads, saying_why
-from fedcohort.experiments.units import PlannedRun, Schedule, Unit
-from fedcohort.simulation import Round
+import pyarrow as pa
+
+from fedcohort._arguments import brief, checked_kind
+from fedcohort.errors import (
+    DesignError,
+    ExperimentError,
+    FedcohortError,
+    SelectorError,
+    SimulationError,
+    WriteError,
+)
+from fedcohort.experiments.own_code import load_data, own_recipe, place_in
+from fedcohort.experiments.run_folder import RunFolder, locked, logging_to
+from fedcohort.experiments.settings import Rates
+from fedcohort.experiments.tables import (
+    DEVICES,
+    FEDERATIONS,
+    device_table,
+    federation_table,
+    history_tables,
+    is_whole,
+    keep_table,
+    law_tables,
+)
+from fedcohort.experiments.tuning import chosen_rates, worded_rates
+from fedcohort.experiments.units import PlannedRun, Unit, needed_by, work_of
+from fedcohort.simulation import Devices, FederatedData, History, Round, Run, Simulation
 
 if TYPE_CHECKING:
     from fedcohort.experiments.trackers import Tracker
 
+log = logging.getLogger(__name__)
 
-class _QuietFile(logging.FileHandler):
-    """A log that ignores a full disk."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a line if possible."""
-        with suppress(OSError):
-            super().emit(record)
-
-    def close(self) -> None:
-        """Close the file, even if the rest of it cannot be written."""
-        with suppress(OSError):
-            super().close()
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
-        """Drop the line."""
+#: How often a unit begins again after what ran it crashed, before it fails.
+RESTARTS = 3
 
 
-class _Once(logging.Filter):
-    """Drop repeated messages: designs are built in every round and say the same each time."""
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A unit begins; a checkpoint holds ``done`` rounds."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._said: set[str] = set()
+    unit: int
+    done: int
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Pass warnings and new messages."""
-        if record.levelno > logging.INFO:
-            return True
-        message = record.getMessage()
-        is_new = message not in self._said
-        self._said.add(message)
-        return is_new
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """A unit has finished ``done`` rounds; ``new`` are the rounds since the last message."""
+
+    unit: int
+    done: int
+    new: tuple[tuple[Round, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt to run a unit ended: done, stopped after a round, or with an error.
+
+    It can be pickled, so that any process can report it.
+
+    Attributes
+    ----------
+    error
+        The sentence for the user, or the traceback of an internal error.
+    place
+        What could not be written and why, if that was the cause.
+    """
+
+    is_stopped: bool = False
+    error: str | None = None
+    place: str | None = None
+    is_internal: bool = False
+
+    def raise_error(self) -> None:
+        """Raise the error if there is one."""
+        if self.error is None:
+            return
+        if self.is_internal:
+            raise RuntimeError(f"a worker failed:\n{self.error}")
+        raise ExperimentError(self.error) from (
+            None if self.place is None else WriteError(self.place)
+        )
+
+
+@final
+class UnitRunner:
+    """Runs the units of a folder, one after the other; every data set is loaded once.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    notify
+        Called with :class:`Begun` and :class:`Advanced`.
+    should_stop
+        Called after every round. If True, save the state and raise ``KeyboardInterrupt``.
+    tracked
+        Whether messages contain the rounds.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        notify: Callable[[Begun | Advanced], None],
+        should_stop: Callable[[], bool],
+        *,
+        tracked: bool,
+    ) -> None:
+        self._folder, self._notify, self._should_stop = folder, notify, should_stop
+        self._tracked = tracked
+        self._load = cache(load_data)
+        self._code = folder.path / "code"
+
+    def prepare(self) -> None:
+        """Write the clients' data and devices; refuse designs that cannot draw."""
+        self._write_clients()
+        if not any(unit.is_done for unit in self._folder.units):
+            self._check_designs()
+
+    def run(self, unit: Unit) -> None:
+        """Run a unit to its end, from its checkpoint if there is one; a done unit keeps none."""
+        rounds, checkpoint = unit.rounds, unit.checkpoint
+        unit.begin()
+        simulation = self._simulation(unit)
+        done = self._resumed(simulation, unit) if checkpoint.exists() else 0
+        self._notify(Begun(unit.number, done))
+        sent = 0
+
+        def progress(now: int, histories: list[History]) -> None:
+            nonlocal sent
+            self._report_round(unit, now, histories, sent=sent)
+            sent = now
+            should_stop = self._should_stop() and now < rounds
+            if should_stop or (now % every == 0 and now < rounds):
+                simulation.save(checkpoint)
+                self._write_tables(unit, histories)
+            if should_stop:
+                log.info("unit %d: stopped after round %d", unit.number, now)
+                raise KeyboardInterrupt
+
+        every = self._folder.experiment.checkpoint_every
+        try:
+            histories = simulation.run(rounds - done, progress=progress)
+        except _DivergedError as error:
+            log.info("unit %d: %s: %s", unit.number, unit.candidate, error)
+            unit.record_end("diverged", str(error))
+            return
+        self._write_tables(unit, histories)
+        designs, qualities = simulation.next_designs(), simulation.client_quality()
+        for name, table in law_tables(unit.runs, designs, qualities).items():
+            keep_table(unit.table(name), table)
+        checkpoint.unlink(missing_ok=True)  # with a memory of updates it can be gigabytes
+        log.info("unit %d: done, %d rounds of %d runs", unit.number, rounds, len(unit.runs))
+
+    def attempt(self, unit: Unit, *, n_workers: int = 1) -> Outcome:
+        """Run a unit as :meth:`run` does, and return how it ended, for another process."""
+        try:
+            if self._should_stop():
+                return Outcome(is_stopped=True)
+            with readable_errors(self._folder, n_workers=n_workers):
+                self.run(unit)
+        except KeyboardInterrupt:
+            return Outcome(is_stopped=True)
+        except FedcohortError as error:
+            cause = error.__cause__
+            place = cause.place if isinstance(cause, WriteError) else None
+            return Outcome(error=str(error), place=place)
+        except Exception:
+            return Outcome(error=traceback.format_exc(), is_internal=True)
+        return Outcome()
+
+    def _report_round(self, unit: Unit, now: int, histories: list[History], *, sent: int) -> None:
+        """Report a round. Stop a trial that diverges."""
+        diverged = [each.diverged_at for each in histories if each.diverged_at is not None]
+        if unit.candidate is not None and len(diverged) == len(histories):
+            raise _DivergedError(f"training diverges in round {max(diverged)}")
+        is_tracked = self._tracked and unit.candidate is None
+        new = tuple(tuple(each.rounds[sent:]) for each in histories) if is_tracked else ()
+        self._notify(Advanced(unit.number, now, new))
+
+    def _resumed(self, simulation: Simulation, unit: Unit) -> int:
+        try:
+            done = simulation.resume(unit.checkpoint)
+        except SimulationError as error:
+            raise ExperimentError(
+                f"{error} Delete the file, and its unit starts again while all others are kept; "
+                f"then: {self._folder.resume_command}"
+            ) from error
+        log.info("unit %d goes on after round %d", unit.number, done)
+        return done
+
+    def _simulation(self, unit: Unit) -> Simulation:
+        panel = self._folder.experiment.panel(unit.runs[0].panel)
+        runs = [
+            replace(run, **self._rates(unit, planned)._asdict())
+            for planned, run in zip(unit.runs, self._runs(unit), strict=True)
+        ]
+        source = panel.model.source(runs[0].data.dataset, self._code)
+        first = panel.candidates(panel.design[0].label)[0]  # every run has rates of its own
+        options = panel.server.options(self._folder.device, first.server_lr)
+        if unit.candidate is not None:
+            options = replace(options, oracle_every=None)  # only the loss of a trial counts
+        return Simulation(runs, source, panel.training.local(first), options)
+
+    def _rates(self, unit: Unit, planned: PlannedRun) -> Rates:
+        """Return the rates of a run: its unit's candidate, or the chosen ones."""
+        if unit.candidate is not None:
+            return unit.candidate
+        panel = self._folder.experiment.panel(planned.panel)
+        return chosen_rates(self._folder, panel, planned.design)
+
+    def _runs(self, unit: Unit) -> Iterator[Run]:
+        """Divide the data and make the recipes of a unit, without learning rates."""
+        federation = cache(self._federation)  # the designs of a panel share data and devices
+        for planned in unit.runs:
+            panel = self._folder.experiment.panel(planned.panel)
+            entry = panel.entry(planned.design)
+            data, devices = federation(planned.panel, planned.seed)
+            recipe = own_recipe(entry, entry.draws(panel), self._code)
+            yield Run(
+                recipe,
+                data,
+                planned.seed,
+                devices=devices,
+                failures=panel.server.failures or None,
+                optimizer=panel.step(planned.design).made(),
+                **entry.selector_settings(panel.server, recipe),
+            )
+
+    def _check_designs(self) -> None:
+        """Build every run's first design, so that errors appear at the start."""
+        for unit in self._folder.units:
+            for planned, run in zip(unit.runs, self._runs(unit), strict=True):
+                try:
+                    run.selector()
+                except (DesignError, SelectorError) as error:
+                    raise ExperimentError(
+                        f"{self._folder.head.get('file')}: design {planned.design!r}: {error}"
+                    ) from error
+
+    def _federation(self, label: str, seed: int) -> tuple[FederatedData, Devices | None]:
+        """Return the clients' data and devices in a panel's runs with a seed."""
+        panel = self._folder.experiment.panel(label)
+        data = panel.data.federation(self._load(panel.data.dataset, self._code), seed)
+        return data, panel.devices.devices(data.n_clients, seed, self._folder.path)
+
+    def _write_clients(self) -> None:
+        """Write the table of the clients' data and, if they differ, of their devices."""
+        folder = self._folder
+        paths = [folder.federations, *([folder.devices] if folder.has_devices else [])]
+        if all(map(is_whole, paths)):
+            return
+        held, owned = [FEDERATIONS.empty_table()], [DEVICES.empty_table()]
+        for panel in folder.experiment.panels:
+            for seed in panel.seeds:
+                data, devices = self._federation(panel.label, seed)
+                held.append(federation_table(panel.label, seed, data))
+                if devices is not None:
+                    owned.append(device_table(panel.label, seed, devices))
+        for path, tables in zip(paths, (held, owned), strict=False):
+            if not is_whole(path):
+                keep_table(path, pa.concat_tables(tables))
+
+    def _write_tables(self, unit: Unit, histories: list[History]) -> None:
+        for name, table in history_tables(unit.runs, histories).items():
+            keep_table(unit.table(name), table)
+
+
+class _DivergedError(Exception):
+    """A candidate of a grid diverges with all designs; its training stops."""
 
 
 @contextmanager
-def logging_to(path: Path) -> Iterator[None]:
-    """Write the package's log into a file."""
-    package = logging.getLogger("fedcohort")
-    handler = _QuietFile(path, encoding="utf-8", delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    handler.addFilter(_Once())
-    level = package.level
-    package.addHandler(handler)
-    package.setLevel(logging.INFO)
+def readable_errors(folder: RunFolder, *, n_workers: int = 1) -> Iterator[None]:
+    """Raise errors that stop a run as one sentence. Internal errors propagate unchanged."""
     try:
         yield
-    finally:
-        package.removeHandler(handler)
-        package.setLevel(level)
-        handler.close()
+    except WriteError as error:
+        log.error("stopped: %s", error)
+        raise ExperimentError(
+            f"{error.place}: the run stopped, and what it had done is kept. Make room, then "
+            f"resume with: {folder.resume_command}"
+        ) from error
+    except SimulationError as error:
+        log.error("stopped: %s", error)
+        raise ExperimentError(_stopped(folder, str(error))) from error
+    except FedcohortError:
+        raise
+    except Exception as error:
+        if _is_out_of_memory(error):
+            log.error("stopped: %s", error)
+            lower = "Lower" if n_workers == 1 else "Use fewer workers, or lower"
+            why = (
+                f"it needs more memory than there is. {lower} cohort_size, batch_size or the model."
+            )
+            raise ExperimentError(_stopped(folder, why)) from error
+        place = place_in(folder.path / "code", error)
+        if place is None:
+            raise
+        log.exception("stopped")
+        why = f"{place} raises {type(error).__name__}: {error}. Fix it."
+        if folder.has_begun:
+            why = f"code/{why} Then: {folder.resume_command}"
+        raise ExperimentError(_stopped(folder, why)) from error
 
 
-log = logging.getLogger(__name__)
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out; on the CPU torch has no class for it, so read the message."""
+    text = str(error)
+    return isinstance(error, MemoryError) or (
+        isinstance(error, (RuntimeError, ValueError))
+        and any(each in text for each in ("allocate memory", "out of memory", "array is too big"))
+    )
+
+
+def _stopped(folder: RunFolder, why: str) -> str:
+    """Describe why a run stopped and whether its results are kept."""
+    if folder.has_begun:
+        return f"{folder.path}: the run stopped, and what it had done is kept: {why}"
+    return f"{folder.path}: the run stopped with nothing to keep: {why}"
 
 
 class Observer:
-    """Hears how an experiment proceeds; this one does nothing."""
+    """Receives progress events of an experiment; this one ignores them."""
 
     def started(self, total: int, done: int, workers: int) -> None:
-        """Hear how much work there is, how much of it was done before, and who does it."""
+        """Handle the start: total and finished work, and the number of workers."""
 
     def began(self, work: int, text: str, worker: int) -> None:
-        """Hear that a worker, from 0, begins a unit.
+        """Handle that a worker, from 0, begins a unit.
 
-        ``work`` is what its checkpoint holds beyond what was counted; less than 0 after a crash.
+        ``work`` is the difference between the checkpoint and the count; negative after a crash.
         """
 
     def advanced(self, work: int, text: str, worker: int) -> None:
-        """Hear that a worker has done more work; ``text`` says how far it is."""
+        """Handle that a worker has done more work; ``text`` describes its progress."""
 
     def noticed(self, text: str) -> None:
-        """Hear that something went wrong and is dealt with."""
+        """Handle a message about a problem that did not end the run."""
 
     def should_stop(self) -> bool:
         """Return whether to stop after this round; the run can be resumed."""
@@ -101,6 +363,103 @@ class Observer:
 
 class FailedUnitsError(ExperimentError):
     """Some units of a run failed; all others are done."""
+
+
+@final
+class Ledger:
+    """Which units are left, done and failed. Reports progress to the observer and the tracker."""
+
+    def __init__(self, folder: RunFolder, observer: Observer, tracker: Tracker | None) -> None:
+        self.folder, self.observer, self._tracker = folder, observer, tracker
+        self._done = [unit for unit in folder.units if unit.is_done]
+        self.left = [unit for unit in folder.units if unit not in self._done]
+        self._failed: dict[Unit, str] = {}
+        self._crashes: Counter[Unit] = Counter()
+        self._units = {unit.number: unit for unit in folder.units}
+        self._work = {unit: work_of(unit, folder.experiment) for unit in folder.units}
+        self._rounds_done: Counter[Unit] = Counter()
+        self._rounds: dict[PlannedRun, list[Round]] = {}
+
+    @property
+    def is_tracked(self) -> bool:
+        """Whether there is a tracker, which needs all rounds."""
+        return self._tracker is not None
+
+    def start(self, n_workers: int) -> None:
+        """Report total and finished work to the observer."""
+        total = sum(self._work[unit] * unit.rounds for unit in self.folder.units)
+        left = sum(self._work[unit] * unit.rounds for unit in self.left)
+        self.observer.started(total, total - left, n_workers)
+
+    def take(self) -> Unit | None:
+        """Return the next unit that may begin; None if there is none."""
+        for unit in self.left:
+            if all(each in self._done for each in needed_by(unit, self.folder.units)):
+                self.left.remove(unit)
+                return unit
+        return None
+
+    def handle(self, message: Begun | Advanced, worker: int = 0) -> None:
+        """Count rounds; pass them to the observer and the tracker."""
+        unit = self._units[message.unit]
+        work = (message.done - self._rounds_done[unit]) * self._work[unit]
+        self._rounds_done[unit] = message.done
+        text = f"{self._name(unit)}: round {message.done} of {unit.rounds}"
+        if isinstance(message, Begun):
+            self.observer.began(work, text, worker)
+            return
+        self.observer.advanced(work, text, worker)
+        if self._tracker is not None:
+            for run, new in zip(unit.runs, message.new, strict=False):
+                known = self._rounds.setdefault(run, [])
+                known[message.done - len(new) :] = new  # a unit that begins again repeats some
+                self._tracker.follow(run, known)
+
+    def finish(self, unit: Unit, worker: int = 0) -> None:
+        """Note that a unit is done. If it diverged, count the rounds that it leaves out."""
+        self._done.append(unit)
+        if left := unit.rounds - self._rounds_done[unit]:
+            self.observer.advanced(left * self._work[unit], f"{self._name(unit)}: diverged", worker)
+
+    def put_back(self, unit: Unit) -> None:
+        """Return a unit that was taken and stopped, so that it begins again."""
+        self.left.insert(0, unit)
+
+    def crash(self, unit: Unit, why: str) -> None:
+        """Note how the worker of a unit crashed. The unit begins again; after too many it fails."""
+        self._crashes[unit] += 1
+        crashes = self._crashes[unit]
+        text = f"its worker {why}; starting it again ({crashes} of {RESTARTS})"
+        if crashes <= RESTARTS:
+            self.put_back(unit)
+        else:
+            self._failed[unit] = f"its worker died {crashes} times, and the last one {why}"
+            unit.record_end("failed", self._failed[unit])
+            text = f"failed: {self._failed[unit]}"
+        log.warning("unit %d: %s", unit.number, text)
+        self.observer.noticed(f"unit {unit.number}: {text}")
+
+    def raise_failures(self) -> None:
+        """Name the units that failed, how many wait for them, and how to retry."""
+        if not self._failed:
+            return
+        failed = "; ".join(f"unit {unit.number}: {why}" for unit, why in self._failed.items())
+        rest = f" {len(self.left)} that need them did not begin." if self.left else ""
+        raise FailedUnitsError(
+            f"{self.folder.path}: {len(self._failed)} of {len(self.folder.units)} units failed "
+            f"({failed}).{rest} What is done is kept. Try again with: {self.folder.resume_command}"
+        )
+
+    def _name(self, unit: Unit) -> str:
+        """Return the panels and seeds of a unit."""
+        seeds = sorted({run.seed for run in unit.runs})
+        panels = list(dict.fromkeys(run.panel for run in unit.runs))
+        what = ", ".join(panels)
+        if unit.candidate is not None:
+            panel = self.folder.experiment.panel(panels[0])
+            what = f"{what}, trying {worded_rates(panel, unit.candidate)}"
+        seed = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]}-{seeds[-1]}"
+        return f"{what}, {seed}"
 
 
 def execute(
@@ -124,7 +483,7 @@ def execute(
         ``"auto"``: one for each GPU, or for each core if the run trains on the CPU. The results
         are the same.
     observer
-        Hears how it proceeds, and can stop it.
+        Receives progress events, and can stop the run.
     tracker
         Gets every round.
 
@@ -133,32 +492,46 @@ def execute(
     FailedUnitsError
         If the workers of some units died again and again. All other units are done.
     """
+    way_out, error = "Pass what RunFolder.open gave.", ExperimentError
+    checked_kind("execute", "folder", folder, RunFolder, way_out=way_out, error=error)
+    # By their methods: the command line's observer does not derive from Observer.
+    methods = [name for name in vars(Observer) if not name.startswith("_")]
+    for name, value, needed in (("observer", observer, methods), ("tracker", tracker, ["follow"])):
+        if value is not None and not all(callable(getattr(value, n, None)) for n in needed):
+            raise ExperimentError(
+                f"execute: {name} must have the methods {', '.join(needed)}; got {brief(value)}. "
+                f"Derive your own from {name.capitalize()}, or pass None."
+            )
     folder.check_resumable()
     number = _resolved(workers, folder)
     with (
         locked(folder.path / "lock", str(folder.path)) as lock,
         logging_to(folder.path / "log.txt"),
-        saying_why(folder, n_workers=number),
+        readable_errors(folder, n_workers=number),
     ):
-        schedule = Schedule(folder.units, [unit for unit in folder.units if folder.is_done(unit)])
-        account = Account(folder, observer or Observer(), tracker)
-        stop = account.observer.should_stop
-        runner = UnitRunner(folder, account.hear, stop, tracked=account.is_tracked)
+        ledger = Ledger(folder, observer or Observer(), tracker)
+        stop = ledger.observer.should_stop
+        runner = UnitRunner(folder, ledger.handle, stop, tracked=ledger.is_tracked)
         runner.prepare()
-        size = max(1, min(number, len(schedule.left)))
-        account.start(schedule, size)
+        size = max(1, min(number, len(ledger.left)))
+        ledger.start(size)
         if number == 1:
-            _run_here(runner, schedule, account)
+            while (unit := ledger.take()) is not None:
+                runner.run(unit)
+                ledger.finish(unit)
         else:
-            Team(folder, schedule, account, size=size, lock=lock).run()
-    if schedule.failed:
-        raise FailedUnitsError(_worded_failures(folder, schedule))
+            from fedcohort.experiments.workers import Team
+
+            Team(ledger, size=size, lock=lock).run()
+    ledger.raise_failures()
 
 
 def _resolved(workers: int | Literal["auto"], folder: RunFolder) -> int:
     """Return how many workers to use."""
-    if workers == "auto":
-        left = sum(not folder.is_done(unit) for unit in folder.units)
+    if isinstance(workers, str) and workers == "auto":
+        from fedcohort.experiments.workers import auto_workers, n_gpus, usable_cores
+
+        left = sum(not unit.is_done for unit in folder.units)
         return auto_workers(left, usable_cores(), n_gpus(folder.device))
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise ExperimentError(
@@ -166,99 +539,3 @@ def _resolved(workers: int | Literal["auto"], folder: RunFolder) -> int:
             f"example 2."
         )
     return workers
-
-
-def _run_here(runner: UnitRunner, schedule: Schedule, account: Account) -> None:
-    # The models are small: on a CPU, more threads would only wait.
-    with few_threads(1 if account.folder.device == "cpu" else None):
-        while (unit := schedule.take()) is not None:
-            runner.run(unit)
-            schedule.finish(unit)
-            account.finish(unit)
-
-
-def _worded_failures(folder: RunFolder, schedule: Schedule) -> str:
-    """Say which units failed and why, what waits for them, and how to try again."""
-    failed = "; ".join(f"unit {unit.number}: {why}" for unit, why in schedule.failed.items())
-    waiting = len(schedule.left)
-    rest = f" {waiting} that need them did not begin." if waiting else ""
-    return (
-        f"{folder.path}: {len(schedule.failed)} of {len(folder.units)} units failed ({failed})."
-        f"{rest} What is done is kept. Try again with: {folder.resume_command}"
-    )
-
-
-@final
-class Account:
-    """Counts what units have done, for the observer and the tracker."""
-
-    def __init__(self, folder: RunFolder, observer: Observer, tracker: Tracker | None) -> None:
-        self.observer = observer
-        self.folder, self._tracker = folder, tracker
-        self._units = {unit.number: unit for unit in folder.units}
-        self._work = {unit.number: self._work_of(unit) for unit in folder.units}
-        self._done: dict[int, int] = {}
-        self._rounds: dict[PlannedRun, list[Round]] = {}
-
-    @property
-    def is_tracked(self) -> bool:
-        """Whether there is a tracker, which needs all rounds."""
-        return self._tracker is not None
-
-    def start(self, schedule: Schedule, n_workers: int) -> None:
-        """Tell the observer how much work there is."""
-        folder = self.folder
-        work = {unit: self._work[unit.number] * folder.rounds_of(unit) for unit in folder.units}
-        left = sum(work[unit] for unit in schedule.left)
-        total = sum(work.values())
-        self.observer.started(total, total - left, n_workers)
-
-    def hear(self, message: Begun | Advanced, worker: int = 0) -> None:
-        """Count rounds; pass them to the observer and the tracker."""
-        unit = self._units[message.unit]
-        work = (message.done - self._done.get(message.unit, 0)) * self._work[message.unit]
-        self._done[message.unit] = message.done
-        if isinstance(message, Advanced):
-            self.observer.advanced(work, self._text(unit, message.done), worker)
-            self._track(unit, message)
-        else:
-            self.observer.began(work, self._text(unit, message.done), worker)
-
-    def finish(self, unit: Unit, worker: int = 0) -> None:
-        """Count the rounds that a unit that diverged leaves out."""
-        left = self.folder.rounds_of(unit) - self._done.get(unit.number, 0)
-        if left:
-            text = f"{self._name(unit)}: diverged"
-            self.observer.advanced(left * self._work[unit.number], text, worker)
-
-    def _work_of(self, unit: Unit) -> int:
-        """Weigh a round of a unit: the local steps of all its clients."""
-        panels = [(self.folder.experiment.panel(run.panel), run) for run in unit.runs]
-        return sum(
-            panel.entry(run.design).draws(panel)
-            * (panel.training.steps or panel.training.epochs or 1)
-            for panel, run in panels
-        )
-
-    def _track(self, unit: Unit, message: Advanced) -> None:
-        """Pass new rounds to the tracker. A worker that began again tells some of them again."""
-        if self._tracker is None:
-            return
-        for run, new in zip(unit.runs, message.new, strict=False):
-            known = self._rounds.setdefault(run, [])
-            known[message.done - len(new) :] = new
-            self._tracker.follow(run, known)
-
-    def _text(self, unit: Unit, done: int) -> str:
-        return f"{self._name(unit)}: round {done} of {self.folder.rounds_of(unit)}"
-
-    def _name(self, unit: Unit) -> str:
-        """Return the panels and seeds of a unit."""
-        seeds = sorted({run.seed for run in unit.runs})
-        panels = list(dict.fromkeys(run.panel for run in unit.runs))
-        what = ", ".join(panels)
-        if unit.candidate is not None:
-            panel = self.folder.experiment.panel(panels[0])
-            what = f"{what}, trying {worded_rates(panel, unit.candidate)}"
-        seed = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]}-{seeds[-1]}"
-        return f"{what}, {seed}"

@@ -1,66 +1,391 @@
-"""Settings of an experiment file: designs, panels, the experiment."""
+"""The tables of an experiment file: data, devices, models, training, server, designs, panels."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import field, fields
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import field
+from functools import partial
 from itertools import product
+from math import prod
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
-from fedcohort._arguments import brief
+from fedcohort._arguments import ListNeed, OneOrListNeed, TextNeed, brief, checked_choice
 from fedcohort._display import short_repr
-from fedcohort.errors import AggregationError, ExperimentError
+from fedcohort._fields import choice, declared, flag, number, settings_of
+from fedcohort.designs import Recipe
+from fedcohort.errors import AggregationError, DataError, ExperimentError
 from fedcohort.experiments.checked_table import (
-    SOME,
-    Count,
-    Kinds,
-    Label,
-    Name,
-    Seed,
-    Share,
+    COUNT,
+    LABEL,
+    NAME,
+    SEED,
+    WHOLE,
     Table,
-    Whole,
+    TableNeed,
+    fixed,
 )
-from fedcohort.experiments.data_settings import (
-    DEVICE_KINDS,
-    PARTITIONS,
-    Data,
-    DeviceTable,
-    EqualDevices,
+from fedcohort.experiments.own_code import own_errors, own_file, own_function
+from fedcohort.memory import (
+    ESTIMATORS,
+    Difference,
+    EstimatorName,
+    EstimatorSettings,
+    Regression,
 )
-from fedcohort.experiments.training_settings import (
-    Cnn,
-    Mlp,
-    Model,
-    OwnModel,
-    Rates,
-    Server,
-    Step,
-    Training,
-    points,
+from fedcohort.optimizers import OPTIMIZERS, SGD, ServerOptimizer
+from fedcohort.selector.settings import SelectorKeywords, SelectorSettings
+from fedcohort.simulation import (
+    Dataset,
+    Devices,
+    FederatedData,
+    LocalTraining,
+    Options,
+    cnn,
+    mlp,
+    read_devices,
 )
-from fedcohort.memory import Difference, EstimatorName, Keep
-from fedcohort.selector.open_round import OnFailure
-
-#: The keys of a design that set up its difference estimator.
-OF_DIFFERENCE = ("shrink", "clusters", "keep", "rank", "max_remembered", "on_disk")
-NEEDS_DIFFERENCE = (
-    f"{', '.join(OF_DIFFERENCE)} need estimator = 'difference'. Add it, or leave them out."
-)
-#: Tables of several kinds.
-KINDS = {
-    "data": Kinds("partition", PARTITIONS),
-    "model": Kinds("name", {"mlp": Mlp, "cnn": Cnn}, own=OwnModel),
-    "devices": Kinds("kind", DEVICE_KINDS),
-}
-
+from fedcohort.simulation.data import partitions
+from fedcohort.simulation.engine.models import ModelSource
+from fedcohort.streams import Stream, stream
 
 #: The seed that tries grids for every design by itself, unless the file gives another.
 TUNE_SEED = 1_000_000
 
 
-class DesignEntry(Table):
+class Data(Table, ABC):
+    """A data set and its division among clients.
+
+    Attributes
+    ----------
+    dataset
+        ``digits`` (no download), ``mnist``, ``fashion-mnist`` or ``cifar10``.
+    shuffle_clients
+        Whether to number clients at random. Otherwise the partition numbers them.
+    seed
+        Fixes the division. Without it, each seed of the experiment has its own division.
+    """
+
+    dataset: str = declared(NAME)
+    shuffle_clients: bool = flag(True)
+    seed: int | None = declared(SEED, None)
+
+    #: The function that divides a data set; its settings are keys of the table.
+    divide: ClassVar[Callable[..., FederatedData]]
+
+    def federation(self, source: Dataset | FederatedData, seed: int) -> FederatedData:
+        """Divide the data set for a run with this seed."""
+        own = seed if self.seed is None else self.seed
+        data = self._divided(source, own)
+        if not self.shuffle_clients:
+            return data
+        return data.renumbered(stream(own, use=Stream.NUMBERING))
+
+    def _divided(self, source: Dataset | FederatedData, seed: int) -> FederatedData:
+        """Divide the samples. The partition numbers the clients."""
+        samples = source.dataset if isinstance(source, FederatedData) else source
+        divide = type(self).divide
+        return divide(samples, seed=seed, **self._settings(divide))
+
+
+class OneClass(Data, like=[partitions.one_class_shards]):
+    """``one-class``: every client has samples of one class only."""
+
+    divide = staticmethod(partitions.one_class_shards)
+    partition: str = fixed("one-class")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.train_size, list) and len(self.train_size) != self.clients_per_class:
+            raise ExperimentError(
+                f"data.train_size must be one number, or one for each of a class's "
+                f"{self.clients_per_class} clients (clients_per_class); got {len(self.train_size)}."
+            )
+
+
+class Dirichlet(Data, like=[partitions.dirichlet_unbalanced]):
+    """``dirichlet``: class shares from Dir(alpha), sizes as listed (clients, samples)."""
+
+    divide = staticmethod(partitions.dirichlet_unbalanced)
+    partition: str = fixed("dirichlet")
+
+
+class DirichletDisjoint(Data, like=[partitions.dirichlet_disjoint], defaults={"n_clients": 100}):
+    """``dirichlet-disjoint``: split each class by shares from Dir(alpha), use each sample once."""
+
+    divide = staticmethod(partitions.dirichlet_disjoint)
+    partition: str = fixed("dirichlet-disjoint")
+
+
+class Iid(Data, like=[partitions.iid], defaults={"n_clients": 100}):
+    """``iid``: shuffle the samples and divide them evenly."""
+
+    divide = staticmethod(partitions.iid)
+    partition: str = fixed("iid")
+
+
+class Natural(Data):
+    """``natural``: the data set (for example your own) says which client holds which samples."""
+
+    partition: str = fixed("natural")
+    shuffle_clients: bool = flag(False)
+
+    def _divided(self, source: Dataset | FederatedData, seed: int) -> FederatedData:
+        if isinstance(source, FederatedData):
+            return source
+        raise ExperimentError(
+            f"data.partition 'natural' needs a data set that says who holds what; "
+            f"{self.dataset!r} does not. Let its function return a FederatedData, or choose "
+            f"another partition."
+        )
+
+
+class DeviceTable(Table, ABC):
+    """The devices that clients train on."""
+
+    @abstractmethod
+    def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
+        """Return the simulator's devices. ``folder`` contains the user's own files."""
+
+
+class EqualDevices(DeviceTable, like=[Devices.equal], leave_out=["n_clients"]):
+    """``equal``: every client has the same device and is always available."""
+
+    kind: str = fixed("equal")
+
+    def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
+        """Return the simulator's devices; None for its default."""
+        if self == EqualDevices(kind="equal"):
+            return None
+        return Devices.equal(n_clients, **self._settings(Devices.equal))
+
+
+class GeneratedDevices(DeviceTable, like=[Devices.generated], leave_out=["n_clients"]):
+    """``generated``: log-normal speeds and lines; clients are available for a share of each day.
+
+    See :meth:`fedcohort.simulation.Devices.generated`.
+
+    Attributes
+    ----------
+    seed
+        Fixes the devices. Without it, each seed of the experiment has its own.
+    """
+
+    kind: str = fixed("generated")
+    seed: int | None = declared(SEED, None)
+
+    def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
+        """Return the simulator's devices."""
+        own = seed if self.seed is None else self.seed
+        return Devices.generated(n_clients, own, **self._settings(Devices.generated))
+
+
+class DeviceFile(DeviceTable, like=[read_devices], leave_out=["n_clients"]):
+    """``file``: read devices from a CSV file in the experiment file's folder or below it.
+
+    See :func:`fedcohort.simulation.read_devices`. The run folder keeps a copy.
+
+    Attributes
+    ----------
+    file
+        Its path, relative to the experiment file's folder.
+    """
+
+    kind: str = fixed("file")
+    file: str = declared(NAME)
+
+    def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
+        """Return the simulator's devices. ``folder`` contains the file."""
+        path = own_file("device", folder, self.file)
+        try:
+            return read_devices(path, n_clients, **self._settings(read_devices))
+        except DataError as error:
+            # Name the original: the copy may be gone when the user reads this message.
+            raise ExperimentError(str(error).replace(str(path), self.file)) from error
+
+
+class OwnModel(Table):
+    """``file.py:function``: the function makes the model for a data set.
+
+    All other keys are passed to the function as keyword arguments.
+
+    Attributes
+    ----------
+    name
+        A file and a function in it, for example ``my_model.py:make``.
+    """
+
+    rest: ClassVar[str] = "arguments"
+
+    name: str = declared(NAME)
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    def source(self, dataset: Dataset, folder: Path) -> ModelSource:
+        """Return a function that makes the model. ``folder`` contains the file."""
+        make = own_function("model", self.name, folder)
+
+        def made() -> Any:
+            with own_errors(f"model {self.name!r}", "made"):
+                return make(dataset, **self.arguments)
+
+        return made
+
+
+class Mlp(Table, like=[mlp], leave_out=["inputs", "classes"]):
+    """``mlp``: one hidden layer."""
+
+    name: str = fixed("mlp")
+
+    def source(self, dataset: Dataset, folder: Path) -> ModelSource:
+        """Return a function that makes the model."""
+        inputs = prod(dataset.x.shape[1:])
+        return partial(mlp, inputs, self.hidden, dataset.n_classes)
+
+
+class Cnn(Table):
+    """``cnn``: the paper's three convolutions, for images of 3 x 32 x 32."""
+
+    name: str = fixed("cnn")
+
+    def source(self, dataset: Dataset, folder: Path) -> ModelSource:
+        """Return a function that makes the model."""
+        return partial(cnn, dataset.n_classes)
+
+
+class Rates(NamedTuple):
+    """One point of a grid."""
+
+    lr: float
+    mu: float
+    server_lr: float
+
+
+def points(value: float | list[float]) -> list[float]:
+    """Return the values of a grid; a number is a grid of one."""
+    return value if isinstance(value, list) else [value]
+
+
+class Training(Table, like=[LocalTraining], lists=["lr", "mu"]):
+    """The training of every client. A list for ``lr`` or ``mu`` is a grid to choose from."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for lr, mu in product(points(self.lr), points(self.mu)):
+            self.local(Rates(lr, mu, 1.0))
+
+    def local(self, rates: Rates) -> LocalTraining:
+        """Return the simulator's record at one point of the grid."""
+        return LocalTraining(**{**self._settings(LocalTraining), "lr": rates.lr, "mu": rates.mu})
+
+
+class Step(Table, like=list(OPTIMIZERS.values()), leave_out=["lr"]):
+    """How the server moves along the aggregate: see ``fedcohort.optimizers``.
+
+    Attributes
+    ----------
+    optimizer
+        With ``sgd``, ``momentum = 0`` is the plain step.
+    server_lr
+        The server's learning rate; a list is a grid to choose from. Default: 1 for ``sgd``, 0.1
+        for ``adagrad`` and ``adam``, 0.01 for ``yogi``.
+    momentum, damped, nesterov
+        Only with ``sgd``.
+    beta1, beta2
+        Only with ``adam`` and ``yogi``.
+    tau, convention
+        Only with ``adagrad``, ``adam`` and ``yogi``.
+    """
+
+    optimizer: str = choice("sgd", OPTIMIZERS)
+    server_lr: float | list[float] | None = declared(
+        OneOrListNeed(item=settings_of(Options)["server_lr"].need), None
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.server_lr is None:
+            object.__setattr__(self, "server_lr", OPTIMIZERS[self.optimizer].lr)
+        self.made()
+
+    @property
+    def rates(self) -> list[float]:
+        """The learning rates to choose from."""
+        assert self.server_lr is not None  # for mypy: it has its default
+        return points(self.server_lr)
+
+    def made(self) -> ServerOptimizer | None:
+        """Return the optimiser with a learning rate of 1; None for the plain step."""
+        kind = OPTIMIZERS[self.optimizer]
+        own = self._settings(kind)
+        changed = {
+            name
+            for each in OPTIMIZERS.values()
+            for name, value in self._settings(each).items()
+            if value != settings_of(each)[name].default
+        }
+        if wrong := sorted(changed - set(own)):
+            raise ExperimentError(
+                f"{wrong[0]} is not a setting of optimizer = {self.optimizer!r}. Leave it out."
+            )
+        if not changed and kind is SGD:
+            return None
+        try:
+            return kind(lr=1.0, **own)
+        except AggregationError as error:
+            raise ExperimentError(str(error)) from error
+
+
+#: Settings of the selector that belong to a design; all others belong to the server.
+OF_DESIGN = ("on_failure", "tries", "extra")
+OF_SERVER = tuple(name for name in settings_of(SelectorSettings) if name not in OF_DESIGN)
+
+
+class Server(
+    Step,
+    like=[Options, SelectorSettings],
+    leave_out=["device", "threads", *OF_DESIGN],
+    defaults={"rows_every": 10},
+):
+    """The settings of the server and of all designs.
+
+    See ``fedcohort.simulation.Options`` and :class:`fedcohort.Selector`.
+
+    Attributes
+    ----------
+    failures
+        The chance that a drawn client sends no update.
+    """
+
+    failures: float = number(0.0, least=0, most=1)
+
+    def options(self, device: str, server_lr: float) -> Options:
+        """Return the simulator's record at one point of the grid."""
+        return Options(**{**self._settings(Options), "server_lr": server_lr}, device=device)
+
+
+#: The keys of a design that set up its estimator.
+OF_ESTIMATOR = {
+    "plain": (),
+    "difference": tuple(settings_of(Difference)),
+    "regression": ("features", "keep", "output", "rank"),
+}
+KEEPS = ("float32", "float16", "int8", "rank", "none")
+
+
+def _check_estimator_keys(estimator: str, keys: Iterable[str]) -> None:
+    """Refuse keys of another estimator."""
+    for name in keys:
+        if name not in OF_ESTIMATOR.get(estimator, (name,)):
+            needed = [repr(each) for each, own in OF_ESTIMATOR.items() if name in own]
+            raise ExperimentError(
+                f"{name} needs estimator = {' or '.join(needed)}; got {estimator!r}. Change it, or "
+                f"leave {name} out."
+            )
+
+
+class DesignEntry(Table, like=[Difference, SelectorSettings], leave_out=OF_SERVER):
     """One ``[[design]]``: a recipe by its name or import path, and its hyper-parameters.
 
     All other keys are the recipe's hyper-parameters.
@@ -74,14 +399,15 @@ class DesignEntry(Table):
     cohort_size
         Replaces the panel's cohort size.
     estimator
-        How updates are aggregated: ``plain``, or ``difference`` (:class:`fedcohort.Difference`).
-    shrink, clusters, keep, rank, max_remembered
-        Settings of the difference estimator.
-    on_disk
-        Keep the difference estimator's rows in a file of the run folder, not in memory.
-    on_failure, extra
-        What to do with the weight of lost clients, and how many extra clients to draw: see
-        :class:`fedcohort.Selector`.
+        How updates are aggregated: ``plain``, ``difference`` (:class:`fedcohort.Difference`) with
+        the keys ``shrink``, ``keep``, ``rank`` and ``max_remembered``, or ``regression``
+        (:class:`fedcohort.Regression`) with ``features``, ``keep``, ``output`` and ``rank``.
+    keep
+        How the estimator keeps updates. Default: ``float32`` for ``difference``, ``int8`` for
+        ``regression``, which alone can keep ``none``.
+    features, output
+        Where ``regression`` takes features from: ``output``, the update of the output layer's bias
+        or of the array ``output``; ``classes``, the shares of classes; ``none``; or ``auto``.
     server
         Replaces the panel's optimiser for this design: a table with the keys ``optimizer``,
         ``server_lr`` and those of the optimiser.
@@ -89,51 +415,60 @@ class DesignEntry(Table):
 
     rest: ClassVar[str] = "hyperparameters"
 
-    recipe: Name
-    label: Label = ""
-    cohort_size: Count | None = None
-    estimator: EstimatorName = "plain"
-    shrink: Share = 1.0
-    clusters: Count | None = None
-    keep: Keep = "float32"
-    rank: Count = 32
-    max_remembered: Count | None = None
-    on_disk: bool = False
-    on_failure: OnFailure = "keep"
-    extra: Whole = 0
-    server: Step | None = None
+    recipe: str = declared(NAME)
+    label: str = declared(LABEL, "")
+    cohort_size: int | None = declared(COUNT, None)
+    estimator: EstimatorName = choice("plain", ESTIMATORS)
+    keep: str | None = choice(None, KEEPS)
+    features: str = choice("auto", ("auto", "output", "classes", "none"))
+    output: str | None = declared(NAME, None)
+    server: Step | None = declared(TableNeed(kinds={"": Step}), None)
     hyperparameters: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.label or self.recipe)
         super().__post_init__()
-        defaults = {each.name: each.default for each in fields(self)}
-        is_set = any(getattr(self, name) != defaults[name] for name in OF_DIFFERENCE)
-        if self.estimator == "plain" and is_set:
-            raise ExperimentError(NEEDS_DIFFERENCE)
-        self.aggregation(Path("rows"))
+        own = {name: each.default for name, each in settings_of(Difference).items()}
+        own |= {"features": "auto", "output": None}
+        changed = [k for k, v in own.items() if getattr(self, k) not in (v, None)]
+        _check_estimator_keys(self.estimator, changed)
+        self.aggregation()
 
     @classmethod
     def of(cls, content: object, place: str = "") -> Self:
         """Make the entry from plain values. The label names what they change."""
         if isinstance(content, dict) and isinstance(content.get("recipe"), str):
-            if "estimator" not in content and set(OF_DIFFERENCE) & content.keys():
-                raise ExperimentError(NEEDS_DIFFERENCE)
+            if "estimator" not in content:
+                every = {name for own in OF_ESTIMATOR.values() for name in own}
+                _check_estimator_keys("plain", sorted(every & content.keys()))
             content = {"label": _label(content), **content}
         return super().of(content, place)
 
-    def aggregation(self, rows: Path) -> EstimatorName | Difference:
-        """Return the simulator's record of how updates are aggregated.
-
-        ``rows`` is the file for the rows of the difference estimator, if they are on disk.
-        """
+    def aggregation(self) -> EstimatorName | EstimatorSettings:
+        """Return the simulator's record of how updates are aggregated."""
         if self.estimator == "plain":
             return "plain"
-        own = {name: getattr(self, name) for name in OF_DIFFERENCE if name != "on_disk"}
+        given = {name: getattr(self, name) for name in OF_ESTIMATOR[self.estimator]}
+        if self.keep is None:
+            del given["keep"]
         try:
-            return Difference(**own, file=str(rows) if self.on_disk else None)
+            if self.estimator == "difference":
+                return Difference(**given)
+            known: dict[str, Any] = {k: None if v == "none" else v for k, v in given.items()}
+            return Regression(**known)
         except AggregationError as error:
-            raise ExperimentError(str(error).removeprefix("Difference: ")) from error
+            raise ExperimentError(str(error).partition(": ")[2]) from error
+
+    def selector_settings(self, server: Server, recipe: Recipe) -> SelectorKeywords:
+        """Return the settings of a run's selector: the design's own, and the server's."""
+        settings: dict[str, Any] = {
+            **server._settings(SelectorSettings),
+            **self._settings(SelectorSettings),
+            "estimator": self.aggregation(),
+        }
+        if recipe.signals:  # it needs a design in every round
+            settings["rebuild_every"] = 1
+        return cast("SelectorKeywords", settings)
 
     def draws(self, panel: Panel) -> int:
         """Return the number of draws in a round."""
@@ -143,7 +478,8 @@ class DesignEntry(Table):
 def _label(content: dict[str, Any]) -> str:
     """Return the recipe's name and the values that an entry gives, the estimator's last."""
     given = {k: v for k, v in content.items() if k not in ("recipe", "label")}
-    after: dict[str, Any] = {k: given.pop(k) for k in OF_DIFFERENCE if k in given}
+    keys = [k for own in OF_ESTIMATOR.values() for k in own]
+    after: dict[str, Any] = {k: given.pop(k) for k in keys if k in given}
     if (estimator := given.pop("estimator", "plain")) != "plain":
         after = {"+": "+", "estimator": estimator, **after}
     if isinstance(server := given.pop("server", None), dict):
@@ -156,7 +492,27 @@ def _label(content: dict[str, Any]) -> str:
 def _worded(key: str, value: object) -> str:
     if isinstance(value, bool):
         return key if value else f"no {key}"
+    if value == "none":
+        return f"no {key}"
     return value if isinstance(value, str) else f"{key}={value}"
+
+
+#: Tables of several kinds.
+DATA = TableNeed(
+    key="partition",
+    kinds={
+        "one-class": OneClass,
+        "dirichlet": Dirichlet,
+        "dirichlet-disjoint": DirichletDisjoint,
+        "iid": Iid,
+        "natural": Natural,
+    },
+)
+MODEL = TableNeed(key="name", kinds={"mlp": Mlp, "cnn": Cnn}, own=OwnModel)
+DEVICES = TableNeed(
+    key="kind",
+    kinds={"equal": EqualDevices, "generated": GeneratedDevices, "file": DeviceFile},
+)
 
 
 class Panel(Table):
@@ -178,22 +534,28 @@ class Panel(Table):
     tune_seed
         The seed that tries the grid. Default: the first of ``seeds`` for ``baseline``, 1000000
         for ``each``, which needs a seed that is not in ``seeds``.
+    tune_rounds
+        Rounds of each trial of a grid, at most ``rounds``, which is the default. Shorter trials
+        favour rates that are fast at first.
     data, model, training, server, devices, design
         Tables of their own, below.
     """
 
-    label: Label
-    seeds: Annotated[list[Seed], SOME] = field(default_factory=lambda: [0])
-    rounds: Whole
-    cohort_size: Count = 10
-    tune: Literal["baseline", "each"] = "baseline"
-    tune_seed: Seed | None = None
-    data: Annotated[Data, KINDS["data"]]
-    model: Annotated[Model, KINDS["model"]] = Mlp()
-    training: Training = Training(steps=50)
-    server: Server = Server()
-    devices: Annotated[DeviceTable, KINDS["devices"]] = EqualDevices()
-    design: list[DesignEntry] = field(default_factory=list)
+    label: str = declared(LABEL)
+    seeds: list[int] = declared(ListNeed(item=SEED), [0])
+    rounds: int = declared(WHOLE)
+    cohort_size: int = declared(COUNT, 10)
+    tune: Literal["baseline", "each"] = choice("baseline", ("baseline", "each"))
+    tune_seed: int | None = declared(SEED, None)
+    tune_rounds: int | None = declared(COUNT, None)
+    data: Data = declared(DATA)
+    model: Mlp | Cnn | OwnModel = declared(MODEL, Mlp(name="mlp"))
+    training: Training = declared(TableNeed(kinds={"": Training}), Training.of({"steps": 50}))
+    server: Server = declared(TableNeed(kinds={"": Server}), Server())
+    devices: DeviceTable = declared(DEVICES, EqualDevices(kind="equal"))
+    design: list[DesignEntry] = declared(
+        ListNeed(item=TableNeed(kinds={"": DesignEntry}), least=0), []
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -218,6 +580,12 @@ class Panel(Table):
             raise ExperimentError(
                 f"tune_seed must not be in seeds with tune = 'each'; got {self.tuning_seed}. Choose"
                 f" another."
+            )
+
+        if self.tune_rounds is not None and self.tune_rounds > self.rounds:
+            raise ExperimentError(
+                f"tune_rounds must be at most rounds, {self.rounds}; got {self.tune_rounds}. Lower "
+                f"it, or leave it out."
             )
 
     @property
@@ -258,7 +626,9 @@ class Panel(Table):
 
     def entry(self, label: str) -> DesignEntry:
         """Return the design with this label."""
-        return next(entry for entry in self.design if entry.label == label)
+        found = {entry.label: entry for entry in self.design}
+        checked_choice("Panel", "design", label, found, error=ExperimentError)
+        return found[label]
 
 
 class Experiment(Table):
@@ -276,10 +646,10 @@ class Experiment(Table):
         In a file, each is a ``[[panel]]`` with a label and the keys above that it changes.
     """
 
-    name: Name
-    title: str = ""
-    checkpoint_every: Count = 10
-    panels: Annotated[list[Panel], SOME]
+    name: str = declared(NAME)
+    title: str = declared(TextNeed(), "")
+    checkpoint_every: int = declared(COUNT, 10)
+    panels: list[Panel] = declared(ListNeed(item=TableNeed(kinds={"": Panel})))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -296,4 +666,6 @@ class Experiment(Table):
 
     def panel(self, label: str) -> Panel:
         """Return the panel with this label."""
-        return next(panel for panel in self.panels if panel.label == label)
+        found = {panel.label: panel for panel in self.panels}
+        checked_choice("Experiment", "panel", label, found, error=ExperimentError)
+        return found[label]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from hashlib import file_digest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from fedcohort._whole_file import replace_whole, write_whole
 from fedcohort.designs import Design
 from fedcohort.errors import ExperimentError
-from fedcohort.experiments.units import PlannedRun
 from fedcohort.similarity import GroupTree
 from fedcohort.simulation import Devices, FederatedData, History
 from fedcohort.simulation.engine.evaluation import ClientQuality
 from fedcohort.simulation.history import COLUMNS, columns_of
+
+if TYPE_CHECKING:
+    from fedcohort.experiments.units import PlannedRun
 
 #: The file beside tables that holds the SHA-256 of each.
 SUMS = "checksums.json"
@@ -34,9 +36,10 @@ CLIENT = ("client", WHOLE)
 #: Every table of a unit, with its columns; all begin with the run's.
 SCHEMAS: dict[str, pa.Schema] = {
     # One line per run and round; null where nothing was measured, or where the design has no
-    # formula for its variance. Costs, failures and divergence are null in runs of older versions.
+    # formula for its variance. Costs, failures, divergence and noise floors are null in runs of
+    # older versions.
     "rounds": pa.schema([*RUN, *((name, TYPES[kind]) for name, (_, kind) in COLUMNS.items())]),
-    # Who answered, how often, with what weight.
+    # The clients that answered: their counts and weights.
     "cohorts": pa.schema([*RUN, ("round", WHOLE), CLIENT, ("count", WHOLE), ("weight", NUMBER)]),
     # The distribution that holds most of each client, in the rounds where it was noted.
     "rows": pa.schema([*RUN, ("round", WHOLE), CLIENT, ("row", WHOLE)]),
@@ -55,11 +58,11 @@ SCHEMAS: dict[str, pa.Schema] = {
     ),
 }
 
-#: Who holds what: one line per panel, seed, client and class with samples.
+#: The clients' data: one line per panel, seed, client and class with samples.
 FEDERATIONS = pa.schema(
     [("panel", TEXT), ("seed", WHOLE), CLIENT, ("class", WHOLE), ("samples", WHOLE)]
 )
-#: What clients train on: one line per panel, seed, client and interval in which it is there.
+#: The clients' devices: one line per panel, seed, client and interval of availability.
 DEVICES = pa.schema(
     [
         ("panel", TEXT),
@@ -75,7 +78,7 @@ COST = tuple(name for name, (part, _) in COLUMNS.items() if part == "cost")
 
 
 def history_tables(runs: Sequence[PlannedRun], histories: Sequence[History]) -> dict[str, pa.Table]:
-    """Return the tables ``rounds``, ``cohorts`` and ``rows`` of runs as far as they are."""
+    """Return the tables ``rounds``, ``cohorts`` and ``rows`` of runs, up to their last round."""
     parts: dict[str, list[pa.Table]] = {"rounds": [], "cohorts": [], "rows": []}
     for run, history in zip(runs, histories, strict=True):
         rounds = history.rounds
@@ -138,7 +141,7 @@ def _or_null(values: NDArray[np.float64]) -> pa.Array:
 
 
 def federation_table(panel: str, seed: int, data: FederatedData) -> pa.Table:
-    """Return who holds how many samples of which class."""
+    """Return the number of samples of each client and class."""
     counts = data.class_counts()
     clients, classes = np.nonzero(counts)
     columns = {"client": clients, "class": classes, "samples": counts[clients, classes]}
@@ -176,7 +179,7 @@ def _write(path: Path, table: pa.Table, *, as_csv: bool = False) -> None:
 
 
 def keep_table(path: Path, table: pa.Table) -> None:
-    """Write a table of a run folder whole, and its SHA-256 into ``SUMS`` beside it.
+    """Write a table of a run folder atomically, and its SHA-256 into ``SUMS``.
 
     Write the new sum first and keep the last one: if the process dies, one of both fits the file.
     """

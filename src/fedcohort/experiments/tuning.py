@@ -11,20 +11,19 @@ import pyarrow.compute as pc
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.results import window_of
 from fedcohort.experiments.run_folder import RunFolder
-from fedcohort.experiments.settings import Panel
+from fedcohort.experiments.settings import Panel, Rates
 from fedcohort.experiments.tables import NUMBER, RUN, SCHEMAS, read_table
-from fedcohort.experiments.training_settings import Rates
 from fedcohort.experiments.units import PlannedRun, Unit, baseline_of, tuned_designs
 
-#: What was tried: one line per panel, design and point of its grid. ``final_loss`` is null where
-#: training diverged; ``chosen`` marks the point that the design trains with.
+#: The points that were tried: one line per panel, design and point of its grid. ``final_loss`` is
+#: null where training diverged; ``chosen`` marks the point that the design trains with.
 TUNING = pa.schema(
     [*RUN, *((name, NUMBER) for name in (*Rates._fields, "final_loss")), ("chosen", pa.bool_())]
 )
 
 
 def chosen_rates(folder: RunFolder, panel: Panel, design: str) -> Rates:
-    """Return what a design trains with. From a grid, choose the point with the lowest final loss.
+    """Return the rates of a design. From a grid, choose the point with the lowest final loss.
 
     The first one in case of a tie. With ``tune = "baseline"`` the baseline's choice is everyone's.
     """
@@ -51,28 +50,27 @@ def candidate_losses(folder: RunFolder, panel: Panel, design: str) -> dict[Rates
     return {
         unit.candidate: final_loss(folder, unit, run)
         for unit in folder.units
-        if unit.candidate is not None and run in unit.runs and folder.is_done(unit)
+        if unit.candidate is not None and run in unit.runs and unit.is_done
     }
 
 
 def final_loss(folder: RunFolder, unit: Unit, run: PlannedRun) -> float:
     """Return a run's mean loss over the last ``window_of`` rounds; infinite if it diverged."""
-    if folder.diverged(unit).exists():
+    if unit.ended("diverged"):
         return math.inf
-    path = folder.table(unit, "rounds")
+    path = unit.table("rounds")
     table = read_table(path, SCHEMAS["rounds"], way_out=folder.resume_command)
     own = table.filter(pc.field("design") == run.design)
     if pc.any(own["diverged"]).as_py():
         return math.inf
     rounds, loss = own["round"].to_numpy(), own["loss"].to_numpy(zero_copy_only=False)
-    total = folder.rounds_of(unit)
-    late = loss[rounds >= total - window_of(total)]
+    late = loss[rounds >= unit.rounds - window_of(unit.rounds)]
     measured = late[~np.isnan(late)]
     return float(measured.mean()) if len(measured) else math.inf
 
 
 def tuning_table(folder: RunFolder) -> pa.Table:
-    """Return what was tried, as far as it is; see ``TUNING``."""
+    """Return the points that were tried so far; see ``TUNING``."""
     lines = []
     for panel in folder.experiment.panels:
         for entry in tuned_designs(panel):
@@ -87,7 +85,7 @@ def tuning_table(folder: RunFolder) -> pa.Table:
 
 
 def worded_choice(folder: RunFolder, panel: Panel) -> str:
-    """State what was chosen from the panel's grid, and by whom; empty if there is no grid.
+    """Describe which design chose which point of the panel's grid; empty without a grid.
 
     For example ``lr = 0.1, chosen by multinomial with seed 0``.
     """
@@ -96,11 +94,14 @@ def worded_choice(folder: RunFolder, panel: Panel) -> str:
     if not found or None in found.values():
         return ""
     texts = {label: worded_rates(panel, rates) for label, rates in found.items() if rates}
+    how = f"with seed {panel.tuning_seed}"
+    if panel.tune_rounds is not None:
+        how += f" after {panel.tune_rounds} rounds"
     if panel.tune == "baseline":
         ((label, text),) = texts.items()
-        return f"{text} for all designs, chosen by {label} with seed {panel.tuning_seed}"
+        return f"{text} for all designs, chosen by {label} {how}"
     each = ", ".join(f"{label}: {text}" for label, text in texts.items())
-    return f"{each}; each chosen with seed {panel.tuning_seed}"
+    return f"{each}; each chosen {how}"
 
 
 def worded_rates(panel: Panel, rates: Rates) -> str:
@@ -109,7 +110,7 @@ def worded_rates(panel: Panel, rates: Rates) -> str:
 
 
 def known_rates(folder: RunFolder, panel: Panel, design: str) -> Rates | None:
-    """Return what a design trains with; None while its grid is being tried."""
+    """Return the rates of a design; None while its grid is being tried."""
     try:
         return chosen_rates(folder, panel, design)
     except ExperimentError:

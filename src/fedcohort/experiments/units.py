@@ -1,15 +1,25 @@
-"""Units of work: runs that train together, planned from the experiment and the device alone."""
+"""Units of work: runs that train together, where their state is, and how they are planned.
+
+All of a unit's state is in its folder, so that any process can resume it.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import pairwise, product
-from typing import Any, final
+from pathlib import Path
+from typing import Any, Literal
 
-from fedcohort.experiments.settings import DesignEntry, Experiment, Panel
-from fedcohort.experiments.training_settings import Rates
+import pyarrow.parquet as pq
+
+from fedcohort._arguments import checked_choice
+from fedcohort._display import counted
+from fedcohort._whole_file import make_folder, write_whole
+from fedcohort.errors import ExperimentError
+from fedcohort.experiments.settings import DesignEntry, Experiment, Panel, Rates
+from fedcohort.experiments.tables import SCHEMAS, is_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +48,14 @@ class PlannedRun:
     seed: int
 
 
+#: Ends of a unit that have a file with the reason. ``diverged``: a candidate of a grid diverges
+#: with all designs. ``failed``: too many crashes; the next try removes the file.
+Recorded = Literal["diverged", "failed"]
+
+
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Runs that train together.
+    """Runs that train together, and the folder of their state.
 
     Attributes
     ----------
@@ -48,6 +63,10 @@ class Unit:
         From 0; the name of the unit's folder.
     runs
         The runs.
+    rounds
+        How many rounds each run has.
+    folder
+        The tables, the checkpoint and the record of the unit's end.
     candidate
         The point of a grid that the unit tries, or None.
     source
@@ -56,8 +75,26 @@ class Unit:
 
     number: int
     runs: tuple[PlannedRun, ...]
+    rounds: int
+    folder: Path
     candidate: Rates | None = None
     source: int | None = None
+
+    @classmethod
+    def planned(
+        cls,
+        number: int,
+        runs: tuple[PlannedRun, ...],
+        experiment: Experiment,
+        path: Path,
+        *,
+        candidate: Rates | None = None,
+        source: int | None = None,
+    ) -> Unit:
+        """Make the unit with this number in the run folder at ``path``."""
+        panel, folder = experiment.panel(runs[0].panel), path / "units" / f"{number:03d}"
+        rounds = panel.rounds if candidate is None else panel.tune_rounds or panel.rounds
+        return cls(number, runs, rounds, folder, candidate, source)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON; run folders call the runs ``trials``."""
@@ -66,19 +103,70 @@ class Unit:
         return found if self.source is None else {**found, "source": self.source}
 
     @classmethod
-    def of_dict(cls, values: dict[str, Any]) -> Unit:
+    def of_dict(cls, values: dict[str, Any], experiment: Experiment, path: Path) -> Unit:
         """Read what :meth:`as_dict` returned."""
         candidate = values["candidate"]
-        return cls(
+        return cls.planned(
             values["number"],
             tuple(PlannedRun(**run) for run in values["trials"]),
-            None if candidate is None else Rates(*candidate),
-            values.get("source"),
+            experiment,
+            path,
+            candidate=None if candidate is None else Rates(*candidate),
+            source=values.get("source"),
         )
 
+    @property
+    def checkpoint(self) -> Path:
+        """The path of the state to resume from."""
+        return self.folder / "checkpoint.state"
 
-def plan_units(experiment: Experiment, device: str) -> list[Unit]:
+    def table(self, name: str) -> Path:
+        """Return the path of a table."""
+        checked_choice("Unit", "name", name, SCHEMAS, error=ExperimentError)
+        return self.folder / f"{name}.parquet"
+
+    def begin(self) -> None:
+        """Make the folder, and remove the record of an earlier failure."""
+        make_folder(self.folder)
+        self.record("failed").unlink(missing_ok=True)
+
+    def record_end(self, end: Recorded, why: str) -> None:
+        """Record that the unit diverged or failed. Whole tables are the record of all others."""
+        make_folder(self.folder)
+        write_whole(self.record(end), f"{why}\n".encode())
+
+    def ended(self, end: Recorded) -> bool:
+        """Return whether the folder records this end."""
+        return self.record(end).exists()
+
+    def record(self, end: Recorded) -> Path:
+        """Return the path of the file that records this end."""
+        return self.folder / f"{end}.txt"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all tables are there and whole, or the unit diverged."""
+        if self.ended("diverged"):
+            return True
+        has_all = self.progress()[0] == len(self.runs) * self.rounds
+        return has_all and all(is_whole(self.table(name)) for name in SCHEMAS)
+
+    def progress(self) -> tuple[int, float]:
+        """Return the rounds that are done, over all runs, and their seconds of computing."""
+        names = ["draw_seconds", "train_seconds", "measure_seconds"]
+        try:
+            table = pq.read_table(self.table("rounds"), columns=names, partitioning=None)
+        except (OSError, ValueError):
+            return 0, 0.0
+        draw, train, measure = (table[name].to_numpy().sum() for name in names)
+        # All runs of a unit train at once.
+        return table.num_rows, float(draw + train / len(self.runs) + measure)
+
+
+def plan_units(experiment: Experiment, device: str, path: Path = Path()) -> list[Unit]:
     """Divide an experiment into units: first those that try grids, then the runs themselves.
+
+    ``path`` is the run folder.
 
     A grid is tried by the designs of :func:`tuned_designs`, a unit for every point. Neighbours that
     train alike are in one unit until ``LANES`` clients train together. The plan depends on nothing
@@ -93,7 +181,10 @@ def plan_units(experiment: Experiment, device: str) -> list[Unit]:
                 runs = tuple(PlannedRun(panel.label, each, panel.tuning_seed) for each in labels)
                 found.append((runs, point))
     found.extend((runs, None) for runs in _together(experiment, lanes))
-    return [Unit(number, runs, candidate) for number, (runs, candidate) in enumerate(found)]
+    return [
+        Unit.planned(number, runs, experiment, path, candidate=candidate)
+        for number, (runs, candidate) in enumerate(found)
+    ]
 
 
 def tuned_designs(panel: Panel) -> list[DesignEntry]:
@@ -108,6 +199,14 @@ def all_runs(experiment: Experiment) -> Iterator[PlannedRun]:
     for panel in experiment.panels:
         for seed, entry in product(panel.seeds, panel.design):
             yield PlannedRun(panel.label, entry.label, seed)
+
+
+def all_trials(experiment: Experiment) -> Iterator[tuple[PlannedRun, Rates]]:
+    """Yield every run that tries a point of a grid: panel by panel, point by point."""
+    for panel in experiment.panels:
+        for point, entries in trials(panel).items():
+            for entry in entries:
+                yield PlannedRun(panel.label, entry.label, panel.tuning_seed), point
 
 
 def trials(panel: Panel) -> dict[Rates, list[DesignEntry]]:
@@ -127,40 +226,22 @@ def needed_by(unit: Unit, units: Sequence[Unit]) -> list[Unit]:
     return [each for each in units if each.candidate is not None and each.runs[0].panel in panels]
 
 
-@final
-class Schedule:
-    """Which units are left, which may begin, and which failed and why."""
-
-    def __init__(self, units: Sequence[Unit], done: Sequence[Unit]) -> None:
-        self._units, self._done = units, list(done)
-        self.left = [unit for unit in units if unit not in self._done]
-        self.failed: dict[Unit, str] = {}
-
-    def take(self) -> Unit | None:
-        """Return the next unit that may begin; None if there is none."""
-        for unit in self.left:
-            if all(each in self._done for each in needed_by(unit, self._units)):
-                self.left.remove(unit)
-                return unit
-        return None
-
-    def finish(self, unit: Unit) -> None:
-        """Note that a unit is done."""
-        self._done.append(unit)
-
-    def put_back(self, unit: Unit) -> None:
-        """Let a unit that was taken begin again."""
-        self.left.insert(0, unit)
-
-    def fail(self, unit: Unit, why: str) -> None:
-        """Give up a unit that was taken."""
-        self.failed[unit] = why
-
-
 def lanes_of(unit: Unit, experiment: Experiment) -> int:
     """Return how many clients of a unit train together."""
-    panels = [(experiment.panel(run.panel), run.design) for run in unit.runs]
-    return sum(panel.entry(design).draws(panel) for panel, design in panels)
+    return sum(draws for _, draws in _drawn(unit, experiment))
+
+
+def work_of(unit: Unit, experiment: Experiment) -> int:
+    """Weigh a round of a unit: the local steps of all its clients."""
+    trained = ((panel.training, draws) for panel, draws in _drawn(unit, experiment))
+    return sum(draws * (each.steps or each.epochs or 1) for each, draws in trained)
+
+
+def _drawn(unit: Unit, experiment: Experiment) -> Iterator[tuple[Panel, int]]:
+    """Yield the panel of each run, and the number of its draws in a round."""
+    for run in unit.runs:
+        panel = experiment.panel(run.panel)
+        yield panel, panel.entry(run.design).draws(panel)
 
 
 def worded_plan(units: Sequence[Unit], experiment: Experiment) -> str:
@@ -169,15 +250,11 @@ def worded_plan(units: Sequence[Unit], experiment: Experiment) -> str:
         (unit.candidate is None, len(unit.runs), lanes_of(unit, experiment)) for unit in units
     )
     parts = [
-        f"{_counted(count, 'unit')} of {_counted(runs, 'run' if is_run else 'trial')} "
-        f"({_counted(lanes, 'client')} together)"
+        f"{counted(count, 'unit')} of {counted(runs, 'run' if is_run else 'trial')} "
+        f"({counted(lanes, 'client')} together)"
         for (is_run, runs, lanes), count in kinds.items()
     ]
     return ", ".join(parts) or "no units"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def baseline_of(panel: Panel) -> str:
@@ -224,9 +301,9 @@ def _divided(panel: Panel, designs: list[DesignEntry], most: int) -> list[list[D
 
 
 def _shared(panel: Panel) -> object:
-    """Return what runs must have in common to train together; learning rates may differ."""
+    """Return the settings that runs trained together must share; learning rates may differ."""
     tuned = panel.label if panel.is_grid else None
-    training = replace(panel.training, lr=0.0)
+    training = panel.training.as_dict("lr")
     options = panel.server.options("cpu", 1.0)
     failures = panel.server.failures
     return (panel.data.dataset, panel.model, training, options, failures, panel.rounds, tuned)
@@ -234,16 +311,13 @@ def _shared(panel: Panel) -> object:
 
 def check_units(units: list[Unit], experiment: Experiment) -> None:
     """Refuse units that do not belong to the experiment."""
-    runs, trials = (
-        {
-            PlannedRun(panel.label, entry.label, seed)
-            for panel in experiment.panels
-            for entry in panel.design
-            for seed in ([panel.tuning_seed] if is_trial else panel.seeds)
-        }
-        for is_trial in (False, True)
-    )
+    runs = set(all_runs(experiment))
+    tried = {
+        PlannedRun(panel.label, entry.label, panel.tuning_seed)
+        for panel in experiment.panels
+        for entry in panel.design
+    }
     for unit in units:
-        known = runs if unit.candidate is None else trials
+        known = runs if unit.candidate is None else tried
         if not unit.runs or not known.issuperset(unit.runs):
             raise ValueError("units")

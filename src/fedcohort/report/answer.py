@@ -1,4 +1,4 @@
-"""Say in words what a run shows: who trains best, by how much, and how fast."""
+"""The answer of a run in words: the best design, by how much, and how fast."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedcohort._arguments import listed
 from fedcohort._display import decimals_of, fixed
 from fedcohort.designs.catalogue import RECIPES, make_recipe
 from fedcohort.designs.signals import ASKED
@@ -164,10 +165,11 @@ def _extent(summary: PanelSummary, panel: Panel) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Contest:
-    """Who competes: the unbiased designs that draw as many clients as the panel says.
+    """The designs of a panel, divided by whether their losses can be compared fairly.
 
-    ``fair`` are these, ``rivals`` the others; designs that diverged are in neither. ``best`` has
-    the lowest loss of the fair ones, or of all if there are none.
+    ``fair`` are the unbiased designs with the panel's cohort size, ``rivals`` the others; designs
+    that diverged are in neither. ``best`` has the lowest loss of the fair ones, or of all if there
+    are none.
     """
 
     summary: PanelSummary
@@ -189,16 +191,17 @@ class _Contest:
         return cls(summary, panel, unbiased, fair, rivals, min(fair or working, key=_mean_loss))
 
     def rules(self) -> str:
-        """Return what else the fair designs have in common, if some unbiased ones do not."""
+        """Return how the fair designs differ from other unbiased ones; nothing if they are all."""
         names = [label for label, yes in self.unbiased.items() if yes]
         found = {self.panel.entry(label).draws(self.panel) for label in names}
         same = found == {self.panel.cohort_size}
         draws = "" if same else f" with {self.panel.cohort_size} draws a round"
-        lost = any(each.divergence for each in self.summary.designs if each.label in names)
-        return f"{draws} that did not diverge" if lost else draws
+        unbiased = [each for each in self.summary.designs if each.label in names]
+        has_diverged = any(each.divergence for each in unbiased)
+        return f"{draws} that did not diverge" if has_diverged else draws
 
     def named(self, some: list[DesignSummary]) -> str:
-        """List designs with the reason why they do not compete, their loss and accuracy."""
+        """List designs with the reason why they are not fair rivals, their loss and accuracy."""
         decimals = loss_decimals(self.summary)
         texts = [
             f"{each.label} ({self._why(each.label)}; loss {spread(each.final_loss, decimals)}"
@@ -206,7 +209,7 @@ class _Contest:
             for each in some[:MOST_NAMED]
         ]
         more = len(some) - len(texts)
-        return _listed([*texts, *([f"{more} more"] if more else [])])
+        return listed([*texts, *([f"{more} more"] if more else [])])
 
     def _why(self, label: str) -> str:
         if self.unbiased[label] is None:
@@ -216,7 +219,7 @@ class _Contest:
 
 
 def _headline(contest: _Contest) -> str:
-    """Name the winner among the unbiased designs, and say who is ahead of it."""
+    """Name the best of the unbiased designs, and the designs that are ahead of it."""
     summary, best, fair = contest.summary, contest.best, contest.fair
     figures = f"{spread(best.final_loss, loss_decimals(summary))}{_accuracy(best)}"
     start = _extent(summary, contest.panel)
@@ -226,8 +229,8 @@ def _headline(contest: _Contest) -> str:
         if len(contest.rivals) == 1:
             only = "the only design that did not diverge"
             return f"{start}, {best.label}, {only}, has a final loss of {figures}."
-        lost = any(each.divergence for each in summary.designs)
-        some = f"{len(contest.rivals)} designs{' that did not diverge' if lost else ''}"
+        has_diverged = any(each.divergence for each in summary.designs)
+        some = f"{len(contest.rivals)} designs{' that did not diverge' if has_diverged else ''}"
         of = f"of {some}, none of them known to be unbiased"
         return f"{start}, {best.label} has the lowest final loss {of}: {figures}."
     if len(fair) == 1:
@@ -307,16 +310,16 @@ def _judgement(before: str, difference: Interval, decimals: int, after: str = ""
     """State a difference, and whether it is larger than the spread over seeds."""
     is_lower = difference.mean < 0
     direction = "lower" if is_lower else "higher"
-    said = f"{before} {fixed(abs(difference.mean), decimals)} {direction}{after}"
+    text = f"{before} {fixed(abs(difference.mean), decimals)} {direction}{after}"
     if math.isinf(difference.low):
-        return f"{said}; with one seed there is no interval, so this may be chance."
+        return f"{text}; with one seed there is no interval, so this may be chance."
     # The sentence gives a positive amount, so flip the interval if the difference is negative.
     low, high = difference.low, difference.high
     ends = (-high, -low) if is_lower else (low, high)
     chance = "no more than the spread over seeds, so it may be chance"
     verdict = "more than the spread over seeds" if difference.excludes_zero else chance
     span = " to ".join(fixed(end, decimals) for end in ends)
-    return f"{said} (paired by seed, 95 % interval {span}): {verdict}."
+    return f"{text} (paired by seed, 95 % interval {span}): {verdict}."
 
 
 def _speed_sentence(summary: PanelSummary) -> str:
@@ -334,18 +337,14 @@ def _speed_sentence(summary: PanelSummary) -> str:
         return f"No design's rolling mean reached {goal}."
     if len(reached) > len(parts):
         parts.append(f"{len(reached) - len(parts)} more")
-    rest = f"; {_listed(_some(never))} never did" if never else ""
-    return f"The rolling mean reached {goal}: {_listed(parts)}{rest}."
+    rest = f"; {listed(_some(never))} never did" if never else ""
+    return f"The rolling mean reached {goal}: {listed(parts)}{rest}."
 
 
 def _some(labels: list[str]) -> list[str]:
     if len(labels) <= MOST_NAMED:
         return labels
     return [*labels[: MOST_NAMED - 1], f"{len(labels) - MOST_NAMED + 1} more"]
-
-
-def _listed(parts: list[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def _rounds(count: int) -> str:

@@ -6,16 +6,14 @@ import math
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
-from fedcohort._figures import save_figure
+from fedcohort._figures import LINE_STYLES, legend_text, save_figure, styled
 from fedcohort._whole_file import make_folder
 from fedcohort.colours import class_colours, design_colours, design_dashes
 from fedcohort.errors import InputError
@@ -23,7 +21,7 @@ from fedcohort.experiments.costs import COSTS, cost_axis, spent
 from fedcohort.experiments.results import Results, common_rounds, curve, window_of
 from fedcohort.experiments.settings import Panel
 from fedcohort.report import FIGURE_KINDS
-from fedcohort.report.panel_data import band, design_labels, main_class_order
+from fedcohort.report.page_data import band, design_labels, main_class_order
 
 #: Axis label of each column.
 NAMES = {
@@ -32,7 +30,6 @@ NAMES = {
     "distinct_classes": "distinct classes",
     "distinct_clients": "distinct clients",
 }
-LINE_STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,22 +123,6 @@ def draw_class_samples(axes: Axes, counts: NDArray[np.int64]) -> None:
     axes.set(xlabel="samples", ylabel="class", yticks=range(0, n_classes, every))
 
 
-#: No dates and no random names, so that drawing again gives the same bytes.
-METADATA: dict[str, dict[str, Any]] = {
-    "png": {},
-    "svg": {"Date": None},
-    "pdf": {"CreationDate": None},
-}
-STYLE: dict[Any, Any] = {
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlesize": "medium",
-    "figure.dpi": 150,
-    "font.size": 9,
-    "legend.frameon": False,
-    "svg.hashsalt": "fedcohort",
-    "text.parse_math": False,  # users choose the labels
-}
 WIDTH, HEIGHT = 3.6, 2.7
 MOST_COLUMNS = 3
 #: Legend: width in inches of an entry's line and of a letter; letters per inch of the title.
@@ -149,9 +130,8 @@ LINE_WIDTH, LETTER_WIDTH = 0.6, 0.075
 LETTERS_PER_INCH = 15
 #: Legend rows that fit without growing the figure, and height in inches of each further row.
 ROWS_WITH_ROOM, ROW_HEIGHT = 2, 0.17
-LONGEST_LABEL = 40
 OVERVIEW = ("distinct_classes", "loss", "distinct_clients", "accuracy")
-#: What one axes shows: a panel, a column, and a cost; None: the rounds.
+#: The content of one axes: a panel, a column, and the cost on the x axis; None for rounds.
 Line = tuple[Panel, str, str | None]
 
 
@@ -161,15 +141,15 @@ def static_figures(results: Results) -> dict[str, Figure]:
     Returns
     -------
     dict
-        ``loss`` (rolling mean, one axes per panel), ``curves`` (raw loss and accuracy, one row per
-        panel), ``costs`` (loss against rounds, bytes, client work and simulated time, one row per
-        panel), ``overview`` (one panel: classes, clients, loss, accuracy) or ``cohorts`` (several:
-        classes and clients, one row per panel), and ``partition`` (who holds what). Without rounds,
-        only ``partition``.
+        ``loss``: the rolling mean, one axes per panel. ``curves``: raw loss and accuracy, one row
+        per panel. ``costs``: loss against rounds, bytes, client work and simulated time. With one
+        panel ``overview``: classes, clients, loss and accuracy. With several ``cohorts``: classes
+        and clients, one row per panel. ``partition``: the classes of each client; without rounds,
+        this is the only figure.
     """
     panels = results.folder.experiment.panels
     begun = [panel for panel in panels if common_rounds(results, panel)[0]]
-    with rc_context(STYLE):
+    with styled("report"):
         figures = {}
         if begun:
             pen = Pen.of(results)
@@ -201,9 +181,8 @@ def save_figures(results: Results, folder: Path, kind: str) -> list[Path]:
         )
     make_folder(folder)
     figures = {folder / f"{name}.{kind}": each for name, each in static_figures(results).items()}
-    with rc_context(STYLE):
-        for path, figure in figures.items():
-            save_figure(figure, path, METADATA[kind])
+    for path, figure in figures.items():
+        save_figure(figure, path)
     return list(figures)
 
 
@@ -245,7 +224,7 @@ def _explain(figure: Figure, pen: Pen, panels: list[Panel], *, rolling: bool) ->
     parts = [f"rolling mean of {_span(windows)} rounds"] if rolling else []
     if any(len(seeds) > 1 for seeds, _ in done):
         parts.append("line: mean over seeds, band: lowest to highest seed")
-    names = [_entry(str(label)) for label in handles]
+    names = [legend_text([str(label)]) for label in handles]
     width = figure.get_figwidth()
     if len(panels) == 1:
         title = pen.results.folder.experiment.title or panels[0].label
@@ -262,13 +241,6 @@ def _explain(figure: Figure, pen: Pen, panels: list[Panel], *, rolling: bool) ->
         title=textwrap.fill("; ".join(parts), int(LETTERS_PER_INCH * width)),
         title_fontsize="small",
     )
-
-
-def _entry(label: str) -> str:
-    """Shorten a label. Pad a leading underscore: matplotlib would hide the legend entry."""
-    if len(label) > LONGEST_LABEL:
-        label = f"{label[: LONGEST_LABEL - 1]}\N{HORIZONTAL ELLIPSIS}"
-    return f"\N{THIN SPACE}{label}" if label[:1] == "_" else label
 
 
 def _span(windows: list[int]) -> str:

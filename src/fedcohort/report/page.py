@@ -17,12 +17,12 @@ from fedcohort._display import NOTHING, decimals_of, fixed, per_cent
 from fedcohort._lazy import import_extra
 from fedcohort._whole_file import write_whole
 from fedcohort.colours import DASHES, class_colours, design_colours, design_dashes
-from fedcohort.experiments.merge import worded_sources
 from fedcohort.experiments.results import (
     DesignSummary,
     Interval,
     PanelSummary,
     Results,
+    interval,
     summarise,
 )
 from fedcohort.experiments.settings import Panel
@@ -36,8 +36,7 @@ from fedcohort.report.answer import (
     state_sentence,
     unbiased_designs,
 )
-from fedcohort.report.client_view import client_data
-from fedcohort.report.panel_data import design_labels, panel_data
+from fedcohort.report.page_data import client_data, design_labels, panel_data
 
 HEADINGS = (
     "design",
@@ -49,6 +48,19 @@ HEADINGS = (
     "distinct clients",
     "jump",
     "difference to the baseline",
+    "V / V_MD",
+    "noise floor",
+    "above the floor",
+)
+#: Of the legend, if they were measured.
+VARIANCE = (
+    " V / V_MD: variance of the aggregate, over that of multinomial sampling with plain "
+    "aggregation, in the second half of the rounds."
+)
+FLOOR = (
+    " Noise floor: the part of it that comes from random batches, which no estimator can remove "
+    "with this design. Above the floor: (V - floor) / (V_MD - its floor), what is left of the "
+    "rest; slightly below 0 is chance, missing if there is no rest."
 )
 
 
@@ -89,7 +101,7 @@ def setup_text(results: Results) -> str:
         "folder": results.folder.path.resolve().name,
         "command": head.get("command", ""),
         "created": head.get("created", ""),
-        **{f"source {k}": text for k, text in enumerate(worded_sources(results.folder))},
+        **{f"source {k}": text for k, text in enumerate(results.folder.worded_sources())},
         **{f"machine: {key}": value for key, value in head.get("machine", {}).items()},
         **{f"version of {key}": value for key, value in head.get("versions", {}).items()},
     }
@@ -142,6 +154,9 @@ def _designs_table(
                 _valued(each.clients / draws, per_cent(float(np.mean(each.clients)) / draws)),
                 _valued(each.jump, fixed(float(np.mean(each.jump)), jumps)),
                 _difference(each, losses),
+                _valued(each.variance, fixed(float(np.mean(each.variance)), 3)),
+                _valued(each.floor, fixed(float(np.mean(each.floor)), 3)),
+                _valued(each.above_floor, spread(each.above_floor, 2)),
             )
         )
     # A column without any number is left out; the legend says why.
@@ -158,9 +173,9 @@ def _by_loss(design: DesignSummary) -> tuple[bool, bool, float]:
 
 def _name(design: DesignSummary, unbiased: bool | None, swatch: str) -> Cell:
     marks = [design.divergence, "biased" if unbiased is False else ""]
-    said = "".join(f' <em class="mark">{escape(each)}</em>' for each in marks if each)
+    marked = "".join(f' <em class="mark">{escape(each)}</em>' for each in marks if each)
     label = escape(design.label)
-    return Cell(f'<span class="design">{swatch}<span>{label}{said}</span></span>', design.label)
+    return Cell(f'<span class="design">{swatch}<span>{label}{marked}</span></span>', design.label)
 
 
 def _valued(values: np.ndarray, text: str) -> Cell:
@@ -184,17 +199,22 @@ def _legend(summary: PanelSummary) -> str:
     has_spread = len(summary.seeds) > 1
     deviation = f"; {PLUS_MINUS} standard deviation over seeds" if has_spread else ""
     is_known = not math.isnan(summary.level)
-    has_broken = any(each.divergence for each in summary.designs if each.label == summary.baseline)
-    missing = "unknown since it diverged" if has_broken else "not measured"
+    has_diverged = any(
+        each.divergence for each in summary.designs if each.label == summary.baseline
+    )
+    missing = "unknown since it diverged" if has_diverged else "not measured"
     level = fixed(summary.level, loss_decimals(summary)) if is_known else missing
     has_worst = not all(np.isnan(each.worst_accuracy).all() for each in summary.designs)
     worst = " Worst tenth: accuracy of the tenth of clients with the lowest." if has_worst else ""
     baseline = f"{summary.baseline}'s final loss, {level}"
+    has_variance = not all(np.isnan(each.variance).all() for each in summary.designs)
+    has_floor = not all(np.isnan(each.floor).all() for each in summary.designs)
     return (
         f"Means over the {last}{deviation}.{worst} Level: {baseline}; in brackets how many seeds "
         f"reached it, if not all. Distinct clients: share of the draws. Jump: mean absolute change "
         f"of the loss between measurements. Difference: of the final loss, with the 95 % interval "
-        f"over seeds; bold if it excludes 0."
+        f"over seeds; bold if it excludes 0.{VARIANCE if has_variance else ''}"
+        f"{FLOOR if has_floor else ''}"
     )
 
 
@@ -204,16 +224,17 @@ def _difference(design: DesignSummary, decimals: int) -> Cell:
         return Cell("baseline", 0.0)
     if math.isnan(difference.mean):
         return Cell(NOTHING, "")
-    mean, *ends = (
-        fixed(each, decimals, sign=True)
-        for each in (difference.mean, difference.low, difference.high)
-        if math.isfinite(each)
-    )
-    if not ends:
-        return Cell(f"{mean} (one seed)", difference.mean)
-    text = f"{mean} ({' to '.join(ends)})"
+    text = _with_ends(difference, decimals, sign=True)
     text = f"<strong>{text}</strong>" if difference.excludes_zero else text
     return Cell(text, difference.mean)
+
+
+def _with_ends(found: Interval, decimals: int, *, sign: bool = False) -> str:
+    """Format a mean with its interval: ``0.31 (0.28 to 0.34)``."""
+    mean, low, high = (
+        fixed(each, decimals, sign=sign) for each in (found.mean, found.low, found.high)
+    )
+    return f"{mean} (one seed)" if math.isinf(found.low) else f"{mean} ({low} to {high})"
 
 
 def _grid_table(results: Results, panel: Panel) -> str:
@@ -259,6 +280,11 @@ def _experiment_file(results: Results) -> str:
     return _details("experiment.toml", text, is_open=True)
 
 
+#: The numbers of a design that the downloaded table has with their deviation over seeds.
+SPREADS = (
+    *("final_loss", "final_accuracy", "worst_accuracy", "classes", "clients", "jump"),
+    *("variance", "floor"),
+)
 #: Points of a curve. With many designs a curve has fewer, to limit the page to some megabytes.
 MOST_POINTS, FEWEST_POINTS = 500, 60
 POINTS_OF_A_PAGE = 40_000
@@ -366,13 +392,17 @@ def _csv_row(design: DesignSummary, panel: Panel, unbiased: bool | None) -> dict
         "seeds": len(design.final_loss),
         "seeds_at_level": int((~np.isnan(design.rounds_needed)).sum()),
     }
-    for name in ("final_loss", "final_accuracy", "worst_accuracy", "classes", "clients", "jump"):
+    for name in SPREADS:
         values = getattr(design, name)
         row |= {name: np.mean(values), f"{name}_deviation": _deviation(values)}
     reached = design.rounds_needed[~np.isnan(design.rounds_needed)]
     row["rounds_to_level"] = np.mean(reached) if len(reached) else math.nan
-    found = design.difference or Interval(math.nan, math.nan, math.nan)
-    row |= {"difference": found.mean, "difference_low": found.low, "difference_high": found.high}
+    ends = {
+        "difference": design.difference or Interval(math.nan, math.nan, math.nan),
+        "above_floor": interval(design.above_floor),
+    }
+    for name, found in ends.items():
+        row |= {name: found.mean, f"{name}_low": found.low, f"{name}_high": found.high}
     return {key: _finite(value) for key, value in row.items()}
 
 

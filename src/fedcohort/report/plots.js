@@ -155,6 +155,8 @@ function errorPlot(panel, view) {
       ofDesign(label, "expected", { ...base, y: error.design_variance, mode: "lines", line: lineOf(label) }),
       ofDesign(label, "multinomial", { ...base, y: error.multinomial_variance, mode: "lines",
         line: lineOf(label, { dash: "dot", width: 1.2 }) }),
+      ofDesign(label, "noise floor", { ...base, y: error.design_floor, mode: "lines",
+        line: lineOf(label, { dash: "dash", width: 1.2 }) }),
     ];
   });
   return {

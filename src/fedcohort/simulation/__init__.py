@@ -4,6 +4,7 @@ from fedcohort._lazy import import_extra
 
 import_extra("torch", extra="sim", owner="fedcohort.simulation")
 
+from fedcohort._arguments import suggest_names as _suggest_names  # noqa: E402
 from fedcohort.simulation.data.datasets import DATASETS, Dataset, load_dataset  # noqa: E402
 from fedcohort.simulation.data.partitions import (  # noqa: E402
     FederatedData,
@@ -47,3 +48,5 @@ __all__ = [
     "one_class_shards",
     "read_devices",
 ]
+
+_suggest_names(__name__, __all__)

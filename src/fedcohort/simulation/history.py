@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort._arguments import as_array, brief, checked_flag
 from fedcohort._display import html_table, short_repr
 from fedcohort._figures import check_axes, checked_figure_path, new_figure, save_figure
 from fedcohort._lazy import frame_of
@@ -45,6 +46,8 @@ class Round:
         Bytes, client work and simulated time; None in rounds that an older version recorded.
     failed
         Clients without an update: they failed, or their training was not finite.
+    scaled
+        Clients whose updates were scaled down to ``max_norm``.
     diverged
         Whether training broke down in this round or before: the model's step or loss was not
         finite, or no client of a round had a finite update. One client's is not enough: it counts
@@ -65,6 +68,7 @@ class Round:
     rows: list[int] | None = None
     cost: Cost | None = None
     failed: list[int] = field(default_factory=list)
+    scaled: list[int] = field(default_factory=list)
     diverged: bool = False
 
     @property
@@ -76,6 +80,11 @@ class Round:
     def failed_clients(self) -> int:
         """How many updates are missing."""
         return len(self.failed)
+
+    @property
+    def scaled_clients(self) -> int:
+        """How many updates were scaled down."""
+        return len(self.scaled)
 
     def __repr__(self) -> str:
         return short_repr(
@@ -99,6 +108,8 @@ COLUMNS: dict[str, tuple[str | None, type]] = {
     "multinomial_variance": ("yardstick", float),
     "beta_squared": ("yardstick", float),
     "kappa_squared": ("yardstick", float),
+    "design_floor": ("yardstick", float),
+    "multinomial_floor": ("yardstick", float),
     "draw_seconds": (None, float),
     "train_seconds": (None, float),
     "measure_seconds": (None, float),
@@ -108,6 +119,7 @@ COLUMNS: dict[str, tuple[str | None, type]] = {
     "contacted": ("cost", int),
     "simulated_seconds": ("cost", float),
     "failed_clients": (None, int),
+    "scaled_clients": (None, int),
     "diverged": (None, bool),
 }
 
@@ -135,7 +147,8 @@ class History:
         return short_repr(self, rounds=len(self.rounds), **_measures(self.last_quality), **diverged)
 
     def _repr_html_(self) -> str:
-        names = ("round", "loss", "accuracy", "distinct_clients", "failed_clients")
+        names = ["round", "loss", "accuracy", "distinct_clients", "failed_clients"]
+        names += ["scaled_clients"] * any(each.scaled for each in self.rounds)
         ends = self.rounds if len(self.rounds) <= 6 else [*self.rounds[:3], *self.rounds[-3:]]
         cells = columns_of(ends)
         columns = [["" if v is None else v for v in cells[name]] for name in names]
@@ -165,7 +178,7 @@ class History:
         Without pandas it is a dict of numpy arrays. The columns are ``round``; the
         :class:`Quality` of the model after the round; the cohort (``distinct_clients``,
         ``distinct_classes``, ``residual``); the :class:`Yardstick`; the seconds that the round took
-        here; the :class:`Cost`; ``failed_clients`` and ``diverged``.
+        here; the :class:`Cost`; ``failed_clients``, ``scaled_clients`` and ``diverged``.
         """
         found = columns_of(self.rounds)
         return frame_of({name: _array(found[name], COLUMNS[name][1]) for name in COLUMNS})
@@ -191,6 +204,10 @@ class History:
             The axes of the loss and, where there is one, of the accuracy.
         """
         owner = "History.plot"
+        if label is not None and not isinstance(label, str):
+            raise SimulationError(
+                f"{owner}: label must be a text or None; got {brief(label)}. Pass a name."
+            )
         file = checked_figure_path(path, owner, "path")
         measured = [(each.round_ + 1, each.quality) for each in self.rounds if each.quality]
         if not measured:
@@ -203,20 +220,21 @@ class History:
         if ax is None:
             size = (5 * len(names), 3.5)
             ax = new_figure(owner, size, shown=path is None).subplots(1, len(names))
-        places = np.atleast_1d(np.asarray(ax, dtype=object))
-        check_axes(owner, *places.ravel())
+        places = np.atleast_1d(as_array(ax)).ravel()
+        check_axes(owner, *(places.tolist() or [ax]))
         for place, name in zip(places, names, strict=False):
             values = [getattr(quality, name) for _, quality in measured]
             place.plot([done for done, _ in measured], values, label=label)
             place.set(xlabel="rounds", ylabel=name)
-            if label is not None:
+            if label:
                 place.legend()
         if file is not None:
             save_figure(places[0].figure.figure, file)  # of a subfigure, the whole one
         return places
 
     def as_dicts(self, *, times: bool = True) -> list[dict[str, Any]]:
-        """Return every round as plain numbers; without ``times``, only what a seed determines."""
+        """Return every round as plain numbers; without ``times``, only those that a seed fixes."""
+        checked_flag("History", "times", times, error=SimulationError)
         left_out = () if times else TIMES
         rows = [asdict(each) for each in self.rounds]
         return [{key: row[key] for key in row if key not in left_out} for row in rows]
@@ -224,7 +242,13 @@ class History:
     @classmethod
     def of_dicts(cls, rows: list[dict[str, Any]]) -> History:
         """Invert :meth:`as_dicts`."""
-        return cls([_round(row) for row in rows])
+        try:
+            return cls([_round(row) for row in rows])
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise SimulationError(
+                f"History: these are not the rounds of a history ({str(error)[:80]}). Pass what "
+                f"as_dicts() gave."
+            ) from error
 
 
 def columns_of(rounds: Sequence[Round]) -> dict[str, list[Any]]:

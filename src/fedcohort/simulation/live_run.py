@@ -1,10 +1,11 @@
-"""One run while it is simulated: what its server does in a round."""
+"""One run during its simulation: the server's part of a round."""
 
 from __future__ import annotations
 
 import math
 import time
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import final
 
@@ -13,15 +14,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcohort._updates import as_numpy
-from fedcohort._whole_file import with_prefix, without_prefix
+from fedcohort._archive import with_prefix, without_prefix
+from fedcohort._arguments import brief
+from fedcohort._updates import LARGEST, Layout, Rows, as_numpy
 from fedcohort.cohort import NOBODY, Cohort
 from fedcohort.designs import Design, RowDesign
 from fedcohort.designs.signals import Request
-from fedcohort.errors import SimulationError
+from fedcohort.errors import AggregationError, SimulationError
+from fedcohort.memory import Regression
+from fedcohort.memory.regression import output_of
 from fedcohort.optimizers import State as OptimizerState
+from fedcohort.selector.answers import Answers
 from fedcohort.simulation.devices.cost import Clock, Cost, Times, round_cost
-from fedcohort.simulation.engine.evaluation import Evaluator, Quality, Yardstick
+from fedcohort.simulation.engine.evaluation import Drawn, Evaluator, Quality, Yardstick
 from fedcohort.simulation.engine.local_training import LocalTraining
 from fedcohort.simulation.history import History, Round
 from fedcohort.simulation.runs import Options, Run
@@ -48,9 +53,8 @@ class RoundState:
     trains, failed
         Clients that train and answer, replacements included, in order of arrival; and clients that
         were asked and send no update.
-    clients, updates, losses
-        Clients with a finite update, in order of arrival; their updates, one row each; and, where
-        the recipe reads it, their loss of the model that they were sent.
+    clients, answers
+        Clients with a usable update, in order of arrival; and what the selector read of them.
     moments
         The optimiser's state after the round.
     diverged
@@ -67,9 +71,8 @@ class RoundState:
     trains: Positions = field(default_factory=NOBODY.copy)
     failed: Positions = field(default_factory=NOBODY.copy)
     clients: Positions = field(default_factory=NOBODY.copy)
-    updates: Tensor = field(default_factory=lambda: torch.empty(0, 0))
+    answers: Answers | None = None
     moments: OptimizerState | None = None
-    losses: NDArray[np.float64] | None = None
     quality: Quality | None = None
     yardstick: Yardstick | None = None
     diverged: bool = False
@@ -113,18 +116,33 @@ class LiveRun:
         options: Options,
         training: LocalTraining,
         *,
-        n_parameters: int,
+        layout: Layout,
     ) -> None:
-        self.run, self.history = run, History()
+        self.run, self.history, self._layout = run, History(), layout
         self.evaluator, self._options = evaluator, options
-        of_run = {"n_parameters": n_parameters, "seed": run.seed}
+        of_run = {"n_parameters": layout.size, "seed": run.seed}
         self._clock = Clock(run.devices, run.data.population, training, **of_run)
-        self.selector = run.selector(options)
+        self.selector = run.selector()
+        self._check_output()
         lr = run.server_lr
         self._server_lr = options.server_lr if lr is None else lr
         self._moments: OptimizerState | None = None
         self._has_class = run.data.class_counts() > 0
         self.current: RoundState
+
+    def _check_output(self) -> None:
+        """Refuse an estimator that learns from an array that the model does not have."""
+        settings = self.run.estimator
+        if not isinstance(settings, Regression) or settings.output is None:
+            return
+        try:
+            output_of(settings, self._layout)
+        except AggregationError as error:
+            names = ", ".join(map(str, self._layout.parts))
+            raise SimulationError(
+                f"Simulation: Regression(output=...) must be the name or the position of an array "
+                f"of the model, {names}; got {brief(settings.output)}. Name one of them."
+            ) from error
 
     def unplayed(self, round_: int) -> RoundState:
         """Return a round in which everyone is available, and which is never played."""
@@ -133,7 +151,7 @@ class LiveRun:
         return RoundState(round_, None, self.selector.ask(), self._clock.times(round_))
 
     def open(self, round_: int) -> None:
-        """Begin a round: see who is available, and whom the recipe asks."""
+        """Begin a round: find the available clients, and those that the recipe asks."""
         if self.selector.cohort is not None:  # an interrupted round is played again
             self.current = replace(self.current, quality=None, diverged=False)
             return
@@ -141,7 +159,7 @@ class LiveRun:
         self.current = RoundState(round_, available, self.selector.ask(available), times)
 
     def answer(self, now: RoundState, model: Tensor) -> None:
-        """Let the asked clients answer from the model; one that is not finite counts as missing."""
+        """Compute the asked clients' signals; a value that is not finite counts as missing."""
         if now.request is None:
             return
         signal, clients = now.request.signal, now.request.clients
@@ -186,25 +204,44 @@ class LiveRun:
 
     def prepare(self, pool: Executor) -> None:
         """Build the next design in the background, if everyone is always available."""
-        if not self._clock.has_availability:
+        if self.run.overlap and not self._clock.has_availability:
             self.selector.prepare(pool)
 
-    def receive(self, updates: Tensor, finite: NDArray[np.bool_], model: Tensor) -> Tensor:
-        """Keep the finite updates of the clients that train, and return the server's step.
+    @property
+    def bounds_norms(self) -> bool:
+        """Whether the norms of updates are needed."""
+        return self.run.max_norm is not None
+
+    def receive(self, updates: Tensor, look: NDArray[np.float64], model: Tensor) -> Tensor:
+        """Keep the usable updates of the clients that train, and return the server's step.
+
+        ``look`` has the largest entry and the norm of every update; norms are only used if they
+        are needed.
 
         If the recipe reads losses, clients report the root of the mean squared loss over all
         their samples, dropout off. With epochs they trained on exactly these samples; with steps
         on a random part of them.
         """
-        now = self.current
-        now.clients, now.diverged = now.trains[finite], now.diverged or _is_none(finite)
-        kept = torch.from_numpy(finite).to(updates.device)
-        now.updates = updates if finite.all() else updates[kept]
+        now, losses, usable = self.current, None, look[0] < LARGEST
+        now.clients, now.diverged = now.trains[usable], now.diverged or _is_none(usable)
         if self.selector.wants_losses:
             found = self.evaluator.losses_of(model, now.clients)[1]
-            now.losses = np.where(np.isfinite(found), found, np.nan)
-        step: Tensor = self.selector.step(now.updates, now.clients)
-        return step
+            losses = np.where(np.isfinite(found), found, np.nan)
+        took = now.times.duration[now.clients]
+        kept = updates if usable.all() else updates[torch.from_numpy(usable).to(updates.device)]
+        rows = Rows(self._layout, kept, [{}] * len(kept))
+        norms = look[1, usable] if self.bounds_norms else None
+        now.answers = self.selector.receive(
+            rows, now.clients, losses=losses, durations=took, norms=norms
+        )
+        with suppress(AggregationError):
+            return torch.cat([part.reshape(-1) for part in self.selector.step(now.answers)])
+        return torch.full_like(model, math.nan)  # the step does not fit its type
+
+    def drawn(self, step: Tensor) -> Drawn | None:
+        """Return what a comparison with full participation needs; None if nothing was drawn."""
+        design, own = self.current.design, self.selector
+        return None if design is None else Drawn(design, step, own.estimator, own.max_norm)
 
     def moved(self, step: Tensor) -> Tensor:
         """Return how the server moves along a step; its optimiser changes at the commit.
@@ -219,8 +256,10 @@ class LiveRun:
         drawn = self.selector.cohort
         if now.design is None or (drawn is not None and len(drawn) and not len(now.clients)):
             return torch.zeros_like(step)
-        move, now.moments = optimizer.step(step, self._moments)
-        return torch.as_tensor(self._server_lr * move)
+        with suppress(AggregationError):
+            move, now.moments = optimizer.step(step, self._moments)
+            return torch.as_tensor(self._server_lr * move)
+        return torch.full_like(step, math.nan)  # the move does not fit its type
 
     def stay(self) -> None:
         """Note that the step is not finite; the optimiser stays as it is, and so does the model."""
@@ -238,9 +277,10 @@ class LiveRun:
         The round before loses its quality if it was measured only because it was the last.
         """
         now, rounds = self.current, self.history.rounds
+        assert now.answers is not None  # for mypy: the round was played
         if rounds and not self._is_turn(rounds[-1].round_):
             rounds[-1] = replace(rounds[-1], quality=None)
-        settled = self.selector.settle(now.clients)
+        settled = self.selector.settle(now.answers)
         cost, lost = self._cost(settled), np.setdiff1d(now.trains, now.clients)
         rounds.append(
             Round(
@@ -258,16 +298,16 @@ class LiveRun:
                 rows=self._rows(),
                 cost=cost,
                 failed=sorted(np.concatenate([now.failed, lost]).tolist()),
+                scaled=now.answers.scaled.tolist(),
                 diverged=now.diverged or bool(rounds and rounds[-1].diverged),
             )
         )
         self._clock.seconds += cost.simulated_seconds
         self._moments = now.moments
-        took = now.times.duration[now.clients]
-        self.selector.remember(now.updates, now.clients, losses=now.losses, durations=took)
+        self.selector.remember(now.answers)
 
     def state(self) -> dict[str, NDArray[np.generic]]:
-        """Return what a resumed run needs beside its history, as arrays."""
+        """Return the state of a resumed run, without its history, as arrays."""
         kept: dict[str, NDArray[np.generic]] = {"now": np.array(self._clock.seconds)}
         for name, array in (self._moments or {}).items():
             kept[f"moments.{name}"] = as_numpy(array).copy()

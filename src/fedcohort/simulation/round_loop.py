@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import final
+from typing import Any, cast, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcohort._arguments import brief, checked_whole
-from fedcohort._display import short_repr
-from fedcohort._whole_file import with_prefix, without_prefix, write_arrays
+from fedcohort._archive import json_array, with_prefix, without_prefix, write_archive
+from fedcohort._arguments import brief, checked_path, checked_whole
+from fedcohort._display import seconds_left, short_repr
+from fedcohort._updates import Layout, largest_entries
 from fedcohort.designs import Design
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.engine.evaluation import ClientQuality, Evaluator, FullParticipation
-from fedcohort.simulation.engine.gradients import ResidentData
+from fedcohort.simulation.engine.gradients import ParameterLayout, ResidentData
 from fedcohort.simulation.engine.local_training import Lane, LocalTrainer, LocalTraining
 from fedcohort.simulation.engine.models import (
     ModelSource,
@@ -35,7 +36,7 @@ from fedcohort.simulation.engine.models import (
 from fedcohort.simulation.history import History
 from fedcohort.simulation.live_run import LiveRun, Positions, RoundState
 from fedcohort.simulation.runs import (
-    FORMAT,
+    KIND,
     Options,
     Run,
     check_together,
@@ -45,7 +46,9 @@ from fedcohort.simulation.runs import (
 )
 
 #: Called after every round with the number of rounds done and the histories.
-OnRound = Callable[[int, list[History]], None]
+OnRound = Callable[[int, list[History]], object]
+#: The number of progress lines if standard error is not a terminal.
+LINES = 10
 
 
 @final
@@ -102,18 +105,26 @@ class Simulation:
         slots = sum(min(run.recipe.cohort_size + run.extra, run.data.n_clients) for run in runs)
         each = [run.local(training) for run in runs]
         self._trainer = LocalTrainer(module, training, data, slots=slots, trainings=each)
-        size = models.shape[1]
+        shapes = ParameterLayout(module).shapes
+        layout = Layout.of_shapes("Simulation", shapes, self._models[0])
         self._live = []
         for run in runs:
             sample = self.options.measured(run.data.n_clients)
             evaluator = Evaluator(module, data, run.data, sample=sample, seed=run.seed)
-            self._live.append(LiveRun(run, evaluator, self.options, training, n_parameters=size))
+            self._live.append(LiveRun(run, evaluator, self.options, training, layout=layout))
         # Runs are independent of each other; their matrix products leave the interpreter free.
         self._pool = ThreadPoolExecutor(min(len(runs), torch.get_num_interop_threads()))
-        together = sum(run.recipe.learns for run in runs) > 1 and not self.options.overlap
+        together = sum(run.recipe.learns and not run.overlap for run in runs) > 1
         self._map = self._pool.map if together else map
-        federations = [run.data for run in runs]
-        self._everyone = FullParticipation(federations, module, data, self._trained, self._pool)
+        self._everyone = FullParticipation(
+            [run.data for run in runs],
+            module,
+            data,
+            self._trained,
+            self._pool,
+            seeds=[run.seed for run in runs],
+            floor_clients=self.options.floor_clients,
+        )
         self._architecture = architecture(module)
         self._rounds_done = 0
 
@@ -137,29 +148,31 @@ class Simulation:
         return [run.history for run in self._live]
 
     def next_designs(self) -> list[Design]:
-        """Build the design that every run would draw from next, from what it knows now.
+        """Build the design that every run would draw from next, from its present state.
 
         All clients count as available. Clients answer what the recipe asks.
         """
         rounds = [run.unplayed(self._rounds_done) for run in self._live]
-        self._ask(rounds)
-        return [
-            run.selector.next_design(now.signals)
-            for run, now in zip(self._live, rounds, strict=True)
-        ]
+        with computing_on(self._n_threads):
+            self._ask(rounds)
+            return [
+                run.selector.next_design(now.signals)
+                for run, now in zip(self._live, rounds, strict=True)
+            ]
 
     def client_quality(self) -> list[ClientQuality]:
         """Judge every run's current model on each client's own samples."""
         pairs = zip(self._live, self._models, strict=True)
-        return [run.evaluator.client_quality(model) for run, model in pairs]
+        with computing_on(self._n_threads):
+            return [run.evaluator.client_quality(model) for run, model in pairs]
 
     def run(
         self,
         rounds: int,
         *,
-        checkpoint: Path | None = None,
+        checkpoint: str | Path | None = None,
         every: int = 10,
-        progress: bool | OnRound = True,
+        progress: bool | OnRound | None = None,
     ) -> list[History]:
         """Train ``rounds`` more rounds, and return all that has happened so far.
 
@@ -176,9 +189,9 @@ class Simulation:
         every
             How many rounds lie between checkpoints.
         progress
-            True shows a progress bar if standard error is a terminal, False shows none. A function
-            replaces the bar: it is called after every round with the number of rounds done and the
-            histories.
+            None shows a progress bar if standard error is a terminal. True also writes ten lines
+            if it is not, as in a pipe or a notebook. False shows nothing. A function replaces the
+            bar: it is called after every round with the number of rounds done and the histories.
 
         Returns
         -------
@@ -187,42 +200,45 @@ class Simulation:
         """
         more = checked_whole("Simulation", "rounds", rounds, error=SimulationError)
         checked_whole("Simulation", "every", every, least=1, error=SimulationError)
-        if checkpoint is not None and not Path(checkpoint).parent.is_dir():
+        path = None if checkpoint is None else _checked_path(checkpoint)
+        if path is not None and not path.parent.is_dir():
             raise SimulationError(
-                f"Simulation: the folder of checkpoint must be there; got "
-                f"{brief(str(checkpoint))}. Make it first."
+                f"Simulation: the folder of checkpoint must be there; got {brief(str(path))}. Make "
+                f"it first."
             )
         total = self._rounds_done + more
-        with _shown(progress, done=self._rounds_done, total=total) as on_round:
+        shown = _shown(progress, done=self._rounds_done, total=total)
+        with computing_on(self._n_threads), shown as on_round:
             while self._rounds_done < total:
                 self._play(self._rounds_done, last=self._rounds_done == total - 1)
                 done = self._rounds_done
-                if checkpoint is not None and (done % every == 0 or done == total):
-                    self.save(Path(checkpoint))
+                if path is not None and (done % every == 0 or done == total):
+                    self.save(path)
                 on_round(done, self.histories)
         return self.histories
 
-    def save(self, checkpoint: Path) -> None:
+    def save(self, checkpoint: str | Path) -> None:
         """Write the state after the last whole round to a file."""
         head = {
             "fingerprint": self._fingerprint,
             "rounds_done": self._rounds_done,
             "histories": [history.as_dicts() for history in self.histories],
         }
-        arrays = {"head": np.array(json.dumps(head)), "models": self.models}
+        arrays: dict[str, NDArray[Any]] = {"head": json_array(head), "models": self.models}
         for k, run in enumerate(self._live):
             arrays |= with_prefix(f"{k}.", run.state())
-        write_arrays(Path(checkpoint), FORMAT, arrays)
+        write_archive(_checked_path(checkpoint), KIND, arrays)
 
-    def resume(self, checkpoint: Path) -> int:
+    def resume(self, checkpoint: str | Path) -> int:
         """Go on where the checkpoint was written; return the number of rounds done.
 
         The simulation must have been made with the same arguments: the file of another one is
         refused. On the CPU it then ends bit for bit where an uninterrupted one ends.
         """
-        head, arrays = read_checkpoint(Path(checkpoint), expected=self._fingerprint)
+        path = _checked_path(checkpoint)
+        head, arrays = read_checkpoint(path, expected=self._fingerprint)
         for k, (run, rows) in enumerate(zip(self._live, head["histories"], strict=True)):
-            with refusing_checkpoint(Path(checkpoint)):
+            with refusing_checkpoint(path):
                 run.restore(History.of_dicts(rows), without_prefix(f"{k}.", arrays))
         self._models.copy_(torch.from_numpy(arrays["models"]))
         self._rounds_done = int(head["rounds_done"])
@@ -238,7 +254,7 @@ class Simulation:
         asking = lap()
         list(self._map(LiveRun.draw, runs))
         self._share_draw_seconds(lap())
-        if self.options.overlap and not last:
+        if not last:
             for run in runs:
                 run.prepare(self._pool)
         lap()
@@ -255,7 +271,7 @@ class Simulation:
             run.commit()
 
     def _ask(self, rounds: Sequence[RoundState]) -> None:
-        """Let the asked clients of all runs answer; train those that report an update's norm."""
+        """Collect the signals of all runs; train the clients that report an update's norm."""
         early = [now.early for now in rounds]
         # Kept until the round is over: n_clients x size numbers, as a yardstick needs.
         if any(map(len, early)):
@@ -272,18 +288,28 @@ class Simulation:
         fresh = self._trained([run.current.untrained() for run in self._live], round_)
         updates = [run.current.all_updates(own) for run, own in zip(self._live, fresh, strict=True)]
         # One look at all of them: on a GPU each look waits for its work.
-        finite = torch.cat([rows.isfinite().all(dim=1) for rows in updates]).cpu().numpy()
-        parts = np.split(finite, np.cumsum([len(rows) for rows in updates])[:-1])
+        looks = [
+            _look(rows, norms=run.bounds_norms)
+            for run, rows in zip(self._live, updates, strict=True)
+        ]
+        ends = np.cumsum([len(rows) for rows in updates])[:-1]
+        parts = np.split(torch.cat(looks, dim=1).cpu().numpy(), ends, axis=1)
         return [
-            run.receive(rows, good, model)
-            for run, rows, good, model in zip(self._live, updates, parts, self._models, strict=True)
+            run.receive(rows, look, model)
+            for run, rows, look, model in zip(self._live, updates, parts, self._models, strict=True)
         ]
 
-    def _trained(self, clients: Sequence[Positions], round_: int) -> list[Tensor]:
-        """Train clients, listed run by run, at once; return each run's updates, one row each."""
+    def _trained(
+        self, clients: Sequence[Positions], round_: int, seeds: Sequence[int] | None = None
+    ) -> list[Tensor]:
+        """Train clients, listed run by run, at once; return each run's updates, one row each.
+
+        ``seeds`` replace the runs' seeds of batches and dropout.
+        """
+        seeds = [run.seed for run in self.runs] if seeds is None else seeds
         lanes = [
-            Lane(k, live.run.seed, client, live.run.data.train[client])
-            for k, (live, own) in enumerate(zip(self._live, clients, strict=True))
+            Lane(k, seed, client, run.data.train[client])
+            for k, (run, seed, own) in enumerate(zip(self.runs, seeds, clients, strict=True))
             for client in own.tolist()
         ]
         rows = self._trainer.updates(self._models, lanes, round_)
@@ -308,22 +334,39 @@ class Simulation:
         every = self.options.oracle_every
         if every is None or round_ % every:
             return
-        designs = [run.current.design for run in self._live]
-        variates = [run.selector.variates for run in self._live]
-        sticks = self._everyone.yardsticks(self._models, designs, steps, variates, round_)
+        rounds = [run.drawn(step) for run, step in zip(self._live, steps, strict=True)]
+        sticks = self._everyone.yardsticks(self._models, rounds, round_)
         for run, stick in zip(self._live, sticks, strict=True):
             run.current.yardstick = stick
 
     def _share_draw_seconds(self, seconds: float) -> None:
-        """Let designs that were built at the same time share the time that this took."""
+        """Divide the building time among designs that were built together."""
         total = sum(run.current.draw_seconds for run in self._live)
         for run in self._live:
             run.current.draw_seconds *= min(1.0, seconds / total) if total else 1.0
+
+    @property
+    def _n_threads(self) -> int | None:
+        """How many CPU threads to compute on; None: as many as torch is set to."""
+        if self.options.threads is None:
+            return 1 if self._models.device.type == "cpu" else None
+        return min(self.options.threads, os.cpu_count() or 1)
 
     @cached_property
     def _fingerprint(self) -> dict[str, str]:
         """Identifies this simulation's checkpoints; computed once, since it hashes all data."""
         return fingerprint(self.runs, self.training, self.options, self._architecture)
+
+
+def _look(rows: Tensor, *, norms: bool) -> Tensor:
+    """Return the largest entry of every row, and its norm if it is needed, on the device."""
+    largest = largest_entries(rows).double()
+    lengths = rows.norm(dim=1, dtype=torch.float64) if norms else largest
+    return torch.stack([largest, lengths])
+
+
+def _checked_path(checkpoint: object) -> Path:
+    return checked_path("Simulation", "checkpoint", checkpoint, error=SimulationError)
 
 
 def _check_kinds(runs: object, training: object, options: object) -> None:
@@ -342,23 +385,64 @@ def _check_kinds(runs: object, training: object, options: object) -> None:
 
 
 @contextmanager
-def _shown(progress: bool | OnRound, *, done: int, total: int) -> Iterator[OnRound]:
-    """Yield the function to call after every round.
+def computing_on(threads: int | None) -> Iterator[None]:
+    """Compute on this many CPU threads inside the block; None leaves their number as it is."""
+    if threads is None:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with _blas_on(threads):
+            yield
+    finally:
+        torch.set_num_threads(before)
 
-    True shows a bar if standard error is a terminal and rich is installed.
-    """
-    if not isinstance(progress, bool) and not callable(progress):
+
+def _blas_on(threads: int) -> AbstractContextManager[object]:
+    """Limit numpy's threads, if the library for it is installed."""
+    if find_spec("threadpoolctl") is None:
+        return nullcontext()
+    from threadpoolctl import threadpool_limits
+
+    return cast(AbstractContextManager[object], threadpool_limits(threads, user_api="blas"))
+
+
+@contextmanager
+def _shown(progress: bool | OnRound | None, *, done: int, total: int) -> Iterator[OnRound]:
+    """Yield the function to call after every round."""
+    if progress is not None and not isinstance(progress, bool) and not callable(progress):
         raise SimulationError(
-            f"Simulation: progress must be True, False or a function; got {brief(progress)}. Pass "
-            f"False to show nothing."
+            f"Simulation: progress must be True, False, None or a function; got {brief(progress)}. "
+            f"Pass False to show nothing."
         )
     if callable(progress):
         yield progress
-    elif not progress or not sys.stderr.isatty() or find_spec("rich") is None:
-        yield lambda done, histories: None
-    else:
+    elif progress is not False and sys.stderr.isatty() and find_spec("rich") is not None:
         with _bar(done, total) as advance:
             yield advance
+    else:
+        yield _lines(done, total) if progress else lambda done, histories: None
+
+
+def _lines(before: int, total: int) -> OnRound:
+    """Write a line after every tenth of the rounds, to standard error."""
+    start, said = time.perf_counter(), 0
+
+    def write(now: int, histories: Sequence[History]) -> None:
+        nonlocal said
+        new, left = now - before, total - now
+        tenth = LINES * new // (total - before)
+        if tenth == said:
+            return
+        said = tenth
+        loss = f", {text}" if (text := _loss_text(histories)) else ""
+        seconds = (time.perf_counter() - start) / new * left
+        rest = f"; {seconds_left(seconds)}" if left else ""
+        sys.stderr.write(f"round {now} of {total}{loss}{rest}\n")
+        sys.stderr.flush()
+
+    return write
 
 
 @contextmanager

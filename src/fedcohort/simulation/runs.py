@@ -1,42 +1,40 @@
-"""Runs to simulate and the server's options; and how a checkpoint knows its simulation."""
+"""Runs to simulate, the server's options, and the fingerprint in a checkpoint."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import COMPUTE_DEVICES, brief, checked_whole
+from fedcohort._archive import json_value, read_archive
+from fedcohort._arguments import COMPUTE_DEVICES, MOST, KindNeed, as_array, brief
 from fedcohort._display import record_repr
-from fedcohort._whole_file import read_arrays
-from fedcohort.designs import Recipe
-from fedcohort.designs.recipe import estimator_for
-from fedcohort.errors import SelectorError, SimulationError
-from fedcohort.memory import Difference, EstimatorName
+from fedcohort._fields import check_fields, choice, declared, of_kind, whole
+from fedcohort.errors import FedcohortError, SelectorError, SimulationError
+from fedcohort.memory import Regression
 from fedcohort.optimizers import ServerOptimizer
 from fedcohort.selector import Selector
-from fedcohort.selector.open_round import FailureRule, OnFailure
+from fedcohort.selector.settings import SelectorSettings
 from fedcohort.simulation.data.partitions import FederatedData
 from fedcohort.simulation.devices.devices import Devices
-from fedcohort.simulation.engine.local_training import LocalTraining, keep_numbers, keep_positive
+from fedcohort.simulation.engine.local_training import LocalTraining, rate
 from fedcohort.streams import Stream, stream
 
-#: The first line of a checkpoint.
-FORMAT = "fedcohort checkpoint 2"
+#: What a checkpoint's archive means, and its version.
+KIND = "simulation 4"
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Settings of the server, besides the drawing of clients.
+    """Settings of the server that all runs share.
 
     Attributes
     ----------
@@ -46,43 +44,36 @@ class Options:
         Measure loss and accuracy after every n-th round, and after the last.
     oracle_every
         Train all clients in every n-th round, to compare with full participation; None: never.
-    sketch
-        How many numbers of an update the memory keeps; None keeps it whole.
+    floor_clients
+        In these rounds, train a sample of clients a second time, with other batches, to estimate
+        the noise floor: this many draws by importance. With as many draws as clients, all train
+        again. 0: no floor.
     rows_every
         Record every client's distribution in every n-th round; None: never.
-    rebuild_every
-        Build designs that learn in every n-th round only.
     measure_clients
         Measure loss and accuracy of a sample of clients: this many draws by importance, made once.
         None, or as many draws as clients: all are measured.
-    overlap
-        Build the next design while clients train, from the updates up to the round before.
     device
         ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU if there is one.
+    threads
+        The CPU threads to compute on, at most one per core. None: one if the clients train on the
+        CPU, and torch's setting with a GPU. Small models are fastest on one thread, and results
+        are then equal bit for bit on machines with more or fewer cores.
     """
 
-    server_lr: float = 1.0
-    measure_every: int = 1
-    oracle_every: int | None = None
-    sketch: int | None = None
-    rows_every: int | None = None
-    rebuild_every: int = 1
-    measure_clients: int | None = None
-    overlap: bool = False
-    device: str = "auto"
+    server_lr: float = rate(1.0)
+    measure_every: int = whole(1, least=1, most=MOST)
+    oracle_every: int | None = whole(None, least=1, most=MOST)
+    floor_clients: int = whole(20, most=MOST)
+    rows_every: int | None = whole(None, least=1, most=MOST)
+    measure_clients: int | None = whole(None, least=1, most=MOST)
+    device: str = choice("auto", COMPUTE_DEVICES, way_out="'auto' takes a GPU if there is one.")
+    threads: int | None = whole(None, least=1, most=MOST)
 
     __repr__ = record_repr
 
     def __post_init__(self) -> None:
-        optional = ("oracle_every", "sketch", "rows_every", "measure_clients")
-        given = [name for name in optional if getattr(self, name) is not None]
-        keep_positive(self, "measure_every", "rebuild_every", *given)
-        keep_numbers(self, "server_lr")
-        if self.device not in COMPUTE_DEVICES:
-            raise SimulationError(
-                f"Options: device must be auto, cpu or cuda; got {brief(self.device)}. 'auto' "
-                f"takes a GPU if there is one."
-            )
+        check_fields(self, error=SimulationError)
 
     def measured(self, n_clients: int) -> int | None:
         """Return how many draws of clients are measured; None: all clients."""
@@ -98,25 +89,25 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Run:
+class Run(SelectorSettings):
     """One design on one data set with one seed.
+
+    The other settings are those of :class:`fedcohort.Selector`. With ``extra``, clients answer in
+    the order of their durations. With ``overlap``, the next design is built while clients train.
+    Features for :class:`fedcohort.Regression` may be ``"classes"``: the shares of the classes
+    among a client's samples.
 
     Attributes
     ----------
     recipe, data, seed
         How clients are drawn, what they hold, and the seed of everything random, an integer. Runs
         with one seed can be compared round by round.
-    estimator
-        ``"plain"``, ``"difference"``, or a :class:`fedcohort.Difference`.
     devices
         What clients train on; None: all are equal (``Devices.equal``) and always available.
     failures
         The chance that a drawn client sends no update, one number or one per client; None: 0.
         Failures are drawn in every round from a stream of their own: two runs with one seed lose
         the same clients.
-    on_failure, tries, extra
-        What happens to the weight of lost clients; see :class:`fedcohort.Selector`. With
-        ``extra``, clients answer in the order of their durations.
     optimizer
         How the server moves along the aggregate, one of ``fedcohort.optimizers``; its step is
         multiplied by ``server_lr``. None: the aggregate itself.
@@ -125,40 +116,25 @@ class Run:
         there. Runs that differ in them still train together.
     """
 
-    recipe: Recipe
-    data: FederatedData
-    seed: int = 0
-    estimator: EstimatorName | Difference = "plain"
+    owner: ClassVar[str] = "Run"
+    error: ClassVar[type[FedcohortError]] = SimulationError
+
+    data: FederatedData = declared(
+        KindNeed(kind=FederatedData, way_out="Pass for example Run(SizeClustered(10), data).")
+    )
+    # No generator and no None: compared runs must share one seed.
+    seed: int = whole(0, way_out="Pass one seed to all runs that are to be compared.")
     devices: Devices | None = None
     failures: ArrayLike | None = None
-    on_failure: OnFailure = "keep"
-    tries: int = 10
-    extra: int = 0
-    optimizer: ServerOptimizer | None = None
-    lr: float | None = None
-    mu: float | None = None
-    server_lr: float | None = None
+    optimizer: ServerOptimizer | None = of_kind(
+        None, ServerOptimizer, way_out="Pass for example optimizers.SGD(momentum=0.9)."
+    )
+    lr: float | None = rate(None)
+    mu: float | None = rate(None)
+    server_lr: float | None = rate(None)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.recipe, Recipe) or not isinstance(self.data, FederatedData):
-            raise SimulationError(
-                f"Run: needs a Recipe and FederatedData; got {brief(self.recipe)} and "
-                f"{brief(self.data)}. Pass for example Run(SizeClustered(10), data)."
-            )
-        # Refuse a generator and None: compared runs must share one seed.
-        way_out = "Pass one seed to all runs that are to be compared."
-        seed = checked_whole("Run", "seed", self.seed, way_out=way_out)
-        object.__setattr__(self, "seed", seed)
-        # One form for each estimator, since it is part of a checkpoint's fingerprint.
-        settings = estimator_for("Run", self.recipe, self.estimator, error=SimulationError)
-        object.__setattr__(self, "estimator", settings or "plain")
-        FailureRule(self.on_failure, self.tries, self.extra)
-        if not isinstance(self.optimizer, ServerOptimizer | None):
-            raise SimulationError(
-                f"Run: optimizer must be one of fedcohort.optimizers, or None; got "
-                f"{brief(self.optimizer)}. Pass for example SGD(momentum=0.9)."
-            )
-        keep_numbers(self, *self.rates())
+        SelectorSettings.__post_init__(self)
         if self.failures is not None:
             object.__setattr__(self, "failures", self._chances(self.failures))
 
@@ -171,8 +147,8 @@ class Run:
 
     def _chances(self, failures: ArrayLike) -> NDArray[np.float64]:
         """Return one chance per client."""
-        chances = np.asarray(failures, dtype=np.float64)
-        n = self.data.n_clients
+        given, n = as_array(failures), self.data.n_clients
+        chances = given.astype(np.float64) if given.dtype.kind in "iuf" else np.full((), np.nan)
         if chances.shape not in ((), (n,)) or not ((chances >= 0) & (chances <= 1)).all():
             raise SimulationError(
                 f"Run: failures must be a chance from 0 to 1, or one for each of the {n} clients; "
@@ -180,31 +156,22 @@ class Run:
             )
         return np.broadcast_to(chances, (n,)).copy()
 
-    def selector(self, options: Options | None = None) -> Selector:
+    def selector(self) -> Selector:
         """Make the run's selector; refuse clients that cannot be drawn from."""
-        options = options or Options()
-        # A recipe that needs a design in every round gets one.
-        every = 1 if self.recipe.signals else options.rebuild_every
-        return Selector(
-            self.recipe,
-            self.data.population,
-            seed=self.seed,
-            estimator=self.estimator,
-            sketch=options.sketch,
-            on_failure=self.on_failure,
-            tries=self.tries,
-            extra=self.extra,
-            overlap=options.overlap,
-            rebuild_every=every,
-        )
+        settings, estimator = self.keywords(), self.estimator
+        if isinstance(estimator, Regression) and estimator.plain.features == "classes":
+            counts = self.data.class_counts()
+            shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+            settings["estimator"] = replace(estimator, features=shares)
+        return Selector(self.recipe, self.data.population, seed=self.seed, **settings)
 
     def rates(self) -> dict[str, float]:
-        """Return what of ``lr``, ``mu`` and ``server_lr`` the run has of its own."""
+        """Return those of ``lr``, ``mu`` and ``server_lr`` that the run overrides."""
         found = {name: getattr(self, name) for name in ("lr", "mu", "server_lr")}
         return {name: value for name, value in found.items() if value is not None}
 
     def local(self, training: LocalTraining) -> LocalTraining:
-        """Return what the run's clients do, given what clients of other runs do."""
+        """Return the simulation's local training with the run's own rates."""
         lr = training.lr if self.lr is None else self.lr
         return replace(training, lr=lr, mu=training.mu if self.mu is None else self.mu)
 
@@ -216,28 +183,20 @@ class Run:
 
     def parts(self) -> list[object]:
         """Return what identifies the run in a checkpoint, without its data."""
-        rule = (self.on_failure, self.tries, self.extra)
+        settings = tuple(self.keywords().values())
         devices = [] if self.devices is None else self.devices.parts()
         rates = list(self.rates().items())
-        how = [(self.recipe, self.seed, self.estimator), self.optimizer, rule, self.failures]
+        how = [(self.recipe, self.seed), settings, self.optimizer, self.failures]
         return [*how, *devices, *rates]
 
 
 def check_together(runs: Sequence[Run]) -> None:
-    """Refuse runs on several data sets, and runs that would keep their rows in the same file."""
+    """Refuse runs on several data sets."""
     if not runs or any(run.data.dataset is not runs[0].data.dataset for run in runs):
         raise SimulationError(
             f"Simulation: needs at least one run, all on one data set; got {len(runs)} runs. "
             f"Load the data set once, and make a simulation for each."
         )
-    settings = [run.estimator for run in runs if isinstance(run.estimator, Difference)]
-    files = [Path(each.file).resolve() for each in settings if each.file is not None]
-    for file in files:
-        if files.count(file) > 1:
-            raise SimulationError(
-                f"Simulation: every run needs a file of rows of its own; got {file} more than "
-                f"once. Name another file in each Difference(file=...)."
-            )
 
 
 def read_checkpoint(
@@ -245,12 +204,12 @@ def read_checkpoint(
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Read the head and the arrays of a simulation with this fingerprint; refuse other files."""
     try:
-        arrays = read_arrays(path, FORMAT)
-    except (OSError, ValueError) as error:
+        arrays = read_archive(path, KIND)
+    except ValueError as error:
         raise SimulationError(
             f"checkpoint {path}: cannot be read ({error}). Start again, or use another file."
         ) from error
-    head = json.loads(str(arrays.pop("head")))
+    head = json_value(arrays.pop("head"))
     differ = [name for name in expected if head["fingerprint"].get(name) != expected[name]]
     if differ:
         raise SimulationError(
@@ -262,7 +221,7 @@ def read_checkpoint(
 
 @contextmanager
 def refusing_checkpoint(path: Path) -> Iterator[None]:
-    """Say in one sentence why a selector cannot be restored from a checkpoint."""
+    """Raise one sentence if a selector cannot be restored from a checkpoint."""
     try:
         yield
     except SelectorError as error:
@@ -281,7 +240,7 @@ def fingerprint(
     values: dict[str, object] = {
         "runs": [part for run in runs for part in run.parts()],
         "training": training,
-        "options": replace(options, device="auto"),
+        "options": replace(options, device="auto", threads=None),
         "model": architecture,
         "data": [data.x, data.y, data.test_x, data.test_y, (data.scale, data.shift), *positions],
     }

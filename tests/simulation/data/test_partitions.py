@@ -5,16 +5,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
+from fedcohort import Multinomial
 from fedcohort.errors import DataError, FedcohortError
 from fedcohort.simulation import (
     Dataset,
     FederatedData,
+    LocalTraining,
+    Run,
+    Simulation,
     dirichlet_disjoint,
     dirichlet_unbalanced,
     iid,
+    mlp,
     natural,
     one_class_shards,
 )
@@ -85,9 +92,9 @@ def test_equal_sizes_can_be_listed_too() -> None:
     ("sizes", "message"),
     [
         ([7, 8], r"needs one for each of a class's 3 clients; got 2\. Add or drop some, or give"),
-        ([], r"needs one for each of a class's 3 clients; got 0\."),
-        ([7, 0, 8], r"one training sample for each; got 3 and \[7, 0, 8\]"),
-        ([7.0, 1.0, 8.0], r"one training sample for each; got 3 and \[7\.0, 1\.0, 8\.0\]"),
+        ([], r"train_size must be a list of at least one value; got \[\]"),
+        ([7, 0, 8], r"train_size\.1 must be a whole number of at least 1; got 0"),
+        ([7.0, 1.0, 8.0], r"train_size\.0 must be a whole number of at least 1; got 7\.0"),
         ([100, 100, 1], r"needs 201 samples of class 0 for 3 clients; got 200"),
     ],
 )
@@ -222,6 +229,82 @@ def test_labels_and_positions_are_not_mixed() -> None:
         FederatedData.from_arrays([[1.0]], [0], [[0]], test=([[1.0]], [0], ["u"]))
 
 
+def test_all_clients_can_share_a_test_set() -> None:
+    test = (np.arange(6.0).reshape(3, 2), [2, 0, 1])
+
+    data = FederatedData.from_arrays(np.ones((4, 2)), [0, 1, 0, 1], ["u", "v", "u", "v"], test=test)
+
+    assert [part.tolist() for part in data.test] == [[0, 1, 2], [0, 1, 2]]
+    assert data.dataset.test_x.tolist() == test[0].tolist()
+    assert data.dataset.n_classes == 3
+
+
+def test_a_shared_test_set_gives_its_accuracy_to_every_client() -> None:
+    """The same as if each client had its own copy of the test set."""
+    x, y = rng().standard_normal((40, 3)), rng().integers(3, size=40)
+    owners, test = np.arange(40) % 4, (x[:9] + 1, y[:9])
+    shared = FederatedData.from_arrays(x, y, owners, test=test)
+    copies = FederatedData(shared.dataset, shared.train, tuple(np.arange(9) for _ in range(4)))
+
+    found, twin = (
+        Simulation([Run(Multinomial(2), data)], lambda: mlp(3, 4, 3), LocalTraining(steps=2))
+        for data in (shared, copies)
+    )
+    (history,), (other,) = found.run(2), twin.run(2)
+
+    assert history.last_quality == other.last_quality
+    assert history.last_quality is not None
+    assert history.last_quality.accuracy_spread == 0
+    assert found.client_quality()[0].accuracy.tolist() == 4 * [history.last_quality.accuracy]
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.floats(0.01, 0.99))
+def test_a_share_of_every_clients_samples_is_held_out(sizes: list[int], share: float) -> None:
+    n = sum(sizes)
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+
+    data = FederatedData.from_arrays(np.arange(n)[:, None], np.zeros(n, int), owners, test=share)
+
+    train, test = data.dataset.x[:, 0], data.dataset.test_x[:, 0]
+    assert sorted([*train, *test]) == list(range(n))
+    for client, size in enumerate(sizes):
+        assert len(data.test[client]) == min(round(share * size), size - 1)
+        kept = [*train[data.train[client]], *test[data.test[client]]]
+        assert sorted(kept) == np.flatnonzero(owners == client).tolist()
+
+
+def test_a_sample_of_several_clients_is_held_out_for_all_of_them() -> None:
+    everyone = [np.arange(10), np.arange(5, 15)]
+
+    data = FederatedData.from_arrays(
+        np.arange(15)[:, None], np.zeros(15, int), everyone, test=0.3, seed=1
+    )
+
+    train, test = data.dataset.x[:, 0], data.dataset.test_x[:, 0]
+    assert not set(train) & set(test)
+    for own, client in zip(everyone, range(2), strict=True):
+        assert sorted([*train[data.train[client]], *test[data.test[client]]]) == own.tolist()
+
+
+def test_the_seed_decides_what_is_held_out() -> None:
+    def held(**seed: int) -> list[int]:
+        data = FederatedData.from_arrays(
+            np.arange(50)[:, None], np.zeros(50, int), np.zeros(50), test=0.2, **seed
+        )
+        return [int(value) for value in data.dataset.test_x[:, 0]]
+
+    assert held() == held() == held(seed=0) != held(seed=1)
+
+
+@pytest.mark.parametrize(
+    "test", [1.0, 0.0, -0.2, 2, True, np.nan, "0.2", ([[1.0]],), {}, np.ones((3, 2))]
+)
+def test_what_is_no_test_set_is_refused(test: Any) -> None:
+    message = r"test must be three arrays .*, two that all clients share, or a share between 0 and"
+    with pytest.raises(DataError, match=message):
+        FederatedData.from_arrays([[1.0], [2.0]], [0, 1], [0, 0], test=test)
+
+
 def test_natural_partitions_of_one_data_set_train_together() -> None:
     writers, test_writers = np.arange(2000) % 4, np.arange(500) % 4
 
@@ -243,10 +326,16 @@ def test_a_test_client_that_has_no_training_samples_is_refused() -> None:
 
 
 def test_bad_numbers_are_refused() -> None:
-    with pytest.raises(DataError, match="alpha must be positive"):
+    with pytest.raises(
+        DataError, match="dirichlet_unbalanced: alpha must be a number above 0; got 0"
+    ):
         dirichlet_unbalanced(DATA, alpha=0.0, seed=0)
-    with pytest.raises(DataError, match="n_clients must be 1 to the 2000 samples; got 0"):
+    with pytest.raises(
+        DataError, match="iid: n_clients must be a whole number of at least 1; got 0"
+    ):
         iid(DATA, n_clients=0, seed=0)
+    with pytest.raises(DataError, match="n_clients must be at most the 2000 samples; got 2001"):
+        iid(DATA, n_clients=2001, seed=0)
 
 
 def test_partitions_of_what_is_not_there_are_refused() -> None:
@@ -255,9 +344,11 @@ def test_partitions_of_what_is_not_there_are_refused() -> None:
     with pytest.raises(DataError, match=r"the data set has none\. Use test_share=0"):
         dirichlet_unbalanced(no_test, alpha=0.1, seed=0)
     assert dirichlet_unbalanced(no_test, alpha=0.1, seed=0, test_share=0).n_clients == 100
-    with pytest.raises(DataError, match="needs at least one client per class"):
+    with pytest.raises(DataError, match="clients_per_class must be a whole number of at least 1"):
         one_class_shards(DATA, seed=0, clients_per_class=0)
-    with pytest.raises(DataError, match=r"n_clients must be 1 to the 2000 samples; got 2\.5"):
+    with pytest.raises(
+        DataError, match=r"n_clients must be a whole number of at least 1; got 2\.5"
+    ):
         iid(DATA, n_clients=2.5, seed=0)  # type: ignore[arg-type]
 
 

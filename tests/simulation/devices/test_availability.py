@@ -55,7 +55,7 @@ def simulation_of(
     *recipes: Recipe, devices: Devices | None, data: FederatedData = DATA, **options: Any
 ) -> Simulation:
     estimator = options.pop("estimator", "plain")
-    runs = [Run(recipe, data, 0, estimator, devices) for recipe in recipes]
+    runs = [Run(recipe, data, 0, devices, estimator=estimator) for recipe in recipes]
     return made(*runs, training=TRAINING, **options)
 
 
@@ -72,7 +72,7 @@ RECIPES: list[Recipe] = [
 ]
 
 
-@pytest.mark.parametrize("estimator", ["plain", "difference", Difference(clusters=2)])
+@pytest.mark.parametrize("estimator", ["plain", "difference", Difference(keep="rank", rank=2)])
 def test_only_clients_that_are_there_are_drawn(estimator: Any) -> None:
     """Each client is there for half a day of four seconds; 16 rounds are four days."""
     devices = Devices.generated(N, 1, speed=10.0, awake=0.5, day=4.0)
@@ -195,7 +195,9 @@ def test_the_yardstick_is_full_participation_of_those_who_are_there() -> None:
     assert stick.multinomial_variance > 1e-6
 
 
-@pytest.mark.parametrize("estimator", ["difference", Difference(0.5), Difference(clusters=2)])
+@pytest.mark.parametrize(
+    "estimator", ["difference", Difference(0.5), Difference(keep="rank", rank=2)]
+)
 def test_what_is_remembered_of_absent_clients_is_left_out(estimator: Any) -> None:
     """All are drawn, then all of the three who are left: again the aggregate of full participation.
 

@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import checked_whole, did_you_mean
+from fedcohort._arguments import (
+    as_array,
+    brief,
+    checked_number,
+    checked_path,
+    checked_whole,
+    did_you_mean,
+)
 from fedcohort._display import short_repr
 from fedcohort._lazy import import_extra
 from fedcohort._whole_file import write_whole
@@ -182,9 +189,7 @@ class Dataset:
             )
         checked_whole("data", "n_classes", self.n_classes, error=DataError)
         for name in ("scale", "shift"):
-            number = getattr(self, name)
-            if not isinstance(number, (int, float, np.number)) or not np.isfinite(number):
-                raise DataError(f"data: {name} must be a finite number; got {number!r}.")
+            checked_number("data", name, getattr(self, name), least=-math.inf, error=DataError)
 
     def __repr__(self) -> str:
         shape = tuple(self.x.shape[1:])
@@ -194,8 +199,7 @@ class Dataset:
 
 def checked_arrays(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
     """Validate inputs, first axis samples, and one label of at least 0 for each sample."""
-    inputs: NDArray[Any] = np.asarray(x)
-    labels: NDArray[Any] = np.asarray(y)
+    inputs, labels = as_array(x), as_array(y)
     whole = labels.ndim == 1 and labels.dtype.kind in "iu"
     if inputs.ndim == 0 or not whole or len(inputs) != len(labels):
         raise DataError(
@@ -219,7 +223,7 @@ def checked_arrays(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.generic], NDA
     return inputs, labels.astype(np.int64, copy=False)
 
 
-def load_dataset(name: str, folder: Path | None = None) -> Dataset:
+def load_dataset(name: str, folder: str | Path | None = None) -> Dataset:
     """Load a data set; ``folder`` is ``FEDCOHORT_DATA`` or the user's cache by default.
 
     Raises
@@ -232,12 +236,14 @@ def load_dataset(name: str, folder: Path | None = None) -> Dataset:
     >>> load_dataset("digits").x.shape
     (1442, 1, 8, 8)
     """
-    if name not in DATASETS:
+    if not isinstance(name, str) or name not in DATASETS:
         raise DataError(
-            f"unknown data set {name!r}; known are {', '.join(DATASETS)}."
+            f"load_dataset: unknown data set {brief(name)}; known are {', '.join(DATASETS)}."
             f"{did_you_mean(name, DATASETS)}"
         )
-    return DATASETS[name](data_folder() if folder is None else Path(folder))
+    if folder is None:
+        return DATASETS[name](data_folder())
+    return DATASETS[name](checked_path("load_dataset", "folder", folder, error=DataError))
 
 
 def _digits(folder: Path) -> Dataset:

@@ -13,14 +13,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import Rng, checked_rng
+from fedcohort._arguments import (
+    MOST,
+    FlagNeed,
+    ListNeed,
+    NumberNeed,
+    OneOrListNeed,
+    Rng,
+    WholeNeed,
+    as_array,
+    brief,
+    checked_kind,
+    checked_rng,
+    is_list,
+)
 from fedcohort._display import short_repr
+from fedcohort._fields import checks
 from fedcohort.errors import DataError
 from fedcohort.population import Population
 from fedcohort.simulation.data.datasets import Dataset, checked_arrays
 from fedcohort.streams import Seed, Stream, checked_seed, stream
 
 Indices = tuple[NDArray[np.int64], ...]
+#: The client of every sample, or the positions of every client's samples.
+Owners = ArrayLike | Sequence[ArrayLike]
+#: Inputs, labels and clients; inputs and labels that all clients share; or a share of the samples.
+Test = tuple[ArrayLike, ArrayLike, Owners] | tuple[ArrayLike, ArrayLike] | float
 #: The paper's unbalanced federation: how many clients have how many training samples.
 PAPER_SIZES = ((10, 100), (30, 250), (30, 500), (20, 750), (10, 1000))
 
@@ -43,6 +61,14 @@ class FederatedData:
     test: Indices
 
     def __post_init__(self) -> None:
+        _checked_dataset("FederatedData", self.dataset)
+        for name in ("train", "test"):
+            if not is_list(parts := getattr(self, name)):
+                raise DataError(
+                    f"FederatedData: {name} must be a list of positions per client; got "
+                    f"{brief(parts)}. Pass for example [[0, 1], [2]]."
+                )
+            object.__setattr__(self, name, tuple(parts))
         if len(self.train) == 0:
             raise DataError("FederatedData: needs at least one client; got none. Add one.")
         for name, labels in (("train", self.dataset.y), ("test", self.dataset.test_y)):
@@ -67,9 +93,10 @@ class FederatedData:
         cls,
         x: ArrayLike,
         y: ArrayLike,
-        clients: ArrayLike | Sequence[ArrayLike],
+        clients: Owners,
         *,
-        test: tuple[ArrayLike, ArrayLike, ArrayLike | Sequence[ArrayLike]] | None = None,
+        test: Test | None = None,
+        seed: Seed = 0,
         scale: float = 1.0,
         shift: float = 0.0,
     ) -> FederatedData:
@@ -83,25 +110,38 @@ class FederatedData:
             The client of every sample (any labels; clients are numbered in sorted order), or a
             list of positions for every client, as the partitioners of other libraries return it.
         test
-            The same three for testing; None: no test samples.
+            The same three for testing. Two, inputs and labels: every client is tested on all of
+            them. A number between 0 and 1: hold out this share of every client's samples, at
+            random and rounded; at least one sample stays. None: no test samples.
+        seed
+            Chooses what is held out: an integer, a generator, or None for a random one.
 
         Raises
         ------
         DataError
             If arrays, labels and clients do not fit each other.
+
+        Examples
+        --------
+        >>> x, y, wards = np.eye(6), [0, 1, 0, 1, 0, 1], ["a", "a", "a", "b", "b", "b"]
+        >>> FederatedData.from_arrays(x, y, wards, test=1 / 3)
+        FederatedData(n_clients=2, train=4, test=2, n_classes=2)
         """
         inputs, labels = checked_arrays(x, y)
         names, train = positions_of(clients, len(labels))
-        empty = tuple(np.empty(0, dtype=np.int64) for _ in train)
-        test_inputs, test_labels, test_parts = inputs[:0], labels[:0], empty
-        if test is not None:
+        if test is None:
+            test_inputs, test_labels = inputs[:0], labels[:0]
+            test_parts = tuple(np.empty(0, dtype=np.int64) for _ in train)
+        elif isinstance(test, (list, tuple)) and len(test) in (2, 3):
             test_inputs, test_labels = checked_arrays(test[0], test[1])
-            test_names, test_parts = positions_of(test[2], len(test_labels), names)
-            if (names is None) != (test_names is None):
-                raise DataError(
-                    "FederatedData: clients must come the same way for training and testing, as "
-                    "a label per sample or as lists of positions. Use one of them for both."
-                )
+            test_parts = len(train) * (np.arange(len(test_labels)),)
+            if len(test) == 3:
+                test_parts = _test_parts(test[2], len(test_labels), names)
+        else:
+            held = _held_out(test, train, len(labels), seed)
+            test_inputs, test_labels = inputs[held], labels[held]
+            inputs, labels = inputs[~held], labels[~held]
+            train, test_parts = _taken(train, ~held), _taken(train, held)
         n_classes = int(max(labels.max(initial=0), test_labels.max(initial=0))) + 1
         dataset = Dataset(inputs, labels, test_inputs, test_labels, n_classes, scale, shift)
         return cls(dataset, train, test_parts)
@@ -153,8 +193,8 @@ def positions_of(
             "FederatedData: clients must be a label per sample or a list of positions per client; "
             "got a mapping. Pass list(clients.values())."
         )
-    entries = list(clients)
-    n_axes = {np.ndim(entry) for entry in entries}
+    entries = list(clients) if is_list(clients) else []
+    n_axes = {entry.ndim if hasattr(entry, "ndim") else as_array(entry).ndim for entry in entries}
     if n_axes == {1}:
         return None, tuple(_checked_positions(k, part) for k, part in enumerate(entries))
     if n_axes != {0} or len(entries) != n:
@@ -169,7 +209,13 @@ def positions_of(
             f"FederatedData: every sample needs a client; {np.isnan(labels).sum()} of {n} have "
             f"NaN. Leave those samples out."
         )
-    known = sorted(set(labels.tolist())) if names is None else names
+    try:
+        known = sorted(set(labels.tolist())) if names is None else names
+    except TypeError as error:
+        raise DataError(
+            f"FederatedData: clients must be labels that can be sorted; got {brief(clients)}. "
+            f"Label samples by numbers, or by names."
+        ) from error
     unknown = set(labels.tolist()) - set(known)
     if unknown:
         raise DataError(
@@ -177,6 +223,43 @@ def positions_of(
             f"{min(unknown)!r} is not. Leave its test samples out."
         )
     return known, tuple(np.flatnonzero(labels == name) for name in known)
+
+
+def _test_parts(clients: Owners, n: int, names: list[Any] | None) -> Indices:
+    """Read the clients of n test samples; ``names`` are those of the training samples."""
+    test_names, parts = positions_of(clients, n, names)
+    if (names is None) != (test_names is None):
+        raise DataError(
+            "FederatedData: clients must come the same way for training and testing, as a label "
+            "per sample or as lists of positions. Use one of them for both."
+        )
+    return parts
+
+
+def _held_out(share: object, parts: Indices, n: int, seed: Seed) -> NDArray[np.bool_]:
+    """Return which of n samples are for testing. Their clients test on them."""
+    if not isinstance(share, (float, np.floating)) or not 0 < share < 1:
+        raise DataError(
+            f"FederatedData: test must be three arrays (inputs, labels, clients), two that all "
+            f"clients share, or a share between 0 and 1; got {brief(share)}. Pass for example 0.2."
+        )
+    rng = stream(checked_seed("FederatedData", seed, DataError), use=Stream.PARTITION)
+    held = np.zeros(n, dtype=bool)
+    for client, part in enumerate(parts):
+        _check_range(f"client {client}'s train positions", part, n)
+        held[rng.permutation(part)[: min(round(float(share) * len(part)), len(part) - 1)]] = True
+    return held
+
+
+def _taken(parts: Indices, mask: NDArray[np.bool_]) -> Indices:
+    """Return every client's positions in the array that the mask leaves."""
+    place = np.cumsum(mask) - 1
+    return tuple(place[part[mask[part]]] for part in parts)
+
+
+def _checked_dataset(owner: str, dataset: object) -> Dataset:
+    way_out = "Pass load_dataset('digits'), or your own."
+    return checked_kind(owner, "dataset", dataset, Dataset, way_out=way_out, error=DataError)
 
 
 def _check_range(what: str, values: NDArray[np.int64], below: int) -> None:
@@ -188,15 +271,29 @@ def _check_range(what: str, values: NDArray[np.int64], below: int) -> None:
 
 
 def _checked_positions(client: int, part: Any) -> NDArray[np.int64]:
-    positions = np.asarray(part)
-    if positions.size and positions.dtype.kind not in "iu":
+    positions = as_array(part)
+    if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iu"):
         raise DataError(
-            f"FederatedData: client {client}'s positions must be whole numbers; got "
-            f"{positions.dtype}. Use numpy.flatnonzero for masks."
+            f"FederatedData: client {client}'s positions must be a list of whole numbers; got "
+            f"{positions.dtype} of shape {positions.shape}. Use numpy.flatnonzero for masks."
         )
-    return positions.astype(np.int64)
+    return positions.astype(np.int64, copy=False)
 
 
+#: Counts of clients or samples.
+COUNT, WHOLE = WholeNeed(least=1, most=MOST), WholeNeed(most=MOST)
+ALPHA = NumberNeed(above=0, way_out="Pass for example 0.1.")
+EXAMPLE = "Pass for example [(10, 100), (30, 250)]."
+PAIRS = ListNeed(item=ListNeed(item=WHOLE, least=2, most=2, way_out=EXAMPLE), way_out=EXAMPLE)
+
+
+@checks(
+    DataError,
+    clients_per_class=COUNT,
+    train_size=OneOrListNeed(item=COUNT),
+    deal_sizes=FlagNeed(),
+    test_size=WHOLE,
+)
 def one_class_shards(
     dataset: Dataset,
     *,
@@ -208,17 +305,32 @@ def one_class_shards(
 ) -> FederatedData:
     """Give every client samples of one class only: the paper's figure 1.
 
-    Clients are numbered by class, ``clients_per_class`` each; no sample is used twice.
-    ``train_size`` is the size of every client, or a list with one size for each client of a
-    class; ``deal_sizes`` shuffles the sizes over all clients. The paper speaks of 100 test
-    samples, but digit 5 of MNIST has too few; its code uses 80.
+    Clients are numbered by class; no sample is used twice. The paper speaks of 100 test samples,
+    but digit 5 of MNIST has too few; its code uses 80.
+
+    Parameters
+    ----------
+    clients_per_class
+        How many clients have samples of one class.
+    train_size
+        Training samples of every client; or a list with one number for each client of a class.
+    deal_sizes
+        Whether to assign a list of sizes at random to the clients of all classes.
+    test_size
+        Test samples of every client.
 
     Raises
     ------
     DataError
         If a class has too few samples, or the sizes do not fit the clients.
     """
-    sizes = _sizes_of_class(train_size, test_size, clients_per_class)
+    _checked_dataset("one_class_shards", dataset)
+    sizes = train_size if isinstance(train_size, list) else [train_size] * clients_per_class
+    if len(sizes) != clients_per_class:
+        raise DataError(
+            f"one_class_shards: a list of training sizes needs one for each of a class's "
+            f"{clients_per_class} clients; got {len(sizes)}. Add or drop some, or give one number."
+        )
     rng = stream(checked_seed("one_class_shards", seed), use=Stream.PARTITION)
     shape = (dataset.n_classes, clients_per_class)
     train = np.tile(sizes, dataset.n_classes)
@@ -226,26 +338,6 @@ def one_class_shards(
     test = np.full(shape, test_size)
     of_train = _shards(dataset.y, train, rng)
     return FederatedData(dataset, of_train, _shards(dataset.test_y, test, rng))
-
-
-def _sizes_of_class(
-    train_size: int | Sequence[int], test_size: int, clients_per_class: int
-) -> NDArray[np.int64]:
-    """Validate the sizes; return one for each client of a class."""
-    listed = np.ndim(train_size) > 0
-    sizes = np.asarray(train_size if listed else [train_size] * clients_per_class)
-    if listed and len(sizes) != clients_per_class:
-        raise DataError(
-            f"one_class_shards: a list of training sizes needs one for each of a class's "
-            f"{clients_per_class} clients; got {len(sizes)}. Add or drop some, or give one number."
-        )
-    if not sizes.size or sizes.dtype.kind not in "iu" or sizes.min() < 1 or test_size < 0:
-        raise DataError(
-            f"one_class_shards: needs at least one client per class, and one training sample for "
-            f"each; got {clients_per_class} and {train_size} (and {test_size} test samples). Raise "
-            f"what is too small."
-        )
-    return sizes
 
 
 def _shards(
@@ -265,6 +357,12 @@ def _shards(
     return tuple(shards)
 
 
+@checks(
+    DataError,
+    alpha=ALPHA,
+    sizes=PAIRS,
+    test_share=NumberNeed(least=0, most=1),
+)
 def dirichlet_unbalanced(
     dataset: Dataset,
     *,
@@ -275,17 +373,26 @@ def dirichlet_unbalanced(
 ) -> FederatedData:
     """Draw every client's class shares from Dir(alpha): the paper's figure 2.
 
-    ``sizes`` lists (clients, training samples). A client has ``test_share`` of its size for
-    testing, with the same class shares. It gets ``int(share * size)`` samples of a class, and the
-    rest from the last class. Samples are drawn with replacement within a class.
+    A client gets ``int(share * size)`` samples of a class, and the rest from the last class. Its
+    test samples have the same class shares. Samples are drawn with replacement within a class.
+
+    Parameters
+    ----------
+    alpha
+        The smaller, the fewer classes a client has.
+    sizes
+        Pairs: a number of clients, and the training samples of each of them.
+    test_share
+        Number of a client's test samples, as a share of its training samples.
 
     Raises
     ------
     DataError
         If ``alpha`` is not positive, or the data set lacks a class that a client is to have.
     """
-    _check_alpha(alpha)
-    rng = stream(checked_seed("dirichlet_unbalanced", seed), use=Stream.PARTITION)
+    owner = "dirichlet_unbalanced"
+    _checked_dataset(owner, dataset)
+    rng = stream(checked_seed(owner, seed), use=Stream.PARTITION)
     of_class = [np.flatnonzero(dataset.y == c) for c in range(dataset.n_classes)]
     test_of_class = [np.flatnonzero(dataset.test_y == c) for c in range(dataset.n_classes)]
     train, test = [], []
@@ -315,15 +422,22 @@ def _with_shares(
     return np.concatenate(drawn) if drawn else np.empty(0, dtype=np.int64)
 
 
+@checks(DataError, n_clients=COUNT)
 def iid(dataset: Dataset, n_clients: int, *, seed: Seed = None) -> FederatedData:
     """Deal the shuffled samples out evenly; sizes differ by one at most.
+
+    Parameters
+    ----------
+    n_clients
+        How many clients there are.
 
     Raises
     ------
     DataError
         If there are fewer samples than clients.
     """
-    _check_clients(n_clients, len(dataset.y))
+    _checked_dataset("iid", dataset)
+    _check_clients("iid", n_clients, len(dataset.y))
     rng = stream(checked_seed("iid", seed), use=Stream.PARTITION)
     train, test = (
         tuple(np.array_split(rng.permutation(len(labels)), n_clients))
@@ -332,6 +446,7 @@ def iid(dataset: Dataset, n_clients: int, *, seed: Seed = None) -> FederatedData
     return FederatedData(dataset, train, test)
 
 
+@checks(DataError, alpha=ALPHA, n_clients=COUNT)
 def dirichlet_disjoint(
     dataset: Dataset, *, alpha: float, n_clients: int, seed: Seed = None
 ) -> FederatedData:
@@ -340,13 +455,20 @@ def dirichlet_disjoint(
     Test samples are split by the same shares. A client may get no samples; it is then never
     drawn.
 
+    Parameters
+    ----------
+    alpha
+        The smaller, the fewer clients share a class.
+    n_clients
+        How many clients there are.
+
     Raises
     ------
     DataError
         If ``alpha`` is not positive, or there are fewer samples than clients.
     """
-    _check_alpha(alpha)
-    _check_clients(n_clients, len(dataset.y))
+    _checked_dataset("dirichlet_disjoint", dataset)
+    _check_clients("dirichlet_disjoint", n_clients, len(dataset.y))
     rng = stream(checked_seed("dirichlet_disjoint", seed), use=Stream.PARTITION)
     shares = rng.dirichlet(np.full(n_clients, alpha), size=dataset.n_classes)
     parts = []
@@ -368,20 +490,14 @@ def natural(dataset: Dataset, clients: ArrayLike, test_clients: ArrayLike) -> Fe
     DataError
         If a sample has no client, or a test sample a client without training samples.
     """
+    _checked_dataset("natural", dataset)
     names, train = positions_of(clients, len(dataset.y))
     return FederatedData(dataset, train, positions_of(test_clients, len(dataset.test_y), names)[1])
 
 
-def _check_alpha(alpha: float) -> None:
-    if not isinstance(alpha, (int, float)) or not 0 < alpha < np.inf:
+def _check_clients(owner: str, n_clients: int, n_samples: int) -> None:
+    if n_clients > n_samples:
         raise DataError(
-            f"partition: alpha must be positive and finite; got {alpha}. Pass for example 0.1."
-        )
-
-
-def _check_clients(n_clients: int, n_samples: int) -> None:
-    if type(n_clients) is not int or not 1 <= n_clients <= n_samples:
-        raise DataError(
-            f"partition: n_clients must be 1 to the {n_samples} samples; got {n_clients}. Give "
+            f"{owner}: n_clients must be at most the {n_samples} samples; got {n_clients}. Give "
             f"each client at least one sample."
         )

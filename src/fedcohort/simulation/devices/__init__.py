@@ -1,1 +1,1 @@
-"""The clients' devices: speed, availability, and what a round costs."""
+"""The clients' devices: speed, availability, and the cost of a round."""

@@ -12,11 +12,33 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort._arguments import checked_number, checked_whole, did_you_mean
+from fedcohort._arguments import (
+    MOST,
+    NumberNeed,
+    WholeNeed,
+    as_array,
+    brief,
+    checked_number,
+    checked_numbers,
+    checked_path,
+    checked_whole,
+    did_you_mean,
+)
 from fedcohort._display import short_repr
+from fedcohort._fields import check_fields, checks, declared, of_kind
 from fedcohort._whole_file import reason_of
 from fedcohort.errors import DataError, SimulationError
 from fedcohort.streams import Seed, Stream, checked_seed, stream
+
+#: Defaults: samples per second of training, and bytes per second of a client's line.
+SPEED = 1_000.0
+LINE = 1_000_000.0
+DAY = NumberNeed(above=0)
+#: Samples or bytes a second. These limits keep a client's time finite for every spread.
+RATE = NumberNeed(least=1e-9, most=1e18)
+#: The standard deviation of a logarithm.
+SPREAD = NumberNeed(least=0, most=10)
+CLIENTS = WholeNeed(least=1, most=MOST, way_out="Pass how many there are.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,14 +63,19 @@ class Availability:
     client: NDArray[np.int64]
     start: NDArray[np.float64]
     end: NDArray[np.float64]
-    day: float | None = None
+    day: float | None = declared(DAY, None)
 
     def __post_init__(self) -> None:
+        check_fields(self, error=SimulationError)
         kinds = {"client": np.int64, "start": np.float64, "end": np.float64}
         for name, kind in kinds.items():
-            object.__setattr__(self, name, np.array(getattr(self, name), dtype=kind))
+            given, whole = getattr(self, name), kind is np.int64
+            found = checked_numbers(
+                "Availability", name, given, "n_intervals", whole=whole, error=SimulationError
+            )
+            object.__setattr__(self, name, found.astype(kind))
         most = np.inf if self.day is None else self.day
-        if not (self.client.shape == self.start.shape == self.end.shape) or self.client.ndim != 1:
+        if not self.client.shape == self.start.shape == self.end.shape:
             raise SimulationError(
                 f"Availability: client, start and end must be lists of one length; got shapes "
                 f"{self.client.shape}, {self.start.shape} and {self.end.shape}. Give each interval "
@@ -56,11 +83,11 @@ class Availability:
             )
         # Negated, so that NaN is refused too.
         bad = ~((self.start >= 0) & (self.start < self.end) & (self.end <= most))
-        if not most > 0 or bad.any():
-            which = f"; interval {int(np.argmax(bad))} does not" if bad.any() else ""
+        if bad.any():
             raise SimulationError(
-                f"Availability: intervals must have 0 <= start < end, end at most the day (of more "
-                f"than 0 seconds){which}. Split an interval that passes the end of a day."
+                f"Availability: intervals must have 0 <= start < end, end at most the day; "
+                f"interval {int(np.argmax(bad))} does not. Split an interval that passes the end "
+                f"of a day."
             )
 
     def __repr__(self) -> str:
@@ -68,11 +95,13 @@ class Availability:
         return short_repr(self, intervals=len(self.client), n_clients=n_clients, day=self.day)
 
     @classmethod
+    @checks(SimulationError, awake=NumberNeed(least=0, most=1), day=DAY)
     def diurnal(cls, phase: NDArray[np.float64], *, awake: float, day: float) -> Availability:
         """Make every client available for a share ``awake`` of each day.
 
         ``phase`` is when each client comes, as a share of the day, shape (n_clients,).
         """
+        phase = checked_numbers("Availability", "phase", phase, "n_clients", error=SimulationError)
         begin, end = phase * day, (phase + awake) * day
         clients = np.arange(len(phase))
         late = end > day  # over midnight: two intervals
@@ -85,6 +114,10 @@ class Availability:
 
     def at(self, now: float, *, n_clients: int) -> NDArray[np.bool_]:
         """Return who is available at a moment, shape (n_clients,)."""
+        least = int(self.client.max(initial=0)) + 1
+        n_clients = checked_whole(
+            "Availability", "n_clients", n_clients, least=least, error=SimulationError
+        )
         here = np.zeros(n_clients, dtype=bool)
         moment = self._moment(now)
         here[self.client[(self.start <= moment) & (moment < self.end)]] = True
@@ -92,21 +125,21 @@ class Availability:
 
     def seconds_until_any(self, now: float, clients: NDArray[np.bool_]) -> float:
         """Return the time until one of these clients comes; infinity if none ever does."""
-        starts = self.start[clients[self.client]]
+        mask = as_array(clients)
+        if mask.dtype != np.bool_ or mask.ndim != 1 or len(mask) <= self.client.max(initial=-1):
+            raise SimulationError(
+                f"Availability: clients must be one boolean per client; got {brief(clients)}. Pass "
+                f"a mask."
+            )
+        starts = self.start[mask[self.client]]
         ahead = starts - self._moment(now)
         if self.day is not None:
             ahead = np.where(ahead > 0, ahead, ahead + self.day)  # tomorrow
         return float(ahead[ahead > 0].min(initial=np.inf))
 
     def _moment(self, now: float) -> float:
-        return now if self.day is None else now % self.day
-
-
-#: Defaults: samples per second of training, and bytes per second of a client's line.
-SPEED = 1_000.0
-LINE = 1_000_000.0
-#: The largest standard deviation of a logarithm.
-WIDEST = 10.0
+        moment = checked_number("Availability", "now", now, least=-math.inf, error=SimulationError)
+        return moment if self.day is None else moment % self.day
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,17 +167,22 @@ class Devices:
     speed: NDArray[np.float64]
     down: NDArray[np.float64]
     up: NDArray[np.float64]
-    availability: Availability | None = None
-    jitter: float = 0.0
+    availability: Availability | None = of_kind(
+        None, Availability, way_out="None: clients are always available."
+    )
+    jitter: float = declared(SPREAD, 0.0)
 
     def __post_init__(self) -> None:
+        check_fields(self, error=SimulationError)
         for name in ("speed", "down", "up"):
-            values = np.array(getattr(self, name), dtype=np.float64)
-            if values.ndim != 1 or values.shape != np.shape(self.speed) or not len(values):
+            given = as_array(getattr(self, name))
+            is_line = given.ndim == 1 and len(given) and given.shape == as_array(self.speed).shape
+            if not is_line or given.dtype.kind not in "iuf":
                 raise SimulationError(
                     f"Devices: {name} must be one number per client, as many as speed has; got "
-                    f"shape {values.shape}. Pass lists of one length."
+                    f"{given.dtype} of shape {given.shape}. Pass lists of one length."
                 )
+            values = given.astype(np.float64)
             good = (values > 0) & (values < np.inf)  # False for NaN
             if not good.all():
                 bad = int(np.argmin(good))
@@ -155,7 +193,6 @@ class Devices:
                 )
             values.setflags(write=False)
             object.__setattr__(self, name, values)
-        _check_spread("jitter", self.jitter)
         known = np.empty(0) if self.availability is None else self.availability.client
         if len(known) and not 0 <= known.min() <= known.max() < self.n_clients:
             raise SimulationError(
@@ -169,6 +206,7 @@ class Devices:
         return short_repr(self, n_clients=self.n_clients, **parts, always_available=always)
 
     @classmethod
+    @checks(SimulationError, n_clients=CLIENTS, speed=RATE, down=RATE, up=RATE, jitter=SPREAD)
     def equal(
         cls,
         n_clients: int,
@@ -178,11 +216,33 @@ class Devices:
         up: float = LINE,
         jitter: float = 0.0,
     ) -> Devices:
-        """Give every client the same device, always available."""
-        speeds, downs, ups = (np.full(n_clients, value) for value in (speed, down, up))
+        """Give every client the same device, always available.
+
+        Parameters
+        ----------
+        speed
+            Samples that a client processes in a second of training.
+        down, up
+            Bytes a second to and from a client.
+        jitter
+            Each round multiplies a client's computing time by exp(jitter * z), z standard normal.
+        """
+        speeds, downs, ups = (np.full(n_clients, rate) for rate in (speed, down, up))
         return cls(speeds, downs, ups, jitter=jitter)
 
     @classmethod
+    @checks(
+        SimulationError,
+        n_clients=CLIENTS,
+        speed=RATE,
+        speed_spread=SPREAD,
+        down=RATE,
+        up=RATE,
+        line_spread=SPREAD,
+        awake=NumberNeed(least=1e-9, most=1),
+        day=DAY,
+        jitter=SPREAD,
+    )
     def generated(
         cls,
         n_clients: int,
@@ -213,28 +273,16 @@ class Devices:
             Every client is available for the share ``awake`` of each day, from a random moment on,
             uniform in the day of ``day`` simulated seconds; 1: always.
         jitter
-            As in the class.
+            Each round multiplies a client's computing time by exp(jitter * z), z standard normal.
         """
-        way_out = "Pass how many there are."
-        checked_whole("Devices", "n_clients", n_clients, least=1, way_out=way_out)
-        _check_spread("speed_spread", speed_spread)
-        _check_spread("line_spread", line_spread)
-        if not 0 < awake <= 1 or not 0 < day < math.inf:
-            raise SimulationError(
-                f"Devices: awake must be above 0 and at most 1, day above 0 and finite; got "
-                f"awake={awake!r} and day={day!r}. Pass for example awake=0.5 and day=86400."
-            )
         rng = stream(checked_seed("Devices", seed), use=Stream.DEVICES)
         # Always draw all three, in this order: ``awake`` must not change who is fast.
         computing, line = rng.standard_normal(n_clients), rng.standard_normal(n_clients)
         phase = rng.random(n_clients)
-        return cls(
-            speed * np.exp(speed_spread * computing),
-            down * np.exp(line_spread * line),
-            up * np.exp(line_spread * line),
-            None if awake == 1 else Availability.diurnal(phase, awake=awake, day=day),
-            jitter,
-        )
+        times = None if awake == 1 else Availability.diurnal(phase, awake=awake, day=day)
+        with np.errstate(over="ignore"):  # infinite speeds are refused
+            factor, line = np.exp(speed_spread * computing), np.exp(line_spread * line)
+            return cls(speed * factor, down * line, up * line, times, jitter)
 
     @property
     def n_clients(self) -> int:
@@ -262,24 +310,30 @@ class Devices:
         return kept if times is None else [*kept, times.client, times.start, times.end, times.day]
 
 
-def _check_spread(name: str, value: object) -> None:
-    checked_number("Devices", name, value, least=0, most=WIDEST, error=SimulationError)
-
-
 NEEDED = ("client", "speed", "down", "up")
 INTERVAL = ("start", "end")
 EXAMPLE = "Begin the file with client,speed,down,up or client,speed,down,up,start,end."
 
 
-def read_devices(path: Path, n_clients: int, *, jitter: float = 0.0) -> Devices:
+@checks(SimulationError, n_clients=CLIENTS, jitter=SPREAD)
+def read_devices(path: str | Path, n_clients: int, *, jitter: float = 0.0) -> Devices:
     """Read devices from a CSV file.
 
     The columns are ``client`` (from 0), ``speed`` (samples a second), ``down`` and ``up`` (bytes a
     second). If clients are not always available, add ``start`` and ``end`` of an interval in
     simulated seconds: a client has one line per interval, and every line repeats its speeds. An
-    empty start and end mean always. The file must have all ``n_clients`` clients; ``jitter`` is as
-    in :class:`Devices`.
+    empty start and end mean always.
+
+    Parameters
+    ----------
+    path
+        The file.
+    n_clients
+        How many clients the file must have.
+    jitter
+        Each round multiplies a client's computing time by exp(jitter * z), z standard normal.
     """
+    path = checked_path("read_devices", "path", path, error=DataError)
     numbers: dict[int, tuple[float, ...]] = {}
     intervals: dict[int, list[tuple[float, float]]] = defaultdict(list)
     has_intervals, lines = _lines(path)
@@ -294,11 +348,11 @@ def read_devices(path: Path, n_clients: int, *, jitter: float = 0.0) -> Devices:
         intervals[client].append(_interval(place, cells) if has_intervals else (0.0, math.inf))
         if len(intervals[client]) > 1 and not has_intervals:
             raise DataError(f"{place}: client {client} appears twice. Drop one of its lines.")
-    missing = [client for client in range(n_clients) if client not in numbers]
-    if missing:
+    if missing := n_clients - len(numbers):
+        first = next(client for client in range(n_clients) if client not in numbers)
         raise DataError(
-            f"{path}: needs a line for each of the {n_clients} clients; {len(missing)} are "
-            f"missing, the first is client {missing[0]}. Add them."
+            f"{path}: needs a line for each of the {n_clients} clients; {missing} are missing, "
+            f"the first is client {first}. Add them."
         )
     speed, down, up = np.array([numbers[client] for client in range(n_clients)]).T
     times = [(client, *each) for client in range(n_clients) for each in intervals[client]]

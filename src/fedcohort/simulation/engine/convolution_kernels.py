@@ -169,7 +169,7 @@ def unfinish(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Give every slope back to the place that its entry came from, and 0 to all others."""
+    """Scatter every slope to the position of its maximum; all other positions get 0."""
     group = tl.program_id(1).to(tl.int64)
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     column, row = n % CONV_WIDTH, (n // CONV_WIDTH) % CONV_HEIGHT

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, fields
-from typing import final
+from typing import NamedTuple, Protocol, final
 
 import numpy as np
 import torch
@@ -17,8 +17,10 @@ from torch.func import functional_call
 
 from fedcohort._display import record_repr, short_repr
 from fedcohort._updates import as_numpy
+from fedcohort.cohort import NOBODY
 from fedcohort.designs import Design, MultinomialDesign
-from fedcohort.memory import Variates
+from fedcohort.memory import Estimator
+from fedcohort.selector.max_norm import factors_of
 from fedcohort.simulation.data.partitions import FederatedData, Indices
 from fedcohort.simulation.engine.gradients import (
     ParameterLayout,
@@ -34,9 +36,23 @@ BATCH = {"cpu": 512, "cuda": 8192}
 YARDSTICK_BYTES = 2**30
 #: Samples whose gradients are computed at a time.
 SAMPLES_AT_ONCE = 20_000
+#: Numbers of what an estimator leaves that are compared at a time.
+NUMBERS_AT_ONCE = 2**26
 
-#: Trains clients, listed run by run, in a round; returns each run's updates, one row per client.
-Train = Callable[[Sequence[NDArray[np.int64]], int], list[Tensor]]
+
+class Train(Protocol):
+    """Trains clients, listed run by run; returns each run's updates, one row per client.
+
+    ``seeds`` are the runs' seeds of batches and dropout; None: their own.
+    """
+
+    def __call__(
+        self,
+        clients: Sequence[NDArray[np.int64]],
+        round_: int,
+        seeds: Sequence[int] | None = None,
+    ) -> list[Tensor]:
+        """Train in a round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,28 +221,44 @@ class _Samples:
     def __init__(self, parts: Indices, x: Tensor, y: Tensor) -> None:
         self.x, self.y = x, y
         self.sizes = np.array([len(part) for part in parts], dtype=np.int64)
-        entries = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+        # If all clients share their samples, one client stands for all.
+        own = parts[:1] if all(part is parts[0] for part in parts) else parts
+        entries = np.concatenate(own) if own else np.empty(0, dtype=np.int64)
         used, self._entry = np.unique(entries, return_inverse=True)
-        self._client = np.repeat(np.arange(len(parts)), self.sizes)
+        self._n_own = len(own)
+        self._client = np.repeat(np.arange(len(own)), self.sizes[: len(own)])
         self.positions = torch.from_numpy(used).to(x.device)
 
     def means(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Average a value per used sample over every client; 0 for a client without samples."""
-        sums = np.bincount(self._client, values[self._entry], minlength=len(self.sizes))
-        return np.asarray(sums / np.maximum(self.sizes, 1), dtype=np.float64)
+        sums = np.bincount(self._client, values[self._entry], minlength=self._n_own)
+        means = np.asarray(sums / np.maximum(self.sizes[: self._n_own], 1), dtype=np.float64)
+        return np.broadcast_to(means, self.sizes.shape).copy()
 
 
 @dataclass(frozen=True, slots=True)
 class Yardstick:
     r"""One round against full participation, where every client trains.
 
+    Batches and dropout are random: a client's update is :math:`\Delta_i = \mu_i + \epsilon_i`, with
+    noise of variance :math:`\sigma_i^2 = E\|\epsilon_i\|^2` around its mean. An estimator fixes h
+    before clients train, so h does not know the noise. B of what it leaves is, on average over
+    batches,
+
+    .. math:: E[B(\Delta - h)] = B(\mu - h) + \sum_i E[(w_i - p_i)^2] \, \sigma_i^2 .
+
+    The sum is the **noise floor** of the design: :math:`h = \mu` reaches it, and no estimator goes
+    below it. The share of B that an estimator could still remove is :math:`(B - floor) / (B_{MD} -
+    floor_{MD})`. In a single round B can be below the floor by chance. The floor does not hold for
+    designs that ask for the norms of updates before the draw: they know the noise.
+
     Attributes
     ----------
     squared_error
         :math:`\|\sum w_i \Delta_i - \sum p_i \Delta_i\|^2` of the cohort that was drawn.
     design_variance
-        Its expectation under the design, B (squared bias included); with the difference
-        estimator B of what is not remembered; NaN where the design has no formula for it.
+        Its expectation under the design, B (squared bias included); with an
+        estimator B of what h leaves; NaN where the design has no formula for it.
     multinomial_variance
         Its expectation under multinomial sampling and plain aggregation, B_MD.
     beta_squared
@@ -235,6 +267,11 @@ class Yardstick:
     kappa_squared
         Of Assumption 3 with :math:`\beta = 1`:
         :math:`\sum p_i \|g_i\|^2 - \|\sum p_i g_i\|^2`.
+    design_floor
+        An unbiased estimate of the design's floor, from clients that trained twice; NaN where
+        none did, or where the design has no formula for the variance of its weights.
+    multinomial_floor
+        The same of multinomial sampling, :math:`\sum p_i (1 - p_i) \sigma_i^2 / m`.
     """
 
     squared_error: float
@@ -242,6 +279,8 @@ class Yardstick:
     multinomial_variance: float
     beta_squared: float
     kappa_squared: float
+    design_floor: float = math.nan
+    multinomial_floor: float = math.nan
 
     __repr__ = record_repr
 
@@ -251,39 +290,119 @@ class Yardstick:
         return not math.isnan(self.squared_error)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SecondTraining:
+    r"""A sample of clients that trained again from the same model, with other batches.
+
+    ``updates`` has one row :math:`\Delta_i'` for each of ``clients``. With k draws by importance,
+    of which :math:`c_i` are of client i, ``factors`` are :math:`c_i / (k p_i)`: then
+
+    .. math:: \sum_i a_i \sigma_i^2 \approx
+        \sum_i \frac{c_i}{k p_i} a_i \tfrac12 \|\Delta_i - \Delta_i'\|^2
+
+    is unbiased, since :math:`E\|\Delta_i - \Delta_i'\|^2 = 2 \sigma_i^2`.
+    """
+
+    clients: NDArray[np.int64]
+    factors: NDArray[np.float64]
+    updates: NDArray[np.float32]
+
+    def floor(self, design: Design, updates: NDArray[np.float32]) -> float:
+        """Estimate the noise floor; ``updates`` are all clients' first ones."""
+        if not design.exact_weights:
+            return math.nan
+        own = self.clients
+        change = updates[own].astype(np.float64) - self.updates
+        noise = np.einsum("ij,ij->i", change, change) / 2
+        moments = design.weight_variance()[own] + design.bias()[own] ** 2
+        return float((self.factors * moments) @ noise)
+
+
+def sample_again(
+    rng: np.random.Generator, importance: NDArray[np.float64], draws: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Choose the clients of a :class:`SecondTraining`; return them and their factors."""
+    everyone = np.flatnonzero(importance)
+    if draws >= len(everyone):
+        return everyone, np.ones(len(everyone))
+    counts = rng.multinomial(draws, importance)
+    drawn = np.flatnonzero(counts)
+    return drawn, counts[drawn] / (draws * importance[drawn])
+
+
+class Gradients(NamedTuple):
+    r"""Sums over all clients' gradients: :math:`\|\sum p_i g_i\|^2`, :math:`\sum p_i \|g_i\|^2`."""
+
+    square_of_mean: float
+    mean_of_squares: float
+
+
 def yardstick(
     design: Design,
     aggregate: NDArray[np.float32],
     updates: NDArray[np.float32],
-    gradients: NDArray[np.float32],
+    gradients: Gradients,
     remembered: NDArray[np.float32] | None = None,
+    second: SecondTraining | None = None,
 ) -> Yardstick:
-    """Compare a cohort's aggregate with what all clients' updates and gradients say.
+    """Compare a cohort's aggregate with the mean over all clients' updates.
 
-    ``updates``, ``gradients`` and ``remembered`` (h of the difference estimator) have shape
-    (n_clients, size), ``aggregate`` (size,). Where a client's are not finite, every number is NaN.
+    ``updates`` and ``remembered`` (h of an estimator) have shape (n_clients, size), ``aggregate``
+    (size,). If a client's update or gradient is not finite, every number is NaN. Without a
+    ``second`` training of some clients, or if it is not finite, the floors are NaN.
     """
     importance = design.population.importance
-    if not all(np.isfinite(each).all() for each in (updates, gradients)):
+    if not (np.isfinite(updates).all() and np.isfinite(gradients).all()):
         return Yardstick(*[math.nan] * len(fields(Yardstick)))
     error = aggregate.astype(np.float64) - importance @ updates
-    mean = importance @ gradients
-    squares = float(importance @ np.einsum("ij,ij->i", gradients, gradients, dtype=np.float64))
-    of_mean = float(mean @ mean)
-    left = updates if remembered is None else updates - remembered
+    of_mean, squares = gradients
     multinomial = MultinomialDesign(design.population, design.cohort_size)
+    floors = {}
+    if second is not None and np.isfinite(second.updates).all():
+        floors["design_floor"] = second.floor(design, updates)
+        floors["multinomial_floor"] = second.floor(multinomial, updates)
     return Yardstick(
         squared_error=float(error @ error),
-        design_variance=design.aggregate_variance(left) if design.exact_moments else math.nan,
+        design_variance=_variance_left(design, updates, remembered),
         multinomial_variance=multinomial.aggregate_variance(updates),
         beta_squared=squares / of_mean if of_mean > 0 else float("inf"),
         kappa_squared=max(squares - of_mean, 0.0),
+        **floors,
     )
+
+
+def _variance_left(
+    design: Design, updates: NDArray[np.float32], remembered: NDArray[np.float32] | None
+) -> float:
+    """Return B of what an estimator leaves, some columns at a time; NaN without a formula."""
+    if not design.exact_moments:
+        return math.nan
+    if remembered is None:
+        return design.aggregate_variance(updates)
+    n_clients, size = updates.shape
+    step = max(1, NUMBERS_AT_ONCE // n_clients)
+    columns = (slice(start, start + step) for start in range(0, size, step))
+    return math.fsum(
+        design.aggregate_variance(updates[:, some] - remembered[:, some]) for some in columns
+    )
+
+
+class Drawn(NamedTuple):
+    """What a run did in a round: where it drew from, its step, its estimator and its bound."""
+
+    design: Design
+    step: Tensor
+    estimator: Estimator | None
+    max_norm: float | None
 
 
 @final
 class FullParticipation:
-    """Compares rounds with rounds in which all available clients take part."""
+    """Compares rounds with rounds in which all available clients take part.
+
+    ``federations`` and ``seeds`` have one entry per run. ``floor_clients`` is the number of draws
+    for the noise floor.
+    """
 
     def __init__(
         self,
@@ -292,34 +411,38 @@ class FullParticipation:
         data: ResidentData,
         train: Train,
         pool: Executor,
+        *,
+        seeds: Sequence[int],
+        floor_clients: int,
     ) -> None:
         self._parts = [each.train for each in federations]
+        self._seeds, self._floor_clients = seeds, floor_clients
         self._gradients = gradients_of(model, data.x.device, dropout=False)
         self._layout, self._data = ParameterLayout(model), data
         self._train, self._pool = train, pool
 
     def yardsticks(
-        self,
-        models: Tensor,
-        designs: Sequence[Design | None],
-        steps: Sequence[Tensor],
-        variates: Sequence[Variates | None],
-        round_: int,
+        self, models: Tensor, rounds: Sequence[Drawn | None], round_: int
     ) -> list[Yardstick | None]:
         """Return every run's yardstick; None where nothing was drawn.
 
-        The arguments have one entry per run: its model, design and step, and what its difference
-        estimator remembers.
+        ``models`` and ``rounds`` have one entry per run.
         """
-        found: dict[int, Future[Yardstick]] = {}
-        for some in self._fitting(models, [k for k, own in enumerate(designs) if own is not None]):
-            for k, updates in self._everyones_updates(models, some, round_).items():
-                memory, everyone = variates[k], np.arange(len(updates))
-                remembered = None if memory is None else as_numpy(memory.of(everyone))
-                gradients = self._everyones_gradients(models[k], self._parts[k]).cpu().numpy()
-                facts = (designs[k], steps[k].cpu().numpy(), updates, gradients, remembered)
-                found[k] = self._pool.submit(yardstick, *facts)  # type: ignore[arg-type]
-        return [found[k].result() if k in found else None for k in range(len(designs))]
+        found: dict[int, Yardstick] = {}
+        drawn = {k: own for k, own in enumerate(rounds) if own is not None}
+        for some in self._fitting(models, list(drawn)):
+            group = {k: drawn[k] for k in some}
+            first = self._everyones_updates(models, group, round_)
+            second = self._second_trainings(group, round_)
+            waiting = {}
+            for k, (design, step, estimator, _) in group.items():
+                h = None if estimator is None else as_numpy(estimator.of(np.arange(len(first[k]))))
+                gradients = self._gradients_of(models[k], self._parts[k], design)
+                facts = (design, step.cpu().numpy(), first.pop(k), gradients, h, second.get(k))
+                waiting[k] = self._pool.submit(yardstick, *facts)
+            # The next group's updates need the memory.
+            found |= {k: each.result() for k, each in waiting.items()}
+        return [found.get(k) for k in range(len(rounds))]
 
     def _fitting(self, models: Tensor, which: list[int]) -> Iterator[list[int]]:
         """Divide runs, in order, into groups whose clients' models fit ``YARDSTICK_BYTES``."""
@@ -334,25 +457,49 @@ class FullParticipation:
             yield some
 
     def _everyones_updates(
-        self, models: Tensor, some: list[int], round_: int
+        self, models: Tensor, group: Mapping[int, Drawn], round_: int
     ) -> dict[int, NDArray[np.float32]]:
         """Train all clients of these runs; shape (n_clients, size) each, 0 without samples."""
         clients = [
-            np.flatnonzero([k in some and len(part) for part in parts])
+            np.flatnonzero([k in group and len(part) for part in parts])
             for k, parts in enumerate(self._parts)
         ]
         trained = self._train(clients, round_)
         found = {}
-        for k in some:
+        for k, own in group.items():
             found[k] = np.zeros((len(self._parts[k]), models.shape[1]), dtype=np.float32)
-            found[k][clients[k]] = trained[k].cpu().numpy()
+            found[k][clients[k]] = _bounded(trained[k], own.max_norm)
         return found
 
-    def _everyones_gradients(self, flat: Tensor, parts: Indices) -> Tensor:
-        """Return the gradients at the parameters ``flat``, shape (n_clients, size)."""
+    def _second_trainings(
+        self, group: Mapping[int, Drawn], round_: int
+    ) -> dict[int, SecondTraining]:
+        """Train a sample of the clients of these runs again, with other batches and dropout.
+
+        The stream ``FLOOR`` of the run's seed and the round gives the second training's own seed,
+        then the sample. Runs with one seed and the same available clients share both.
+        """
+        if not self._floor_clients:
+            return {}
+        seeds, clients, factors = [*self._seeds], [NOBODY] * len(self._seeds), {}
+        for k, own in group.items():
+            rng = stream(self._seeds[k], round_=round_, use=Stream.FLOOR)
+            seeds[k] = int(rng.integers(2**63))
+            importance = own.design.population.importance
+            clients[k], factors[k] = sample_again(rng, importance, self._floor_clients)
+        trained = self._train(clients, round_, seeds)
+        return {
+            k: SecondTraining(clients[k], factors[k], _bounded(trained[k], own.max_norm))
+            for k, own in group.items()
+        }
+
+    def _gradients_of(self, flat: Tensor, parts: Indices, design: Design) -> Gradients:
+        """Sum up the gradients of all clients at the parameters ``flat``."""
+        importance = torch.from_numpy(design.population.importance).to(flat.device)
         longest = max(map(len, parts))
         at_once = max(1, SAMPLES_AT_ONCE // longest)
-        found = []
+        mean = torch.zeros_like(flat, dtype=torch.float64)
+        squares = mean.new_zeros(())
         for start in range(0, len(parts), at_once):
             some = parts[start : start + at_once]
             positions = np.zeros((len(some), longest), dtype=np.int64)
@@ -360,8 +507,11 @@ class FullParticipation:
             for k, part in enumerate(some):
                 positions[k, : len(part)] = part
                 weights[k, : len(part)] = 1 / max(len(part), 1)
-            found.append(self._gradients_at(flat, positions, weights))
-        return torch.cat(found)
+            gradients = self._gradients_at(flat, positions, weights).double()
+            share = importance[start : start + at_once]
+            mean += share @ gradients
+            squares += share @ gradients.square().sum(dim=1)
+        return Gradients(float(mean @ mean), float(squares))
 
     def _gradients_at(
         self, flat: Tensor, positions: NDArray[np.int64], weights: NDArray[np.float32]
@@ -374,3 +524,12 @@ class FullParticipation:
         # No dropout, so that the keys are never read.
         keys = torch.zeros((len(positions), n_keys), dtype=torch.int32, device=device)
         return self._layout.flat(self._gradients(models, x, y, shares, keys))
+
+
+def _bounded(updates: Tensor, max_norm: float | None) -> NDArray[np.float32]:
+    """Scale updates down to a norm, as the selector does; None scales none."""
+    if max_norm is not None:
+        norms = torch.linalg.vector_norm(updates, dim=1, dtype=torch.float64)
+        factors = torch.from_numpy(factors_of(norms.cpu().numpy(), max_norm))
+        updates = updates * factors.to(updates)[:, None]
+    return updates.cpu().numpy()

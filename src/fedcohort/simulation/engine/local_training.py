@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from numbers import Real
 from typing import final
 
 import numpy as np
@@ -13,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedcohort._arguments import brief, checked_whole
+from fedcohort._arguments import MOST, brief, checked_numbers, checked_whole
 from fedcohort._display import record_repr
+from fedcohort._fields import Float, check_fields, number, whole
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.engine.gradients import (
     ParameterLayout,
@@ -29,33 +29,11 @@ from fedcohort.streams import Stream, draw_subsets, stream
 
 #: Models are float32: a larger factor would be infinite.
 LARGEST = float(torch.finfo(torch.float32).max)
-#: The largest number of steps, epochs or samples: no machine can do more.
-MOST = 10**9
 
 
-def keep_positive(record: object, *names: str) -> None:
-    """Validate positive integers of a record, and keep them as Python's own."""
-    owner = type(record).__name__
-    for name in names:
-        value = getattr(record, name)
-        whole = checked_whole(owner, name, value, least=1, error=SimulationError)
-        if whole > MOST:
-            raise SimulationError(f"{owner}: {name} must be at most 10^9; got {whole}. Lower it.")
-        object.__setattr__(record, name, whole)
-
-
-def keep_numbers(record: object, *names: str) -> None:
-    """Validate numbers of a record that float32 can hold, and keep them as Python's own."""
-    for name in names:
-        value = getattr(record, name)
-        is_number = isinstance(value, Real) and not isinstance(value, bool)
-        if not is_number or not 0 <= value < LARGEST:
-            raise SimulationError(
-                f"{type(record).__name__}: {name} must be at least 0 and below 3.4e38, the largest "
-                f"float32; got {brief(value)}."
-            )
-        if not isinstance(value, (int, float)):
-            object.__setattr__(record, name, float(value))
+def rate(default: Float) -> Float:
+    """Declare a factor that float32 can hold; it can be None if this is its default."""
+    return number(default, least=0, below=LARGEST, way_out="Models are float32.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,29 +56,23 @@ class LocalTraining:
         FedProx: adds ``mu / 2`` times the squared distance to the global model to the loss.
     """
 
-    steps: int | None = None
-    epochs: int | None = None
-    batch_size: int = 50
-    lr: float = 0.01
-    lr_decay: float = 1.0
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    mu: float = 0.0
+    steps: int | None = whole(None, least=1, most=MOST)
+    epochs: int | None = whole(None, least=1, most=MOST)
+    batch_size: int = whole(50, least=1, most=MOST)
+    lr: float = rate(0.01)
+    lr_decay: float = rate(1.0)
+    momentum: float = number(0.0, least=0, below=1, way_out="From 1 on, no step is ever forgotten.")
+    weight_decay: float = rate(0.0)
+    mu: float = rate(0.0)
 
     __repr__ = record_repr
 
     def __post_init__(self) -> None:
+        check_fields(self, error=SimulationError)
         if (self.steps is None) == (self.epochs is None):
             raise SimulationError(
-                f"LocalTraining: needs either steps or epochs; got steps={self.steps} and "
-                f"epochs={self.epochs}. The paper's figure 1 has steps=50."
-            )
-        keep_positive(self, "batch_size", "steps" if self.epochs is None else "epochs")
-        keep_numbers(self, "lr", "lr_decay", "momentum", "weight_decay", "mu")
-        if self.momentum >= 1:
-            raise SimulationError(
-                f"LocalTraining: momentum must be at least 0 and below 1; got {self.momentum}. "
-                f"From 1 on, no step is ever forgotten."
+                f"LocalTraining: needs either steps or epochs; got steps={brief(self.steps)} and "
+                f"epochs={brief(self.epochs)}. The paper's figure 1 has steps=50."
             )
 
     @property
@@ -110,12 +82,16 @@ class LocalTraining:
 
     def samples_processed(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how many samples clients of these sizes process in a round, repeats counted."""
+        sizes = checked_numbers(
+            "LocalTraining", "sizes", sizes, "n_clients", whole=True, error=SimulationError
+        )
         if self.epochs is not None:
             return self.epochs * sizes
         return np.asarray((self.steps or 0) * np.minimum(self.batch_size, sizes))
 
     def lr_at(self, round_: int) -> float:
         """Return the learning rate of a round."""
+        round_ = checked_whole("LocalTraining", "round_", round_, error=SimulationError)
         try:
             rate = self.lr * self.lr_decay**round_
         except OverflowError:
@@ -391,7 +367,7 @@ class _GraphedSteps:
 
 @contextmanager
 def _products_like_convolutions() -> Iterator[None]:
-    """Meanwhile let matrix products use TF32 exactly if convolutions do, as is torch's default."""
+    """Use TF32 in matrix products if convolutions use it, which is torch's default."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
     try:

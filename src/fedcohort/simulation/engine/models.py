@@ -1,4 +1,4 @@
-"""Models: those of the paper, what is checked of a user's own, and dropout with keys."""
+"""Models: the paper's, checks of a user's own, and dropout with keys."""
 
 from __future__ import annotations
 
@@ -12,26 +12,34 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.parameter import is_lazy
 
-from fedcohort._arguments import brief, checked_whole
+from fedcohort._arguments import MOST, WholeNeed, brief
+from fedcohort._fields import checks
 from fedcohort.errors import SimulationError
 from fedcohort.streams import Stream, stream
 
 ModelSource = nn.Module | Callable[[], nn.Module]
 #: One tensor per parameter of the model, shape (lanes, *shape).
 Stacked = dict[str, Tensor]
+WIDTH = WholeNeed(least=1, most=MOST, way_out="Pass how many numbers the layer has.")
 
 
+@checks(SimulationError, inputs=WIDTH, hidden=WIDTH, classes=WIDTH)
 def mlp(inputs: int = 784, hidden: int = 50, classes: int = 10) -> nn.Sequential:
-    """Return the paper's model for MNIST: one hidden layer, 39,760 parameters."""
-    _check_widths("mlp", inputs=inputs, hidden=hidden, classes=classes)
+    """Return the paper's model for MNIST: one hidden layer, 39,760 parameters.
+
+    Parameters
+    ----------
+    hidden
+        Units of the hidden layer.
+    """
     return nn.Sequential(
         nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes)
     )
 
 
+@checks(SimulationError, classes=WIDTH)
 def cnn(classes: int = 10) -> nn.Sequential:
     """Return the paper's model for CIFAR-10: three convolutions, 122,570 parameters."""
-    _check_widths("cnn", classes=classes)
     return nn.Sequential(
         nn.Conv2d(3, 32, 3),
         nn.ReLU(),
@@ -48,12 +56,6 @@ def cnn(classes: int = 10) -> nn.Sequential:
         nn.ReLU(),
         nn.Linear(64, classes),
     )
-
-
-def _check_widths(owner: str, **widths: object) -> None:
-    way_out = "Pass how many numbers the layer has."
-    for name, width in widths.items():
-        checked_whole(owner, name, width, least=1, way_out=way_out, error=SimulationError)
 
 
 def make_model(source: ModelSource, *, seed: int) -> nn.Module:

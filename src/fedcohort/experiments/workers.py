@@ -1,6 +1,8 @@
-"""The driver of several workers: share the units, follow their progress, replace dead workers.
+"""Local workers: processes that share the units of a run.
 
-Workers inherit the run folder's lock, so that the run cannot be resumed before the last one ends.
+The driver assigns units, follows their progress and replaces workers that crash. A worker reads
+commands from its standard input and writes messages to its standard output. It inherits the run
+folder's lock, so that the run cannot be resumed before the last worker ends.
 """
 
 from __future__ import annotations
@@ -12,33 +14,25 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from logging.handlers import QueueHandler
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Thread
-from typing import IO, TYPE_CHECKING, cast, final
+from threading import Event, Lock, Thread
+from typing import IO, cast, final
 
 import torch
 
-from fedcohort._whole_file import make_folder, write_whole
 from fedcohort.experiments.run_folder import RunFolder
-from fedcohort.experiments.unit_runner import Advanced, Begun
-from fedcohort.experiments.units import Schedule, Unit
-from fedcohort.experiments.worker import Command, Done, Failed, Job, Message
+from fedcohort.experiments.runner import Advanced, Begun, Ledger, Outcome, UnitRunner
+from fedcohort.experiments.units import Unit
 
-if TYPE_CHECKING:
-    from fedcohort.experiments.runner import Account
-
-log = logging.getLogger(__name__)
-
-#: How often a worker that died is started again before its unit is given up.
-RESTARTS = 3
-#: Seconds after which the driver looks whether to stop, if no worker says anything.
+#: Seconds between checks whether to stop, if no message arrives.
 PAUSE = 0.2
-#: What a worker's Python runs. It ends when the driver's side of its input is closed, from the
-#: first moment on: imports take seconds. Its ``sys.path`` is the driver's.
+#: The program of a worker, with the driver's ``sys.path``. It ends when the driver closes its side
+#: of the input, also during imports, which take seconds.
 PROGRAM = """
 import json, os, select, sys, threading
 
@@ -50,7 +44,7 @@ def end_with_driver(pipe=os.dup(0)):
 
 threading.Thread(target=end_with_driver, daemon=True).start()
 sys.path[:] = json.loads(sys.argv[1])
-from fedcohort.experiments.worker import main
+from fedcohort.experiments.workers import main
 main()
 """
 #: Variables that pin the threads of a worker from its start.
@@ -107,102 +101,96 @@ def gpu_of(worker: int, gpus: int, visible: str | None) -> str | None:
     return names[worker % gpus].strip()
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The first message to a worker: the run folder and its settings."""
+
+    folder: Path
+    threads: int
+    n_workers: int
+    tracked: bool
+    lock: int
+
+
+#: A command to a worker: run the unit with this number, or stop after this round.
+Command = int | None
+Message = Begun | Advanced | Outcome | logging.LogRecord
+
+
 @final
 class Team:
     """Workers that share the units of a run."""
 
-    def __init__(
-        self, folder: RunFolder, schedule: Schedule, account: Account, *, size: int, lock: int
-    ) -> None:
-        self._folder, self._schedule, self._account = folder, schedule, account
-        self._size, self._lock = size, lock
-        self._crew: dict[int, _Worker] = {}
+    def __init__(self, ledger: Ledger, *, size: int, lock: int) -> None:
+        self._ledger, self._size, self._lock = ledger, size, lock
+        self._workers: dict[int, _Worker] = {}
         self._inbox: SimpleQueue[tuple[_Worker, Message | None]] = SimpleQueue()
-        self._deaths: Counter[Unit] = Counter()
-        self._stopping = self._is_stopped = False
+        self._stopping = False
 
     def run(self) -> None:
         """Run all units; raise ``KeyboardInterrupt`` if the observer stops them."""
         try:
             self._assign()
-            while any(worker.unit is not None for worker in self._crew.values()):
+            while any(worker.unit is not None for worker in self._workers.values()):
                 with suppress(Empty):
-                    self._hear(*self._inbox.get(timeout=PAUSE))
-                if not self._stopping and self._account.observer.should_stop():
-                    self._stop()
+                    self._handle(*self._inbox.get(timeout=PAUSE))
+                if not self._stopping and self._ledger.observer.should_stop():
+                    self._stopping = True
+                    for worker in self._workers.values():
+                        worker.stop()
                 self._assign()
         finally:
-            for worker in self._crew.values():
+            for worker in self._workers.values():
                 worker.end()
-        if self._is_stopped:
+        if self._stopping and self._ledger.left:
             raise KeyboardInterrupt
 
     def _assign(self) -> None:
-        """Give units to workers that have none; start workers that are not there."""
+        """Assign units to idle workers; start missing workers."""
         for number in range(0 if self._stopping else self._size):
-            worker = self._crew.get(number)
+            worker = self._workers.get(number)
             if worker is not None and worker.unit is not None:
                 continue
-            unit = self._schedule.take()
+            unit = self._ledger.take()
             if unit is None:
                 return
             if worker is None:
-                worker = self._crew[number] = self._started(number)
+                worker = self._workers[number] = self._started(number)
             worker.begin(unit)
 
     def _started(self, number: int) -> _Worker:
-        folder, gpus = self._folder, n_gpus(self._folder.device)
+        folder = self._ledger.folder
+        gpus = n_gpus(folder.device)
         threads = 1 if folder.device == "cpu" else max(1, usable_cores() // self._size)
-        job = Job(folder.path, threads, self._size, self._account.is_tracked, self._lock)
+        job = Job(folder.path, threads, self._size, self._ledger.is_tracked, self._lock)
         gpu = gpu_of(number, gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
         return _Worker(number, job, self._inbox, gpu=gpu)
 
-    def _stop(self) -> None:
-        self._stopping = True
-        self._is_stopped = bool(self._schedule.left)
-        for worker in self._crew.values():
-            worker.stop()
-
-    def _hear(self, worker: _Worker, message: Message | None) -> None:
-        if message is None:
-            self._bury(worker)
-        elif isinstance(message, (Begun, Advanced)):
-            self._account.hear(message, worker.number)
-        elif isinstance(message, Failed):
-            raise message.error()
-        elif isinstance(message, Done):
-            self._is_stopped |= message.is_stopped
-            if worker.unit is not None and not message.is_stopped:
-                self._schedule.finish(worker.unit)
-                self._account.finish(worker.unit, worker.number)
-            worker.unit = None
-        else:
+    def _handle(self, worker: _Worker, message: Message | None) -> None:
+        if isinstance(message, (Begun, Advanced)):
+            self._ledger.handle(message, worker.number)
+        elif isinstance(message, logging.LogRecord):
             logging.getLogger(message.name).handle(message)
+        elif message is None:
+            self._drop_worker(worker)
+        else:
+            message.raise_error()
+            unit, worker.unit = cast(Unit, worker.unit), None
+            if message.is_stopped:
+                self._ledger.put_back(unit)
+            else:
+                self._ledger.finish(unit, worker.number)
 
-    def _bury(self, worker: _Worker) -> None:
-        """Let the unit of a dead worker begin again; give it up if that happens too often."""
+    def _drop_worker(self, worker: _Worker) -> None:
+        """Forget a crashed worker. Its unit begins again, or fails after too many crashes."""
         why, unit = worker.end(), worker.unit
-        del self._crew[worker.number]
+        del self._workers[worker.number]
         if unit is None:
             return
         if self._stopping:
-            self._is_stopped = True
-            return
-        self._deaths[unit] += 1
-        if self._deaths[unit] <= RESTARTS:
-            self._schedule.put_back(unit)
-            tries = f"starting it again ({self._deaths[unit]} of {RESTARTS})"
-            self._notice(f"unit {unit.number}: its worker {why}; {tries}")
-            return
-        text = f"its worker died {self._deaths[unit]} times, and the last one {why}"
-        self._schedule.fail(unit, text)
-        make_folder(self._folder.unit_folder(unit))
-        write_whole(self._folder.failed(unit), f"{text}\n".encode())
-        self._notice(f"unit {unit.number}: failed: {text}")
-
-    def _notice(self, text: str) -> None:
-        log.warning("%s", text)
-        self._account.observer.noticed(text)
+            self._ledger.put_back(unit)
+        else:
+            self._ledger.crash(unit, why)
 
 
 @final
@@ -222,7 +210,7 @@ class _Worker:
         env = {**os.environ, **dict.fromkeys(THREADS, str(job.threads))}
         if gpu is not None:
             env["CUDA_VISIBLE_DEVICES"] = gpu
-        with _deaf_to_ctrl_c():
+        with _sigint_blocked():
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", PROGRAM, json.dumps(sys.path)],
                 stdin=subprocess.PIPE,
@@ -236,7 +224,7 @@ class _Worker:
         Thread(target=self._listen, daemon=True).start()
 
     def begin(self, unit: Unit) -> None:
-        """Give the worker a unit."""
+        """Assign a unit to the worker."""
         self.unit = unit
         self._send(unit.number)
 
@@ -256,7 +244,7 @@ class _Worker:
         return f"was killed by signal {-code}{why}"
 
     def _send(self, value: Job | Command) -> None:
-        with suppress(OSError):  # if the worker is dead, its end will be heard
+        with suppress(OSError):  # a crash is handled when its output ends
             pickle.dump(value, self._input)
             self._input.flush()
 
@@ -269,10 +257,83 @@ class _Worker:
 
 
 @contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Start processes that do not get SIGINT, which a terminal sends to the whole group."""
+def _sigint_blocked() -> Iterator[None]:
+    """Block SIGINT for processes that start here: a terminal sends it to the whole group."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def main() -> None:
+    """Run units until the driver ends the process."""
+    commands, messages = _channels()
+    job: Job = pickle.load(commands)
+    os.set_inheritable(job.lock, False)
+    turn = Lock()
+
+    def send(message: Message) -> None:
+        try:
+            with turn:  # designs that are built in threads log too
+                pickle.dump(message, messages)
+                messages.flush()
+        except OSError:
+            os._exit(1)  # the driver is gone
+
+    package = logging.getLogger("fedcohort")
+    package.addHandler(_Forward(send))
+    package.setLevel(logging.INFO)
+    torch.set_num_interop_threads(job.threads)
+    _work(job, _Commands(commands), send)
+
+
+def _channels() -> tuple[IO[bytes], IO[bytes]]:
+    """Return standard input and output, and keep the user's code from using them."""
+    commands, messages = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    return commands, messages
+
+
+@final
+class _Commands:
+    """The driver's commands, read in a thread: numbers of units, and whether to stop."""
+
+    def __init__(self, commands: IO[bytes]) -> None:
+        self._commands = commands
+        self.units: SimpleQueue[int] = SimpleQueue()
+        self.stop = Event()
+        Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        try:
+            while True:
+                command: Command = pickle.load(self._commands)
+                if command is None:
+                    self.stop.set()
+                else:
+                    self.units.put(command)
+        finally:
+            os._exit(1)  # the driver is gone
+
+
+@final
+class _Forward(QueueHandler):
+    """Sends log lines to the driver."""
+
+    def __init__(self, send: Callable[[Message], None]) -> None:
+        super().__init__(SimpleQueue())
+        self._send = send
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Send a line, formatted so that it can be pickled."""
+        self._send(record)
+
+
+def _work(job: Job, commands: _Commands, send: Callable[[Message], None]) -> None:
+    folder = RunFolder.open(job.folder)
+    units = {unit.number: unit for unit in folder.units}
+    runner = UnitRunner(folder, send, commands.stop.is_set, tracked=job.tracked)
+    while True:
+        send(runner.attempt(units[commands.units.get()], n_workers=job.n_workers))
