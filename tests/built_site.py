@@ -14,11 +14,14 @@ class Page(HTMLParser):
     """What a page leads to, fetches and can be led to."""
 
     links: list[str] = field(default_factory=list)
+    #: Of the links, those in the page's own text: no navigation, no marks beside headings.
+    own_links: list[str] = field(default_factory=list)
     fetched: list[str] = field(default_factory=list)
     anchors: set[str] = field(default_factory=set)
     headings: list[str] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
     _open: list[str] = field(default_factory=list)
+    _in_article: bool = False
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -28,6 +31,9 @@ class Page(HTMLParser):
         self.anchors.update(given[name] for name in ("id", "name") if name in given)
         if tag in ("a", "use") and "href" in given:
             self.links.append(given["href"])
+            if tag == "a" and self._in_article and "headerlink" not in given.get("class", ""):
+                self.own_links.append(given["href"])
+        self._in_article = self._in_article or tag == "article"
         if tag in FETCHED and FETCHED[tag] in given:
             self.fetched.append(given[FETCHED[tag]])
         if tag in ("h1", "h2"):
@@ -38,6 +44,7 @@ class Page(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         if self._open and self._open[-1] == tag:
             self._open.pop()
+        self._in_article = self._in_article and tag != "article"
 
     def handle_data(self, data: str) -> None:
         if not self._open:

@@ -15,12 +15,12 @@ a fence with                      what is done with it
 ``text``, ``csv`` and others      only shown
 ================================  ================================================================
 
-Output is compared up to white space and the length of rules, and ``...`` stands for anything:
-times, paths, versions. What a command writes to standard error is not shown, unless it fails: a
-command may fail only where the page shows its sentence. A line ``^C`` in the output stops the
-command there, when all that stands above the line has been printed. Ports of this machine that are
-taken are replaced by free ones, in the whole page. ``fedcohort`` runs in this process where the
-command has nothing for a shell: starting PyTorch takes longer than most commands.
+Output is compared up to white space, the length of rules and times at the ends of lines (304 us),
+and ``...`` stands for anything: paths, versions. What a command writes to standard error is not
+shown, unless it fails: a command may fail only where the page shows its sentence. A line ``^C`` in
+the output stops the command there, when all that stands above the line has been printed. Ports of
+this machine that are taken are replaced by free ones, in the whole page. ``fedcohort`` runs in this
+process where the command has nothing for a shell: starting PyTorch takes longer than most commands.
 """
 
 import doctest
@@ -53,6 +53,9 @@ NOT_RUN = ("sh", "py")
 #: The title of a command that stays while the page goes on.
 TERMINAL = "in a terminal of its own"
 INTERRUPT = "^C\n"
+#: A time at the end of a line, as in the last column of a comparison.
+ANY_TIME = r"[0-9.]+ (?:us|ms|s)"
+TIME = re.compile(rf"\b{ANY_TIME} *$", flags=re.MULTILINE)
 #: ``fedcohort`` and its arguments, with nothing that only a shell understands.
 PLAIN = re.compile(r"fedcohort (?:\\\n|[^\\\n|&;<>$*?~(){}`])+")
 #: In a page, pip looks whether everything is there, installs nothing, and says nothing.
@@ -240,10 +243,12 @@ def _compare(command: Command, shown: str, printed: str, where: str) -> None:
 
 
 def is_shown(shown: str, printed: str) -> bool:
-    """Compare up to white space and rules; ``...`` stands for anything, nothing included."""
+    """Compare up to white space, rules and times; ``...`` stands for anything, nothing included."""
     shown, printed = (re.sub("─+", "─", text) for text in (shown, printed))
+    shown = TIME.sub("\0", shown)
     pieces = [r"\s+".join(map(re.escape, piece.split())) for piece in shown.split("...")]
     pattern = r"\s*" + r".*?".join(pieces) + r"\s*"
+    pattern = pattern.replace(re.escape("\0"), ANY_TIME)
     return re.fullmatch(pattern, printed, flags=re.DOTALL) is not None
 
 

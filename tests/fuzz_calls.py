@@ -33,8 +33,8 @@ from fedcohort.memory import Keep
 from small_runs import SMALL
 
 EPS = float(np.finfo(float).eps)
-#: A message: one line that begins with its owner and ends as a sentence does.
-SENTENCE = re.compile(r"(unknown [a-z ]+ '|[^\n:]{1,300}: )[^\n]{5,1500}[.?]")
+#: A message: one line that begins with its owner and ends as a sentence does, or with a command.
+SENTENCE = re.compile(r"(unknown [a-z ]+ '|[^\n:]{1,300}: )[^\n]{5,1500}([.?]|: fedcohort [^\n]+)")
 #: The laws that can be made.
 LAWS = [
     kind
@@ -289,7 +289,7 @@ def any_selector(trial: Trial) -> Selector:
     options = {
         "groups": trial.maybe(labels),
         "importance": trial.maybe(trial.rng.dirichlet(np.ones(n))),
-        "estimator": trial.maybe(trial.one_of("plain", "difference", Difference(0.5, 2))),
+        "estimator": trial.maybe(trial.one_of("plain", "difference", Difference(0.5, "int8"))),
         "sketch": trial.maybe(2),
         "on_failure": trial.maybe(trial.one_of("keep", "redraw", "renormalise")),
         "tries": trial.whole(),
@@ -400,8 +400,8 @@ def fuzz_memory(trial: Trial) -> None:
 
 
 def fuzz_difference(trial: Trial) -> None:
-    options = {"shrink": trial.number(), "clusters": trial.whole(), "rank": trial.whole()}
-    options |= {"keep": trial.one_of(*get_args(Keep)), "max_remembered": trial.whole()}
+    options = {"shrink": trial.number(), "keep": trial.one_of(*get_args(Keep))}
+    options |= {"rank": trial.whole(), "max_remembered": trial.whole()}
     settings = trial.call(Difference, **trial.some(options, 0.4))
     n = trial.n_clients()
     shares = trial.maybe(trial.rng.dirichlet(np.ones(n)))

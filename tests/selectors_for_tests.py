@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort import Cohort, Design, Population, Recipe, Selector, SimilarityClustered
-from fedcohort.designs import Knowledge, MultinomialDesign
+from fedcohort.designs import Knowledge, MultinomialDesign, ObservedRound
 
 SIZES = {"a": 4, "b": 3, "c": 3, "d": 2, "e": 2, "f": 2}
 
@@ -62,20 +62,15 @@ class Largest(Recipe):
     """Draws by the norms of last updates, which it notes itself; not one of the library's."""
 
     name: ClassVar[str] = "largest"
-    signals: ClassVar[tuple[str, ...]] = ("norm", "times")
+    keeps: ClassVar[tuple[str, ...]] = ("norm", "times")
 
-    def observe(
-        self,
-        state: Mapping[str, NDArray[np.float64]],
-        cohort: Cohort,
-        norms: NDArray[np.float64],
-    ) -> None:
-        state["norm"][cohort.clients] = norms
-        state["times"][cohort.clients] = np.nan_to_num(state["times"][cohort.clients]) + 1
+    def observe(self, kept: Mapping[str, NDArray[np.float64]], observed: ObservedRound) -> None:
+        clients = observed.cohort.clients
+        kept["norm"][clients] = observed.norms
+        kept["times"][clients] = np.nan_to_num(kept["times"][clients]) + 1
 
     def design(self, population: Population, known: Knowledge) -> Design:
-        assert known.signals is not None
-        sizes = np.rint(population.sizes * (1 + np.nan_to_num(known.signals["norm"])))
+        sizes = np.rint(population.sizes * (1 + np.nan_to_num(known.kept("norm"))))
         return MultinomialDesign(
             Population(sizes.astype(int), ids=population.ids), self.cohort_size
         )

@@ -56,11 +56,15 @@ def test_updates_that_do_not_fit_the_cohort_are_refused() -> None:
 
     with pytest.raises(AggregationError, match=r"must be 2, one per client.*got shape \(3, 2, 2\)"):
         aggregate(MODEL, np.ones((3, 2, 2)), cohort)
-    with pytest.raises(AggregationError, match=r"must be 2, one per client and all of one shape"):
+    with pytest.raises(
+        AggregationError, match=r"must be 2, one per client and all of the same arrays"
+    ):
         aggregate([1.0, 2.0], [[1.0, 2.0], [3.0]], cohort)
-    with pytest.raises(AggregationError, match=r"arrays of the model, 2 numbers of .*; got 3 of"):
+    with pytest.raises(AggregationError, match=r"arrays of the model, \(2,\); got \(3,\)\."):
         aggregate([1.0, 2.0], np.ones((2, 3)), cohort)
-    with pytest.raises(AggregationError, match=r"updates must be finite; that of client 2 is not"):
+    with pytest.raises(
+        AggregationError, match=r"updates must be finite, .*that of client 2 is not"
+    ):
         aggregate([1.0, 2.0], [[1.0, 2.0], [3.0, np.nan]], cohort)
 
 

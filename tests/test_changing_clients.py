@@ -1,4 +1,4 @@
-"""Control variates of clients that come and go."""
+"""The difference estimator's memory of clients that come and go."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedcohort import Difference
 from fedcohort.errors import MemoryOfUpdatesError
 
 DIMENSION = 7
-DIFFERENCES = [Difference(), Difference(0.5), Difference(clusters=2)]
+DIFFERENCES = [Difference(), Difference(0.5), Difference(keep="int8")]
 
 
 def updates_of(rng: np.random.Generator, n: int) -> np.ndarray:
@@ -71,10 +71,14 @@ def test_clients_that_there_were_cannot_be_left_out(difference: Difference) -> N
 
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=repr)
 def test_clients_move_to_other_places_with_what_is_remembered(difference: Difference) -> None:
-    """Order 2, new, 0, 1: shares are eighths and updates small integers, so that sums are exact."""
-    rng = np.random.default_rng(1)
+    """Order 2, new, 0, 1: shares are eighths and updates small integers, so that sums are exact.
+
+    The largest entry is 127, so that int8 keeps them exactly, too.
+    """
+    rows = np.random.default_rng(1).integers(-8, 9, size=(3, DIMENSION)).astype(float)
+    rows[:, 2] = 127
     memory = difference.memory([0.5, 0.25, 0.25], np.zeros(DIMENSION))
-    memory.record(np.arange(3), rng.integers(-8, 9, size=(3, DIMENSION)).astype(float))
+    memory.record(np.arange(3), rows)
     before = memory.of(np.arange(3))
 
     memory.rearrange(np.array([2, -1, 0, 1]))

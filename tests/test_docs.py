@@ -17,7 +17,7 @@ PAGES = [
 #: Pages that a reader follows: everything that looks like code there is run, or says why not.
 GUIDES = [page for page in sorted(DOCS.rglob("*.md")) if page.parent.name in ("tutorial", "how-to")]
 #: Languages that may stand in a guide: run, not run, and only shown.
-KNOWN = ("python", "pycon", "toml", "console", *NOT_RUN, "text", "csv", "math")
+KNOWN = ("python", "pycon", "toml", "console", *NOT_RUN, "text", "csv", "diff", "math")
 #: Pages that train, or start programs: more than a few seconds each.
 SLOW = {
     "how-to/add-a-design.md",

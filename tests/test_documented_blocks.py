@@ -70,6 +70,7 @@ def test_a_whole_page_runs_in_its_order(tmp_path: Path, monkeypatch: pytest.Monk
         ("python", "assert 1 + 1 == 3\n"),
         ("console", "$ echo a\nb\n"),
         ("console", "$ echo a\n"),
+        ("console", "$ echo size 0.5 7 us\nsize 0.6 304 us\n"),
         ("console", "$ true\na\n"),
         ("console", "$ false\n"),
         ("console", "$ echo a; false\na\n"),
@@ -84,6 +85,12 @@ def test_what_is_wrong_is_seen(
 ) -> None:
     with pytest.raises((AssertionError, ValueError)):
         play(tmp_path, fenced(info, text), monkeypatch)
+
+
+def test_times_at_the_ends_of_lines_may_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(tmp_path, fenced("console", "$ echo size 0.5 7.25 ms\nsize 0.5 304 us\n"), monkeypatch)
 
 
 def test_a_console_block_needs_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

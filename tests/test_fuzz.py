@@ -2,12 +2,14 @@
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import fuzz
-from fedcohort import Population
+from fedcohort import Population, synthetic
 from fedcohort.errors import DesignError, FedcohortError
+from fuzz_arguments import PACKAGES, fuzz_in_folder
 from fuzz_calls import SCENARIOS, Trial, fuzz_population
 
 CALLS = 4000
@@ -72,3 +74,33 @@ def test_a_call_with_a_number_is_the_same_again(tmp_path: Path) -> None:
             fuzz.play(5, number, tmp_path, report)
 
     assert one == other
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_nonsense_in_any_argument_of_an_exported_name_is_refused_in_a_sentence(
+    package: str,
+) -> None:
+    """About fifty kinds of nonsense in each argument; ``python tests/fuzz_arguments.py``."""
+    if PACKAGES[package]:
+        pytest.importorskip(PACKAGES[package], reason="the extra is not installed")
+
+    outcome = fuzz_in_folder(package)
+
+    assert outcome.failures == [], "\n".join(outcome.failures)
+    assert outcome.refused > 0.8 * outcome.calls
+
+
+def test_an_argument_that_is_not_checked_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unbalanced_sizes(n_clients: Any, *, seed: int) -> Any:
+        return [0] * n_clients
+
+    unbalanced_sizes.__module__ = "fedcohort.synthetic"
+    monkeypatch.setattr(synthetic, "unbalanced_sizes", unbalanced_sizes)
+
+    outcome = fuzz_in_folder("fedcohort.synthetic", "unbalanced")
+
+    none = next(
+        each for each in outcome.failures if each.startswith("unbalanced_sizes(n_clients=N")
+    )
+    assert "TypeError" in none
+    assert outcome.refused == 0

@@ -55,6 +55,20 @@ def test_imports_point_one_way() -> None:
     assert [line for path in sorted(SOURCE.rglob("*.py")) for line in upward_imports(path)] == []
 
 
+@pytest.mark.parametrize("room", ["deployment", "flower", "nvflare", "fedbiomed"])
+def test_deployments_need_no_simulator(room: str) -> None:
+    found = set().union(*(imported_by(path) for path in (SOURCE / room).rglob("*.py")))
+
+    assert {"deployment", "selector"} <= {room_of(module) for module in found}
+    assert not {"simulation", "experiments", "report"} & {room_of(module) for module in found}
+
+
+def test_what_plugins_share_needs_no_framework_and_no_torch() -> None:
+    heavy = {"flwr", "nvflare", "fedbiomed", "torch"}
+
+    assert not heavy & loaded_by("import fedcohort.deployment")
+
+
 def test_every_room_is_in_the_list() -> None:
     rooms = {path.name.removesuffix(".py") for path in SOURCE.iterdir()}
 

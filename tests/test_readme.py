@@ -130,6 +130,17 @@ def test_the_results_are_those_of_the_run_folders() -> None:
         assert f"{len(final)} seeds" in line
 
 
+@pytest.mark.parametrize(
+    "page",
+    ["README.md", "docs/index.md", "docs/how-to/install.md", "docs/tutorial/first-comparison.md"],
+)
+def test_the_first_way_to_install_works_in_a_clone(page: str) -> None:
+    """fedcohort is not published: its name alone means nothing to pip."""
+    found = re.findall(r"pip install '?([\w.\[\],]+)", (ROOT / page).read_text())
+
+    assert found[0].startswith(".")
+
+
 def test_the_server_loop_runs() -> None:
     (block,) = (block for block in blocks_of(README.read_text()) if block.language == "python")
     names: dict[str, Any] = {

@@ -19,13 +19,14 @@ from fedcohort import (
     Plan,
     Population,
     Recipe,
+    Regression,
     Selector,
     SizeClustered,
     UpdateMemory,
     diagnostics,
 )
 from fedcohort._display import html_table
-from fedcohort.designs import RECIPES, Knowledge, OortOptions
+from fedcohort.designs import RECIPES, Design, Knowledge, ObservedRound, OortOptions
 from fedcohort.memory import CountSketch
 from fedcohort.similarity import cut_tree, merge_tree
 
@@ -88,11 +89,19 @@ def public_classes() -> dict[str, type]:
     }
 
 
+@pytest.mark.parametrize("kind", public_classes().values(), ids=lambda kind: kind.__name__)
+def test_every_public_method_is_documented_in_its_class_or_above(kind: type) -> None:
+    own = {name: found for name, found in vars(kind).items() if not name.startswith("_")}
+    methods = [name for name, found in own.items() if inspect.isfunction(found)]
+
+    assert [name for name in methods if not inspect.getdoc(getattr(kind, name))] == []
+
+
 #: Base classes, which nobody makes; what is named after a user's function; and a table.
 OTHERS = {"ChosenDesign", "RowDesign", "FunctionDesign", "FunctionRecipe", "Comparison"}
 
 
-def built(recipe: Recipe) -> object:
+def built(recipe: Recipe) -> Design:
     """Build a recipe's design over a thousand clients."""
     memory = MEMORY if recipe.learns else None
     return recipe.build(CLIENTS, memory=memory, signals=SIGNALS, rng=0)
@@ -110,15 +119,13 @@ def examples(folder: Path) -> dict[str, Callable[[], object]]:
         **{name: partial(kind, 20) for name, kind in recipes.items()},
         **{f"{name}Design": partial(built, kind(20)) for name, kind in recipes.items()},
         "Availability": lambda: Availability.diurnal(0.9 * many, awake=0.3, day=86_400.0),
-        "ClusterMeans": lambda: Difference(clusters=5).memory(np.full(10, 0.1), np.zeros(3000)),
         "Cohort": lambda: cohort,
         "Cost": lambda: Cost(10**9, 10**9, 1e5 / 3, 100, 1e5 / 7),
         "CountSketch": lambda: CountSketch(5000, 64, seed=0),
         "Dataset": lambda: DIGITS.dataset,
         "Devices": lambda: Devices.generated(1000, seed=0),
-        "Difference": lambda: Difference(clusters=5),
-        "LastUpdates": lambda: Difference().memory(np.full(10, 0.1), np.zeros(3000)),
-        "LowRankUpdates": lambda: Difference(keep="rank").memory(np.full(10, 0.1), np.zeros(3000)),
+        "Difference": lambda: Difference(keep="rank", rank=5),
+        "Regression": lambda: Regression(features=np.eye(300), keep="rank"),
         "Estimate": lambda: diagnostics.Estimate(1 / 3, 1 / 7),
         "Estimates": lambda: diagnostics.Estimates(many, many / 10),
         "Experiment": lambda: RunFolder.open(folder).experiment,
@@ -128,20 +135,21 @@ def examples(folder: Path) -> dict[str, Callable[[], object]]:
         "Knowledge": lambda: known,
         "LocalTraining": lambda: TRAINING,
         "MergeTree": lambda: TREE,
+        "ObservedRound": lambda: ObservedRound(3, design, CLIENTS, cohort, cohort, many[:900]),
         "Observer": Observer,
         "OortOptions": OortOptions,
-        "Options": lambda: Options(oracle_every=10, sketch=64, overlap=True, device="cpu"),
+        "Options": lambda: Options(oracle_every=10, device="cpu"),
         "Plan": lambda: PLAN,
         "Population": lambda: CLIENTS,
         "Quality": lambda: Quality(1 / 3, 2 / 3, 1 / 7),
         "Results": lambda: read_results(folder),
         "Round": lambda: HISTORY.rounds[0],
-        "Run": lambda: Run(Multinomial(50), DIGITS, estimator=Difference(clusters=20)),
+        "Run": lambda: Run(Multinomial(50), DIGITS, estimator=Difference(keep="rank", rank=20)),
         "RunFolder": lambda: RunFolder.open(folder),
         "Selector": lambda: Selector(SizeClustered(20), CLIENTS),
         "Panel": lambda: RunFolder.open(folder).experiment.panels[0],
         "Simulation": lambda: SIMULATION,
-        "Summary": lambda: diagnostics.summary(design),  # type: ignore[arg-type]
+        "Summary": lambda: diagnostics.summary(design),
         "UpdateMemory": lambda: MEMORY,
         "Yardstick": lambda: Yardstick(*numbers),
     }

@@ -123,8 +123,8 @@ def fresh_simulation(script: Script) -> Simulation:
         script.recipe,
         DATA,
         SEED,
-        script.estimator,
         DEVICES,
+        estimator=script.estimator,
         failures=0.25,
         on_failure=script.on_failure,
     )
@@ -321,7 +321,7 @@ SCRIPTS = [
     Script(RECIPES["similarity"](4), on_failure="redraw"),
     Script(RECIPES["tournament"](4), on_failure="renormalise"),
     Script(RECIPES["multinomial"](4), estimator="difference"),
-    Script(RECIPES["poisson"](4), estimator=Difference(clusters=3)),
+    Script(RECIPES["poisson"](4), estimator=Difference(keep="rank", rank=3)),
 ]
 
 

@@ -38,7 +38,7 @@ def test_where_nobody_is_in_time_the_cohort_is_empty() -> None:
 
 @pytest.mark.parametrize("deadline", [0.0, -1.0, np.nan])
 def test_a_deadline_that_is_not_positive_is_refused(deadline: float) -> None:
-    with pytest.raises(DesignError, match=r"DeadlineDesign: deadline must be a positive number"):
+    with pytest.raises(DesignError, match=r"DeadlineDesign: deadline must be a number above 0"):
         DeadlineDesign(Population([1] * 5), 2, DURATIONS, deadline=deadline, rng=rng())
 
 

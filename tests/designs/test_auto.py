@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import laws
-from fedcohort import Auto, Population, diagnostics
+from fedcohort import Auto, Population, UpdateMemory, diagnostics
 from fedcohort.designs import (
     AutoDesign,
     MultinomialDesign,
@@ -219,15 +219,11 @@ def test_errors_name_the_design_that_was_asked_for(options: dict[str, Any], mess
 
 def test_the_recipe_hands_its_options_on() -> None:
     """And draws as the design itself does."""
-
-    class Known:
-        updates = clusters(20)
-
-    population = Population([2] * 20)
+    population, memory = Population([2] * 20), UpdateMemory.of(clusters(20))
     recipe = Auto(5, measure="l2", linkage="average", tree="exact")
-    built = recipe.build(population, memory=Known(), round_=3, rng=rng(4))
+    built = recipe.build(population, memory=memory, round_=3, rng=rng(4))
     own = AutoDesign(
-        population, 5, Known.updates, measure="l2", linkage="average", tree="exact", rng=rng(4)
+        population, 5, memory.updates, measure="l2", linkage="average", tree="exact", rng=rng(4)
     )
     blind = recipe.build(population, rng=rng(4))
 
@@ -236,7 +232,7 @@ def test_the_recipe_hands_its_options_on() -> None:
     assert built.predicted == own.predicted
     assert (built.draw(rng(5)).clients == own.draw(rng(5)).clients).all()
     assert set(blind.predicted.values()) == {0.0}
-    other = Auto(5).build(population, memory=Known(), round_=3, rng=rng(4))
+    other = Auto(5).build(population, memory=memory, round_=3, rng=rng(4))
     assert isinstance(other, AutoDesign)
     assert other.predicted != built.predicted
 

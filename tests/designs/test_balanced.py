@@ -13,7 +13,7 @@ from scipy.spatial.distance import pdist
 from scipy.stats import norm
 
 import laws
-from fedcohort import Balanced, Population, diagnostics
+from fedcohort import Balanced, Population, UpdateMemory, diagnostics
 from fedcohort.designs import BalancedDesign, MultinomialDesign, TournamentDesign
 from fedcohort.designs.balanced import walk_points
 from fedcohort.diagnostics import estimated_aggregate_variance
@@ -410,14 +410,11 @@ def test_covariances_have_no_formula_and_the_message_names_the_way_out() -> None
     )
 
 
-class FixedMemory:
-    updates = np.repeat(np.eye(2), 4, axis=0)
-
-
 def test_the_recipe_reads_the_memory() -> None:
     recipe = Balanced(2, representatives=2, measure="l2")
+    memory = UpdateMemory.of(np.repeat(np.eye(2), 4, axis=0))
 
-    design = recipe.build(Population([1] * 8), memory=FixedMemory(), round_=5, rng=rng())
+    design = recipe.build(Population([1] * 8), memory=memory, round_=5, rng=rng())
 
     assert isinstance(design, BalancedDesign)
     groups = dict(zip(design.leaves.tolist(), design.tree.groups.tolist(), strict=True))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedcohort import Deadline, Population
+from fedcohort import Deadline, Population, UpdateMemory
 from fedcohort.designs import RECIPES, Recipe, make_recipe
 from fedcohort.errors import DesignError
 from populations import rng
@@ -27,14 +27,11 @@ def test_a_recipe_that_needs_signals_says_so_where_there_are_none(name: str) -> 
         make_recipe(name, 2, {}).build(Population([4, 3, 2, 1]), rng=rng())
 
 
-class FixedMemory:
-    updates = np.repeat(np.eye(2), 2, axis=0)
-
-
 def test_the_similarity_recipe_reads_the_memory() -> None:
     recipe = make_recipe("similarity", 2, {"measure": "l2"})
+    memory = UpdateMemory.of(np.repeat(np.eye(2), 2, axis=0))
 
-    design = recipe.build(Population([1] * 4), memory=FixedMemory(), round_=5, rng=rng())
+    design = recipe.build(Population([1] * 4), memory=memory, round_=5, rng=rng())
 
     rows = design.plan.units.toarray().tolist()  # type: ignore[attr-defined]
     assert sorted(rows) == [[0, 0, 2, 2], [2, 2, 0, 0]]

@@ -257,12 +257,12 @@ def test_a_line_of_exactly_2_to_the_63_units_is_refused() -> None:
 
 
 def test_a_cohort_that_fits_no_memory_is_refused() -> None:
-    with pytest.raises(DesignError, match=r"cohort_size must be at most 10000000; got 10000001"):
+    with pytest.raises(DesignError, match=r"cohort_size must be at most 10\^7; got 10000001"):
         MultinomialDesign(Population([1, 2]), 10_000_001)
 
 
 def test_a_list_of_sizes_is_no_population() -> None:
-    with pytest.raises(DesignError, match=r"population must be a Population; got list"):
+    with pytest.raises(DesignError, match=r"population must be a Population; got "):
         MultinomialDesign([1, 2], 1)  # type: ignore[arg-type]
 
 

@@ -247,8 +247,8 @@ def test_names_of_the_catalogue_stay_the_librarys() -> None:
         ({"unbiased": "False"}, r"unbiased must be True or False; got 'False'"),
         ({"learns": 1}, r"learns must be True or False; got 1"),
         ({"grouped": None}, r"grouped must be True or False; got None"),
-        ({"name": 3}, r"name must be a string, or None for the function's; got 3"),
-        ({"name": ""}, r"name must be a string, or None for the function's; got ''"),
+        ({"name": 3}, r"name must be a text of 1 to 500 characters; got 3"),
+        ({"name": " "}, r"name must be a text of 1 to 500 characters; got ' '"),
     ],
 )
 def test_what_cannot_be_declared_is_refused(declared: dict[str, Any], message: str) -> None:

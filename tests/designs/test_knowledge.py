@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedcohort import Cohort, Design, Population, Recipe, Selector
-from fedcohort.designs import Knowledge, MultinomialDesign
+from fedcohort import Design, Population, Recipe, Selector
+from fedcohort.designs import Knowledge, MultinomialDesign, ObservedRound
 from fedcohort.errors import DesignError
 from fedcohort.memory import UpdateMemory
 from populations import rng
@@ -106,7 +106,7 @@ def test_a_recipe_that_reads_nothing_is_built_once() -> None:
 
 
 def test_the_round_is_known_to_have_been_read() -> None:
-    known = Knowledge(Reading(2), memory=None, signals=None, round_=7, rng=rng())
+    known = Knowledge(Reading(2), memory=None, signals=None, kept={}, round_=7, rng=rng())
 
     before = known.round_was_read
 
@@ -118,18 +118,13 @@ class Noting(Recipe):
     """Remembers the norm of each client's last update."""
 
     name: ClassVar[str] = "noting"
-    signals: ClassVar[tuple[str, ...]] = ("last_norm",)
+    keeps: ClassVar[tuple[str, ...]] = ("last_norm",)
 
     def design(self, population: Population, known: Knowledge) -> Design:
         return MultinomialDesign(population, self.cohort_size)
 
-    def observe(
-        self,
-        state: Mapping[str, NDArray[np.float64]],
-        cohort: Cohort,
-        norms: NDArray[np.float64],
-    ) -> None:
-        state["last_norm"][cohort.clients] = norms
+    def observe(self, kept: Mapping[str, NDArray[np.float64]], observed: ObservedRound) -> None:
+        kept["last_norm"][observed.cohort.clients] = observed.norms
 
 
 def test_a_recipe_keeps_arrays_of_its_own() -> None:
@@ -138,8 +133,7 @@ def test_a_recipe_keeps_arrays_of_its_own() -> None:
     @dataclass(frozen=True)
     class Told(Noting):
         def design(self, population: Population, known: Knowledge) -> Design:
-            assert known.signals is not None
-            heard.append(known.signals["last_norm"].tolist())
+            heard.append(known.kept("last_norm").tolist())
             return super().design(population, known)
 
     selector = Selector(Told(1), [1], seed=0)
@@ -150,6 +144,92 @@ def test_a_recipe_keeps_arrays_of_its_own() -> None:
 
     assert np.isnan(heard[0]).all()
     assert heard[-2:] == [[5.0], [6.0]]
+
+
+def test_a_typo_in_an_own_array_is_an_error_not_nan() -> None:
+    @dataclass(frozen=True)
+    class Mistaken(Noting):
+        def design(self, population: Population, known: Knowledge) -> Design:
+            known.kept("last_nrom")
+            return super().design(population, known)
+
+    with pytest.raises(DesignError, match=r"reads its own array 'last_nrom'.* Did you mean 'last"):
+        Selector(Mistaken(1), [1], seed=0)
+
+
+def test_a_typo_in_a_signal_is_an_error_when_the_recipe_is_made() -> None:
+    @dataclass(frozen=True)
+    class Mistaken(Noting):
+        signals: ClassVar[tuple[str, ...]] = ("past_los",)
+
+    with pytest.raises(DesignError, match=r"got 'past_los'\. .* Did you mean 'past_loss'"):
+        Mistaken(1)
+
+
+def test_a_recipe_observes_the_whole_round() -> None:
+    """Its law and clients, the cohort as drawn, and who answered with what weight and norm."""
+    seen: list[ObservedRound] = []
+
+    @dataclass(frozen=True)
+    class Watching(Noting):
+        def observe(self, kept: Mapping[str, NDArray[np.float64]], observed: ObservedRound) -> None:
+            seen.append(observed)
+
+    selector = Selector(Watching(3), {"a": 4, "b": 2, "c": 2, "d": 1}, seed=1)
+    cohort = selector.draw(available=["a", "b", "c"])
+    lost, *others = cohort.ids
+    settled = selector.settle(others)
+    selector.remember({each: np.array([3.0, 4.0]) for each in others})
+
+    (observed,) = seen
+    assert (observed.round_, observed.design) == (0, selector.design)
+    assert observed.population.sizes.tolist() == [4, 2, 2, 0]
+    assert observed.drawn.ids == cohort.ids
+    assert observed.cohort.ids == [each for each in cohort.ids if each != lost]
+    assert observed.cohort.weights.tolist() == settled.weights.tolist()
+    assert observed.norms.tolist() == [5.0] * len(others)
+
+
+def test_norms_are_taken_one_update_at_a_time() -> None:
+    """All updates together may not fit into memory."""
+    alive: set[int] = set()
+
+    class Large:
+        def __init__(self, client: int) -> None:
+            alive.add(client)
+            self.client = client
+
+        def __del__(self) -> None:
+            alive.discard(self.client)
+
+    most = 0
+
+    class Lazy(Mapping[Any, Any]):
+        def __getitem__(self, client: Any) -> Any:
+            nonlocal most
+            own = Large(client)
+            most = max(most, len(alive))
+            values = np.ones(2).view(Tracked)
+            values.own = own
+            return values
+
+        def __iter__(self) -> Iterator[Any]:
+            return iter(range(4))
+
+        def __len__(self) -> int:
+            return 4
+
+    selector = Selector(Noting(40), [1, 1, 1, 1], seed=0)
+    assert len(selector.draw()) == 4
+    selector.remember(Lazy())
+
+    assert most <= 2
+
+
+class Tracked(np.ndarray):
+    """An array that owns something."""
+
+    own: Any = None
 
 
 def test_a_generator_may_be_a_seed() -> None:

@@ -97,7 +97,7 @@ def test_a_setting_that_makes_no_sense_is_refused_when_the_recipe_is_made(
         ),
         (lambda: Oort(2, clip=1.5), "Oort: clip must be a number from 0 to 1; got 1.5"),
         (lambda: PowerOfChoice(5, candidates=2), "candidates must be .* at least cohort_size, 5"),
-        (lambda: Deadline(5, deadline=0), "deadline must be a positive number.* got 0.0"),
+        (lambda: Deadline(5, deadline=0), "deadline must be a number above 0; got 0"),
     ],
 )
 def test_each_refusal_says_who_what_and_got(make: Any, message: str) -> None:
@@ -136,7 +136,7 @@ def test_without_a_generator_designs_draw_at_random(kind: type[Recipe]) -> None:
 
 
 def test_a_population_is_needed() -> None:
-    with pytest.raises(FedcohortError, match="Multinomial: population must be a Population; got l"):
+    with pytest.raises(FedcohortError, match="Multinomial: population must be a Population; got "):
         Multinomial(2).build([1, 2])  # type: ignore[arg-type]
 
 

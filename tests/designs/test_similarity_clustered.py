@@ -8,18 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.cluster.hierarchy import linkage as scipy_linkage
 
-from fedcohort import Population, SimilarityClustered, diagnostics
+from fedcohort import Population, SimilarityClustered, UpdateMemory, diagnostics
 from fedcohort.designs import SimilarityClusteredDesign
 from fedcohort.errors import DesignError
 from fedcohort.similarity.measures import MEASURES, MeasureName
 from fedcohort.similarity.trees import LINKAGES, Linkage
 from populations import CIFAR_SIZES, cohort_sizes, larger_populations, rng, same
 from trees import federation_without_ties, largest_groups_open_the_rows, plain_distances
-
-
-class FixedMemory:
-    def __init__(self, updates: np.ndarray) -> None:
-        self.updates = updates
 
 
 def test_a_client_with_more_than_a_row_gets_whole_rows_first() -> None:
@@ -76,7 +71,7 @@ def test_the_largest_groups_of_the_tree_open_the_rows(
     merges = scipy_linkage(matrix[np.triu_indices(len(matrix), 1)], linkage)
 
     design = SimilarityClustered(4, measure=measure, linkage=linkage).build(
-        Population(sizes), memory=FixedMemory(updates), rng=seed
+        Population(sizes), memory=UpdateMemory.of(updates), rng=seed
     )
 
     assert isinstance(design, SimilarityClusteredDesign)

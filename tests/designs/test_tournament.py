@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import fedcohort.designs.tournament as duels
 import laws
-from fedcohort import Population, Tournament
+from fedcohort import Population, Tournament, UpdateMemory
 from fedcohort.designs import (
     MultinomialDesign,
     SimilarityClusteredDesign,
@@ -455,11 +455,9 @@ def test_totals_may_fill_63_bits(sizes: list[int], m: int) -> None:
 
 
 def test_the_recipe_builds_it_from_the_memory() -> None:
-    class Memory:
-        updates = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0], [0.0, 3.0]])
-
+    memory = UpdateMemory.of(np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0], [0.0, 3.0]]))
     recipe = Tournament(2, tree="bisecting", measure="l2")
-    design = recipe.build(Population([1] * 4), memory=Memory(), rng=rng())
+    design = recipe.build(Population([1] * 4), memory=memory, rng=rng())
 
     assert isinstance(design, TournamentDesign)
     assert design.tree.whole is None

@@ -1,5 +1,7 @@
 """What the site's pages say of designs is what the designs do."""
 
+import re
+import tomllib
 from math import comb
 
 import numpy as np
@@ -10,7 +12,12 @@ pytest.importorskip("sphinx", reason="the extra 'docs' is not installed")
 from example_federation import COHORT_SIZE, POPULATION, ROUNDS, SIZES, behaviour, signals
 from fedcohort.designs import RECIPES
 from mathml_formulas import displayed, mathml
-from repository_links import ROOT, relocated
+from plain_english import PAGES, files
+from repository_links import REPOSITORY, ROOT, relocated
+
+#: Every page that people read, and its counts: "18 designs".
+READ = [page for page in files([ROOT / page for page in PAGES]) if page.suffix == ".md"]
+COUNT = re.compile(r"\b(\d+) (designs|schemes)\b")
 
 
 def test_exact_chances_are_those_of_the_formula() -> None:
@@ -66,6 +73,23 @@ def test_designs_that_are_never_worse_than_multinomial_are_not_worse_in_the_exam
         assert (behaviour(name).inclusion >= behaviour("multinomial").inclusion - 1e-12).all(), name
 
 
+def test_designs_and_schemes_are_as_many_as_the_pages_say() -> None:
+    """The glossary defines both words; every page that counts agrees with the catalogue."""
+    text = (ROOT / "results" / "everyone" / "experiment.toml").read_text(encoding="utf-8")
+    rows = tomllib.loads(text)["design"]
+    counts = {"designs": len(RECIPES), "schemes": len(rows)}
+    counted = {page: COUNT.findall(page.read_text(encoding="utf-8")) for page in READ}
+
+    assert {row["recipe"] for row in rows} == set(RECIPES)
+    assert {word for _, word in counted[ROOT / "docs" / "glossary.md"]} == set(counts)
+    wrong = {
+        page.name: found
+        for page, found in counted.items()
+        if any(int(number) != counts[word] for number, word in found)
+    }
+    assert wrong == {}
+
+
 def test_formulas_stay_in_order() -> None:
     made = displayed(
         r"E\Big\|\sum_i w_i\Big\|^2 , \qquad v = \begin{cases} a & b \\ c & d \end{cases} \tag{2}"
@@ -86,6 +110,7 @@ def test_links_hold_on_the_site_and_on_a_repository_page() -> None:
     )
 
     assert relocated(text, here, here) == (
-        "[results](../results/index.md#figure-1), [TLS](flower-tls.md), tests, start, "
+        "[results](../results/index.md#figure-1), [TLS](flower-tls.md), "
+        f"[tests]({REPOSITORY}/tree/main/tests), [start]({REPOSITORY}/blob/main/README.md), "
         "[Flower](https://flower.ai), `[x](../../results/README.md)`, [up](#top)"
     )

@@ -1,4 +1,4 @@
-"""The pages are in plain English: no stilted phrases, few long sentences."""
+"""Pages and modules are in plain English: no stilted phrases, few long sentences."""
 
 from pathlib import Path
 
@@ -6,9 +6,12 @@ import pytest
 
 from plain_english import HABITS, PAGES, ROOT, STILTED, files, find_hits
 
+SOURCE = ROOT / "src" / "fedcohort"
 #: Every page that people read; copies in run folders are records and stay as they are.
 READ = [page for page in files([ROOT / page for page in PAGES]) if page.suffix == ".md"]
-#: Of all sentences of one page.
+#: The modules of the package, held to the same rules.
+MODULES = files(sorted(SOURCE.glob("**/*.py")))
+#: Of all sentences of one page or module.
 MOST_LONG, MOST_HABITS = 2, 3
 
 
@@ -18,8 +21,8 @@ def found(text: str, tmp_path: Path, name: str = "page.md") -> list[tuple[int, s
     return [(hit.line, hit.kind) for hit in find_hits(page)]
 
 
-@pytest.mark.parametrize("page", READ, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_is_in_plain_english(page: Path) -> None:
+@pytest.mark.parametrize("page", READ + MODULES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_or_module_is_in_plain_english(page: Path) -> None:
     hits = find_hits(page)
 
     assert [hit for hit in hits if hit.kind in STILTED] == []
@@ -40,6 +43,13 @@ def test_a_page_is_in_plain_english(page: Path) -> None:
         ("It moves by H, which v then is.", "which then is"),
         ("It shows what becomes of the weight.", "what becomes of"),
         ("The page says what it is.", "what it is"),
+        ("It waits in vain.", "idiom"),
+        ("It logs whom a bound concerns.", "whom"),
+        ("Hear how much work there is.", "hear"),
+        ("Let a whole number through.", "let through"),
+        ("Write the folder, then give it its name.", "give a name"),
+        ("The log lies beside it.", "beside it"),
+        ("A call was dropped by what calls this strategy.", "what calls"),
         ("Where clients differ, it helps.", "Where ...,"),
         ("What asking costs is written there.", "What ... is"),
         ("Not saved are the others.", "inversion"),
@@ -75,3 +85,19 @@ def test_docstrings_and_comments_of_a_module_are_read_with_their_lines(tmp_path:
     text = '"""Nobody.\n\n>>> nobody\n"""\n\n# One,\n# hence two.\nnobody = 1\n'
 
     assert found(text, tmp_path, "module.py") == [(1, "nobody"), (6, "old word")]
+
+
+def test_log_lines_and_error_messages_of_a_module_are_read(tmp_path: Path) -> None:
+    text = (
+        'log.warning("not drawn, for want of a size: %s", names)\n'
+        'raise FlowerError(\n    f"nobody of {n} answers; got {nobody}. "\n    f"Wait."\n)\n'
+        'print("nobody")\n'
+    )
+
+    assert found(text, tmp_path, "module.py") == [(1, "idiom"), (3, "nobody")]
+
+
+def test_a_literal_block_of_a_docstring_is_left_out(tmp_path: Path) -> None:
+    text = '"""Ask until none is left::\n\n    nobody is asked\n\nNobody.\n"""\n'
+
+    assert found(text, tmp_path, "module.py") == [(5, "nobody")]

@@ -11,8 +11,8 @@ pytest.importorskip("sphinx", reason="the extra 'docs' is not installed")
 
 from built_site import ROOT
 from design_pages import pictures
-from made_pages import DOCS, MARK, anchors, marked_pages, places, refreshed
-from repository_links import CODE, PAGES
+from made_pages import DOCS, MARK, marked_pages, places, refreshed
+from repository_links import CODE, PAGES, anchors
 
 ALL = sorted(DOCS.rglob("*.md"))
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -77,6 +77,15 @@ def test_no_link_of_a_page_leads_nowhere(page: Path) -> None:
 @pytest.mark.parametrize("file", PAGES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_a_page_that_stands_for_a_file_has_its_title(file: Path) -> None:
     assert read(PAGES[file]).partition("\n")[0] == read(file).partition("\n")[0]
+
+
+@pytest.mark.parametrize("page", [*(DOCS / "results").glob("*.md"), DOCS / "changelog.md"])
+def test_a_page_that_stands_for_a_file_tells_what_is_in_it(page: Path) -> None:
+    (file,) = (file for file, place in PAGES.items() if place == page)
+    sections = {anchor for _, is_title, anchor in anchors(read(file)) if not is_title}
+
+    assert LINK.sub("]", read(file).split("\n\n")[1]) in LINK.sub("]", read(page))
+    assert {urlsplit(link).fragment for link in LINK.findall(read(page))} >= sections
 
 
 def test_the_numbers_of_the_first_page_are_those_of_the_results() -> None:

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 pytest.importorskip("sphinx", reason="the extra 'docs' is not installed")
 
+from markdown_it import MarkdownIt
 from sphinx.search.en import SearchEnglish
 from sphinx.util.inventory import InventoryFile
 
@@ -19,6 +20,7 @@ from experiment_file_page import TABLES
 from fedcohort.cli.app import app
 from fedcohort.designs import RECIPES
 from public_names import exported, home, packages
+from repository_links import DOCS, PAGES
 
 pytestmark = pytest.mark.slow  # the site takes half a minute to build
 
@@ -35,6 +37,27 @@ def test_every_page_of_the_sources_is_there(site: Site) -> None:
     assert {page.with_suffix(".html") for page in sources} <= {
         page.relative_to(site.folder) for page in site.pages
     }
+
+
+def test_no_link_of_the_sources_is_dropped(site: Site) -> None:
+    shown = {page: file for file, page in PAGES.items()}
+    pages = sorted((ROOT / "docs").rglob("*.md"))
+    written = {page: links_of(shown.get(page, page)) for page in pages}
+    built = {page: site.page(f"{page.relative_to(DOCS).with_suffix('.html')}") for page in pages}
+
+    assert sum(map(len, written.values())) > 500
+    assert {
+        page.name: links
+        for page, links in written.items()
+        if len(links) != len(built[page].own_links)
+    } == {}
+
+
+def links_of(file: Path) -> list[str]:
+    """Return the targets of a file's links, as a parser of Markdown reads it."""
+    tokens = MarkdownIt().enable("table").parse(file.read_text(encoding="utf-8"))
+    inline = [child for token in tokens for child in token.children or ()]
+    return [str(token.attrs["href"]) for token in inline if token.type == "link_open"]
 
 
 def test_no_link_leads_nowhere(site: Site) -> None:

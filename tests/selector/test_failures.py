@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fractions import Fraction
 from itertools import combinations, product
-from math import prod
 from random import Random
 from typing import Any
 
@@ -16,16 +15,20 @@ from scipy.stats import norm
 
 from fedcohort import (
     Cohort,
+    Difference,
     Multinomial,
     Poisson,
     Population,
     Recipe,
     Selector,
+    SimilarityClustered,
     SizeClustered,
     Uniform,
 )
 from fedcohort.designs import MultinomialDesign, SizeClusteredDesign
-from fedcohort.selector.open_round import Draws, FailureRule
+from fedcohort.errors import SelectorError
+from fedcohort.selector.open_round import Draws
+from fedcohort.selector.settings import SelectorSettings
 from fedcohort.streams import Stream, stream
 from laws import Law, law
 from populations import rng
@@ -127,7 +130,8 @@ class Guide(np.random.Generator):
 
 def law_of_redrawing(drawn: Law, sizes: list[int], alive: set[int], tries: int) -> Law:
     """Play every round that the code can play: all cohorts, all numbers of all redraws."""
-    rule, outcomes = FailureRule("redraw", tries), Law()
+    rule = SelectorSettings(Multinomial(1), on_failure="redraw", tries=tries)
+    outcomes = Law()
     for counts, chance in drawn.items():
         pending: list[list[int]] = [[]]
         while pending:
@@ -138,7 +142,7 @@ def law_of_redrawing(drawn: Law, sizes: list[int], alive: set[int], tries: int) 
             while draws.replace(draws.asked - alive):
                 pass
             answered = np.array(sorted(draws.asked & alive), dtype=np.int64)
-            settled = rule.settled(draws, answered, cohort_size=sum(counts))
+            settled = draws.settled(rule, answered, cohort_size=sum(counts))
             final = [0] * len(sizes)
             for client, weight in zip(settled.clients, settled.weights, strict=True):
                 final[client] = round(weight * sum(counts))
@@ -149,23 +153,24 @@ def law_of_redrawing(drawn: Law, sizes: list[int], alive: set[int], tries: int) 
 
 
 def expected_law_of_redrawing(drawn: Law, sizes: list[int], alive: set[int], tries: int) -> Law:
-    """The slow twin, in fractions: every lost draw is drawn from p until it lands on R.
-
-    It ends on client i with chance p_i (1 + l + ... + l^(tries - 1)), l = 1 - p(R), and is lost
-    for good with chance l^tries, whatever becomes of the others.
-    """
-    total = sum(sizes)
-    lost = 1 - Fraction(sum(sizes[i] for i in alive), total)
-    repeats = sum(lost**k for k in range(tries))
-    ends = {i: Fraction(sizes[i], total) * repeats for i in alive} | {None: lost**tries}
+    """The slow twin, in fractions: every lost draw is drawn from p over those that may be there."""
     outcomes = Law()
+
+    def play(counts: tuple[int, ...], failed: set[int], tries: int, chance: Fraction) -> None:
+        failed = failed | {i for i, c in enumerate(counts) if c and i not in alive}
+        lost = sum(counts[i] for i in failed)
+        kept = tuple(0 if i in failed else c for i, c in enumerate(counts))
+        line = [i for i, size in enumerate(sizes) for _ in range(size) if i not in failed]
+        if not (lost and tries and line):
+            outcomes[kept] = outcomes.get(kept, Fraction(0)) + chance
+            return
+        for places in product(line, repeat=lost):
+            then = tuple(c + places.count(i) for i, c in enumerate(kept))
+            play(then, failed, tries - 1, chance / len(line) ** lost)
+
     for counts, chance in drawn.items():
-        n_lost = sum(c for i, c in enumerate(counts) if i not in alive)
-        for places in product(ends, repeat=n_lost):
-            key = tuple((c + places.count(i)) * (i in alive) for i, c in enumerate(counts))
-            probability = chance * prod(ends[place] for place in places)
-            outcomes[key] = outcomes.get(key, Fraction(0)) + probability
-    return {counts: probability for counts, probability in outcomes.items() if probability}
+        play(counts, set(), tries, chance)
+    return outcomes
 
 
 @given(
@@ -177,7 +182,7 @@ def expected_law_of_redrawing(drawn: Law, sizes: list[int], alive: set[int], tri
 def test_the_law_of_redrawing_is_that_of_draws_until_one_answers(
     sizes: list[int], draws_and_tries: tuple[int, int], reachable: set[int], kind: type
 ) -> None:
-    """All rounds are enumerated; E[w_i | R] = p_i (1 - l^(tries + 1)) / p(R), l = 1 - p(R)."""
+    """All rounds are enumerated: E[w_i | R] is p_i / p(R), or all are smaller by one factor."""
     (m, tries), alive = draws_and_tries, set(range(len(sizes))) & reachable
     population = Population(sizes)
     design = kind(population, m) if kind is MultinomialDesign else kind(population, m, rng=rng())
@@ -185,11 +190,27 @@ def test_the_law_of_redrawing_is_that_of_draws_until_one_answers(
     found = law_of_redrawing(law(design), sizes, alive, tries)
 
     assert found == expected_law_of_redrawing(law(design), sizes, alive, tries)
-    within = Fraction(sum(sizes[i] for i in alive), sum(sizes))
-    reached = (1 - (1 - within) ** (tries + 1)) / within if within else Fraction(0)
-    for i, size in enumerate(sizes):
-        mean = sum(p * counts[i] for counts, p in found.items()) / m
-        assert mean == (Fraction(size, sum(sizes)) * reached if i in alive else 0)
+    within = sum(sizes[i] for i in alive)
+    means = [sum(p * counts[i] for counts, p in found.items()) / m for i in range(len(sizes))]
+    shares = [Fraction(n, within) if within and i in alive else 0 for i, n in enumerate(sizes)]
+    assert means == [sum(means) * share for share in shares]
+    if within and tries >= sum(n > 0 for i, n in enumerate(sizes) if i not in alive):
+        assert means == shares
+
+
+def test_a_reader_who_asks_until_none_is_left_loses_no_weight() -> None:
+    """Pass all that failed so far, or only the new ones: the weights sum to 1."""
+    for seed in range(50):
+        for everyone in (True, False):
+            selector = Selector(Multinomial(4), SIZES, seed=seed, on_failure="redraw")
+            failed = lost = {each for each in selector.draw().ids if each not in ALIVE}
+            while more := selector.redraw(failed if everyone else lost):
+                lost = {each for each in more if each not in ALIVE}
+                failed = failed | lost
+
+            settled = selector.settle(each for each in selector.asked if each in ALIVE)
+
+            assert settled.weights.sum() == 1
 
 
 @given(
@@ -209,19 +230,20 @@ def test_a_selector_redraws_by_the_numbers_of_the_rounds_own_stream(
     for round_ in range(3):
         numbers = stream(seed, round_=round_, use=Stream.REDRAW)
         counts = dict(zip(*drawn_by(selector, reachable), strict=True))
-        lost = sum(count for each, count in counts.items() if each not in reachable)
-        expected = {each: count for each, count in counts.items() if each in reachable}
-        for _ in range(tries):
-            places = [line[place] for place in numbers.integers(len(line), size=lost)]
-            for each in places:
-                if each in reachable:
-                    expected[each] = expected.get(each, 0) + 1
-                    lost -= 1
+        failed: set[int] = set()
+        for left in range(tries, -1, -1):
+            failed |= (dead := set(counts) - reachable)
+            lost = sum(counts.pop(each) for each in dead)
+            those = [each for each in line if each not in failed]
+            if not (lost and left and those):
+                break
+            for place in numbers.integers(len(those), size=lost).tolist():
+                counts[those[place]] = counts.get(those[place], 0) + 1
 
         settled = selector.settle(each for each in selector.asked if each in reachable)
 
-        assert dict(zip(settled.ids, settled.counts.tolist(), strict=True)) == expected
-        assert settled.weights.tolist() == [expected[each] / m for each in settled.ids]
+        assert dict(zip(settled.ids, settled.counts.tolist(), strict=True)) == counts
+        assert settled.weights.tolist() == [counts[each] / m for each in settled.ids]
         assert settled.residual == pytest.approx(lost / m, abs=1e-15)
         selector.skip()
 
@@ -304,28 +326,59 @@ def test_other_rules_redraw_nobody() -> None:
 
 
 def test_replacements_are_aggregated_and_remembered() -> None:
-    selector = Selector(
-        SizeClustered(3), SIZES, seed=0, on_failure="redraw", estimator="difference"
-    )
+    selector = Selector(SimilarityClustered(3), SIZES, seed=0, on_failure="redraw")
     lost = selector.draw().ids[0]
     selector.redraw([lost])
     answering = [each for each in selector.asked if each != lost]
     rows = np.array([[8.0 * ord(str(each))] for each in answering])
-
-    step = selector.step(rows, answering)
     settled = selector.settle(answering)
-    selector.aggregate(rows, answering)
+
+    step = selector.aggregate(rows, answering)
 
     weights = dict(zip(settled.ids, settled.weights.tolist(), strict=True))
     expected = sum(w * 8.0 * ord(str(each)) for each, w in weights.items())
     assert step.tolist() == pytest.approx([expected], rel=1e-12)
     assert sum(weights.values()) == pytest.approx(1.0)
-    selector.draw()
-    recalled = selector.recall(SIZES)
-    assert recalled is not None
-    assert recalled[0].ravel().tolist() == [
+    assert selector.memory is not None
+    assert selector.memory.updates.ravel().tolist() == [
         8.0 * ord(each) if each in answering else 0.0 for each in SIZES
     ]
+
+
+@pytest.mark.parametrize(
+    "estimator", ["difference", Difference(keep="rank"), "regression"], ids=str
+)
+def test_redraws_with_an_estimator_that_remembers_are_refused(estimator: Any) -> None:
+    """Its mean runs over all available clients, the redrawn weights over those in reach."""
+    with pytest.raises(
+        SelectorError, match=r"'redraw' biases every estimator but the plain.*'keep'"
+    ):
+        Selector(Multinomial(2), FOUR, on_failure="redraw", estimator=estimator)
+
+
+@given(st.sets(st.integers(0, 3), min_size=1), st.integers(1, 3))
+def test_with_keep_the_difference_estimator_takes_what_it_remembers_of_the_lost(
+    reachable: set[int], m: int
+) -> None:
+    """E[v] = sum over R of p D + sum over the others of p h, over all cohorts of the law."""
+    sizes, updates = [4, 3, 2, 1], np.array([8.0, -4.0, 2.0, 16.0])
+    remembered = np.array([1.0, 5.0, -3.0, 7.0])
+    law_of = law(MultinomialDesign(Population(sizes), m))
+    mean = Fraction(0)
+    for counts, chance in law_of.items():
+        memory = Difference().memory(Population(sizes).importance, np.zeros(1))
+        memory.record(range(4), remembered[:, None])
+        cohort = Cohort.of_shares(np.flatnonzero(counts), [c for c in counts if c], m)
+        answered = [i for i in cohort.ids if i in reachable]
+        draws = Draws(cohort, Population(sizes), m, rng(), 0)
+        arrived = np.array(answered, dtype=np.int64)
+        kept = draws.settled(SelectorSettings(Multinomial(1)), arrived, cohort_size=m)
+        step = memory.aggregate(kept.clients, kept.weights, updates[kept.clients][:, None])
+        mean += chance * Fraction(float(step[0]))
+
+    p = np.array(sizes) / 10
+    expected = sum(p[i] * (updates[i] if i in reachable else remembered[i]) for i in range(4))
+    assert float(mean) == pytest.approx(expected, rel=1e-12)
 
 
 def test_over_selection_takes_the_first_answers() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ def selector() -> Selector:
         ("recall", lambda s: s.recall([])),
         ("for_average", lambda s: s.for_average({})),
         ("asked", lambda s: s.asked),
-        ("prepare", lambda s: s.prepare(None)),
+        ("prepare", lambda s: s.prepare(ThreadPoolExecutor(1))),
     ],
 )
 def test_without_a_draw_there_is_nothing_to_end(
@@ -104,8 +105,11 @@ BAD_ENDS: dict[str, tuple[Callable[[Selector, dict[Any, Any]], object], str]] = 
     "not drawn": (lambda s, u: s.aggregate({**u, absent(s): NAN}), "was not drawn in round 3"),
     "bool id": (lambda s, u: s.aggregate({True: NAN}), "must be strings or integers; got True"),
     "shape": (lambda s, u: s.aggregate({**u, [*u][-1]: np.ones(2)}), "the arrays of the others"),
-    "width": (lambda s, u: s.aggregate({k: np.ones(4) for k in u}), "of 3 numbers; got 4"),
-    "rows": (lambda s, u: s.aggregate(np.ones((9, 3))), "one per client and all of one shape"),
+    "width": (lambda s, u: s.aggregate({k: np.ones(4) for k in u}), "had 3 numbers.*; got 4"),
+    "rows": (
+        lambda s, u: s.aggregate(np.ones((9, 3))),
+        "one per client and all of the same arrays",
+    ),
     "rows' ids": (lambda s, u: s.aggregate(np.ones((1, 3)), ids=["zoe"]), "'zoe' is not the id"),
     "ids twice": (
         lambda s, u: s.aggregate(np.ones((2, 3)), [*u][:1] * 2),
@@ -123,7 +127,7 @@ BAD_ENDS: dict[str, tuple[Callable[[Selector, dict[Any, Any]], object], str]] = 
     "one id": (lambda s, u: s.settle("a"), "needs a list of ids; got 'a'"),
     "lost": (lambda s, u: s.redraw(["zoe"]), "'zoe' is not the id"),
     "average": (lambda s, u: s.for_average({"zoe": NAN}), "'zoe' is not the id"),
-    "average's width": (lambda s, u: s.for_average({k: np.ones(4) for k in u}), "of 3 numbers"),
+    "average's width": (lambda s, u: s.for_average({k: np.ones(4) for k in u}), "had 3 numbers"),
 }
 
 
@@ -162,7 +166,7 @@ def test_a_failed_first_round_leaves_no_memory_behind() -> None:
         ({"seed": True}, "seed must be a whole number of at least 0"),
         ({"sketch": 0}, "sketch must be a whole number of at least 1; got 0"),
         ({"sketch": "2"}, "sketch must be a whole number of at least 1; got '2'"),
-        ({"estimator": "best"}, "estimator must be one of plain, difference"),
+        ({"estimator": "best"}, "estimator must be one of plain, difference, regression"),
         ({"on_failure": "cry"}, "on_failure must be one of keep, redraw, renormalise"),
         ({"tries": -1}, "tries must be a whole number of at least 0; got -1"),
         ({"extra": 0.5}, "extra must be a whole number of at least 0; got 0.5"),

@@ -19,6 +19,7 @@ from fedcohort import (
     Uniform,
 )
 from fedcohort.errors import FedcohortError, SelectorError
+from fedcohort.memory.rows import Encoding
 from fedcohort.selector.roster import Roster
 from selectors_for_tests import SIZES, Largest, drawn, frozen, played, updates_for
 
@@ -158,10 +159,10 @@ def test_what_is_known_follows_a_client_that_leaves_and_returns() -> None:
 
     after = selector.state()
     at = [k for k, each in enumerate(selector.population.ids) if each in SIZES]
-    for name in ("memory.updates", "memory.last_seen", "variates.last_seen"):
+    for name in ("memory.updates", "memory.last_seen", "estimator.last_seen"):
         moved = after[f"records.{name}"][at]
         assert (moved == before[f"records.{name}"]).all()
-    assert (after["records.variates.rows"] == before["records.variates.rows"]).all()
+    assert (after["records.estimator.rows"] == before["records.estimator.rows"]).all()
     assert selector.selections is not None
     assert selector.selections.drawn[at].sum() >= before["log.drawn"].sum()
     assert selector.population.sizes.tolist() == [9, *SIZES.values(), 0]
@@ -265,8 +266,8 @@ def test_importance_in_order_belongs_to_the_ids_of_the_clients() -> None:
     assert selector.population.importance.tolist() == [0.25, 0.75]
 
 
-@pytest.mark.parametrize("estimator", ["difference", Difference(clusters=2)])
-def test_a_forgotten_client_is_gone_everywhere(estimator: Any) -> None:
+@pytest.mark.parametrize("keep", ["float32", "float16", "int8"])
+def test_a_forgotten_client_is_gone_everywhere(keep: Any) -> None:
     """Its name, its label and its update, which no other client has, are in no array."""
     secret = np.array([1234.5678, -8765.4321, 17.25])
     clients = {**SIZES, "Marie Curie": 30}
@@ -276,7 +277,7 @@ def test_a_forgotten_client_is_gone_everywhere(estimator: Any) -> None:
         seed=0,
         groups={**dict.fromkeys(SIZES, "x"), "Marie Curie": "Sorbonne"},
         importance=dict.fromkeys(SIZES, 0.125) | {"Marie Curie": 0.25},
-        estimator=estimator,
+        estimator=Difference(keep=keep),
         log=True,
     )
     for _ in range(3):
@@ -284,7 +285,8 @@ def test_a_forgotten_client_is_gone_everywhere(estimator: Any) -> None:
         selector.aggregate(
             {each: secret if each == "Marie Curie" else 0 * secret for each in cohort.ids}
         )
-    marks = [b"Curie", b"Sorbonne", secret.astype(np.float32).tobytes()]
+    row, _ = Encoding(keep).encode(secret[None])
+    marks = [b"Curie", b"Sorbonne", secret.astype(np.float32).tobytes(), row.tobytes()]
     kept = b"".join(array.tobytes() for array in selector.state().values())
     assert all(mark in kept for mark in marks)
 
@@ -305,8 +307,8 @@ def test_forgetting_everyone_is_beginning_anew() -> None:
     selector.forget(SIZES)
     selector.clients = {"a": 1, "b": 2}
 
-    assert selector.variates is None
-    assert np.isnan(selector.state()["records.signal.norm"]).all()
+    assert selector.estimator is None
+    assert np.isnan(selector.state()["records.own.norm"]).all()
     played(selector, 2, dimension=7)
 
 

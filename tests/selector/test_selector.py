@@ -21,7 +21,7 @@ from fedcohort import (
     Tournament,
     Uniform,
 )
-from fedcohort.memory import LastUpdates
+from fedcohort.memory.rows import KeptRows
 from selectors_for_tests import (
     SIZES,
     Largest,
@@ -133,7 +133,7 @@ def test_an_update_that_the_estimators_type_cannot_hold_counts_as_lost() -> None
     assert (step.astype(np.float32) == expected).all()
 
 
-@pytest.mark.parametrize("estimator", ["plain", "difference", Difference(clusters=2)])
+@pytest.mark.parametrize("estimator", ["plain", "difference", Difference(keep="rank", rank=2)])
 def test_where_nobody_answers_the_step_is_0(estimator: Any) -> None:
     selector = Selector(SizeClustered(3), SIZES, seed=0, estimator=estimator)
     selector.draw()
@@ -229,11 +229,11 @@ def test_a_recipes_own_notes_follow_the_clients() -> None:
     selector = Selector(Largest(2), {"m": 1, "n": 1, "q": 1}, seed=0)
     selector.draw(available=["m", "q"])
     selector.aggregate(np.full((len(selector.asked), 1), 8.0))
-    before = dict(zip("mnq", selector.state()["records.signal.norm"].tolist(), strict=True))
+    before = dict(zip("mnq", selector.state()["records.own.norm"].tolist(), strict=True))
 
     selector.clients = {"q": 1, "a": 1, "m": 1}
 
-    after = dict(zip("amnq", selector.state()["records.signal.norm"].tolist(), strict=True))
+    after = dict(zip("amnq", selector.state()["records.own.norm"].tolist(), strict=True))
     assert after["m"] == pytest.approx(before["m"], nan_ok=True)
     assert after["q"] == pytest.approx(before["q"], nan_ok=True)
     assert 8.0 in after.values()
@@ -241,8 +241,8 @@ def test_a_recipes_own_notes_follow_the_clients() -> None:
 
 
 def test_notes_that_fail_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(self: Any, state: Any, cohort: Any, norms: Any) -> None:
-        state["norm"][:] = 7.0
+    def careless(self: Any, kept: Any, observed: Any) -> None:
+        kept["norm"][:] = 7.0
         raise ZeroDivisionError
 
     selector = Selector(Largest(2), SIZES, seed=0)
@@ -323,10 +323,10 @@ def test_overlap_knows_the_updates_up_to_the_round_before_the_last() -> None:
     first = selector.draw()
     selector.aggregate(updates_for(first))
 
-    assert selector.memory is None
+    assert selector.memory is not None
+    assert not selector.memory.seen.any()
     second = selector.draw()
     selector.aggregate(updates_for(second))
-    assert selector.memory is not None
     assert sorted(np.flatnonzero(selector.memory.seen)) == first.clients.tolist()
 
 
@@ -340,5 +340,5 @@ def test_memory_in_use_is_counted() -> None:
 
     assert plain.nbytes == before
     assert sketched.nbytes - before >= 100 * 8 * 4
-    assert isinstance(whole.variates, LastUpdates)
-    assert whole.nbytes - before >= whole.variates.n_remembered * 50 * 4 > 0
+    assert isinstance(whole.estimator, KeptRows)
+    assert whole.nbytes - before >= whole.estimator.n_remembered * 50 * 4 > 0
