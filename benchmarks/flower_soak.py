@@ -4,7 +4,8 @@ Run ``python benchmarks/flower_soak.py [--brief]``. A SuperLink and SuperNodes r
 every round a fifth of the nodes is struck: hung by SIGSTOP for some seconds, sometimes for longer
 than the SuperLink waits for it, or killed by SIGKILL and started again, under the old name (a new
 node id) or a new one. One node claims another's name; others lie in turn, in every way of
-``LIES``. The table at the end says what happened; faults follow, and the exit status is 1.
+``LIES``. The table at the end says what happened; faults follow, and the exit status is 1. It is
+3 if the machine is too busy for the clients to start.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ STRUCK = 0.2
 DROPPED = 65.0
 #: Seconds for all nodes to start and tell their sizes.
 START = 240.0
+#: The exit status if the clients could not start.
+NOT_STARTED = 3
 #: Seconds of a long hang: the SuperLink drops the node, and takes it back.
 LONG = 75.0
 
@@ -197,7 +200,7 @@ def soaked(options: argparse.Namespace, folder: Path) -> tuple[Soak, Counter[str
             "reply_seconds": options.reply_seconds,
             "seed": options.seed,
         }
-        longest = START + options.rounds * (options.round_seconds + 1)
+        longest = START + 2 * options.rounds * options.round_seconds
         training = threading.Thread(
             target=lambda: ended.append(federation.run(timeout=longest, pause=20, **config)),
             daemon=True,
@@ -298,6 +301,10 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         soak, blows, faults = soaked(options, folder)
     print(machine())
+    told = {sent["client"] for sent in soak.sent}
+    if not played(soak) and len(told) < options.nodes - 1:
+        print(f"not started: {len(told)} of {options.nodes - 1} clients could say their sizes")
+        return NOT_STARTED
     for what, value in table(soak, blows).items():
         print(f"{what:28s} {value}")
     faults += soak.faults()

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
-from fedcohort.experiments.team import usable_cores
+from fedcohort.experiments.workers import usable_cores
 from measurement import machine
 
 FIGURE_1 = Path(__file__).parents[1] / "experiments" / "figure1.toml"

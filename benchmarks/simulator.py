@@ -7,7 +7,8 @@ figure 2 (10 clients, the paper's CNN, 100 steps of batch 50). Inputs are random
 depend on them. Then 3,550 clients with 122,570 parameters train, for their memory; similarity
 trains with and without overlap, for its time and its loss; 10 of 1,000 clients train with the
 difference estimator in each form, and 10 of 10,000 clients with each design, over the time of plain
-multinomial sampling of 1,000 clients.
+multinomial sampling of 1,000 clients. Last, a small model trains beside a busy process on every
+core, with a thread per core, over the time on one thread, which is the default.
 
 Bars: train_ratio 0.40, train_eval_ratio 0.50, gpu_ratio 0.10, memory 4 GB, difference_ratio_* 1.2.
 """
@@ -15,6 +16,9 @@ Bars: train_ratio 0.40, train_eval_ratio 0.50, gpu_ratio 0.10, memory 4 GB, diff
 import argparse
 import copy
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -40,6 +44,7 @@ from fedcohort.simulation import (
     Run,
     Simulation,
     cnn,
+    iid,
     load_dataset,
     mlp,
     one_class_shards,
@@ -186,10 +191,9 @@ def gpu_cell() -> dict[str, float]:
 
 def memory_cell() -> dict[str, float]:
     """Let 3,550 clients with the paper's CNN train, their updates sketched to 64 numbers."""
-    torch.set_num_threads(1)
     data = federation((3, 32, 32), 3550, 14)
-    run = Run(SimilarityClustered(10), data)
-    options = Options(device="cpu", sketch=64, measure_every=3)
+    run = Run(SimilarityClustered(10), data, sketch=64)
+    options = Options(device="cpu", measure_every=3)
     start = time.perf_counter()
     Simulation([run], cnn, LocalTraining(steps=2, lr=0.05), options).run(3)
     return {"memory_mb": peak_megabytes(), "memory_rounds_s": time.perf_counter() - start}
@@ -200,12 +204,11 @@ def overlap_cell() -> dict[str, float]:
 
     On MNIST where it is there, else on digits; one seed, 60 rounds.
     """
-    torch.set_num_threads(1)
     data, model = _one_class_clients()
     found = {}
     for overlap in (False, True):
-        run = Run(SimilarityClustered(10), data)
-        options = Options(device="cpu", overlap=overlap, measure_every=60)
+        run = Run(SimilarityClustered(10), data, overlap=overlap)
+        options = Options(device="cpu", measure_every=60)
         simulation = Simulation([run], model, LocalTraining(steps=50, lr=0.01), options)
         simulation.run(10)
         start = time.perf_counter()
@@ -227,21 +230,24 @@ def _one_class_clients() -> tuple[FederatedData, Callable[[], nn.Module]]:
     return shards.renumbered(rng), lambda: mlp(64)
 
 
-def ten_of(n_clients: int, recipe: Recipe, sketch: int | None = None, **run: Any) -> Simulation:
+def ten_of(n_clients: int, recipe: Recipe, **run: Any) -> Simulation:
     """Make a simulation of 10 clients a round: the paper's CNN, 20 steps of batch 20."""
-    torch.set_num_threads(1)
     data = federation((3, 32, 32), n_clients, 20)
-    options = Options(sketch=sketch, measure_every=100, measure_clients=1, rebuild_every=5)
+    options = Options(measure_every=100, measure_clients=1)
     training = LocalTraining(steps=20, batch_size=20, lr=0.05)
-    return Simulation([Run(recipe, data, **run)], cnn, training, options)
+    own = Run(recipe, data, rebuild_every=1 if recipe.signals else 5, **run)
+    return Simulation([own], cnn, training, options)
 
 
-def round_ratios(simulations: dict[str, Simulation]) -> tuple[float, dict[str, float]]:
+def round_ratios(
+    simulations: dict[str, Simulation], *, rounds: int | None = None
+) -> tuple[float, dict[str, float]]:
     """Return the milliseconds of a round of the first simulation, and the others' ratios to it.
 
     All take turns, since the speed of a machine changes; the median turn counts.
     """
-    turns, rounds = (11, 9) if torch.cuda.is_available() else (5, 1)
+    turns, usual = (11, 9) if torch.cuda.is_available() else (5, 1)
+    rounds = rounds or usual
     times: dict[str, list[float]] = {name: [] for name in simulations}
     for _ in range(turns):
         for name, simulation in simulations.items():
@@ -279,6 +285,28 @@ def many_cell() -> dict[str, float]:
     return round_ratios(simulations)[1]
 
 
+def busy_cell() -> dict[str, float]:
+    """Train 10 of 40 clients, 64-50-10, beside as many busy processes as there are cores."""
+    cores = os.cpu_count() or 1
+    data = iid(load_dataset("digits"), n_clients=40, seed=0)
+    training = LocalTraining(steps=5, batch_size=20, lr=0.1)
+
+    def simulation(threads: int | None) -> Simulation:
+        options = Options(device="cpu", threads=threads)
+        return Simulation([Run(Multinomial(10), data)], lambda: mlp(64), training, options)
+
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cores)]
+    try:
+        one, ratios = round_ratios(
+            {"one": simulation(None), "busy_ratio_of_a_thread_per_core": simulation(cores)},
+            rounds=30,
+        )
+    finally:
+        for each in others:
+            each.kill()
+    return {"busy_ms": one, **ratios}
+
+
 CELLS: dict[str, Callable[[], dict[str, float]]] = {
     "cpu": cpu_cell,
     "gpu": gpu_cell,
@@ -286,6 +314,7 @@ CELLS: dict[str, Callable[[], dict[str, float]]] = {
     "overlap": overlap_cell,
     "difference": difference_cell,
     "many": many_cell,
+    "busy": busy_cell,
 }
 LIMITS = {
     "train_ratio": 0.40,

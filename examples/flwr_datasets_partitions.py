@@ -8,7 +8,7 @@ aggregate and that of all clients, divided by that of multinomial sampling on th
 below 1 for both designs, and lowest for similarity. The losses are those of one seed.
 
 Run it as ``python examples/flwr_datasets_partitions.py``: six seconds, nothing is downloaded. Needs
-``pip install 'fedcohort[sim]' flwr-datasets``.
+``pip install '.[sim]' flwr-datasets`` in a clone.
 """
 
 import argparse

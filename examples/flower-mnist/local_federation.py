@@ -35,13 +35,23 @@ ENVIRONMENT = {
 class LocalFederation:
     """SuperLink and SuperNodes on loopback; use it in a ``with`` statement.
 
-    ``app`` is the folder of the Flower app that :meth:`run` runs.
+    ``app`` is the folder of the Flower app that :meth:`run` runs. With ``database`` the SuperLink
+    keeps its state in a file; otherwise it forgets nodes and runs when it ends.
     """
 
+    superlink: subprocess.Popen[bytes]
+
     def __init__(
-        self, folder: Path, n_nodes: int, *, secure: bool = False, app: Path = APP
+        self,
+        folder: Path,
+        n_nodes: int,
+        *,
+        secure: bool = False,
+        database: bool = False,
+        app: Path = APP,
     ) -> None:
         self.folder, self.n_nodes, self.secure, self.app = folder, n_nodes, secure, app
+        self.database = database
         self.port = free_port()
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -61,8 +71,7 @@ class LocalFederation:
         else:
             connection += "insecure = true\n"
         (self.folder / "config.toml").write_text(connection)
-        self._start("flower-superlink", *self._superlink_options(), name="superlink")
-        self._wait_for_port()
+        self.start_superlink()
         for number in range(self.n_nodes):
             self.start_node(number)
         return self
@@ -103,6 +112,21 @@ class LocalFederation:
     def address(self) -> str:
         """Where the SuperLink listens."""
         return f"127.0.0.1:{self.port}"
+
+    def start_superlink(self) -> None:
+        """Start the SuperLink, or start it again, and wait until it listens."""
+        options = self._superlink_options()
+        self.superlink = self._start("flower-superlink", *options, name="superlink")
+        self._wait_for_port()
+
+    def kill_superlink(self, timeout: float = 60) -> None:
+        """Kill the SuperLink as ``kill -9`` does; wait until the programs it started have ended."""
+        started = _descendants(self.superlink.pid)
+        self.superlink.kill()
+        self.superlink.wait()
+        end = time.monotonic() + timeout
+        while any(map(_is_running, started)) and time.monotonic() < end:
+            time.sleep(0.2)
 
     def start_node(
         self, number: int, *, register: bool = True, partition: int | None = None, **config: Any
@@ -150,19 +174,25 @@ class LocalFederation:
 
         Return how it ended.
         """
-        settings = " ".join(f"{key.replace('_', '-')}={_toml(v)}" for key, v in config.items())
-        started = json.loads(
-            self.flwr("run", str(self.app), "--run-config", settings, "--format", "json")
-        )
-        run_id = started["run-id"]
+        run_id = self.submit(**config)
         end = time.monotonic() + timeout
         while time.monotonic() < end:
-            listed = json.loads(self.flwr("list", "--run-id", str(run_id), "--format", "json"))
-            status = str(listed["runs"][0]["status"])
+            status = self.runs()[run_id]
             if status.startswith("finished"):
                 return status
             time.sleep(pause)
         return "still running"
+
+    def submit(self, **config: Any) -> str:
+        """Start a run of the app; return its id."""
+        settings = " ".join(f"{key.replace('_', '-')}={_toml(v)}" for key, v in config.items())
+        started = self.flwr("run", str(self.app), "--run-config", settings, "--format", "json")
+        return str(json.loads(started)["run-id"])
+
+    def runs(self) -> dict[str, str]:
+        """Return the status of the runs that the SuperLink knows, by id."""
+        listed = json.loads(self.flwr("list", "--format", "json"))["runs"]
+        return {str(each["run-id"]): str(each["status"]) for each in listed}
 
     def flwr(self, *arguments: str) -> str:
         """Call the ``flwr`` command and return what it prints."""
@@ -183,6 +213,8 @@ class LocalFederation:
 
     def _superlink_options(self) -> list[str]:
         options = ["--host", "127.0.0.1", "--port", str(self.port), "--isolation", "subprocess"]
+        if self.database:
+            options += ["--database", str(self.folder / "state.db")]
         if not self.secure:
             return [*options, "--insecure"]
         files = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
@@ -227,6 +259,14 @@ def _descendants(pid: int) -> list[int]:
             for child in map(int, path.read_text().split()):
                 found += [child, *_descendants(child)]
     return found
+
+
+def _is_running(pid: int) -> bool:
+    """Whether a process has not ended (Linux)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def _command(name: str) -> str:

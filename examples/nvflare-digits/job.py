@@ -1,7 +1,8 @@
 """Four clients on FLARE's simulator, two drawn in every round; prints who was drawn.
 
 Run it as ``python examples/nvflare-digits/job.py``: half a minute on 2 cores. With
-``--fails-at error:site-2:1`` the second client breaks in round 1.
+``--fails-at error:site-2:1`` the second client breaks in round 1. ``--export jobs`` writes the job
+into a folder, for a deployment.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from nvflare.job_config.script_runner import FrameworkType, ScriptRunner
 from fedcohort import SizeClustered
 from fedcohort.nvflare import CohortController
 
-SITES, PIXELS, CLASSES = 4, 64, 10
+PIXELS, CLASSES = 64, 10
 
 
 def make_job(options: argparse.Namespace, folder: Path) -> FedJob:
@@ -28,10 +29,10 @@ def make_job(options: argparse.Namespace, folder: Path) -> FedJob:
     first = np.zeros((PIXELS + 1, CLASSES)).tolist()
     job.to_server(NPModelPersistor(model=first), id="persistor")
     controller = CohortController(
-        recipe=SizeClustered(2),
+        recipe=SizeClustered(options.draws),
         seed=1,
         num_rounds=options.rounds,
-        min_clients=SITES,
+        min_clients=options.sites,
         on_failure=options.on_failure,
         timeout=options.timeout,
         start_timeout=60,
@@ -41,9 +42,12 @@ def make_job(options: argparse.Namespace, folder: Path) -> FedJob:
         resume=True,
     )
     job.to_server(controller)
+    breaks = f" --fails-at {options.fails_at}" if options.fails_at else ""
     runner = ScriptRunner(
         script=str(Path(__file__).with_name("client.py")),
-        script_args=f"--sites {SITES} --fails-at {options.fails_at}" if options.fails_at else "",
+        script_args=f"--sites {options.sites}{breaks}",
+        launch_external_process=options.external,
+        launch_once=False,  # a new process for every task, if external
         framework=FrameworkType.NUMPY,
         server_expected_format=ExchangeFormat.NUMPY,
     )
@@ -52,19 +56,29 @@ def make_job(options: argparse.Namespace, folder: Path) -> FedJob:
 
 
 def main() -> int:
-    """Run the job, print what happened, and return 0 if it came to its end."""
+    """Run the job, print what happened, and return 0 if it came to its end; or only write it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--sites", type=int, default=4)
+    parser.add_argument("--draws", type=int, default=2, help="how many are drawn in a round")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--on-failure", default="keep")
     parser.add_argument("--timeout", type=float, default=60)
     parser.add_argument("--fails-at", default="", help="how, who and when: error:site-2:1")
+    parser.add_argument("--external", action="store_true", help="train in a process per task")
     parser.add_argument("--folder", type=Path, default=None, help="for the log and the checkpoint")
+    parser.add_argument("--export", type=Path, default=None, help="only write the job, to here")
     options = parser.parse_args()
+    if options.export is not None and options.folder is None:
+        parser.error("--export needs --folder: the server keeps the log and the checkpoint there")
+    if options.export is not None:
+        options.folder.mkdir(parents=True, exist_ok=True)
+        make_job(options, options.folder.resolve()).export_job(str(options.export))
+        return 0
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.folder or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         job = make_job(options, folder.resolve())
-        job.simulator_run(f"{scratch}/workspace", n_clients=SITES, threads=SITES)
+        job.simulator_run(f"{scratch}/workspace", n_clients=options.sites, threads=options.sites)
         lines = (folder / "selections.jsonl").read_text().splitlines()
         for line in lines:
             found = json.loads(line)

@@ -1,6 +1,6 @@
 """Draw the pictures of this folder and the README's, and print its table.
 
-Run ``python results/everyone/pictures.py``: pictures of 21 designs need their lines named where
+Run ``python results/everyone/pictures.py``: pictures of 21 schemes need their lines named where
 they end, which the figures of every run folder (``fedcohort report --figures``) do not do.
 """
 

@@ -20,9 +20,10 @@ INHERITING = {"fedcohort.Selector"}
 #: The packages of a group of the index, each with a line about it.
 GROUPS = {
     "simulation": ("simulation", "experiments"),
-    "plug-ins": ("flower", "nvflare", "fedbiomed"),
+    "plug-ins": ("flower", "nvflare", "fedbiomed", "deployment"),
     "tools": (
         "diagnostics",
+        "selector",
         "memory",
         "similarity",
         "optimizers",

@@ -27,6 +27,7 @@ FIRST_OF = {
         "flower-failures",
         "flower-tls",
         "nvflare",
+        "nvflare-deployment",
         "fedbiomed",
         "own-server-loop",
         "write-a-plugin",
@@ -58,6 +59,7 @@ SEARCHED = {
     "explanation/availability": ("availability", "dropout"),
     "how-to/devices": ("availability", "stragglers"),
     "how-to/flower-failures": ("dropout", "stragglers"),
+    "how-to/nvflare-deployment": ("dropout", "restart"),
     "how-to/own-server-loop": ("availability", "dropout"),
 }
 #: Pages below a page, in order.

@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort import CohortMean, Multinomial, Population, Recipe, diagnostics
+from fedcohort import CohortMean, Multinomial, Population, Recipe, UpdateMemory, diagnostics
 from fedcohort.designs import Design, Knowledge, make_recipe
 from fedcohort.designs.signals import Signals
 
@@ -27,21 +27,17 @@ NEW = (3, 8, 12, 17)
 ROUNDS = 4_000
 
 
-class ExampleMemory:
-    """Every client's last update, shape (20, 16)."""
-
-    def __init__(self) -> None:
-        rng = np.random.default_rng(0)
-        centres = rng.standard_normal((5, DIMENSION))
-        centres /= np.linalg.norm(centres, axis=1, keepdims=True)
-        noise = NOISE / math.sqrt(DIMENSION) * rng.standard_normal((len(SIZES), DIMENSION))
-        lengths = rng.uniform(0.5, 2.0, size=(len(SIZES), 1))
-        self.updates: NDArray[np.float64] = lengths * (
-            np.tile(centres, (len(SIZES) // 5, 1)) + noise
-        )
+def _memory() -> UpdateMemory:
+    """Return every client's last update, shape (20, 16)."""
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((5, DIMENSION))
+    centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+    noise = NOISE / math.sqrt(DIMENSION) * rng.standard_normal((len(SIZES), DIMENSION))
+    lengths = rng.uniform(0.5, 2.0, size=(len(SIZES), 1))
+    return UpdateMemory.of(lengths * (np.tile(centres, (len(SIZES) // 5, 1)) + noise))
 
 
-MEMORY = ExampleMemory()
+MEMORY = _memory()
 POPULATION = Population(SIZES, groups=KINDS)
 
 

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 from docstrings import as_markdown, entries
-from fedcohort.experiments.checked_table import PLAIN, Need, Table
-from fedcohort.experiments.data_settings import GeneratedDevices
-from fedcohort.experiments.settings import KINDS, DesignEntry, Experiment, Panel
-from fedcohort.experiments.training_settings import OwnModel, Server, Training
-from fedcohort.memory import Difference
-from fedcohort.simulation import Devices, LocalTraining, Options
+from fedcohort._arguments import ChoiceNeed, FlagNeed, Need
+from fedcohort._fields import NEED
+from fedcohort.experiments.checked_table import Table
+from fedcohort.experiments.settings import (
+    DATA,
+    DEVICES,
+    MODEL,
+    DesignEntry,
+    Experiment,
+    OwnModel,
+    Panel,
+    Server,
+    Training,
+)
 
 #: The tables of a file, and what each can be.
 TABLES: dict[str, tuple[type[Table], ...]] = {
-    "[data]": tuple(KINDS["data"].kinds.values()),
-    "[model]": (*KINDS["model"].kinds.values(), OwnModel),
+    "[data]": tuple(DATA.kinds.values()),
+    "[model]": (*MODEL.kinds.values(), OwnModel),
     "[training]": (Training,),
     "[server]": (Server,),
-    "[devices]": tuple(KINDS["devices"].kinds.values()),
+    "[devices]": tuple(DEVICES.kinds.values()),
     "[[design]]": (DesignEntry,),
-}
-#: Keys that are described where the simulator has them.
-ELSEWHERE: Mapping[type[Table], object] = {
-    Training: LocalTraining,
-    Server: Options,
-    GeneratedDevices: Devices.generated,
-    DesignEntry: Difference,
 }
 
 
@@ -57,12 +56,11 @@ def _introduction(model: type[Table]) -> str:
 
 
 def _rows(model: type[Table], leave_out: tuple[str, ...] = ()) -> list[str]:
-    hints = get_type_hints(model, include_extras=True)
     rows = []
     for field in fields(model):
         key = field.name
         if key in model.known_keys() and key not in leave_out:
-            cells = (f"`{key}`", words(hints[key]), _default(field), meaning(model, key))
+            cells = (f"`{key}`", words(field.metadata[NEED]), _default(field), meaning(model, key))
             rows.append(f"| {' | '.join(cells)} |")
     return rows
 
@@ -83,31 +81,22 @@ def meaning(model: type[Table], key: str) -> str:
     >>> meaning(Training, "mu")
     'FedProx: adds `mu / 2` times the squared distance to the global model to the loss.'
     """
-    for owner in (*model.__mro__, ELSEWHERE.get(model)):
+    for owner in (*model.__mro__, *model.sources):
         if key in entries(owner):
             return entries(owner)[key]
-    if key in {kinds.key for kinds in KINDS.values()}:
+    if key in {kinds.key for kinds in (DATA, MODEL, DEVICES)}:
         return "Selects this kind of table."
     raise LookupError(f"no docstring says what {key} of {model.__name__} is")
 
 
-def words(hint: Any) -> str:
+def words(need: Need) -> str:
     """Say in words what a value can be.
 
-    >>> from fedcohort.experiments.checked_table import Count, Grid
-    >>> words(Count | None)
-    'whole number from 1 to 10^9'
-    >>> words(Grid)
-    'finite number; or list of finite number'
+    >>> from fedcohort._arguments import WholeNeed
+    >>> words(WholeNeed(least=1))
+    'whole number of at least 1'
     """
-    origin, inside = get_origin(hint), get_args(hint)
-    if origin in (UnionType, Union):
-        return "; or ".join(words(each) for each in inside if each is not NoneType)
-    if origin is Literal:
-        return " or ".join(f'`"{value}"`' for value in inside)
-    if origin is list:
-        return f"list of {words(inside[0])}"
-    if origin is Annotated and get_origin(inside[0]) is list and inside[1].high > 2:
-        return words(inside[0])
-    need = inside[1] if origin is Annotated else PLAIN.get(hint)
-    return need.words.removeprefix("a ") if isinstance(need, Need) else "a table"
+    if isinstance(need, ChoiceNeed):
+        return " or ".join(f'`"{value}"`' for value in need.choices)
+    words = need.words.removeprefix("a ")
+    return words.lower() if isinstance(need, FlagNeed) else words  # as TOML writes them

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -18,13 +18,12 @@ import command_line_page
 import contents
 import design_pages
 import experiment_file_page
+import repository_links
 from mathml_formulas import repository_formulas
 from public_names import design_of, exported, full_path, home, packages
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 MARK = re.compile(r"(<!-- made: ([\w-]+) ?(\S*) -->\n).*?(<!-- end -->)", re.DOTALL)
-HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
-FENCE = re.compile(r"^( *)```.*?^\1```\n", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[(`[^`]+`|\*\*[^*]+\*\*)\]\(name:(?:([\w.]+)/)?([\w.]+)\)")
 MAKERS: dict[str, Callable[..., str]] = {
     "all-designs": design_pages.all_designs,
@@ -37,6 +36,7 @@ MAKERS: dict[str, Callable[..., str]] = {
     "kinds": contents.kinds,
     "names": api_pages.names,
     "settings": experiment_file_page.settings,
+    "summary": repository_links.summary,
 }
 
 
@@ -93,20 +93,10 @@ def places() -> dict[str, tuple[str, str]]:
     """Return the page and the anchor of every path that is described."""
     found = {}
     for page, text in drafts().items():
-        for heading, is_title, anchor in anchors(text):
+        for heading, is_title, anchor in repository_links.anchors(text):
             if path := path_of_heading(page, heading, is_title=is_title):
                 found[path] = (page, anchor)
     return found
-
-
-def anchors(text: str) -> Iterator[tuple[str, bool, str]]:
-    """Return all headings with their anchors; a repository page and the site make the same."""
-    taken: dict[str, int] = {}
-    for level, heading in HEADING.findall(FENCE.sub("", text)):
-        anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
-        taken[anchor] = taken.get(anchor, -1) + 1
-        number = f"-{taken[anchor]}" if taken[anchor] else ""
-        yield heading, level == "#", anchor + number
 
 
 def path_of_heading(page: str, heading: str, *, is_title: bool = False) -> str:

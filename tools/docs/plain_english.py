@@ -1,7 +1,8 @@
-"""Find stilted phrases and long sentences in pages, docstrings and comments.
+"""Find stilted phrases and long sentences in pages, and in the prose of Python modules.
 
 ``python tools/docs/plain_english.py [-v] [PATH ...]`` counts them for every file; ``-v`` lists them
-with their lines. Code, tables, formulas, citations and generated text are left out.
+with their lines. The prose of a module is its docstrings, comments, log lines and error messages.
+Code, tables, formulas, citations and generated text are left out.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs", "results", "examples", "notebooks")
+#: Methods of a logger.
+LOGS = ("debug", "info", "warning", "error", "exception")
 #: A sentence may have this many words.
 LONGEST = 30
-#: Phrases that a plainer one can always replace. The tests keep them out of the pages.
+#: Phrases that a plainer one can always replace. The tests keep them out of pages and modules.
 STILTED = {
     "nobody": r"\b(no|some)body\b",
     "so many": r"\bso many\b(?! that)",
@@ -34,6 +37,13 @@ STILTED = {
     "where there is none": r"\bwhere there (is|are) (none|no)\b",
     "which then is": r"\bwhich (\w+ )?then (is|are)\b|\bwhich \w+ then is\b",
     "what it is": r"\bwhat (it|they|the [\w-]+|an? [\w-]+) (is|are|was|were|does|do)[.;)]",
+    "idiom": r"\b(for want of|in vain|feign\w*|or the like|nobody's but \w+)\b",
+    "whom": r"(?<!from )(?<!for )(?<!meets )\bwhom\b",
+    "hear": r"\bhears?\b|\bheard (of|how|that)\b",
+    "let through": r"\blets? [^.;,]{1,60} through\b",
+    "give a name": r"\bgives? (it|them|each) (its|their) name\b",
+    "beside it": r"\bbeside (it|itself|them|these)\b|\bbeside[.,;]",
+    "what calls": r"\bwhat (calls|came|comes|asks|starts|runs)\b(?! (out|from|first))",
 }
 #: Habits that are fine now and then: they are counted, and kept few.
 HABITS = {
@@ -50,6 +60,7 @@ _NOT_PROSE = [
         r"<!--[\s\S]*?-->|\$\$[\s\S]*?\$\$",  # comments and formulas
         r"^( *)(```+|~~~+)[\s\S]*?^\1\2.*$",  # blocks of code
         r"^ *>>>.*(\n *\S.*)*",  # doctests
+        r"(?<=::\n)\n(?:(?: {4,}.*)?\n)+",  # literal blocks of a docstring
         r"^( *)\.\. .*(\n\1 +\S.*|\n(?=\n))*",  # directives
         r"^ *(References|Examples)\n *-+\n[\s\S]*",  # the end of a docstring
         r"^## (Sources?|References)$[\s\S]*?(?=^## |\Z)",  # citations
@@ -81,12 +92,13 @@ def find_hits(path: Path) -> list[Hit]:
 
 
 def _python_texts(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the docstrings and the comments of a module with their first lines."""
+    """Yield the docstrings, comments and messages of a module with their first lines."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text:
                 yield node.body[0].lineno, text
+        yield from _messages(node)
     comments = {
         token.start[0]: re.sub(r"^#:?\s*(type:.*|noqa.*)?", "", token.string)
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
@@ -95,6 +107,23 @@ def _python_texts(source: str) -> Iterator[tuple[int, str]]:
     for first in (line for line in comments if line - 1 not in comments):
         block = itertools.takewhile(comments.__contains__, itertools.count(first))
         yield first, "\n".join(comments[line] for line in block)
+
+
+def _messages(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the texts of a log line, and of an error that is raised or made; values are CODE."""
+    if not isinstance(node, ast.Call) or not node.args:
+        return
+    name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    if name not in LOGS and not name.endswith(("Error", "_error")) and name != "error":
+        return
+    text = node.args[0]
+    parts = text.values if isinstance(text, ast.JoinedStr) else [text]
+    if all(isinstance(part, ast.Constant | ast.FormattedValue) for part in parts):
+        words = (
+            getattr(part, "value", "") if isinstance(part, ast.Constant) else "`x`"
+            for part in parts
+        )
+        yield text.lineno, " ".join("".join(map(str, words)).split())
 
 
 def _sentences(text: str, start: int) -> Iterator[tuple[int, str]]:

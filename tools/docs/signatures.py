@@ -42,7 +42,22 @@ def _class(name: str, value: type) -> str:
         return _call(f"class {name}", list(_fields(value)))
     if not owner.__module__.startswith("fedcohort") or getattr(value, "_is_protocol", False):
         return f"class {name}"
-    return _call(f"class {name}", list(_arguments(_definition(vars(owner)["__init__"])))[1:])
+    make = vars(owner)["__init__"]
+    return _call(f"class {name}", _unpacked(make, list(_arguments(_definition(make)))[1:]))
+
+
+def _unpacked(make: Any, arguments: list[str]) -> list[str]:
+    """Replace ``**settings`` by the settings that the signature lists."""
+    if not hasattr(make, "__signature__"):
+        return arguments
+    named = {each.partition(":")[0] for each in arguments}
+    more = [
+        f"{each.name}: {each.annotation} = {shown(each.default)}"
+        for each in make.__signature__.parameters.values()
+        if each.kind is each.KEYWORD_ONLY and each.name not in named
+    ]
+    rest = [each for each in arguments[-1:] if "Unpack[" not in each]
+    return [*arguments[:-1], *more, *rest]
 
 
 def _call(name: str, arguments: list[str]) -> str:

@@ -23,17 +23,19 @@ class Notes:
 
     def __init__(self, folder: Path, grid: Grid, seconds: float) -> None:
         self._file, self._seconds = folder / "rounds.jsonl", seconds
-        self._nodes, self._longest_call = list[int](), 0.0
+        self._nodes, self._asked, self._longest_call = list[int](), set[int](), 0.0
         for name in ("get_node_ids", "push_messages", "pull_messages"):
             setattr(grid, name, self._timed(name, getattr(grid, name)))
         self._began = 0.0
         self.strategy: CohortStrategy | None = None
 
     def _timed(self, name: str, call: Callable[..., Iterable[Any]]) -> Callable[..., Any]:
-        """Return a call to the SuperLink that notes its time, and the nodes that it lists."""
+        """Return a call to the SuperLink that notes its time, and its nodes: listed or asked."""
 
         def timed(*args: Any) -> list[Any]:
             start = time.monotonic()
+            if name == "push_messages":
+                self._asked |= {message.metadata.dst_node_id for message in args[0]}
             found = list(call(*args))
             self._longest_call = max(self._longest_call, time.monotonic() - start)
             self._nodes = found if name == "get_node_ids" else self._nodes
@@ -57,8 +59,9 @@ class Notes:
             "limit": self._seconds,
             "call": self._longest_call,
             "nodes": self._nodes,
-            "seated": {key: directory.node_of(key) for key in directory.present},
-            "sizes": {key: directory.sizes[key] for key in directory.takers()},
+            "asked": sorted(self._asked),
+            "seated": {key: directory.connection_of(key) for key in directory.present},
+            "sizes": {key: directory.sizes[key] for key in directory.participants()},
             "order": list(map(str, self.strategy.selector.population.ids)),
             "model": np.concatenate([a.ravel() for a in arrays.to_numpy_ndarrays()]).tolist(),
             "rss": _resident_megabytes(),
@@ -92,7 +95,8 @@ def main(grid: Grid, context: Context) -> None:
         on_failure=str(config["on-failure"]),  # type: ignore[arg-type]
         waits=waits,
         # The table counts rounds without a reply: on a busy machine there can be many in a row.
-        limits=Limits(max_norm=MAX_NORM, give_up_after=1000),
+        limits=Limits(give_up_after=1000),
+        max_norm=MAX_NORM,
         log_file=folder / "selections.jsonl",
     )
     notes.strategy.start(

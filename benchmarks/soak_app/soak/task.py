@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 SHAPES = ((3, 2), (4,))
 DIMENSION = 10
-#: The largest norm of an update that the server accepts.
+#: The server scales larger updates down to this norm.
 MAX_NORM = 100.0
 
 

@@ -16,7 +16,7 @@ def own_data(context: Context):  # type: ignore[no-untyped-def]
     )
 
 
-# Line 1 of 3: the server asks every client once how many samples it has.
+# 1: the server asks every client once how many samples it has.
 register_size_query(app, lambda context: len(own_data(context)[1]))
 
 

@@ -17,7 +17,7 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     checkpoint = str(config["checkpoint"]) or None
     fedavg = FedAvg(fraction_evaluate=0.0, min_available_nodes=int(config["min-nodes"]))
-    # Lines 2 and 3: which design draws, around the strategy that aggregates.
+    # 2 and 3: which design draws, around the strategy that aggregates.
     recipe = make_recipe(str(config["design"]), int(config["cohort-size"]), {})
     strategy = CohortStrategy(
         fedavg,
@@ -25,6 +25,7 @@ def main(grid: Grid, context: Context) -> None:
         seed=int(config["seed"]),
         log_file=str(config["log-file"]) or None,
         checkpoint=checkpoint,
+        every=int(config["every"]),
     )
     strategy.start(
         grid=grid,
