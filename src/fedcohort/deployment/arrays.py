@@ -148,6 +148,12 @@ class ClientUpdate(Mapping[str, NDArray[Any]]):
     def __len__(self) -> int:
         return len(self.sent.arrays)
 
+    def scaled_model(self, factor: float) -> dict[str, NDArray[Any]]:
+        """Return the model that was sent plus the update times a factor of at most 1."""
+        model = self.sent.plus({name: factor * own for name, own in self.items()})
+        assert model is not None  # it lies between the model that was sent and the client's
+        return model
+
 
 class CheckedArrays(NamedTuple):
     """Arrays that can be used: the norm of their update, and those to hold for it."""
