@@ -150,9 +150,9 @@ class ClientUpdate(Mapping[str, NDArray[Any]]):
 
     def scaled_model(self, factor: float) -> dict[str, NDArray[Any]]:
         """Return the model that was sent plus the update times a factor of at most 1."""
-        model = self.sent.plus({name: factor * own for name, own in self.items()})
-        assert model is not None  # it lies between the model that was sent and the client's
-        return model
+        # Not checked: it lies between the model that was sent and the client's.
+        sent = self.sent.arrays.items()
+        return {name: like(own + factor * self[name], own) for name, own in sent}
 
 
 class CheckedArrays(NamedTuple):

@@ -216,7 +216,10 @@ class TrainingRound(Round):
             factors = factors_of(np.array([checked.norm]), self._max_norm)
         if self._selector is not None:
             self._norms[name] = checked.norm
-            read = self._received({name: update}, {name: answer}, whole=self._whole)
+            cohort = self._selector.cohort
+            # Weights that sum to more than 1 stretch every update, whoever averages.
+            whole = self._whole or (cohort is not None and cohort.residual < -1e-12)
+            read = self._received({name: update}, {name: answer}, whole=whole)
             if not len(read):
                 return self.accept(name, "is not finite, or too large for its type")
             self._read[name], factors = read, read.factors

@@ -46,17 +46,27 @@ def averaged(
     if strategy is inner and selector.cohort is not None and not len(selector.cohort):
         return _by_memory_alone(inner, now, selector), None
     is_wrapped = strategy is not inner
-    shares = _shares(now, selector)
+    shares = _shares(now, selector, is_wrapped=is_wrapped)
     if not shares:
         return None, None
     messages = _messages(now, shares)
     settled = selector.settle(now.answers.answered)
-    if selector.estimator is None and not settled.sums_to_one:
+    is_plain = _is_plain(selector, settled, is_wrapped=is_wrapped)
+    if is_plain and settled.residual > 0 and not settled.sums_to_one:
         rests = _nudged(now.sent) if is_wrapped else now.sent.record
         messages += _resting(messages, rests, now.weight_key)
     average_metrics = inner.train_metrics_aggr_fn
     with with_metrics(inner, lambda: _means(average_metrics, now, shares)):
         return _step(strategy, inner, now, messages, _counters(now, settled))
+
+
+def _is_plain(selector: Selector, settled: Cohort, *, is_wrapped: bool) -> bool:
+    """Return whether the strategy averages the clients' models as they came, by plain weights.
+
+    Weight that is left over then rests on the model. A wrapper clips what it gets, so it always
+    gets models as they came.
+    """
+    return is_wrapped or (selector.estimator is None and settled.residual >= -1e-12)
 
 
 def _counters(now: TrainingMessages, settled: Cohort) -> dict[str, NDArray[Any]]:
@@ -90,22 +100,21 @@ def _means(
     return means or MetricRecord()
 
 
-def _shares(now: TrainingMessages, selector: Selector) -> list[Share]:
+def _shares(now: TrainingMessages, selector: Selector, *, is_wrapped: bool) -> list[Share]:
     """Return the clients to average, with their weights and models.
 
-    With the plain estimator, which a wrapper needs, no model is decoded: what the weights miss to
-    1 is the weight of the model that was sent. Otherwise a client has failed if the model's types
+    With plain weights no model is decoded. Otherwise a client has failed if the model's types
     cannot hold its weighted model.
     """
     answered = now.answers.answered
-    if selector.estimator is None:
-        settled = selector.settle(answered)
-        return [
-            (str(key), weight, client_model(answered[str(key)]))
-            for key, weight in zip(settled.ids, settled.weights.tolist(), strict=True)
-            if weight
-        ]
     while True:
+        settled = selector.settle(answered)
+        if _is_plain(selector, settled, is_wrapped=is_wrapped):
+            return [
+                (str(key), weight, client_model(answered[str(key)]))
+                for key, weight in zip(settled.ids, settled.weights.tolist(), strict=True)
+                if weight
+            ]
         shares, overflowing = list[Share](), list[str]()
         for key, weight, update in selector.for_average(now.answers.answers(whole=True)):
             arrays = now.sent.moved(update)
@@ -161,10 +170,9 @@ def _shared_metrics(records: Sequence[Mapping[str, Any]], weight_key: str) -> li
 
 
 def _resting(messages: Sequence[Message], arrays: ArrayRecord, weight_key: str) -> list[Message]:
-    """Return the reply of a client that did not move, with the weight that the others miss to 1.
+    """Return the reply of a client that did not move, with the weight that the others leave.
 
-    It is negative if their weights sum to more. Its metrics are the means of the others, so that
-    the averages stay the same.
+    Its metrics are the means of the others, so that the averages stay the same.
     """
     records = [metrics_of(message) for message in messages]
     weights = [float(record[weight_key]) for record in records]  # type: ignore[arg-type]
