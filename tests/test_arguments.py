@@ -218,7 +218,7 @@ def test_a_path_is_a_text_or_a_path(path: str | Path) -> None:
     assert checked_path("Owner", "path", path) == Path("a.bin")
 
 
-@pytest.mark.parametrize("path", [None, "", 3, b"a", ["a"], "a\nb", "a\0b", 5000 * "x"])
+@pytest.mark.parametrize("path", [None, "", 3, b"a", ["a"], "a\nb", "a\0b", "\ud800", 5000 * "x"])
 def test_what_is_no_path_is_refused(path: Any) -> None:
     with pytest.raises(SelectorError, match=r"^Owner: path must be a path; got .*\. Pass text or"):
         checked_path("Owner", "path", path)

@@ -243,3 +243,16 @@ def test_numbers_of_any_type_become_floats() -> None:
     given = Adam(lr=np.float32(0.5), beta1=np.float64(0.5), tau=1)  # type: ignore[arg-type]
 
     assert repr(given) == repr(Adam(lr=0.5, beta1=0.5, tau=1.0))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_step_that_overflows_is_refused_without_a_warning() -> None:
+    with pytest.raises(AggregationError, match="must be finite in its type"):
+        SGD(lr=1e3).step(np.full(2, 9e36, dtype=np.float32))
+
+
+def test_a_sparse_aggregate_is_refused() -> None:
+    torch = pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+
+    with pytest.raises(AggregationError, match=r"must be real numbers.*got torch.sparse_coo under"):
+        SGD().step({"w": torch.eye(2).to_sparse()})

@@ -503,3 +503,26 @@ def test_a_row_is_usable_if_float32_can_hold_sums_of_its_numbers(kind: str, dtyp
 
     assert usable_rows(rows).tolist() == [True, False, False, False, True, False]
     assert usable_rows(rows[:0]).tolist() == []
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+@pytest.mark.parametrize("estimator", ["difference", "regression"])
+def test_counters_of_any_shape_are_averaged_in_an_empty_cohort(
+    shape: tuple[int, ...], estimator: Any
+) -> None:
+    """numpy turns the rounding of a 0-dimensional array into a scalar."""
+    selector = Selector(Poisson(1), [1] * 4, seed=0, estimator=estimator)
+    while len(cohort := selector.draw()) or selector.estimator is None:
+        update = {"seen": np.full(shape, 3), "w": np.ones(2, np.float32)}
+        selector.aggregate(dict.fromkeys(cohort.ids, update))
+
+    ((_, _, update),) = selector.for_average({})
+
+    assert (update["seen"].shape, update["seen"].tolist()) == (shape, np.zeros(shape).tolist())
+
+
+def test_a_type_of_integers_takes_a_number_without_dimensions() -> None:
+    for values in (np.array(2.4), np.float64(2.4)):
+        found = in_type(values, np.empty(0, dtype=np.int64))
+        assert isinstance(found, np.ndarray)
+        assert (found.shape, found.tolist()) == ((), 2)

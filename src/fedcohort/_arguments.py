@@ -471,6 +471,11 @@ def checked_path(
 
 
 def _is_line(text: str) -> bool:
+    """Return whether the system can name a file so, in one line."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:  # half of a pair of surrogates
+        return False
     return len(text.splitlines()) == 1 and "\0" not in text
 
 

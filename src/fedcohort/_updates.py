@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any, Literal, NamedTuple, TypeVar, final
 
 import numpy as np
@@ -58,9 +59,9 @@ def like(values: Array, array: Array, *, copy: bool = True) -> Array:
     already are returned as they are.
     """
     if _is_whole(array) and not _is_whole(values):
-        values = np.rint(values) if isinstance(values, np.ndarray) else values.round()
-    if not isinstance(array, np.ndarray):
-        return array.new_tensor(values) if isinstance(values, np.ndarray) else values.to(array)
+        values = values.round() if is_tensor(values) else np.rint(values)
+    if is_tensor(array):
+        return values.to(array) if is_tensor(values) else array.new_tensor(values)
     return as_numpy(values).astype(array.dtype, copy=copy or is_tensor(values))
 
 
@@ -256,30 +257,30 @@ class Layout:
 
     @property
     def signature(self) -> dict[str, Any]:
-        """The form, and each array's key, shape, and whether it is a counter, for JSON."""
+        """The form, and each array's key, shape and type, for JSON; only counters are integers."""
         if not all(isinstance(key, (str, int, type(None))) for key in self.parts):
             raise AggregationError(
                 f"{self.owner}: names of arrays must be strings or integers; got "
-                f"{_shown(self.form, self.parts)}. Rename the arrays."
+                f"{_shown(self.form, [*self.parts])}. Rename the arrays."
             )
-        parts = [[key, list(own.shape), own.place is None] for key, own in self.parts.items()]
+        parts = [[key, list(own.shape), str(own.kind.dtype)] for key, own in self.parts.items()]
         return {"form": self.form, "parts": parts}
 
     @classmethod
     def of_shapes(cls, owner: str, shapes: Mapping[str, tuple[int, ...]], kind: Array) -> Layout:
         """Return the layout of a list of float arrays with these names and shapes, in order."""
-        signature = {"form": "list", "parts": [[k, own, False] for k, own in shapes.items()]}
-        return cls.of_signature(owner, signature, kind)
+        return cls._of(owner, "list", {k: (own, _kind(kind)) for k, own in shapes.items()}, True)
 
     @classmethod
-    def of_signature(cls, owner: str, signature: Mapping[str, Any], kind: Array) -> Layout:
-        """Return a layout of this signature, with floats of the kind of ``kind``."""
-        whole = np.empty(0, dtype=np.int64)
-        kinds = {
-            key: (tuple(shape), whole if is_counter else _kind(kind))
-            for key, shape, is_counter in signature["parts"]
-        }
+    def of_signature(cls, owner: str, signature: Mapping[str, Any]) -> Layout:
+        """Return the layout of a signature, on the CPU; tensors become numpy without torch."""
+        kinds = {key: (tuple(shape), _empty(name)) for key, shape, name in signature["parts"]}
         return cls._of(owner, signature["form"], kinds, True)
+
+    def in_kind(self, vector: NDArray[Any]) -> Array:
+        """Return a vector as a tensor if the layout's arrays are tensors, in its own type."""
+        is_torch = any(is_tensor(part.kind) for part in self.parts.values())
+        return sys.modules["torch"].tensor(vector) if is_torch else vector
 
     @property
     def shapes(self) -> str:
@@ -289,6 +290,16 @@ class Layout:
     def matches(self, other: Layout) -> bool:
         """Return whether updates of both layouts can be added; the order of names may differ."""
         return self.form == other.form and self._named_shapes() == other._named_shapes()
+
+    def in_order_of(self, other: Layout) -> Layout:
+        """Return the layout with its arrays in the order of one that it matches."""
+        return replace(self, parts={key: self.parts[key] for key in other.parts})
+
+    def ordered(self, update: Update) -> Update:
+        """Return an update of these arrays with the names of a mapping in the layout's order."""
+        if self.form != "mapping" or list(update) == list(self.parts):
+            return update
+        return {key: update[key] for key in self.parts}
 
     def fits(self, model: Layout) -> bool:
         """Return whether updates of this layout can be added to a model of that layout.
@@ -493,7 +504,8 @@ def _shown(form: Form, parts: Iterable[Hashable] | Mapping[Hashable, object]) ->
 def _leaf(owner: str, update: Update, key: Hashable | None) -> Array:
     """Return one array of an update; raise unless it has real numbers."""
     value = update if key is None else update[key]
-    if is_tensor(value) and not value.is_complex():
+    is_strided = is_tensor(value) and str(value.layout) == "torch.strided"
+    if is_strided and not value.is_complex():
         return value.detach()
     try:
         array = value if is_tensor(value) else np.asarray(value)
@@ -501,9 +513,10 @@ def _leaf(owner: str, update: Update, key: Hashable | None) -> Array:
         array = np.empty(0, dtype=object)
     if is_tensor(array) or array.dtype.kind not in "iufb":
         where = "" if key is None else f" under {key!r}"
+        came = array.layout if is_tensor(array) and not is_strided else array.dtype
         raise AggregationError(
             f"{owner}: an update must be real numbers: an array, or a list or mapping of arrays; "
-            f"got {array.dtype}{where}. Send the client's model minus the model that it was sent."
+            f"got {came}{where}. Send the client's model minus the model that it was sent."
         )
     return array
 
@@ -512,10 +525,21 @@ def _kind(leaf: Array) -> Array:
     return zero_rows(leaf.reshape(-1), 0)
 
 
+def _empty(name: str) -> Array:
+    """Return an empty array of a type, such as ``float32`` or ``torch.float32``."""
+    kind = name.removeprefix("torch.")
+    if kind != name:
+        try:
+            torch = import_module("torch")
+        except ImportError:  # numpy has no bfloat16
+            return np.empty(0, dtype="float32" if kind == "bfloat16" else kind)
+        return torch.empty(0, dtype=getattr(torch, kind))
+    return np.empty(0, dtype=kind)
+
+
 def _is_whole(leaf: Array) -> bool:
-    if isinstance(leaf, np.ndarray):
-        return bool(leaf.dtype.kind != "f")
-    return not leaf.is_floating_point()
+    # numpy turns a sum of 0-dimensional arrays into a scalar, which has a type too.
+    return not leaf.is_floating_point() if is_tensor(leaf) else bool(leaf.dtype.kind != "f")
 
 
 def _type_name(leaf: Array) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -68,13 +68,7 @@ class Cohort:
             )
         for name, column in columns.items():
             object.__setattr__(self, name, column)
-        if not is_list(self.ids) or not isinstance(self.ids, Sized):
-            raise DesignError(
-                f"Cohort: ids must be a list with the id of each client; got {brief(self.ids)}. "
-                f"Leave them out, and they are the clients' positions."
-            )
-        if len(self.ids) != len(self.clients):
-            object.__setattr__(self, "ids", self.clients.tolist())
+        object.__setattr__(self, "ids", _checked_ids(self.ids, self.clients))
 
     @classmethod
     def of_shares(cls, clients: ArrayLike, counts: ArrayLike, cohort_size: int) -> Self:
@@ -92,12 +86,33 @@ class Cohort:
     @classmethod
     def empty(cls) -> Self:
         """Return an empty cohort: the whole weight stays on the model."""
-        none = np.empty(0, dtype=np.int64)
-        return cls.of_weights(none, none, np.empty(0))
+        return cls.of_checked(NOBODY, NOBODY, np.empty(0))
+
+    @classmethod
+    def of_checked(
+        cls,
+        clients: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        weights: NDArray[np.float64],
+        residual: float | None = None,
+        ids: Sequence[Any] | None = None,
+        round_: int = 0,
+    ) -> Self:
+        """Make a cohort of valid parts, without checking them; by default the model keeps the rest.
+
+        ``ids`` are the clients' positions by default.
+        """
+        rest = 1.0 - math.fsum(weights) if residual is None else residual
+        made, names = object.__new__(cls), clients.tolist() if ids is None else ids
+        values = (clients, counts, weights, rest, names, round_)
+        for own, value in zip(fields(cls), values, strict=True):
+            object.__setattr__(made, own.name, value)
+        return made
 
     def named(self, ids: Sequence[Any], round_: int) -> Self:
         """Return the same cohort with the clients' ids and its round."""
-        return replace(self, ids=ids, round_=round_)
+        parts = (self.clients, self.counts, self.weights, self.residual)
+        return self.of_checked(*parts, _checked_ids(ids, self.clients), round_)
 
     @property
     def sums_to_one(self) -> bool:
@@ -116,6 +131,16 @@ class Cohort:
 
     def __len__(self) -> int:
         return len(self.clients)
+
+
+def _checked_ids(ids: Sequence[Any], clients: NDArray[np.int64]) -> Sequence[Any]:
+    """Validate the clients' ids; their positions if there is not one for each."""
+    if not is_list(ids) or not isinstance(ids, Sized):
+        raise DesignError(
+            f"Cohort: ids must be a list with the id of each client; got {brief(ids)}. Leave them "
+            f"out, and they are the clients' positions."
+        )
+    return ids if len(ids) == len(clients) else clients.tolist()
 
 
 def _column(name: str, given: ArrayLike, kinds: str) -> NDArray[Any]:

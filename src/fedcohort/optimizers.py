@@ -70,7 +70,9 @@ class ServerOptimizer(ABC):
         found = self._started(v) if state is None else self._checked(state, v)
         rounds = int(found["rounds"]) + 1
         step, moments = self._moved(v, found, rounds)
-        moved = layout.unflat(like(step, flat), counters)
+        with np.errstate(over="ignore"):  # an overflow becomes infinite, and is refused
+            step = like(step, flat)
+        moved = layout.unflat(step, counters)
         return moved, {"rounds": np.array(float(rounds)), **moments}
 
     def _started(self, v: Array) -> State:

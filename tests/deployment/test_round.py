@@ -227,3 +227,35 @@ def test_a_round_without_a_selector_only_checks() -> None:
 
     assert now.accept_arrays("Lyon", moved(1.0), "a reply")
     assert now.updates["Lyon"]["w"].tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("has_selector", [False, True])
+def test_a_model_is_scaled_when_it_comes_and_its_counter_needs_no_dimension(
+    has_selector: bool,
+) -> None:
+    selector = Selector(Multinomial(1), {"Nice": 1}, seed=0, max_norm=1.0)
+    selector.draw()
+    now = TrainingRound(
+        MINE,
+        0,
+        ModelArrays(MODEL),
+        ArrayCheck(),
+        selector if has_selector else None,
+        max_norm=1.0,
+        whole=False,
+    )
+    now.ask(["Nice"])
+    update = np.array([0.0, 4.0, 0.0], np.float32)
+    came = {"n": np.array(9), "w": update}
+    read: list[str] = []
+
+    def decode(name: str) -> Any:
+        read.append(name)
+        return came[name]
+
+    assert now.accept_arrays("Nice", LazyArrays({name: name for name in came}, decode), "a reply")
+    scaled = now.answered["Nice"].scaled
+    assert scaled is not None
+    assert scaled["w"].tolist() == [0.0, 1.0, 0.0]
+    assert (scaled["n"].shape, int(scaled["n"])) == ((), 6)
+    assert sorted(read) == ["n", "w"]

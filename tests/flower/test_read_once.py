@@ -14,15 +14,26 @@ from flwr.app import Array, ConfigRecord
 from flwr.serverapp.strategy import FedAvg
 from numpy.typing import NDArray
 
-from fedcohort import SimilarityClustered, SizeClustered, _updates
+from fedcohort import Poisson, Regression, SimilarityClustered, SizeClustered, _updates
 from fedcohort.flower import CohortStrategy, averaging
 from flower.federation import DIMENSION, SHAPES, grid_of, in_its_own_loop, model, one_round
 
+#: Draws more weight than 1 in the second round, also without the client that is lost.
+SEED = 6
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {"recipe": SizeClustered(4)},
     "similarity": {"recipe": SimilarityClustered(4)},
     "sketched": {"recipe": SimilarityClustered(4), "sketch": 3},
+    "max_norm": {"recipe": SizeClustered(4), "max_norm": 0.5},
+    "weights above 1": {"recipe": Poisson(2), "seed": SEED},
+    "weights above 1 and max_norm": {"recipe": Poisson(2), "seed": SEED, "max_norm": 0.5},
     "difference": {"recipe": SizeClustered(4), "estimator": "difference"},
+    "difference and max_norm": {
+        "recipe": SizeClustered(4),
+        "estimator": "difference",
+        "max_norm": 0.5,
+    },
+    "regression": {"recipe": SizeClustered(4), "estimator": Regression(None)},
 }
 
 
@@ -31,6 +42,7 @@ class Reading:
     """What was read in a round: calls of ``Array.numpy``, and numbers ``scanned``."""
 
     n_answered: int = 0
+    residual: float = 0.0
     decoded: int = 0
     scanned: int = 0
 
@@ -58,18 +70,21 @@ def watch(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def read_in_a_round(name: str, monkeypatch: pytest.MonkeyPatch) -> Reading:
     """Play rounds until something is remembered, then one in which a drawn client is lost."""
-    strategy = in_its_own_loop(CohortStrategy(FedAvg(), seed=0, **SETTINGS[name]))
+    strategy = in_its_own_loop(CohortStrategy(FedAvg(), **{"seed": 0, **SETTINGS[name]}))
     grid, reading = grid_of(), Reading()
     one_round(strategy, grid, 1)
     messages = strategy.configure_train(2, model(), ConfigRecord(), grid)
     replies = list(grid.send_and_receive(messages))[1:]
     reading.n_answered = len(replies)
+    there = [str(grid.partitions[reply.metadata.src_node_id]) for reply in replies]
+    reading.residual = strategy.selector.settle(there).residual
     watch(reading, monkeypatch)
     moved, _ = strategy.aggregate_train(2, replies)
     monkeypatch.undo()
 
     assert moved is not None
     assert reading.n_answered > 1
+    assert (reading.residual < 0) == name.startswith("weights above 1")
     return reading
 
 
@@ -81,7 +96,7 @@ def test_an_array_is_decoded_at_most_twice(name: str, monkeypatch: pytest.Monkey
     weight.
     """
     reading = read_in_a_round(name, monkeypatch)
-    beside = 1 if name == "difference" else 2
+    beside = 1 if "estimator" in SETTINGS[name] or reading.residual < 0 else 2
 
     assert reading.decoded == (2 * reading.n_answered + beside) * len(SHAPES)
 

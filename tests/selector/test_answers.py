@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedcohort import Difference, Multinomial, Recipe, Selector, SimilarityClustered, Tournament
+from fedcohort import (
+    Cohort,
+    Difference,
+    Multinomial,
+    Recipe,
+    Selector,
+    SimilarityClustered,
+    Tournament,
+)
 from fedcohort import _updates as update_checks
+from fedcohort.errors import SelectorError
+from fedcohort.selector import Answers
+from fedcohort.selector.open_round import Draws
 from fedcohort.similarity import measures
 
 CLIENTS, DRAWS, DIMENSION, SKETCH = 12, 4, 50, 10
@@ -116,3 +128,90 @@ def test_the_memory_keeps_what_a_client_sent_if_the_caller_reuses_its_array(
 
     assert selector.memory is not None
     assert (selector.memory.updates[cohort.clients] == sent).all()
+
+
+def arrays(*lengths: int) -> Any:
+    return [np.ones(n) for n in lengths]
+
+
+WRONG_PARTS: dict[str, tuple[Callable[[Selector], Any], str]] = {
+    "none": (lambda s: [], r"at least one Answers; got \[\]"),
+    "a number": (lambda s: 5, "at least one Answers; got 5"),
+    "others": (lambda s: ["x", "y"], "at least one Answers; got"),
+    "the same client": (lambda s: [s.receive({0: arrays(2)})] * 2, "position 0 is in two of them"),
+    "other sizes": (
+        lambda s: [s.receive({0: arrays(2)}), s.receive({1: arrays(3)})],
+        r"the same arrays, \[\(2,\)\]; got \[\(3,\)\]",
+    ),
+    "other shapes": (
+        lambda s: [s.receive({0: arrays(2)}), s.receive({1: arrays(1, 1)})],
+        r"the same arrays, \[\(2,\)\]; got \[\(1,\), \(1,\)\]",
+    ),
+    "one not whole": (
+        lambda s: [s.receive({0: arrays(2)}), s.receive({1: arrays(2)}, whole=False)],
+        "only some have layout, rows",
+    ),
+    "one without a loss": (
+        lambda s: [s.receive({0: arrays(2)}), s.receive({1: arrays(2)}, losses={1: 1.0})],
+        "only some have past_loss",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_PARTS)
+def test_parts_that_cannot_be_joined_are_refused(wrong: str) -> None:
+    selector = Selector(Multinomial(6), [1, 1], seed=0)
+    assert selector.draw().ids == [0, 1]
+    parts, sentence = WRONG_PARTS[wrong]
+
+    with pytest.raises(SelectorError, match=sentence):
+        Answers.joined(parts(selector))
+
+
+def test_parts_of_two_rounds_are_refused() -> None:
+    selector = Selector(Multinomial(6), [1, 1], seed=0)
+    selector.draw()
+    first = selector.receive({0: arrays(2)})
+    selector.skip()
+    selector.draw()
+
+    with pytest.raises(SelectorError, match=r"must be of one round; got those of rounds \[0, 1\]"):
+        Answers.joined([first, selector.receive({1: arrays(2)})])
+
+
+def test_parts_without_a_usable_update_are_joined() -> None:
+    selector = Selector(Multinomial(6), [1, 1], seed=0)
+    selector.draw()
+    bad, none = selector.receive({0: np.full(2, np.nan)}), selector.receive({})
+
+    assert len(Answers.joined([bad, none])) == 0
+    assert len(Answers.joined([none, bad, selector.receive({1: np.ones(2)})])) == 1
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("on_failure", ["keep", "renormalise", "redraw"])
+def test_a_round_is_settled_once_and_its_cohort_validated_once(
+    on_failure: Any, lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    selector = Selector(Multinomial(DRAWS), [5] * CLIENTS, seed=0, on_failure=on_failure)
+    play(selector)
+    calls: list[str] = []
+
+    def noted(kind: Any, name: str) -> None:
+        function = getattr(kind, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            calls.append(name)
+            return function(*args, **options)
+
+        monkeypatch.setattr(kind, name, call)
+
+    noted(Draws, "settled")
+    noted(Cohort, "__post_init__")
+    cohort = selector.draw()
+    if lost:
+        selector.redraw(cohort.ids[:1])
+    there = [each for each in selector.asked if not lost or each != cohort.ids[0]]
+    selector.aggregate(rows_for(selector, len(there)), there)
+
+    assert sorted(calls) == ["__post_init__", "settled"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -397,3 +398,47 @@ def test_a_recipe_of_ones_own_must_be_given_again(tmp_path: Path) -> None:
     with pytest.raises(SelectorError, match="written with another recipe"):
         Selector.load(tmp_path / "s", recipe=Largest(3))
     assert Selector.load(tmp_path / "s", recipe=Largest(2)).recipe == Largest(2)
+
+
+@pytest.mark.parametrize("estimator", [Difference(), Regression(None, keep=None)], ids=repr)
+@pytest.mark.parametrize("kind", ["float16", "float64", "torch.float32", "torch.bfloat16"])
+def test_the_step_of_an_empty_cohort_keeps_its_kind_and_type(
+    kind: str, estimator: Any, tmp_path: Path
+) -> None:
+    def update(n: int) -> list[Any]:
+        if not kind.startswith("torch."):
+            return [np.full(n, 1 / 3, dtype=kind), np.array(2)]
+        torch = pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+        dtype = getattr(torch, kind.removeprefix("torch."))
+        return [torch.full((n,), 1 / 3, dtype=dtype), torch.tensor(2)]
+
+    selector = Selector(Poisson(1), [1] * 3, seed=0, estimator=estimator)
+    while len(cohort := selector.draw()) or selector.estimator is None:
+        selector.aggregate({each: update(4) for each in cohort.ids})
+    selector.save(tmp_path / "state")
+    loaded = Selector.load(tmp_path / "state")
+    loaded.draw()
+
+    before, after = selector.step({}), loaded.step({})
+    averaged = [list(each.for_average({})) for each in (selector, loaded)]
+    assert [str(own.dtype) for own in after] == [kind, str(update(1)[1].dtype)]
+    assert [type(own) for own in after] == [type(own) for own in update(1)]
+    assert [own.tolist() for own in after] == [own.tolist() for own in before]
+    assert str(averaged[0]) == str(averaged[1])
+
+
+def test_a_state_of_tensors_can_be_read_without_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+    selector = Selector(Poisson(1), [1] * 3, seed=0, estimator="difference")
+    while len(cohort := selector.draw()) or selector.estimator is None:
+        selector.aggregate({each: torch.ones(2, dtype=torch.bfloat16) for each in cohort.ids})
+    selector.save(tmp_path / "state")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    loaded = Selector.load(tmp_path / "state")
+    loaded.draw()
+
+    step = loaded.step({})
+    assert isinstance(step, np.ndarray)
+    assert step.dtype == np.float32

@@ -296,3 +296,13 @@ def test_another_bound_is_refused(value: Any) -> None:
     need = "Selector: max_norm must be a number above 0, or 'auto'; got"
     with pytest.raises(SelectorError, match=f"^{need}"):
         Selector(Multinomial(2), SIZES, max_norm=value)
+
+
+@pytest.mark.parametrize(("n", "said"), [(1, "1 update, of [0]"), (2, "2 updates, of [0, 1]")])
+def test_one_scaled_update_is_singular(n: int, said: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="fedcohort")
+    selector = Selector(Everyone(), SIZES, seed=0, max_norm=1.0)
+    selector.draw()
+    selector.aggregate(np.where(np.arange(4)[:, None] < n, 9.0, 0.1) * np.ones((4, 2)))
+
+    assert said in caplog.text

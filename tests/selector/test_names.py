@@ -27,6 +27,7 @@ from fedcohort import (
 from fedcohort.designs import MultinomialDesign
 from fedcohort.errors import AggregationError, SelectorError
 from fedcohort.memory import EstimatorSettings
+from fedcohort.selector import Answers
 from laws import law
 from selectors_for_tests import frozen
 
@@ -251,3 +252,51 @@ def test_a_mapping_moves_a_model_of_another_structure_in_its_own_order() -> None
     assert aggregate(np.zeros(3), [update], cohort).tolist() == [1.0, 2.0, 3.0]
     with pytest.raises(AggregationError, match="arrays of the model"):
         aggregate(np.zeros(4), [update], cohort)
+
+
+def two_arrays(is_reversed: bool) -> Named:
+    made = {"a": np.full(2, 2.0), "b": np.ones(2)}
+    return dict(reversed(made.items())) if is_reversed else made
+
+
+@pytest.mark.parametrize("model", [[np.zeros(2), np.zeros(2)], np.zeros(4)], ids=["list", "flat"])
+@pytest.mark.parametrize("loads", [False, True])
+def test_a_model_of_another_structure_moves_in_one_order_for_ever(
+    model: Any, loads: bool, tmp_path: Path
+) -> None:
+    """In that of the first round, also in a selector that was saved since."""
+    selector = Selector(Multinomial(2), SIZES, seed=0)
+    for round_ in range(4):
+        updates = {each: two_arrays(round_ % 2 == 1) for each in selector.draw().ids}
+        model = selector.aggregate(updates, model=model)
+        if loads:
+            selector.save(tmp_path / "state")
+            selector = Selector.load(tmp_path / "state")
+
+    assert np.concatenate([model]).ravel().tolist() == [8.0, 8.0, 4.0, 4.0]
+
+
+@pytest.mark.parametrize("as_rows", [False, True])
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("recipe", [Multinomial(3), SimilarityClustered(3)], ids=repr)
+def test_what_goes_out_has_the_names_in_one_order(recipe: Any, whole: bool, as_rows: bool) -> None:
+    selector = Selector(recipe, SIZES, seed=0)
+    orders = set[tuple[str, ...]]()
+    for round_ in range(4):
+        ids = selector.draw().ids
+        updates: Any = {each: two_arrays((each + round_) % 2 == ids[0] % 2) for each in ids}
+        given = [*updates.values()] if as_rows else updates
+        answers = selector.receive(given, whole=whole)
+        orders |= {tuple(update) for _, _, update in selector.for_average(answers)}
+        orders |= {tuple(selector.step(updates))}
+        selector.aggregate(updates)
+
+    assert len(orders) == 1
+
+
+def test_parts_of_a_first_round_have_the_order_of_the_first() -> None:
+    selector = Selector(Multinomial(4), [1, 1], seed=0)
+    assert selector.draw().ids == [0, 1]
+    parts = [selector.receive({each: two_arrays(each == 1)}) for each in (1, 0)]
+
+    assert list(selector.aggregate(Answers.joined(parts))) == ["b", "a"]

@@ -11,6 +11,7 @@ from fedcohort import (
     Difference,
     Multinomial,
     Population,
+    Regression,
     Selector,
     SimilarityClustered,
     SizeClustered,
@@ -321,3 +322,12 @@ def test_a_million_clients_take_no_dictionary() -> None:
     assert all(each % 2 == 0 for each in cohort.clients.tolist())
     assert selector._roster._position is None
     assert isinstance(selector._roster.ids, range)
+
+
+def test_a_client_that_has_not_come_yet_is_forgotten_once_if_it_is_named_twice() -> None:
+    features = Regression(features={"a": [1.0], "b": [2.0], "z": [3.0]})
+    selector = Selector(Multinomial(1), {"a": 1, "b": 2}, seed=0, estimator=features)
+
+    selector.forget(["z", "a", "z", "a"])
+
+    assert list(selector.clients) == ["b"]

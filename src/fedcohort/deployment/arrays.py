@@ -148,6 +148,12 @@ class ClientUpdate(Mapping[str, NDArray[Any]]):
     def __len__(self) -> int:
         return len(self.sent.arrays)
 
+    def scaled_model(self, factor: float) -> dict[str, NDArray[Any]]:
+        """Return the model that was sent plus the update times a factor of at most 1."""
+        # Not checked: it lies between the model that was sent and the client's.
+        sent = self.sent.arrays.items()
+        return {name: like(own + factor * self[name], own) for name, own in sent}
+
 
 class CheckedArrays(NamedTuple):
     """Arrays that can be used: the norm of their update, and those to hold for it."""

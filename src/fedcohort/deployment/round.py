@@ -49,6 +49,9 @@ class ClientAnswer:
         The update as it came; None if the round does not train.
     factor
         What the update is multiplied by: less than 1 if its norm is above ``max_norm``.
+    scaled
+        The client's model after that, in the model's types, for a framework that averages by
+        itself; None if nothing was scaled.
     """
 
     reply: Any
@@ -56,20 +59,13 @@ class ClientAnswer:
     seconds: float | None = None
     update: ClientUpdate | None = None
     factor: float = 1.0
+    scaled: Arrays | None = None
 
     def step(self, name: str) -> NDArray[Any]:
         """Return one array of the update as it counts; integers that are scaled become floats."""
         assert self.update is not None  # for mypy: the round trains
         found = self.update[name]
         return found if self.factor == 1.0 else self.factor * found
-
-    def scaled_model(self) -> dict[str, NDArray[Any]]:
-        """Return the client's model with the update as it counts, in the model's types."""
-        assert self.update is not None  # for mypy: the round trains
-        sent = self.update.sent
-        model = sent.plus({name: self.step(name) for name in sent.arrays})
-        assert model is not None  # it lies between the model that was sent and the client's
-        return model
 
 
 class Round:
@@ -215,19 +211,30 @@ class TrainingRound(Round):
         seconds = time.monotonic() - self.asked[name] if seconds is None else seconds
         came = ClientUpdate(start, arrays, checked.held)
         answer = ClientAnswer(reply, metrics or {}, seconds, came)
-        factors = None
+        update, factors = ClientUpdate(start, decoded, checked.held), None
         if self._selector is None and self._max_norm is not None:
             factors = factors_of(np.array([checked.norm]), self._max_norm)
         if self._selector is not None:
-            update = {name: ClientUpdate(start, decoded, checked.held)}
             self._norms[name] = checked.norm
-            read = self._received(update, {name: answer}, whole=self._whole)
+            cohort = self._selector.cohort
+            # Weights that sum to more than 1 stretch every update, whoever averages.
+            whole = self._whole or (cohort is not None and cohort.residual < -1e-12)
+            read = self._received({name: update}, {name: answer}, whole=whole)
             if not len(read):
                 return self.accept(name, "is not finite, or too large for its type")
             self._read[name], factors = read, read.factors
-        if factors is not None:
-            answer = replace(answer, factor=float(factors[0]))
+        if factors is not None and factors[0] < 1:
+            factor = float(factors[0])
+            # Now, while it is decoded.
+            scaled = update.scaled_model(factor) if self._averages_models else None
+            answer = replace(answer, factor=factor, scaled=scaled)
         return self.accept(name, answer)
+
+    @property
+    def _averages_models(self) -> bool:
+        """Whether the framework averages models as they came: no estimator predicts updates."""
+        has_estimator = self._selector is not None and self._selector.estimator is not None
+        return not self._whole and not has_estimator
 
     @cached_property
     def _zero(self) -> ModelArrays:

@@ -261,7 +261,7 @@ class CohortStrategy(Strategy):
             check = ArrayCheck(self._limits)
             bound = self.selector.max_norm
             now = TrainingRound(
-                FEDBIOMED, drawn.number, sent, check, max_norm=bound, silence=NO_REPLY
+                FEDBIOMED, drawn.number, sent, check, max_norm=bound, whole=False, silence=NO_REPLY
             )
         else:
             now = self._rounds.open(sent, number=drawn.number, silence=NO_REPLY)
@@ -324,9 +324,9 @@ class CohortStrategy(Strategy):
 
 def _params_of(answer: ClientAnswer, params: Params) -> Params:
     """Return a node's parameters, as it sent them or scaled down to ``max_norm``."""
-    if answer.factor == 1.0:
+    if answer.scaled is None:
         return answer.reply["params"]  # type: ignore[no-any-return]
-    return like_parameters(params, answer.scaled_model())
+    return like_parameters(params, answer.scaled)
 
 
 def read_replies(now: TrainingRound, replies: Mapping[str, Mapping[str, Any]]) -> None:

@@ -44,8 +44,8 @@ def client_model(answer: ClientAnswer) -> ArrayRecord:
     """Return a client's model in the model's order and types: FedAvgM adds arrays by position."""
     update = answer.update
     assert update is not None  # for mypy: the round trains
-    if answer.factor != 1.0:
-        return ArrayRecord({name: Array(own) for name, own in answer.scaled_model().items()})
+    if answer.scaled is not None:
+        return ArrayRecord({name: Array(own) for name, own in answer.scaled.items()})
     assert isinstance(update.arrays, LazyArrays)  # for mypy: of the reply's record
     record = update.arrays.source
     cast = update.held.keys() - set(update.sent.counters)

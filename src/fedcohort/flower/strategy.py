@@ -119,11 +119,9 @@ class CohortStrategy(Strategy):
         **settings: Unpack[PluginKeywords],
     ) -> None:
         waits, options = checked_waits(waits), SelectorOptions(recipe, plugin=FLOWER, **settings)
-        self._estimator: str | None = None  # the name of one that remembers updates
-        if not isinstance(own := options.estimator, str):
-            self._estimator = type(own).__name__.lower()
-        elif own != "plain":
-            self._estimator = own
+        own = options.estimator
+        #: The name of an estimator that remembers updates.
+        self._estimator = None if isinstance(own, str) else type(own).__name__.lower()
         self.selector, bounds = options.selector(), options.bounds
         if checked_flag(FLOWER.owner, "secure_aggregation", secure_aggregation):
             refuse_secure_aggregation(recipe, self._estimator)

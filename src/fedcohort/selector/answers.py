@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcohort._arguments import brief
 from fedcohort._updates import (
     LARGEST,
     Array,
@@ -86,34 +87,34 @@ class Answers:
 
         A server can receive each update when it comes, so that it reads it only once.
         """
-        if len(parts) == 1:
-            return parts[0]
+        _check_parts(parts)
         clients = np.concatenate([part.clients for part in parts])
         order = np.argsort(clients)
-        read = [part for part in parts if len(part)]
+        read = [part for part in parts if len(part)] or parts[:1]
 
         def column(name: str) -> Any:
             found = [getattr(part, name) for part in read]
-            has_none = not found or any(own is None for own in found)
-            return None if has_none else np.concatenate(found)[order]
+            return None if found[0] is None else np.concatenate(found)[order]
 
         rows = [part.rows for part in read if part.rows is not None]
-        flat = joined([one for own in rows for one in own.flat], stacked=True) if rows else None
+        flat = joined([own.flat for own in rows]) if rows else None
         counters = [each for own in rows for each in own.counters]
+        is_by_id = all(part.source is not None for part in parts)
+        source = {name: own for part in parts for name, own in (part.source or {}).items()}
         return cls(
             parts[0].round_,
             np.concatenate([part.given for part in parts]),
             clients[order],
-            read[0].layout if read else None,
+            read[0].layout,
             None if flat is None else Rows(rows[0].layout, flat, counters).taken(order),
             column("kept"),
             column("norms"),
             column("factors"),
             {
-                name: np.concatenate([part.reported[name] for part in parts])[order]
-                for name in parts[0].reported
+                name: np.concatenate([part.reported[name] for part in read])[order]
+                for name in read[0].reported
             },
-            {name: own for part in parts for name, own in (part.source or {}).items()},
+            source if is_by_id else None,
         )
 
     def __len__(self) -> int:
@@ -121,6 +122,47 @@ class Answers:
 
     def __repr__(self) -> str:
         return f"Answers({len(self)} of {len(self.given)} usable, round_={self.round_})"
+
+
+def _check_parts(parts: Sequence[Answers]) -> None:
+    """Refuse parts that are not of one round, distinct clients and the same arrays."""
+    is_right = isinstance(parts, Sequence) and all(isinstance(each, Answers) for each in parts)
+    if not is_right or not parts:
+        raise SelectorError(
+            f"Answers: joined needs a list of at least one Answers; got {brief(parts)}. Pass what "
+            f"receive returned."
+        )
+    if len(rounds := {part.round_ for part in parts}) > 1:
+        raise SelectorError(
+            f"Answers: parts must be of one round; got those of rounds {sorted(rounds)}. Join each "
+            f"round's answers."
+        )
+    given, counts = np.unique(np.concatenate([part.given for part in parts]), return_counts=True)
+    if (counts > 1).any():
+        raise SelectorError(
+            f"Answers: parts must be of different clients; position {given[np.argmax(counts)]} is "
+            f"in two of them. Receive each update once."
+        )
+    read = [part for part in parts if len(part)]
+    has = [_known_of(part) for part in read]
+    if some := {name for own in has for name in own ^ has[0]}:
+        raise SelectorError(
+            f"Answers: parts must be received with the same arguments; only some have "
+            f"{', '.join(sorted(some))}. Pass whole, losses and durations each time or never."
+        )
+    layouts = [part.layout for part in read if part.layout is not None]
+    for other in layouts[1:]:
+        if not layouts[0].matches(other):
+            raise SelectorError(
+                f"Answers: parts must have the same arrays, {layouts[0].shapes}; got "
+                f"{other.shapes}. Drop the update that differs: it then counts as lost."
+            )
+
+
+def _known_of(part: Answers) -> set[str]:
+    """Return the names of what is known of every usable update."""
+    names = ("layout", "rows", "kept", "norms", "factors")
+    return {name for name in names if getattr(part, name) is not None} | set(part.reported)
 
 
 class _Read(NamedTuple):
@@ -163,8 +205,8 @@ class Reader:
         Whether norms are needed.
     max_norm
         Updates of a larger norm are scaled down to it; None for no bound.
-    check
-        Refuses a layout other than that of earlier rounds.
+    match
+        Returns a layout in the order of earlier rounds' layout; refuses one of other arrays.
     """
 
     whole: bool
@@ -172,7 +214,7 @@ class Reader:
     sketches: bool
     measure: bool
     max_norm: float | None
-    check: Callable[[Layout], None]
+    match: Callable[[Layout], Layout]
 
     def read(
         self,
@@ -213,8 +255,7 @@ class Reader:
         if not isinstance(updates, Rows) and len(order) == 0 and is_list and len(updates) == 0:
             return None
         rows = Rows.of("Selector", updates, len(order)).taken(order)
-        self.check(rows.layout)
-        return self._read(rows, norms)
+        return self._read(replace(rows, layout=self.match(rows.layout)), norms)
 
     def _by_id(
         self, updates: Mapping[Any, Update], ids: list[Any], norms: NDArray[np.float64] | None
@@ -244,13 +285,13 @@ class Reader:
         )
 
     def _each(self, updates: Mapping[Any, Update], ids: list[Any]) -> Iterator[Rows]:
-        """Yield each update as one row, all in the layout of the first."""
+        """Yield each update as one row, all in one layout."""
         layout: Layout | None = None
         for each in ids:
             try:
                 if layout is None:
                     layout, vector, counters = Layout.read("Selector", updates[each])
-                    self.check(layout)
+                    layout = self.match(layout)
                 else:
                     vector, counters = layout.take(updates[each])
             except OtherArrays as error:

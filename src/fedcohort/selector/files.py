@@ -19,7 +19,7 @@ from fedcohort.memory.difference import estimator_fields, estimator_from_fields
 from fedcohort.selector.settings import KEYWORDS, SelectorSettings
 
 #: What a selector's archive means, and its version.
-KIND = "selector 3"
+KIND = "selector 4"
 
 
 def head(settings: SelectorSettings, seed: int, round_: int) -> NDArray[np.uint8]:

@@ -39,11 +39,6 @@ class NormBound:
         self._rounds: tuple[NDArray[np.float64], ...] = ()
 
     @property
-    def needs_norms(self) -> bool:
-        """Whether the norms of updates must be known."""
-        return self._setting is not None
-
-    @property
     def now(self) -> float | None:
         """The largest norm in the next round; None for no bound."""
         if self._setting != "auto":

@@ -103,18 +103,15 @@ class Draws:
         if self.counts is not None:
             clients = np.sort(answered)
             clients = clients[self.counts[clients] > 0]
-            counts = self.counts[clients]
-            if counts.sum() == self.cohort_size:
-                return Cohort.of_shares(clients, counts, self.cohort_size)
-            return Cohort.of_weights(clients, counts, counts / self.cohort_size)
+            return _of_draws(clients, self.counts[clients], self.cohort_size)
         has_answered = np.isin(drawn.clients, answered)
         if has_answered.all():
             return drawn
         weights = drawn.weights[has_answered]
         kept = (drawn.clients[has_answered], drawn.counts[has_answered])
         if settings.on_failure == "renormalise" and (total := float(weights.sum())):
-            return Cohort(*kept, weights / total, residual=0.0)
-        return Cohort.of_weights(*kept, weights)
+            return Cohort.of_checked(*kept, weights / total, residual=0.0)
+        return Cohort.of_checked(*kept, weights)
 
     def _first(self, answered: NDArray[np.int64], cohort_size: int, *, keeps: bool) -> Cohort:
         """Take the first answers until they cover ``cohort_size`` draws.
@@ -129,9 +126,13 @@ class Draws:
         shares = int(counts.sum())
         if not shares:
             return Cohort.empty()
-        if keeps and shares < cohort_size:
-            return Cohort.of_weights(clients, counts, counts / cohort_size)
-        return Cohort.of_shares(clients, counts, shares)
+        return _of_draws(clients, counts, max(shares, cohort_size) if keeps else shares)
+
+
+def _of_draws(clients: NDArray[np.int64], counts: NDArray[np.int64], size: int) -> Cohort:
+    """Weigh every draw ``1 / size``; the model keeps the rest, exactly 0 if all are there."""
+    residual = 0.0 if counts.sum() == size else None
+    return Cohort.of_checked(clients, counts, counts / size, residual)
 
 
 @final
@@ -187,6 +188,8 @@ class OpenRound:
         """Return the cohort of the clients that answered, with their final weights."""
         size = min(self.settings.recipe.cohort_size, self.draws.cohort_size)
         cohort = self.draws.settled(self.settings, answered, cohort_size=size)
+        if cohort is self.cohort:
+            return cohort
         return cohort.named(self.roster.names(cohort.clients), self.cohort.round_)
 
     def received(
@@ -283,9 +286,9 @@ class OpenRound:
             return None
         return estimator.of(self.roster.positions(ids)), estimator.expected()
 
-    def step(self, answers: Answers, model: Update | None) -> Update:
+    def step(self, answers: Answers, settled: Cohort, model: Update | None) -> Update:
         """Aggregate with the settled weights."""
-        settled, rows = self.settled(answers.arrived), answers.rows
+        rows = answers.rows
         estimator = self.records.estimator
         # If no client answered, the difference estimator's H would repeat the last updates.
         is_idle = self.design is None or bool(len(self.cohort) and not len(settled))
@@ -316,8 +319,10 @@ class OpenRound:
         is_empty = not settled.weights.any() and (len(settled) > 0 or not len(self.cohort))
         if is_empty and recalled is not None and self.records.layout is not None:
             yield None, 1.0, self.records.layout.unflat(recalled[1])
-        as_sent = total == 1.0 and recalled is None and not len(answers.scaled)
-        rows = None if as_sent and answers.source is not None else self._rows(answers, settled)
+        layout, source = answers.layout, answers.source
+        is_same = total == 1.0 and recalled is None and not len(answers.scaled)
+        as_sent = is_same and layout is not None and source is not None
+        rows = None if as_sent else self._rows(answers, settled)
         if rows is not None:
             # Everyone gets the aggregate's counters: any average of them is rounded once.
             counters = rows.counted(settled.weights)
@@ -325,8 +330,9 @@ class OpenRound:
             if weight == 0.0:
                 continue
             if rows is None:
-                assert answers.source is not None  # for mypy: updates came by id
-                yield each, weight, answers.source[each]
+                assert layout is not None  # for mypy: updates were read
+                assert source is not None  # for mypy: they came by id
+                yield each, weight, layout.ordered(source[each])
                 continue
             own = rows.flat[k]
             if recalled is None:
@@ -344,4 +350,5 @@ class OpenRound:
         if answers.source is None or not len(settled):
             return None
         rows = Rows.of("Selector", [answers.source[each] for each in settled.ids], len(settled))
+        rows = replace(rows, layout=answers.layout or self.records.matched(rows.layout))
         return rows if answers.factors is None else rows.scaled(answers.factors[places])

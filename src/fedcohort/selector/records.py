@@ -52,7 +52,7 @@ class ClientRecords:
         self.estimator: Estimator | None = None
         #: The features that were given; the regression estimator uses them.
         self.features = FeatureTable(self._seed)
-        #: The arrays of the first update that was recorded; all others have the same.
+        #: The arrays of the updates that were recorded, in the order of the first one's.
         self.layout: Layout | None = None
         #: The memory that the first recorded update goes into: it shortens updates before.
         self._first: UpdateMemory | None = None
@@ -97,11 +97,14 @@ class ClientRecords:
             sketches=self._sketch is not None,
             measure=self._keeps_notes or self._bounds_norms,
             max_norm=max_norm,
-            check=self._check_layout,
+            match=self.matched,
         )
 
-    def _check_layout(self, layout: Layout) -> None:
-        """Refuse updates of another model than the earlier ones, and names that are not saved."""
+    def matched(self, layout: Layout) -> Layout:
+        """Return a layout of updates in the order of the earlier ones.
+
+        Refuse that of another model, and names that cannot be saved.
+        """
         known, _ = self.layout, layout.signature
         if isinstance(self._settings, Regression):
             output_of(self._settings, layout)
@@ -111,6 +114,7 @@ class ClientRecords:
                 f"{layout.size}, {layout.shapes}. Make a selector for each model."
             )
         self._check_dimension(layout.size)
+        return layout if known is None else layout.in_order_of(known)
 
     def _check_dimension(self, dimension: int) -> None:
         """Refuse updates of another model than the remembered ones."""
@@ -190,7 +194,7 @@ class ClientRecords:
         clients, kept = answers.clients, answers.kept
         if not len(clients):
             return
-        self.layout = self.layout or answers.layout
+        self.layout = answers.layout or self.layout  # of the same arrays, in the same order
         if answers.rows is not None and self._settings is not None:
             rows = answers.rows.flat
             if self.estimator is None:
@@ -272,11 +276,11 @@ class ClientRecords:
         self.memory = UpdateMemory.of_state(memory) if memory else None
         self.estimator = None
         signature = json_value(state["layout"])
-        zeros = kept["zeros"] if kept else np.empty(0)
-        self.layout = signature and Layout.of_signature("Selector", signature, zeros)
+        self.layout = signature and Layout.of_signature("Selector", signature)
         given = without_prefix("features.", state)
         self.features = FeatureTable.of_state(given, n_clients, self._seed)
         if kept and self._settings is not None:
+            zeros = self.layout.in_kind(kept["zeros"])
             self.estimator = self._new_estimator(kept["importance"], zeros)
             self.estimator.restore(kept)
         self._first = None

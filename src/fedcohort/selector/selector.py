@@ -22,7 +22,7 @@ from fedcohort._arguments import (
     checked_list,
     checked_path,
 )
-from fedcohort._display import html_table, record_repr
+from fedcohort._display import counted, html_table, record_repr
 from fedcohort._updates import Array, Update
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Design, Recipe
@@ -45,7 +45,7 @@ from fedcohort.streams import Stream, checked_seed, stream
 
 log = getLogger("fedcohort")
 
-SCALED = "round %d: scaled down to the norm %g: %d updates, of %.200s"
+SCALED = "round %d: scaled down to the norm %g: %s, of %.200s"
 #: Features of clients: rows in the order of the clients, or by id.
 Features = ArrayLike | Sequence[Any] | Mapping[Any, Any]
 
@@ -191,8 +191,10 @@ class Selector:
 
     def _draws(self, population: Population, design: Design | None) -> Draws:
         """Draw from the law; without one, return an empty cohort."""
-        seed, round_, cohort, size = self.seed, self.round_, Cohort.empty(), 0
-        if design is not None:
+        seed, round_ = self.seed, self.round_
+        if design is None:
+            cohort, size = Cohort.empty(), 0
+        else:
             cohort = design.draw(stream(seed, round_=round_, use=Stream.COHORT))
             size = design.cohort_size
         named = cohort.named(self._roster.names(cohort.clients), round_)
@@ -315,7 +317,8 @@ class Selector:
     def step(self, updates: Updates | Answers, ids: Iterable[object] | None = None) -> Update:
         """Return the step that :meth:`aggregate` would return; change nothing."""
         now = self._required("step")
-        return now.step(now.received(updates, ids), None)
+        answers = now.received(updates, ids)
+        return now.step(answers, now.settled(answers.arrived), None)
 
     def recall(self, ids: Iterable[object]) -> tuple[Array, Array] | None:
         """Return what the estimator predicts: h, one row per id, and H = sum p h.
@@ -355,8 +358,9 @@ class Selector:
         """
         now = self._required("aggregate")
         answers = now.received(updates, ids, losses=losses, durations=durations)
-        result = now.step(answers, model)
-        self._finish(now, answers, {})
+        settled = now.settled(answers.arrived)
+        result = now.step(answers, settled, model)
+        self._finish(now, answers, settled, {})
         return result
 
     def remember(
@@ -377,12 +381,13 @@ class Selector:
         now = self._required("remember")
         reasons, whole = now.reasons(failed), self._records.wants_rows
         answers = now.received(updates, ids, losses=losses, durations=durations, whole=whole)
-        self._finish(now, answers, reasons)
+        self._finish(now, answers, now.settled(answers.arrived), reasons)
 
     def skip(self, failed: Mapping[Any, str] | None = None) -> None:
         """End the round as if no client had answered; nothing is remembered."""
         now = self._required("skip")
-        self._finish(now, Answers(self.round_), now.reasons(failed))
+        answers = Answers(self.round_)
+        self._finish(now, answers, now.settled(answers.arrived), now.reasons(failed))
 
     # Members
 
@@ -441,7 +446,7 @@ class Selector:
         """
         self._refuse_open("clients can be forgotten")
         self._catch_up()
-        named = checked_ids(checked_list(ids))
+        named = list(dict.fromkeys(checked_ids(checked_list(ids))))
         coming = [each for each in named if each in self._records.features.coming]
         order = self._roster.remove([each for each in named if each not in coming])
         self._records.forget_coming(coming)
@@ -588,9 +593,11 @@ class Selector:
             )
         return self._open
 
-    def _finish(self, now: OpenRound, answers: Answers, reasons: Mapping[Id, str]) -> None:
+    def _finish(
+        self, now: OpenRound, answers: Answers, settled: Cohort, reasons: Mapping[Id, str]
+    ) -> None:
         """Write the log, remember the answers, and end the round; an error changes nothing."""
-        records, settled = self._records, now.settled(answers.arrived)
+        records = self._records
         notes = records.observed(lambda: now.observed(answers, settled), answers)
         if self.selections is not None:
             failed = now.failures(answers, reasons)
@@ -598,7 +605,8 @@ class Selector:
         if len(answers.scaled):
             first = 0 if self.selections is None else self.selections.first_shown
             names = self._roster.names(answers.scaled)
-            log.info(SCALED, self.round_ + first, now.max_norm, len(names), names)
+            updates = counted(len(names), "update")
+            log.info(SCALED, self.round_ + first, now.max_norm, updates, names)
         self._planner.learn(answers, now.draws.population, self.round_)
         records.store_reports(answers, notes)
         self._bound.learn(answers.norms)
