@@ -22,6 +22,7 @@ from fedcohort.memory.regression import (
     FADING,
     FIRST_TRUSTS,
     LONGEST,
+    NEEDED_NORMS,
     RIDGE,
     TAUGHT_ROUNDS,
     TRUST_FADING,
@@ -149,7 +150,7 @@ class SlowTwin:
         self.rest: dict[int, np.ndarray] = {}
         self.gram, self.cross = np.zeros((r, r)), np.zeros((r, D))
         self.squares, self.products = np.zeros((2, 2)), np.zeros(2)
-        self.taught, self.norms = 0, [0.0] * 0
+        self.taught, self.heard = 0, 0
 
     def x(self, client: int) -> np.ndarray:
         usual = np.zeros(len(self.gram) - 1)
@@ -158,7 +159,7 @@ class SlowTwin:
         return np.array([1.0, *self.features.get(client, usual)])
 
     def coefficients(self) -> np.ndarray:
-        ridge = RIDGE * np.trace(self.gram) / len(self.gram) or 1.0
+        ridge = RIDGE * min(np.trace(self.gram) / len(self.gram), self.gram[0, 0]) or 1.0
         return np.linalg.solve(self.gram + ridge * np.eye(len(self.gram)), self.cross)
 
     def trusts(self) -> np.ndarray:
@@ -178,6 +179,9 @@ class SlowTwin:
         return np.asarray(mean @ b + one * (self.x(client) - mean) @ b + two * rest)
 
     def record(self, clients: np.ndarray, updates: np.ndarray, mean: np.ndarray) -> None:
+        self.heard += len(clients)
+        if self.heard < NEEDED_NORMS:
+            return
         if len(clients) >= 3:
             b = self.coefficients()
             parts = [
@@ -317,6 +321,26 @@ def test_reading_h_changes_nothing() -> None:
 
     assert (memory.expected() == first).all()
     np.testing.assert_allclose(first.numpy(), SHARES @ memory.of(np.arange(N)).numpy(), atol=1e-12)
+
+
+@pytest.mark.parametrize("first", [1, 2])
+@every_keep
+@pytest.mark.parametrize("features", ["output", None])
+def test_a_huge_update_in_a_first_round_of_few_answers_changes_nothing(
+    features: Any, keep: Any, first: int
+) -> None:
+    usual, spoiled = (empty(Regression(features, keep=keep, rank=2), SHARES) for _ in range(2))
+    for memory, factor in ((usual, 1.0), (spoiled, 1e6)):
+        rows = rng(5).standard_normal((first, D))
+        rows[0] *= factor
+        memory.record(np.arange(first), rows)
+        for round_ in range(1, 30):  # 1 or 2 answers in every round
+            clients = np.sort(rng(round_).choice(N, first, replace=False))
+            memory.record(clients, rng(6).standard_normal((N, D))[clients], round_=round_)
+
+    # Updates are of nearly the same length: no other one is shortened.
+    assert (usual.of(np.arange(N)) == spoiled.of(np.arange(N))).all()
+    assert usual.expected().any()
 
 
 def test_rounds_of_few_answers_and_of_none_teach_no_trust() -> None:
@@ -462,6 +486,36 @@ def test_what_was_learned_is_expressed_in_the_new_encoding() -> None:
     assert memory.n_features == 5
     # Through two pseudo-inverses of matrices of condition below 1000.
     np.testing.assert_allclose(after[:3], before, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("typo", "share"), [(40.0, 1.0), (1e3, 0.05), (1e8, 0.05), (1e155, 0.05), (1e300, 0.05)]
+)
+@pytest.mark.parametrize("is_drawn", [True, False])
+def test_a_value_that_is_corrected_does_not_drown_what_was_learned(
+    typo: float, share: float, is_drawn: bool
+) -> None:
+    """Updates are linear in x. One client's x was far too large for 30 rounds.
+
+    A small error spoils the slope, which fades, and not the mean; a large one starts anew.
+    """
+    n = 60
+    x, slope = rng(1).standard_normal(n), rng(2).standard_normal(D)
+    updates, usual = 1 + x[:, None] * slope, np.full(n, 1 / n)
+    found = table(list(range(n)), np.r_[typo, x[1:]])
+    memory = empty(Regression("given", keep=None), usual)
+    memory.know(found.encoded())
+    for round_ in range(60):
+        if round_ == 30:
+            found.set([0], [x[0]], {0: 0})
+            memory.know(found.encoded())
+            np.testing.assert_allclose(memory.expected(), 1 + x.mean() * slope, atol=0.2)
+        clients = np.sort(rng(round_).choice(np.arange(not is_drawn, n), 6, replace=False))
+        memory.record(clients, updates[clients], round_=round_)
+    left = updates - memory.of(np.arange(n))
+
+    assert left.var(axis=0).sum() < share * updates.var(axis=0).sum()
+    np.testing.assert_allclose(left.mean(axis=0), 0, atol=0.15)
 
 
 def test_encoding_the_same_features_again_changes_no_bit_of_what_was_learned() -> None:

@@ -25,7 +25,7 @@ from fedcohort._updates import (
 )
 from fedcohort.errors import AggregationError
 from fedcohort.memory.base import LATEST, Estimator
-from fedcohort.memory.features import MOST_FEATURES, Encoded, projection
+from fedcohort.memory.features import LARGEST, MOST_FEATURES, Encoded, projection
 from fedcohort.memory.rows import ClientRows, rows_of
 from fedcohort.similarity.measures import BLOCK_ENTRIES
 
@@ -35,7 +35,8 @@ KeepRest = Literal["float16", "int8", "rank"]
 FeatureSource = Literal["auto", "output", "given", "classes"]
 #: The factor on the sums of squares at each round with answers: for B, and for the trusts.
 FADING, TRUST_FADING = 0.97, 0.95
-#: The ridge of the regression, as a share of the features' mean square.
+#: The ridge of the regression, as a share of the features' mean square; this counts up to that
+#: of the leading 1.
 RIDGE = 0.02
 #: The same for the trusts, of each part's own square.
 TRUST_RIDGE = 1e-6
@@ -51,8 +52,9 @@ SMALL_BLOCK = 1000
 OLD_SHARE = 0.5
 #: A longer update, in median norms, is learned from as if it had this length.
 LONGEST = 3.0
-#: How many past norms the median is taken of, beside those of the round.
-REMEMBERED_NORMS = 256
+#: How many past norms the median is taken of, beside those of the round; and how many positive
+#: ones it needs: with three, one huge norm is not the median.
+REMEMBERED_NORMS, NEEDED_NORMS = 256, 3
 #: A round with fewer answers does not teach trusts.
 NEEDED_ANSWERS = 3
 
@@ -274,13 +276,21 @@ class RegressionEstimator(Estimator):
         return self._frozen().trusts.copy()
 
     def know(self, given: Encoded) -> None:
-        """Set the given features, and express what was learned in their encoding."""
+        """Set the given features, and express what was learned in their encoding.
+
+        A feature starts anew if its old values would be far beyond those that it can have now:
+        they would drown what is learned of the others.
+        """
         values, known, source, factor, shift = given
-        turn = np.zeros((1 + self.n_features, len(source)))
-        turn[source, np.arange(len(source))] = np.where(source >= 0, factor, 0.0)
-        turn[0] += shift
-        self._arrays["gram"] = turn.T @ self._arrays["gram"] @ turn
-        old = self._arrays["cross"]
+        gram, old = self._arrays["gram"], self._arrays["cross"]
+        with np.errstate(over="ignore", invalid="ignore"):  # such features start anew
+            size = factor**2 * np.diagonal(gram)[source] + shift**2 * gram[0, 0]
+        is_old = (source >= 0) & (size <= LARGEST**2 * gram[0, 0])
+        source = np.where(is_old, source, -1)
+        turn = np.zeros((len(gram), len(source)))
+        turn[source, np.arange(len(source))] = np.where(is_old, factor, 0.0)
+        turn[0] += np.where(is_old, shift, 0.0)
+        self._arrays["gram"] = turn.T @ gram @ turn
         is_same = np.array_equal(source, np.arange(len(old)))
         new = old if is_same else zero_rows(old, len(source))
         # Row by row: a product of matrices would round differently in numpy and in torch.
@@ -301,7 +311,7 @@ class RegressionEstimator(Estimator):
             shares = np.where(known, self._importance, 0.0)
             mean = shares @ features + (1 - shares.sum()) * usual
             gram = self._arrays["gram"]
-            ridge = RIDGE * float(np.trace(gram)) / len(gram) or 1.0
+            ridge = RIDGE * min(np.trace(gram) / len(gram), gram[0, 0]) or 1.0
             inverse = np.linalg.inv(gram + ridge * np.eye(len(gram)))
             self._now = _Frozen(np.r_[1, usual], np.r_[1, mean], inverse, self._trusts())
         return self._now
@@ -377,6 +387,8 @@ class RegressionEstimator(Estimator):
         if not len(clients):
             return
         rows = self._bounded(kept)
+        if rows is None:
+            return
         if len(clients) >= NEEDED_ANSWERS:
             self._teach(clients, rows)
         if self._output is not None:
@@ -391,22 +403,24 @@ class RegressionEstimator(Estimator):
             fresh = share * self._rest.of(clients) + (1 - share) * fresh
             self._rest.record_kept(clients, fresh, round_=round_)
 
-    def _bounded(self, updates: Array) -> Array:
-        """Shorten updates that are far longer than usual, so that one client cannot spoil B."""
+    def _bounded(self, updates: Array) -> Array | None:
+        """Shorten updates that are far longer than usual, so that one client cannot spoil B.
+
+        Return None while too few norms are known to tell what is usual.
+        """
         # In pieces: a float64 copy of large updates may not fit into memory.
         parts = [row_norms(updates[:, place]) for place, _ in self._pieces(len(updates))]
         norms, heard = np.linalg.norm(parts, axis=0), int(self._arrays["heard"][0])
         past = self._arrays["norms"][: min(heard, REMEMBERED_NORMS)]
         positive = np.concatenate([past[past > 0], norms[norms > 0]])
-        if len(positive):
-            most = LONGEST * float(np.median(positive))
-            factors = np.minimum(1.0, most / np.maximum(norms, np.finfo(np.float64).tiny))
-            if (factors < 1).any():
-                updates = updates * like(factors, updates)[:, None]
         places = (heard + np.arange(len(norms))) % REMEMBERED_NORMS
         self._arrays["norms"][places] = norms
         self._arrays["heard"] += len(norms)
-        return updates
+        if len(positive) < NEEDED_NORMS:
+            return None
+        most = LONGEST * float(np.median(positive))
+        factors = np.minimum(1.0, most / np.maximum(norms, np.finfo(np.float64).tiny))
+        return updates * like(factors, updates)[:, None] if (factors < 1).any() else updates
 
     def _teach(self, clients: NDArray[np.int64], rows: Array) -> None:
         """Add the squares and products of deviations from the cohort's mean to the sums."""
