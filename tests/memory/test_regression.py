@@ -410,6 +410,25 @@ def test_the_output_is_the_last_one_dimensional_array(model: Any, found: int) ->
     assert memory.n_features == found
 
 
+def test_updates_whose_squares_overflow_are_learned_from_without_a_warning() -> None:
+    """Their products are discarded: such rounds teach no trust."""
+    zeros, settings = np.zeros(D, np.float32), Regression(keep=None)
+    memory = RegressionEstimator(settings, np.full(N, 1 / N), zeros, layout=LAYOUT)
+    for round_ in range(3):
+        rows = 1e36 * rng(round_).standard_normal((4, D)).astype(np.float32)
+        memory.record(np.arange(4), rows, round_=round_)
+
+    assert memory.state()["taught"] == 0
+    assert np.isfinite(memory.expected()).all()
+
+
+def test_the_output_may_be_a_position_of_any_integer_type() -> None:
+    found = Regression(output=np.int64(1))
+
+    assert type(found.output) is int
+    assert output_of(found, Layout.of("test", [np.zeros((2, 2)), np.zeros(2)])) == slice(4, 6)
+
+
 def test_an_output_that_the_model_does_not_have_is_refused() -> None:
     with pytest.raises(AggregationError, match=r"needs the array 'head.bias' to learn features"):
         output_of(Regression(output="head.bias"), LAYOUT)
@@ -424,6 +443,7 @@ def test_an_output_that_the_model_does_not_have_is_refused() -> None:
         ({"keep": "float64"}, "Regression: keep must be one of"),
         ({"rank": 0}, "Regression: rank must be"),
         ({"output": 1.5}, "Regression: output must be the name or the position of an array"),
+        ({"output": True}, "Regression: output must be the name or the position of an array"),
     ],
 )
 def test_bad_settings_get_one_sentence(arguments: dict[str, Any], message: str) -> None:
@@ -545,6 +565,47 @@ def test_features_are_matched_by_name_and_may_be_withdrawn() -> None:
     assert encoded.known.tolist() == [True, True, False]
 
 
+@pytest.mark.parametrize(("text", "missing"), [("None", None), ("nan", np.nan)])
+def test_a_missing_value_is_no_category(text: str, missing: Any) -> None:
+    found = table([0, 1, 2], [text, missing, "west"]).encoded()
+
+    assert found.known.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        np.ma.array([1.0, 3.0, 99.0], mask=[0, 0, 1]),
+        np.ma.array([[1], [3], [99]], mask=[[0], [0], [1]]),
+        [1.0, 3.0, np.ma.masked],
+        [{0: 1.0}, {0: 3.0}, {0: np.ma.masked}],
+        [[1.0], [3.0], np.ma.array([99.0], mask=[1])],
+    ],
+)
+def test_a_masked_value_is_missing(given: Any) -> None:
+    found = table([0, 1, 2], given).encoded()
+
+    assert found.values.tolist() == [[-1], [1], [0]]
+    assert found.known.tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize(("first", "then"), [("a", 1.0), (1.0, "a")])
+@pytest.mark.parametrize("forgotten", [True, False])
+def test_a_column_without_values_may_become_numbers_or_text(
+    first: Any, then: Any, forgotten: bool
+) -> None:
+    found = table([0, 1], [{"x": first, "y": 1}, {"y": 2}])
+    if forgotten:
+        found.rearrange(np.array([-1, 1]), [0, 1])
+    else:
+        found.set([0], [{"x": None}], {0: 0})
+    found.set([0], [{"x": then, "y": 3}], {0: 0})
+
+    assert found.encoded().known.all()
+    with pytest.raises(MemoryOfUpdatesError, match="feature 'x' must be finite numbers"):
+        found.set([1], [{"x": first}], {1: 1})
+
+
 def test_features_of_clients_that_come_later_wait_for_them() -> None:
     found = table([0], [[1.0]])
     found.set(["late"], [[5.0]], {0: 0})
@@ -558,7 +619,7 @@ def test_features_of_clients_that_come_later_wait_for_them() -> None:
 def test_a_client_that_is_forgotten_before_it_comes_leaves_nothing() -> None:
     found = table([0, 1], ["north", "south"])
     found.set(["late", "later"], ["Sorbonne", "south"], {})
-    found.forget(["late"])
+    found.forget(["late", "late"])
 
     kept = b"".join(array.tobytes() for array in found.state().values())
     assert b"Sorbonne" not in kept

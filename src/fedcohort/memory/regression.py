@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, final, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, final, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._archive import with_prefix, without_prefix
-from fedcohort._arguments import MOST, brief, checked_choice, checked_whole
+from fedcohort._arguments import MOST, ChoiceNeed, Need, as_whole
 from fedcohort._display import record_repr
+from fedcohort._fields import check_fields, declared, whole
 from fedcohort._updates import (
     Array,
     Layout,
@@ -23,7 +24,7 @@ from fedcohort._updates import (
     row_norms,
     zero_rows,
 )
-from fedcohort.errors import AggregationError
+from fedcohort.errors import AggregationError, FedcohortError
 from fedcohort.memory.base import LATEST, Estimator
 from fedcohort.memory.features import LARGEST, MOST_FEATURES, Encoded, projection
 from fedcohort.memory.rows import ClientRows, rows_of
@@ -57,6 +58,26 @@ LONGEST = 3.0
 REMEMBERED_NORMS, NEEDED_NORMS = 256, 3
 #: A round with fewer answers does not teach trusts.
 NEEDED_ANSWERS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeaturesNeed(ChoiceNeed):
+    """One of several words, or values of clients: these are checked where the clients are known."""
+
+    def check(self, owner: str, name: str, value: object, error: type[FedcohortError]) -> Any:
+        """Return the valid value, or raise."""
+        return super().check(owner, name, value, error) if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputNeed(Need):
+    """An array of the model."""
+
+    words: ClassVar[str] = "the name or the position of an array"
+    way_out: str = "Leave it out to take the last one-dimensional array."
+
+    def _found(self, value: object) -> str | int | None:
+        return value if isinstance(value, str) else as_whole(value)
 
 
 @final
@@ -101,24 +122,13 @@ class Regression:
     "FedStale", 2024: the difference estimator, which is the case x = 1 with given trusts.
     """
 
-    features: Any = "auto"
-    keep: KeepRest | None = "int8"
-    output: str | int | None = None
-    rank: int = 32
+    features: Any = declared(FeaturesNeed(choices=get_args(FeatureSource), optional=True), "auto")
+    keep: KeepRest | None = declared(ChoiceNeed(choices=get_args(KeepRest), optional=True), "int8")
+    output: str | int | None = declared(OutputNeed(), None)
+    rank: int = whole(32, least=1, most=MOST, way_out="Try 32.")
 
     def __post_init__(self) -> None:
-        owner, error = "Regression", AggregationError
-        if isinstance(self.features, str):
-            checked_choice(owner, "features", self.features, get_args(FeatureSource), error=error)
-        if self.keep is not None:
-            checked_choice(owner, "keep", self.keep, get_args(KeepRest), error=error)
-        if self.output is not None and not isinstance(self.output, (str, int)):
-            raise AggregationError(
-                f"Regression: output must be the name or the position of an array; got "
-                f"{brief(self.output)}. Leave it out to take the last one-dimensional array."
-            )
-        rank = checked_whole(owner, "rank", self.rank, least=1, most=MOST, error=error)
-        object.__setattr__(self, "rank", rank)
+        check_fields(self, error=AggregationError)
 
     def __repr__(self) -> str:
         return record_repr(self.plain) if self.has_data else record_repr(self)
@@ -428,17 +438,18 @@ class RegressionEstimator(Estimator):
         coefficients = like((self._x(clients) - now.mean) @ now.inverse, cross)
         rest = None if self._rest is None else self._rest.of(clients)
         found, groups = [], []
-        for place, group in self._pieces(3 * len(rows)):
-            predicted = coefficients @ cross[:, place]
-            kept = predicted * 0 if rest is None else rest[:, place]
-            centred = [
-                (part - part.mean(0)).reshape(-1) for part in (predicted, kept, rows[:, place])
-            ]
-            stacked = joined(centred, stacked=True)
-            found.append(double(stacked @ stacked.T))
-            groups.append(group)
+        with np.errstate(over="ignore", invalid="ignore"):  # squares may overflow in float32
+            for place, group in self._pieces(3 * len(rows)):
+                predicted = coefficients @ cross[:, place]
+                kept = predicted * 0 if rest is None else rest[:, place]
+                centred = [
+                    (part - part.mean(0)).reshape(-1) for part in (predicted, kept, rows[:, place])
+                ]
+                stacked = joined(centred, stacked=True)
+                found.append(double(stacked @ stacked.T))
+                groups.append(group)
         grams = as_numpy(joined(found, stacked=True))
-        if not np.isfinite(grams).all():  # squares of large numbers overflow in float32
+        if not np.isfinite(grams).all():
             return
         for name, part in (("squares", grams[:, :2, :2]), ("products", grams[:, :2, 2])):
             self._arrays[name] *= TRUST_FADING
