@@ -333,9 +333,9 @@ class Step(Table, like=list(OPTIMIZERS.values()), leave_out=["lr"]):
             raise ExperimentError(str(error)) from error
 
 
-#: Settings of the selector that belong to a design; all others belong to the server.
-OF_DESIGN = ("on_failure", "tries", "extra")
-OF_SERVER = tuple(name for name in settings_of(SelectorSettings) if name not in OF_DESIGN)
+#: Settings of the selector that belong to a design, and to both; all others belong to the server.
+OF_DESIGN, OF_BOTH = ("on_failure", "tries", "extra"), ("max_norm",)
+OF_SERVER = tuple(n for n in settings_of(SelectorSettings) if n not in (*OF_DESIGN, *OF_BOTH))
 
 
 class Server(
@@ -403,6 +403,8 @@ class DesignEntry(Table, like=[*RECORDS.values(), SelectorSettings], leave_out=O
     features, output
         Where ``regression`` takes features from: ``output``, the update of the output layer's bias
         or of the array ``output``; ``classes``, the shares of classes; ``none``; or ``auto``.
+    max_norm
+        Replaces the server's for this design.
     server
         Replaces the panel's optimiser for this design: a table with the keys ``optimizer``,
         ``server_lr`` and those of the optimiser.
@@ -422,8 +424,13 @@ class DesignEntry(Table, like=[*RECORDS.values(), SelectorSettings], leave_out=O
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.label or self.recipe)
         super().__post_init__()
-        own = {k: v for k, v in settings_of(type(self)).items() if k in OF_ANY_ESTIMATOR}
-        changed = [name for name, each in own.items() if getattr(self, name) != each.default]
+        usual = [
+            (name, each.default)
+            for own in RECORDS.values()
+            for name, each in settings_of(own).items()
+        ]
+        given = [(name, getattr(self, name)) for name in OF_ANY_ESTIMATOR]
+        changed = [name for name, own in given if own is not None and (name, own) not in usual]
         _check_estimator_keys(self.estimator, changed)
         self.aggregation()
 
@@ -454,9 +461,10 @@ class DesignEntry(Table, like=[*RECORDS.values(), SelectorSettings], leave_out=O
 
     def selector_settings(self, server: Server, recipe: Recipe) -> SelectorKeywords:
         """Return the settings of a run's selector: the design's own, and the server's."""
+        own = self._settings(SelectorSettings)
         settings: dict[str, Any] = {
             **server._settings(SelectorSettings),
-            **self._settings(SelectorSettings),
+            **{name: value for name, value in own.items() if value is not None},
             "estimator": self.aggregation(),
         }
         if recipe.signals:  # it needs a design in every round
