@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcohort.deployment import Claim, Directory, Limits, Plugin, waits
+from fedcohort import Multinomial, Regression, Selector
+from fedcohort.deployment import Claim, Directory, Limits, Plugin, Rounds, waits
 from fedcohort.deployment.directory import claimed_properties
 from fedcohort.errors import DeploymentError
+from fedcohort.memory.regression import RegressionEstimator
 
 MINE = Plugin(framework="mine", owner="MyServer")
 
@@ -153,6 +155,23 @@ def test_new_features_are_told_once_and_again_after_a_restart() -> None:
     assert again == {}
     assert second == {"nice": {"x.0": 3.0, "x.1": 4.0, "sea": "yes"}}
     assert other.new_features() == {**first, **second}
+
+
+@pytest.mark.parametrize("later", [{}, {"x": float("inf")}, {"x": "south"}])
+def test_features_that_are_withdrawn_or_become_unusable_leave_the_selector(later: Any) -> None:
+    directory = with_properties(Directory(MINE), lyon={"x": 1}, nice={"x": 2}, metz={"x": 3})
+    selector = Selector(Multinomial(2), {}, seed=0, estimator=Regression("given"))
+    rounds = Rounds(MINE, selector, directory, Limits())
+    rounds.update_clients()
+    with_properties(directory, lyon=later, nice={"x": 2}, metz={"x": 3})
+    rounds.update_clients()
+    again = directory.new_features()
+    selector.draw()
+    selector.aggregate({each: np.ones(3) for each in selector.cohort.ids})
+
+    assert again == {}
+    assert isinstance(selector.estimator, RegressionEstimator)
+    assert selector.estimator.state()["known"].tolist() == [False, True, True]  # Lyon is first
 
 
 def test_most_of_the_first_clients_decide_which_features_there_are(

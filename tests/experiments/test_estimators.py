@@ -59,6 +59,12 @@ def with_design(*lines: str, recipe: str = "multinomial") -> str:
             3,
         ),
         (['estimator = "regression"'], "multinomial + regression", Regression(), 3),
+        (
+            ['estimator = "regression"', 'features = "output"', "output = 1", 'keep = "none"'],
+            "multinomial + regression no keep output output=1",
+            Regression("output", None, 1),
+            3,
+        ),
         (['label = "my own"', 'estimator = "difference"'], "my own", Difference(), 3),
         (['label = "plainly"', 'estimator = "plain"'], "plainly", "plain", 3),
     ],

@@ -105,6 +105,18 @@ def test_the_default_rate_is_the_optimisers_own(
     assert [each.server_lr for each in panel.candidates("own")] == [kind().lr]
 
 
+def test_a_design_may_bound_norms_by_itself(tmp_path: Path) -> None:
+    designs = "".join(
+        f'[[design]]\nrecipe = "multinomial"\nlabel = "{bound}"\nmax_norm = {bound}\n'
+        for bound in ("2.5", "'auto'")
+    )
+    designs += "[server]\nmax_norm = 7.0\n"
+    (panel,) = read_experiment(write(tmp_path, SMALL + designs)).panels
+    settings = [each.selector_settings(panel.server, Multinomial(2)) for each in panel.design]
+
+    assert [each["max_norm"] for each in settings[-3:]] == [7.0, 2.5, "auto"]
+
+
 def test_the_resolved_experiment_is_the_same(tmp_path: Path) -> None:
     experiment = read_experiment(write(tmp_path, OWN))
 

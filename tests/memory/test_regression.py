@@ -22,6 +22,7 @@ from fedcohort.memory.regression import (
     FADING,
     FIRST_TRUSTS,
     LONGEST,
+    NEEDED_NORMS,
     RIDGE,
     TAUGHT_ROUNDS,
     TRUST_FADING,
@@ -149,7 +150,7 @@ class SlowTwin:
         self.rest: dict[int, np.ndarray] = {}
         self.gram, self.cross = np.zeros((r, r)), np.zeros((r, D))
         self.squares, self.products = np.zeros((2, 2)), np.zeros(2)
-        self.taught, self.norms = 0, [0.0] * 0
+        self.taught, self.heard = 0, 0
 
     def x(self, client: int) -> np.ndarray:
         usual = np.zeros(len(self.gram) - 1)
@@ -158,7 +159,7 @@ class SlowTwin:
         return np.array([1.0, *self.features.get(client, usual)])
 
     def coefficients(self) -> np.ndarray:
-        ridge = RIDGE * np.trace(self.gram) / len(self.gram) or 1.0
+        ridge = RIDGE * min(np.trace(self.gram) / len(self.gram), self.gram[0, 0]) or 1.0
         return np.linalg.solve(self.gram + ridge * np.eye(len(self.gram)), self.cross)
 
     def trusts(self) -> np.ndarray:
@@ -178,6 +179,9 @@ class SlowTwin:
         return np.asarray(mean @ b + one * (self.x(client) - mean) @ b + two * rest)
 
     def record(self, clients: np.ndarray, updates: np.ndarray, mean: np.ndarray) -> None:
+        self.heard += len(clients)
+        if self.heard < NEEDED_NORMS:
+            return
         if len(clients) >= 3:
             b = self.coefficients()
             parts = [
@@ -319,6 +323,26 @@ def test_reading_h_changes_nothing() -> None:
     np.testing.assert_allclose(first.numpy(), SHARES @ memory.of(np.arange(N)).numpy(), atol=1e-12)
 
 
+@pytest.mark.parametrize("first", [1, 2])
+@every_keep
+@pytest.mark.parametrize("features", ["output", None])
+def test_a_huge_update_in_a_first_round_of_few_answers_changes_nothing(
+    features: Any, keep: Any, first: int
+) -> None:
+    usual, spoiled = (empty(Regression(features, keep=keep, rank=2), SHARES) for _ in range(2))
+    for memory, factor in ((usual, 1.0), (spoiled, 1e6)):
+        rows = rng(5).standard_normal((first, D))
+        rows[0] *= factor
+        memory.record(np.arange(first), rows)
+        for round_ in range(1, 30):  # 1 or 2 answers in every round
+            clients = np.sort(rng(round_).choice(N, first, replace=False))
+            memory.record(clients, rng(6).standard_normal((N, D))[clients], round_=round_)
+
+    # Updates are of nearly the same length: no other one is shortened.
+    assert (usual.of(np.arange(N)) == spoiled.of(np.arange(N))).all()
+    assert usual.expected().any()
+
+
 def test_rounds_of_few_answers_and_of_none_teach_no_trust() -> None:
     memory = empty(Regression(), SHARES)
     going_on(memory, range(5), m=2)
@@ -386,6 +410,25 @@ def test_the_output_is_the_last_one_dimensional_array(model: Any, found: int) ->
     assert memory.n_features == found
 
 
+def test_updates_whose_squares_overflow_are_learned_from_without_a_warning() -> None:
+    """Their products are discarded: such rounds teach no trust."""
+    zeros, settings = np.zeros(D, np.float32), Regression(keep=None)
+    memory = RegressionEstimator(settings, np.full(N, 1 / N), zeros, layout=LAYOUT)
+    for round_ in range(3):
+        rows = 1e36 * rng(round_).standard_normal((4, D)).astype(np.float32)
+        memory.record(np.arange(4), rows, round_=round_)
+
+    assert memory.state()["taught"] == 0
+    assert np.isfinite(memory.expected()).all()
+
+
+def test_the_output_may_be_a_position_of_any_integer_type() -> None:
+    found = Regression(output=np.int64(1))
+
+    assert type(found.output) is int
+    assert output_of(found, Layout.of("test", [np.zeros((2, 2)), np.zeros(2)])) == slice(4, 6)
+
+
 def test_an_output_that_the_model_does_not_have_is_refused() -> None:
     with pytest.raises(AggregationError, match=r"needs the array 'head.bias' to learn features"):
         output_of(Regression(output="head.bias"), LAYOUT)
@@ -400,6 +443,7 @@ def test_an_output_that_the_model_does_not_have_is_refused() -> None:
         ({"keep": "float64"}, "Regression: keep must be one of"),
         ({"rank": 0}, "Regression: rank must be"),
         ({"output": 1.5}, "Regression: output must be the name or the position of an array"),
+        ({"output": True}, "Regression: output must be the name or the position of an array"),
     ],
 )
 def test_bad_settings_get_one_sentence(arguments: dict[str, Any], message: str) -> None:
@@ -464,6 +508,36 @@ def test_what_was_learned_is_expressed_in_the_new_encoding() -> None:
     np.testing.assert_allclose(after[:3], before, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize(
+    ("typo", "share"), [(40.0, 1.0), (1e3, 0.05), (1e8, 0.05), (1e155, 0.05), (1e300, 0.05)]
+)
+@pytest.mark.parametrize("is_drawn", [True, False])
+def test_a_value_that_is_corrected_does_not_drown_what_was_learned(
+    typo: float, share: float, is_drawn: bool
+) -> None:
+    """Updates are linear in x. One client's x was far too large for 30 rounds.
+
+    A small error spoils the slope, which fades, and not the mean; a large one starts anew.
+    """
+    n = 60
+    x, slope = rng(1).standard_normal(n), rng(2).standard_normal(D)
+    updates, usual = 1 + x[:, None] * slope, np.full(n, 1 / n)
+    found = table(list(range(n)), np.r_[typo, x[1:]])
+    memory = empty(Regression("given", keep=None), usual)
+    memory.know(found.encoded())
+    for round_ in range(60):
+        if round_ == 30:
+            found.set([0], [x[0]], {0: 0})
+            memory.know(found.encoded())
+            np.testing.assert_allclose(memory.expected(), 1 + x.mean() * slope, atol=0.2)
+        clients = np.sort(rng(round_).choice(np.arange(not is_drawn, n), 6, replace=False))
+        memory.record(clients, updates[clients], round_=round_)
+    left = updates - memory.of(np.arange(n))
+
+    assert left.var(axis=0).sum() < share * updates.var(axis=0).sum()
+    np.testing.assert_allclose(left.mean(axis=0), 0, atol=0.15)
+
+
 def test_encoding_the_same_features_again_changes_no_bit_of_what_was_learned() -> None:
     """Clients report their features again after a restart. 40 columns: 15 % of scales round."""
     rows = rng(0).random((5, 40))
@@ -491,6 +565,47 @@ def test_features_are_matched_by_name_and_may_be_withdrawn() -> None:
     assert encoded.known.tolist() == [True, True, False]
 
 
+@pytest.mark.parametrize(("text", "missing"), [("None", None), ("nan", np.nan)])
+def test_a_missing_value_is_no_category(text: str, missing: Any) -> None:
+    found = table([0, 1, 2], [text, missing, "west"]).encoded()
+
+    assert found.known.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        np.ma.array([1.0, 3.0, 99.0], mask=[0, 0, 1]),
+        np.ma.array([[1], [3], [99]], mask=[[0], [0], [1]]),
+        [1.0, 3.0, np.ma.masked],
+        [{0: 1.0}, {0: 3.0}, {0: np.ma.masked}],
+        [[1.0], [3.0], np.ma.array([99.0], mask=[1])],
+    ],
+)
+def test_a_masked_value_is_missing(given: Any) -> None:
+    found = table([0, 1, 2], given).encoded()
+
+    assert found.values.tolist() == [[-1], [1], [0]]
+    assert found.known.tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize(("first", "then"), [("a", 1.0), (1.0, "a")])
+@pytest.mark.parametrize("forgotten", [True, False])
+def test_a_column_without_values_may_become_numbers_or_text(
+    first: Any, then: Any, forgotten: bool
+) -> None:
+    found = table([0, 1], [{"x": first, "y": 1}, {"y": 2}])
+    if forgotten:
+        found.rearrange(np.array([-1, 1]), [0, 1])
+    else:
+        found.set([0], [{"x": None}], {0: 0})
+    found.set([0], [{"x": then, "y": 3}], {0: 0})
+
+    assert found.encoded().known.all()
+    with pytest.raises(MemoryOfUpdatesError, match="feature 'x' must be finite numbers"):
+        found.set([1], [{"x": first}], {1: 1})
+
+
 def test_features_of_clients_that_come_later_wait_for_them() -> None:
     found = table([0], [[1.0]])
     found.set(["late"], [[5.0]], {0: 0})
@@ -504,7 +619,7 @@ def test_features_of_clients_that_come_later_wait_for_them() -> None:
 def test_a_client_that_is_forgotten_before_it_comes_leaves_nothing() -> None:
     found = table([0, 1], ["north", "south"])
     found.set(["late", "later"], ["Sorbonne", "south"], {})
-    found.forget(["late"])
+    found.forget(["late", "late"])
 
     kept = b"".join(array.tobytes() for array in found.state().values())
     assert b"Sorbonne" not in kept

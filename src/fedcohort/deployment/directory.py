@@ -234,6 +234,7 @@ class Directory:
     def new_features(self) -> dict[str, Features]:
         """Return the features in clients' properties that are new since the last call.
 
+        A client whose features are gone, or cannot be used any more, has none.
         Most of the first clients decide which features there are, and which of them are text. A
         client that has others counts as one without features, and the log says so.
         """
@@ -253,7 +254,8 @@ class Directory:
                 del found[name]
         unknown = {name: why for name, why in failed.items() if self._unusable.get(name) != why}
         self._plugin.log_failures(unknown, "features", len(read))
-        new = {name: own for name, own in found.items() if self._features.get(name) != own}
+        now = {**dict.fromkeys(self._features, Features()), **found}
+        new = {name: own for name, own in now.items() if self._features.get(name) != own}
         self._features, self._unusable = found, failed
         return new
 

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
+from typing import Any, ClassVar, Literal, NamedTuple, Self, cast, get_args
 
 from fedcohort._arguments import ListNeed, OneOrListNeed, TextNeed, brief, checked_choice
 from fedcohort._display import short_repr
@@ -28,13 +28,9 @@ from fedcohort.experiments.checked_table import (
     fixed,
 )
 from fedcohort.experiments.own_code import own_errors, own_file, own_function
-from fedcohort.memory import (
-    ESTIMATORS,
-    Difference,
-    EstimatorName,
-    EstimatorSettings,
-    Regression,
-)
+from fedcohort.memory import ESTIMATORS, EstimatorName, EstimatorSettings, Keep
+from fedcohort.memory.difference import RECORDS
+from fedcohort.memory.regression import FeatureSource
 from fedcohort.optimizers import OPTIMIZERS, SGD, ServerOptimizer
 from fedcohort.selector.settings import SelectorKeywords, SelectorSettings
 from fedcohort.simulation import (
@@ -337,9 +333,9 @@ class Step(Table, like=list(OPTIMIZERS.values()), leave_out=["lr"]):
             raise ExperimentError(str(error)) from error
 
 
-#: Settings of the selector that belong to a design; all others belong to the server.
-OF_DESIGN = ("on_failure", "tries", "extra")
-OF_SERVER = tuple(name for name in settings_of(SelectorSettings) if name not in OF_DESIGN)
+#: Settings of the selector that belong to a design, and to both; all others belong to the server.
+OF_DESIGN, OF_BOTH = ("on_failure", "tries", "extra"), ("max_norm",)
+OF_SERVER = tuple(n for n in settings_of(SelectorSettings) if n not in (*OF_DESIGN, *OF_BOTH))
 
 
 class Server(
@@ -366,12 +362,11 @@ class Server(
 
 
 #: The keys of a design that set up its estimator.
-OF_ESTIMATOR = {
-    "plain": (),
-    "difference": tuple(settings_of(Difference)),
-    "regression": ("features", "keep", "output", "rank"),
-}
-KEEPS = ("float32", "float16", "int8", "rank", "none")
+OF_ESTIMATOR = {"plain": (), **{name: tuple(settings_of(own)) for name, own in RECORDS.items()}}
+OF_ANY_ESTIMATOR = tuple(dict.fromkeys(name for own in OF_ESTIMATOR.values() for name in own))
+#: Their words: a file says "none" for None, and cannot give features.
+KEEP_WORDS = (*get_args(Keep), "none")
+FEATURE_WORDS = (*(word for word in get_args(FeatureSource) if word != "given"), "none")
 
 
 def _check_estimator_keys(estimator: str, keys: Iterable[str]) -> None:
@@ -385,7 +380,7 @@ def _check_estimator_keys(estimator: str, keys: Iterable[str]) -> None:
             )
 
 
-class DesignEntry(Table, like=[Difference, SelectorSettings], leave_out=OF_SERVER):
+class DesignEntry(Table, like=[*RECORDS.values(), SelectorSettings], leave_out=OF_SERVER):
     """One ``[[design]]``: a recipe by its name or import path, and its hyper-parameters.
 
     All other keys are the recipe's hyper-parameters.
@@ -408,6 +403,8 @@ class DesignEntry(Table, like=[Difference, SelectorSettings], leave_out=OF_SERVE
     features, output
         Where ``regression`` takes features from: ``output``, the update of the output layer's bias
         or of the array ``output``; ``classes``, the shares of classes; ``none``; or ``auto``.
+    max_norm
+        Replaces the server's for this design.
     server
         Replaces the panel's optimiser for this design: a table with the keys ``optimizer``,
         ``server_lr`` and those of the optimiser.
@@ -419,18 +416,21 @@ class DesignEntry(Table, like=[Difference, SelectorSettings], leave_out=OF_SERVE
     label: str = declared(LABEL, "")
     cohort_size: int | None = declared(COUNT, None)
     estimator: EstimatorName = choice("plain", ESTIMATORS)
-    keep: str | None = choice(None, KEEPS)
-    features: str = choice("auto", ("auto", "output", "classes", "none"))
-    output: str | None = declared(NAME, None)
+    keep: str | None = choice(None, KEEP_WORDS)
+    features: str = choice("auto", FEATURE_WORDS)
     server: Step | None = declared(TableNeed(kinds={"": Step}), None)
     hyperparameters: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.label or self.recipe)
         super().__post_init__()
-        own = {name: each.default for name, each in settings_of(Difference).items()}
-        own |= {"features": "auto", "output": None}
-        changed = [k for k, v in own.items() if getattr(self, k) not in (v, None)]
+        usual = [
+            (name, each.default)
+            for own in RECORDS.values()
+            for name, each in settings_of(own).items()
+        ]
+        given = [(name, getattr(self, name)) for name in OF_ANY_ESTIMATOR]
+        changed = [name for name, own in given if own is not None and (name, own) not in usual]
         _check_estimator_keys(self.estimator, changed)
         self.aggregation()
 
@@ -439,8 +439,7 @@ class DesignEntry(Table, like=[Difference, SelectorSettings], leave_out=OF_SERVE
         """Make the entry from plain values. The label names what they change."""
         if isinstance(content, dict) and isinstance(content.get("recipe"), str):
             if "estimator" not in content:
-                every = {name for own in OF_ESTIMATOR.values() for name in own}
-                _check_estimator_keys("plain", sorted(every & content.keys()))
+                _check_estimator_keys("plain", sorted(content.keys() & OF_ANY_ESTIMATOR))
             content = {"label": _label(content), **content}
         return super().of(content, place)
 
@@ -448,22 +447,24 @@ class DesignEntry(Table, like=[Difference, SelectorSettings], leave_out=OF_SERVE
         """Return the simulator's record of how updates are aggregated."""
         if self.estimator == "plain":
             return "plain"
-        given = {name: getattr(self, name) for name in OF_ESTIMATOR[self.estimator]}
+        kind = RECORDS[self.estimator]
+        given = self._settings(kind)
         if self.keep is None:
             del given["keep"]
+        for name in given:
+            if given[name] == "none" and settings_of(kind)[name].need.optional:
+                given[name] = None
         try:
-            if self.estimator == "difference":
-                return Difference(**given)
-            known: dict[str, Any] = {k: None if v == "none" else v for k, v in given.items()}
-            return Regression(**known)
+            return kind(**given)
         except AggregationError as error:
             raise ExperimentError(str(error).partition(": ")[2]) from error
 
     def selector_settings(self, server: Server, recipe: Recipe) -> SelectorKeywords:
         """Return the settings of a run's selector: the design's own, and the server's."""
+        own = self._settings(SelectorSettings)
         settings: dict[str, Any] = {
             **server._settings(SelectorSettings),
-            **self._settings(SelectorSettings),
+            **{name: value for name, value in own.items() if value is not None},
             "estimator": self.aggregation(),
         }
         if recipe.signals:  # it needs a design in every round
@@ -478,8 +479,7 @@ class DesignEntry(Table, like=[Difference, SelectorSettings], leave_out=OF_SERVE
 def _label(content: dict[str, Any]) -> str:
     """Return the recipe's name and the values that an entry gives, the estimator's last."""
     given = {k: v for k, v in content.items() if k not in ("recipe", "label")}
-    keys = [k for own in OF_ESTIMATOR.values() for k in own]
-    after: dict[str, Any] = {k: given.pop(k) for k in keys if k in given}
+    after: dict[str, Any] = {k: given.pop(k) for k in OF_ANY_ESTIMATOR if k in given}
     if (estimator := given.pop("estimator", "plain")) != "plain":
         after = {"+": "+", "estimator": estimator, **after}
     if isinstance(server := given.pop("server", None), dict):

@@ -88,7 +88,8 @@ class Difference:
 
 #: The settings of an estimator that keeps something.
 EstimatorSettings = Difference | Regression
-_SETTINGS: dict[str, type[EstimatorSettings]] = {
+#: The record of each estimator's settings, by name.
+RECORDS: dict[str, type[EstimatorSettings]] = {
     "difference": Difference,
     "regression": Regression,
 }
@@ -102,7 +103,7 @@ def estimator_fields(settings: EstimatorSettings) -> dict[str, Any]:
 def estimator_from_fields(fields: Mapping[str, Any]) -> EstimatorSettings:
     """Return the estimator of :func:`estimator_fields`; without a name the difference estimator."""
     rest = dict(fields)
-    return _SETTINGS[rest.pop("name", "difference")](**rest)
+    return RECORDS[rest.pop("name", "difference")](**rest)
 
 
 def estimator_of(
@@ -119,4 +120,4 @@ def estimator_of(
             f"{owner}: estimator must be one of {', '.join(ESTIMATORS)}, a Difference or a "
             f"Regression; got {brief(estimator)}."
         )
-    return _SETTINGS[estimator]() if estimator in _SETTINGS else None
+    return RECORDS[estimator]() if estimator in RECORDS else None

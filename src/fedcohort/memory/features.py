@@ -98,8 +98,9 @@ class FeatureTable:
         if not len(ids):
             return
         columns, numbers = dict(self._columns), {}
+        is_used = dict(zip(columns, np.isfinite(self._all_rows()).any(axis=0), strict=True))
         for name, values in _columns(given, len(ids)).items():
-            columns[name], numbers[name] = self._coded(name, values)
+            columns[name], numbers[name] = self._coded(name, values, bool(is_used.get(name)))
         rows = np.full((len(ids), len(columns)), np.nan)
         for k, name in enumerate(columns):
             if name in numbers:
@@ -113,21 +114,26 @@ class FeatureTable:
                 self._given[place] = row
         self.has_changed = True
 
-    def _coded(self, name: Name, values: Sequence[object]) -> tuple[list[str] | None, Floats]:
-        """Return the categories of a column, and the values as numbers; NaN if missing."""
-        categories, known = self._columns.get(name), [v for v in values if not _is_missing(v)]
+    def _coded(
+        self, name: Name, values: Sequence[object], is_used: bool
+    ) -> tuple[list[str] | None, Floats]:
+        """Return the categories of a column, and the values as numbers; NaN if missing.
+
+        A column that no client has a value of (``is_used``) may become numbers or text.
+        """
+        categories = self._columns[name] if is_used else None
+        known = [value for value in values if not _is_missing(value)]
         texts = {value for value in known if isinstance(value, str)}
         if categories is None and not texts:
             return None, np.array([_number(name, value) for value in values], dtype=np.float64)
         odd = [value for value in known if not isinstance(value, str)]
-        if categories is None and name in self._columns:
-            place = [*self._columns].index(name)
-            odd += [next(iter(texts))] * bool(np.isfinite(self._all_rows()[:, place]).any())
+        if categories is None and is_used:
+            odd += texts
         if odd:
             raise _not_alike(name, odd[0])
         categories = [*(categories or []), *sorted(texts - set(categories or []))]
         codes = {category: float(k) for k, category in enumerate(categories)}
-        return categories, np.array([codes.get(str(value), np.nan) for value in values])
+        return categories, np.array([np.nan if _is_missing(v) else codes[str(v)] for v in values])
 
     def _widened(self, rows: Floats, width: int) -> Floats:
         if rows.shape[1] == width:
@@ -196,7 +202,7 @@ class FeatureTable:
 
     def forget(self, ids: Iterable[Id]) -> None:
         """Erase clients that have not come yet."""
-        for each in ids:
+        for each in set(ids):
             del self.coming[each]
             self.has_changed = True
         self._drop_unused()
@@ -249,7 +255,9 @@ class FeatureTable:
 
 
 def _is_missing(value: object) -> bool:
-    return value is None or (isinstance(value, (float, np.floating)) and bool(np.isnan(value)))
+    if value is None or value is np.ma.masked:
+        return True
+    return isinstance(value, (float, np.floating)) and bool(np.isnan(value))
 
 
 def _number(name: Name, value: object) -> float:
@@ -274,6 +282,8 @@ def _not_alike(name: Name, value: object) -> MemoryOfUpdatesError:
 
 def _columns(given: object, n: int) -> dict[Name, Sequence[object]]:
     """Return each feature's values in the order of the clients, by name."""
+    if isinstance(given, np.ma.MaskedArray):
+        given = given.tolist()  # None where a value is masked
     numbers = as_array(given) if not isinstance(given, list) else np.empty(0)
     if numbers.ndim in (1, 2) and len(numbers) == n and numbers.dtype.kind in "iufb":
         return dict(enumerate(numbers.reshape(n, -1).T.tolist()))
@@ -289,7 +299,7 @@ def _columns(given: object, n: int) -> dict[Name, Sequence[object]]:
 
 def _named(row: object) -> Mapping[Name, object]:
     """Return a client's features by name; by number if they have none."""
-    if row is None:
+    if row is None or row is np.ma.masked:
         return {}
     if isinstance(row, Mapping):
         for name in row:

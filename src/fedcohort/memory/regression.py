@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, final, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, final, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._archive import with_prefix, without_prefix
-from fedcohort._arguments import MOST, brief, checked_choice, checked_whole
+from fedcohort._arguments import MOST, ChoiceNeed, Need, as_whole
 from fedcohort._display import record_repr
+from fedcohort._fields import check_fields, declared, whole
 from fedcohort._updates import (
     Array,
     Layout,
@@ -23,9 +24,9 @@ from fedcohort._updates import (
     row_norms,
     zero_rows,
 )
-from fedcohort.errors import AggregationError
+from fedcohort.errors import AggregationError, FedcohortError
 from fedcohort.memory.base import LATEST, Estimator
-from fedcohort.memory.features import MOST_FEATURES, Encoded, projection
+from fedcohort.memory.features import LARGEST, MOST_FEATURES, Encoded, projection
 from fedcohort.memory.rows import ClientRows, rows_of
 from fedcohort.similarity.measures import BLOCK_ENTRIES
 
@@ -35,7 +36,8 @@ KeepRest = Literal["float16", "int8", "rank"]
 FeatureSource = Literal["auto", "output", "given", "classes"]
 #: The factor on the sums of squares at each round with answers: for B, and for the trusts.
 FADING, TRUST_FADING = 0.97, 0.95
-#: The ridge of the regression, as a share of the features' mean square.
+#: The ridge of the regression, as a share of the features' mean square; this counts up to that
+#: of the leading 1.
 RIDGE = 0.02
 #: The same for the trusts, of each part's own square.
 TRUST_RIDGE = 1e-6
@@ -51,10 +53,31 @@ SMALL_BLOCK = 1000
 OLD_SHARE = 0.5
 #: A longer update, in median norms, is learned from as if it had this length.
 LONGEST = 3.0
-#: How many past norms the median is taken of, beside those of the round.
-REMEMBERED_NORMS = 256
+#: How many past norms the median is taken of, beside those of the round; and how many positive
+#: ones it needs: with three, one huge norm is not the median.
+REMEMBERED_NORMS, NEEDED_NORMS = 256, 3
 #: A round with fewer answers does not teach trusts.
 NEEDED_ANSWERS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeaturesNeed(ChoiceNeed):
+    """One of several words, or values of clients: these are checked where the clients are known."""
+
+    def check(self, owner: str, name: str, value: object, error: type[FedcohortError]) -> Any:
+        """Return the valid value, or raise."""
+        return super().check(owner, name, value, error) if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputNeed(Need):
+    """An array of the model."""
+
+    words: ClassVar[str] = "the name or the position of an array"
+    way_out: str = "Leave it out to take the last one-dimensional array."
+
+    def _found(self, value: object) -> str | int | None:
+        return value if isinstance(value, str) else as_whole(value)
 
 
 @final
@@ -99,24 +122,13 @@ class Regression:
     "FedStale", 2024: the difference estimator, which is the case x = 1 with given trusts.
     """
 
-    features: Any = "auto"
-    keep: KeepRest | None = "int8"
-    output: str | int | None = None
-    rank: int = 32
+    features: Any = declared(FeaturesNeed(choices=get_args(FeatureSource), optional=True), "auto")
+    keep: KeepRest | None = declared(ChoiceNeed(choices=get_args(KeepRest), optional=True), "int8")
+    output: str | int | None = declared(OutputNeed(), None)
+    rank: int = whole(32, least=1, most=MOST, way_out="Try 32.")
 
     def __post_init__(self) -> None:
-        owner, error = "Regression", AggregationError
-        if isinstance(self.features, str):
-            checked_choice(owner, "features", self.features, get_args(FeatureSource), error=error)
-        if self.keep is not None:
-            checked_choice(owner, "keep", self.keep, get_args(KeepRest), error=error)
-        if self.output is not None and not isinstance(self.output, (str, int)):
-            raise AggregationError(
-                f"Regression: output must be the name or the position of an array; got "
-                f"{brief(self.output)}. Leave it out to take the last one-dimensional array."
-            )
-        rank = checked_whole(owner, "rank", self.rank, least=1, most=MOST, error=error)
-        object.__setattr__(self, "rank", rank)
+        check_fields(self, error=AggregationError)
 
     def __repr__(self) -> str:
         return record_repr(self.plain) if self.has_data else record_repr(self)
@@ -274,13 +286,21 @@ class RegressionEstimator(Estimator):
         return self._frozen().trusts.copy()
 
     def know(self, given: Encoded) -> None:
-        """Set the given features, and express what was learned in their encoding."""
+        """Set the given features, and express what was learned in their encoding.
+
+        A feature starts anew if its old values would be far beyond those that it can have now:
+        they would drown what is learned of the others.
+        """
         values, known, source, factor, shift = given
-        turn = np.zeros((1 + self.n_features, len(source)))
-        turn[source, np.arange(len(source))] = np.where(source >= 0, factor, 0.0)
-        turn[0] += shift
-        self._arrays["gram"] = turn.T @ self._arrays["gram"] @ turn
-        old = self._arrays["cross"]
+        gram, old = self._arrays["gram"], self._arrays["cross"]
+        with np.errstate(over="ignore", invalid="ignore"):  # such features start anew
+            size = factor**2 * np.diagonal(gram)[source] + shift**2 * gram[0, 0]
+        is_old = (source >= 0) & (size <= LARGEST**2 * gram[0, 0])
+        source = np.where(is_old, source, -1)
+        turn = np.zeros((len(gram), len(source)))
+        turn[source, np.arange(len(source))] = np.where(is_old, factor, 0.0)
+        turn[0] += np.where(is_old, shift, 0.0)
+        self._arrays["gram"] = turn.T @ gram @ turn
         is_same = np.array_equal(source, np.arange(len(old)))
         new = old if is_same else zero_rows(old, len(source))
         # Row by row: a product of matrices would round differently in numpy and in torch.
@@ -301,7 +321,7 @@ class RegressionEstimator(Estimator):
             shares = np.where(known, self._importance, 0.0)
             mean = shares @ features + (1 - shares.sum()) * usual
             gram = self._arrays["gram"]
-            ridge = RIDGE * float(np.trace(gram)) / len(gram) or 1.0
+            ridge = RIDGE * min(np.trace(gram) / len(gram), gram[0, 0]) or 1.0
             inverse = np.linalg.inv(gram + ridge * np.eye(len(gram)))
             self._now = _Frozen(np.r_[1, usual], np.r_[1, mean], inverse, self._trusts())
         return self._now
@@ -377,6 +397,8 @@ class RegressionEstimator(Estimator):
         if not len(clients):
             return
         rows = self._bounded(kept)
+        if rows is None:
+            return
         if len(clients) >= NEEDED_ANSWERS:
             self._teach(clients, rows)
         if self._output is not None:
@@ -391,22 +413,24 @@ class RegressionEstimator(Estimator):
             fresh = share * self._rest.of(clients) + (1 - share) * fresh
             self._rest.record_kept(clients, fresh, round_=round_)
 
-    def _bounded(self, updates: Array) -> Array:
-        """Shorten updates that are far longer than usual, so that one client cannot spoil B."""
+    def _bounded(self, updates: Array) -> Array | None:
+        """Shorten updates that are far longer than usual, so that one client cannot spoil B.
+
+        Return None while too few norms are known to tell what is usual.
+        """
         # In pieces: a float64 copy of large updates may not fit into memory.
         parts = [row_norms(updates[:, place]) for place, _ in self._pieces(len(updates))]
         norms, heard = np.linalg.norm(parts, axis=0), int(self._arrays["heard"][0])
         past = self._arrays["norms"][: min(heard, REMEMBERED_NORMS)]
         positive = np.concatenate([past[past > 0], norms[norms > 0]])
-        if len(positive):
-            most = LONGEST * float(np.median(positive))
-            factors = np.minimum(1.0, most / np.maximum(norms, np.finfo(np.float64).tiny))
-            if (factors < 1).any():
-                updates = updates * like(factors, updates)[:, None]
         places = (heard + np.arange(len(norms))) % REMEMBERED_NORMS
         self._arrays["norms"][places] = norms
         self._arrays["heard"] += len(norms)
-        return updates
+        if len(positive) < NEEDED_NORMS:
+            return None
+        most = LONGEST * float(np.median(positive))
+        factors = np.minimum(1.0, most / np.maximum(norms, np.finfo(np.float64).tiny))
+        return updates * like(factors, updates)[:, None] if (factors < 1).any() else updates
 
     def _teach(self, clients: NDArray[np.int64], rows: Array) -> None:
         """Add the squares and products of deviations from the cohort's mean to the sums."""
@@ -414,17 +438,18 @@ class RegressionEstimator(Estimator):
         coefficients = like((self._x(clients) - now.mean) @ now.inverse, cross)
         rest = None if self._rest is None else self._rest.of(clients)
         found, groups = [], []
-        for place, group in self._pieces(3 * len(rows)):
-            predicted = coefficients @ cross[:, place]
-            kept = predicted * 0 if rest is None else rest[:, place]
-            centred = [
-                (part - part.mean(0)).reshape(-1) for part in (predicted, kept, rows[:, place])
-            ]
-            stacked = joined(centred, stacked=True)
-            found.append(double(stacked @ stacked.T))
-            groups.append(group)
+        with np.errstate(over="ignore", invalid="ignore"):  # squares may overflow in float32
+            for place, group in self._pieces(3 * len(rows)):
+                predicted = coefficients @ cross[:, place]
+                kept = predicted * 0 if rest is None else rest[:, place]
+                centred = [
+                    (part - part.mean(0)).reshape(-1) for part in (predicted, kept, rows[:, place])
+                ]
+                stacked = joined(centred, stacked=True)
+                found.append(double(stacked @ stacked.T))
+                groups.append(group)
         grams = as_numpy(joined(found, stacked=True))
-        if not np.isfinite(grams).all():  # squares of large numbers overflow in float32
+        if not np.isfinite(grams).all():
             return
         for name, part in (("squares", grams[:, :2, :2]), ("products", grams[:, :2, 2])):
             self._arrays[name] *= TRUST_FADING

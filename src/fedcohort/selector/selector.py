@@ -415,8 +415,9 @@ class Selector:
         """Set what is known about clients, for ``Regression(features="given")``.
 
         ``features`` are rows in the order of ``population``, or by id; see
-        :class:`fedcohort.Regression`. They count from the next round on. Each draw encodes all
-        that is known by then.
+        :class:`fedcohort.Regression`. A row replaces all that was known of its client; an empty
+        one, or None, withdraws it. They count from the next round on. Each draw encodes all that
+        is known by then.
         """
         self._refuse_open("features can change")
         if not self._records.takes_features:
@@ -441,8 +442,9 @@ class Selector:
     def forget(self, ids: Iterable[object]) -> None:
         """Erase clients: membership, updates, signals, labels and counts.
 
-        Lines already written to a log file stay, and so does what a client has added to the basis
-        of ``Difference(keep="rank")``.
+        Lines already written to a log file stay. What a client has added to the basis of
+        ``keep="rank"``, and to the coefficients of :class:`fedcohort.Regression`, fades with the
+        rounds.
         """
         self._refuse_open("clients can be forgotten")
         self._catch_up()
