@@ -510,7 +510,7 @@ def as_array(values: object) -> NDArray[Any]:
 def brief(value: object) -> str:
     """Write a value in one short line, for messages."""
     try:
-        text = " ".join(repr(value).split())
+        text = repr(value) if isinstance(value, str) else " ".join(repr(value).split())
     except ValueError:  # integers of thousands of digits
         text = "a number of thousands of digits"
     return text if len(text) <= 60 else f"{text[:40]}... ({len(text)} characters)"

@@ -167,18 +167,18 @@ class Total(NamedTuple):
     """The name of a total, or of what may be one.
 
     ``is_sure`` means that no client has such a name. ``rest`` are its other words, joined: a group
-    or a year. ``is_part`` is a subtotal; ``is_mean`` a mean, median, minimum or maximum.
+    or a year. ``is_part`` is a subtotal; ``is_statistic`` a mean, median, minimum or maximum.
     """
 
     is_sure: bool
     rest: str = ""
     is_part: bool = False
-    is_mean: bool = False
+    is_statistic: bool = False
 
     @property
     def kind(self) -> str:
         """The word for it in notes."""
-        return "mean" if self.is_mean else "total"
+        return "statistic" if self.is_statistic else "total"
 
 
 def plain(name: str) -> str:
@@ -241,9 +241,9 @@ def total_in(name: str) -> Total | None:
     Examples
     --------
     >>> total_in("Sum of all sites")
-    Total(is_sure=True, rest='', is_part=False, is_mean=False)
+    Total(is_sure=True, rest='', is_part=False, is_statistic=False)
     >>> total_in("Subtotal North")
-    Total(is_sure=False, rest='north', is_part=True, is_mean=False)
+    Total(is_sure=False, rest='north', is_part=True, is_statistic=False)
     >>> total_in("St. Mary")
     """
     found = WORD.findall(_joined(name))
@@ -255,9 +255,11 @@ def total_in(name: str) -> Total | None:
     is_total = _has(words.TOTALS | words.SUBTOTALS, found)
     if rest:
         return Total(False, "".join(rest), _has(words.SUBTOTALS, found)) if is_total else None
-    is_mean = not is_total and _has(words.MEANS | words.MEDIAN, found)
-    is_sure = is_total or _has(words.MEANS, found) or (_has(words.PLURALS, found) and not is_mean)
-    return Total(is_sure, is_part=_has(words.SUBTOTALS, found), is_mean=is_mean)
+    is_statistic = not is_total and _has(words.MEANS | words.MEDIAN, found)
+    is_sure = (
+        is_total or _has(words.MEANS, found) or (_has(words.PLURALS, found) and not is_statistic)
+    )
+    return Total(is_sure, is_part=_has(words.SUBTOTALS, found), is_statistic=is_statistic)
 
 
 def _has(known: frozenset[str], found: Iterable[str]) -> bool:
