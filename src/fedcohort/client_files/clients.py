@@ -306,9 +306,9 @@ def _statistics(names: Sequence[str], sure: Mapping[int, str]) -> dict[int, str]
         below[k] = form(names[k]).strip(":*")
         if k not in sure and below[k] not in STATISTICS:
             break
-    beside = {k for k, name in below.items() if sure.get(k) in KINDS or name in MEDIAN}
+    summaries = {k for k, name in below.items() if sure.get(k) in KINDS or name in MEDIAN}
     found = [k for k, name in below.items() if name in STATISTICS and k not in sure]
-    return {k: "statistic" for k in found if beside - {k}}
+    return {k: "statistic" for k in found if summaries - {k}}
 
 
 def _is_total_of(

@@ -139,14 +139,14 @@ class Comparison:
 
     def _drawn(self, figure: Figure) -> Axes:
         """Draw all three panels; return the axes of the chances."""
-        top, below, beside = three_panels(figure)
+        top, below, right = three_panels(figure)
         draw_inclusion(top, self.population.sizes, self._chances)
         draw_size_density(below, self.population.sizes)
         below.set_xlabel(top.get_xlabel())
         top.set(xlabel="", title="Who is drawn")
         rows = self._ordered
         draw_ratios(
-            beside,
+            right,
             {row.label: row.variance.ratio for row in rows},
             order=list(self.rows),
             pale=[row.label for row in rows if not row.unbiased],
@@ -155,7 +155,7 @@ class Comparison:
         what = (
             "V, the variance of the aggregate" if self._has_updates else "Variance of the weights"
         )
-        beside.set(title=what, xlabel="multinomial sampling = 1")
+        right.set(title=what, xlabel="multinomial sampling = 1")
         figure.suptitle(self._head, fontweight="bold")
         return top
 
@@ -579,7 +579,7 @@ class _Answer:
         )
 
     def _usual(self, best: Row) -> str:
-        """Say what is wrong with what most frameworks do."""
+        """Describe the bias of cohort-mean."""
         row = next((row for row in self.rows if isinstance(row.recipe, CohortMean)), best)
         if row.unbiased:
             return ""
