@@ -104,7 +104,7 @@ TOTALS: dict[str, tuple[list[Row], str]] = {
             *(("Max", "", 733), ("Median", "", 344), ("Count", "", 6)),
         ],
         "6 statistics: 'Mean, 388.33' (line 8), 'Std. dev., 255.6' (line 9), 'Min, 96' (line 10), "
-        "'Max, 733' (line 11), 'Median, 344' (line 12) and 1 more.",
+        "'Max, 733' (line 11), 'Median, 344' (line 12), 'Count, 6' (line 13).",
     ),
     "beside a maximum": (
         [HEADER, *ROWS, ("Max", "", 733), ("Total", "", TOTAL)],

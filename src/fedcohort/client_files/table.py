@@ -10,7 +10,8 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple, NoReturn
 
 from fedcohort._arguments import brief
-from fedcohort._display import counted
+from fedcohort._arguments import listed as sentence
+from fedcohort._display import counted, shortened
 from fedcohort.client_files import words
 from fedcohort.errors import InputError
 
@@ -377,8 +378,7 @@ class Table:
         for place, text, kind in sorted(self.left_out):
             kinds[kind].append(f"{brief(text)} ({self.unit} {place})")
         for kind, each in kinds.items():
-            shown = ", ".join(each[:5]) + (f" and {len(each) - 5} more" if len(each) > 5 else "")
-            yield f"{self.source}: left out {counted(len(each), kind)}: {shown}."
+            yield f"{self.source}: left out {counted(len(each), kind)}: {named(each, most=5)}."
 
     def sizes(self, column: int, reading: Reading) -> list[int]:
         """Return the whole numbers of a column; name the first cell that is none."""
@@ -426,11 +426,15 @@ def _complaint(name: str, cell: Any, reading: Reading) -> str:
     )
 
 
-def listed(names: Iterable[object], most: int = 8) -> str:
+def listed(names: Iterable[object]) -> str:
+    """Write the names of columns."""
+    return named([str(name)[:40] or "(no name)" for name in names], most=8)
+
+
+def named(names: Sequence[str], most: int) -> str:
     """Write names with commas between them, and how many more there are."""
-    each = [str(name)[:40] or "(no name)" for name in names]
-    more = len(each) - most
-    return ", ".join(each[:most]) + (f" and {more} more" if more > 0 else "")
+    first = shortened(names, most)
+    return ", ".join(first) if len(first) == len(names) else sentence(first)
 
 
 def form(name: str) -> str:

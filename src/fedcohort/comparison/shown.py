@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort._arguments import listed
-from fedcohort._display import html_table
+from fedcohort._display import html_table, shortened
 from fedcohort._figures import (
     check_axes,
     checked_figure_path,
@@ -525,7 +525,8 @@ class _Answer:
         if gain <= ROUNDING:
             return f"{self._no_gain(best)}{self._reason() if len(self.rows) > 1 else ''}."
         equal = [row.label for row in fixed if row is not best and _equals(row, best)]
-        others = f" ({_few(equal)} {'are' if len(equal) > 1 else 'is'} equal)" if equal else ""
+        names, verb = shortened(equal, MOST_NAMED), "are" if len(equal) > 1 else "is"
+        others = f" ({listed(names)} {verb} equal)" if equal else ""
         start = f"Use {best.label}{others}: it"
         if len(self.rows) == 1:
             start = f"{best.label}, the only design compared,"
@@ -706,10 +707,3 @@ def _share_text(share: float) -> str:
         if percent < 99 or float(text) < 100:
             break
     return f"{text} %"
-
-
-def _few(labels: Sequence[str]) -> str:
-    """Write ``a``, ``a and b``, or ``a, b and 3 others``."""
-    if len(labels) > MOST_NAMED + 1:
-        labels = [*labels[:MOST_NAMED], f"{len(labels) - MOST_NAMED} others"]
-    return listed(labels)
