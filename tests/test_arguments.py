@@ -27,6 +27,7 @@ from fedcohort import (
     diagnostics,
 )
 from fedcohort._arguments import OTHER_NAMES, checked_path, suggesting_names
+from fedcohort.deployment import Limits
 from fedcohort.designs import RECIPES, AutoDesign
 from fedcohort.errors import ArgumentError, FedcohortError, SelectorError
 from fedcohort.optimizers import SGD, Adam
@@ -67,6 +68,23 @@ SELECTOR = Selector(SizeClustered(2), [3, 1, 2], seed=0)
             "m",
             "Cohort.of_shares: unknown argument 'm'; known are clients, counts, cohort_size. Did "
             "you mean 'cohort_size'?",
+        ),
+        (
+            Limits,
+            [],
+            "max_norm",
+            "Limits: unknown argument 'max_norm'; known are max_size, max_share, max_count, "
+            "min_replies, give_up_after. Selectors, runs and plug-ins have it: pass max_norm= to "
+            "these.",
+        ),
+        (
+            Selector,
+            ["size", [3, 1, 2]],
+            "cohort_size",
+            "Selector: unknown argument 'cohort_size'; known are recipe, clients, seed, "
+            "importance, groups, log, estimator, sketch, on_failure, tries, extra, max_draws, "
+            "max_norm, overlap, rebuild_every. The recipe has it: pass for example "
+            "SizeClustered(2).",
         ),
         (diagnostics.bias, [], "law", "bias: unknown argument 'law'; known are design."),
         (SELECTOR.state, [], "path", "Selector.state: unknown argument 'path'; it has none."),

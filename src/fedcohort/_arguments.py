@@ -89,6 +89,11 @@ OTHER_NAMES = {
     "weights": "importance",
     "width": "hidden",
 }
+#: What to do with an argument that only another object takes.
+OTHER_OWNERS = {
+    "cohort_size": " The recipe has it: pass for example SizeClustered(2).",
+    "max_norm": " Selectors, runs and plug-ins have it: pass max_norm= to these.",
+}
 
 Kind = TypeVar("Kind")
 
@@ -515,7 +520,7 @@ def as_array(values: object) -> NDArray[Any]:
 def brief(value: object) -> str:
     """Write a value in one short line, for messages."""
     try:
-        text = " ".join(repr(value).split())
+        text = repr(value) if isinstance(value, str) else " ".join(repr(value).split())
     except ValueError:  # integers of thousands of digits
         text = "a number of thousands of digits"
     return text if len(text) <= 60 else f"{text[:40]}... ({len(text)} characters)"
@@ -699,7 +704,7 @@ def _suggesting(function: FunctionType, *, is_method: bool = False) -> Callable[
             known_names = f"known are {', '.join(known)}" if known else "it has none"
             raise ArgumentError(
                 f"{owner}: unknown argument {unknown[0]!r}; {known_names}."
-                f"{did_you_mean(unknown[0], known)}"
+                f"{did_you_mean(unknown[0], known) or OTHER_OWNERS.get(unknown[0], '')}"
             ) from None
 
     call.__suggests__ = True  # type: ignore[attr-defined]

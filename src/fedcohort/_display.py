@@ -147,6 +147,18 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def shortened(names: Sequence[str], most: int) -> list[str]:
+    """Return the names; if they are too many, the first ones and how many more there are.
+
+    Examples
+    --------
+    >>> shortened(["a", "b", "c"], most=2), shortened(["a", "b", "c", "d"], most=2)
+    (['a', 'b', 'c'], ['a', 'b', '2 more'])
+    """
+    more = len(names) - most
+    return [*names[:most], f"{more} more"] if more > 1 else list(names)
+
+
 def decimals_of(values: Iterable[float], digits: int = 3) -> int:
     """Return how many decimals a column needs to show its smallest number with ``digits`` digits.
 

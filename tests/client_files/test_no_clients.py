@@ -96,7 +96,23 @@ TOTALS: dict[str, tuple[list[Row], str]] = {
     "without a number": ([HEADER, *ROWS, ("Total", "", "")], "1 total: 'Total' (line 8)."),
     "a mean": (
         [HEADER, *ROWS, ("Average", "", 388.33), ("Total", "", TOTAL)],
-        "1 mean: 'Average, 388.33' (line 8).",
+        "1 statistic: 'Average, 388.33' (line 8).",
+    ),
+    "statistics": (
+        [
+            *(HEADER, *ROWS, ("Mean", "", 388.33), ("Std. dev.", "", 255.6), ("Min", "", 96)),
+            *(("Max", "", 733), ("Median", "", 344), ("Count", "", 6)),
+        ],
+        "6 statistics: 'Mean, 388.33' (line 8), 'Std. dev., 255.6' (line 9), 'Min, 96' (line 10), "
+        "'Max, 733' (line 11), 'Median, 344' (line 12), 'Count, 6' (line 13).",
+    ),
+    "beside a maximum": (
+        [HEADER, *ROWS, ("Max", "", 733), ("Total", "", TOTAL)],
+        "1 statistic: 'Max, 733' (line 8).",
+    ),
+    "two for the same clients": (
+        [HEADER, *ROWS, ("TOT", "", TOTAL), ("Total hosp.", "", TOTAL)],
+        "2 totals: 'TOT, 2330' (line 8), 'Total hosp., 2330' (line 9).",
     ),
     "below each region": (
         [
@@ -275,15 +291,23 @@ DOUBTFUL: dict[str, tuple[list[Row], str]] = {
         [HEADER, *ROWS, ("Total Health", "North", TOTAL)],
         "line 8: 'Total Health' has as many samples as all others together (2,330).",
     ),
+    "the sum of all others, twice": (
+        [HEADER, *ROWS, ("Big House", "North", TOTAL), ("Total XY", "South", TOTAL)],
+        "line 9: 'Total XY' has as many samples as all others but one together (2,330).",
+    ),
     "three numbers": ([(100,), (200,), (300,)], "line 3: this client has as many samples as all"),
     "a name in capitals": (
         [HEADER, *ROWS, ("ST MARY", "North", 3)],
         "line 8: 'ST MARY' and 'St. Mary' on line 2 differ only in case, accents, spaces or "
         "punctuation. If they are one client, add up their sizes.",
     ),
+    "a name with two spaces": (
+        [HEADER, *ROWS, ("St.  Mary", "South", 3)],
+        "line 8: 'St.  Mary' and 'St. Mary' on line 2 differ only in case",
+    ),
     "a name without its accent": (
         [HEADER, *ROWS, ("Hopital  SUD", "South", 3)],
-        "line 8: 'Hopital SUD' and 'Hôpital Sud' on line 5 differ only in case",
+        "line 8: 'Hopital  SUD' and 'Hôpital Sud' on line 5 differ only in case",
     ),
 }
 
@@ -315,7 +339,8 @@ def test_notes_of_one_kind_are_counted_after_three(capsys: pytest.CaptureFixture
 SURE = (
     "Total|TOTALS|Sum|Sum of all sites|Subtotal|Sub-total|Grand total|Grand Totals|Sous-totaux|"
     "Overall|All sites|All hospitals|Total patients|Total (all sites)|* Total *|Gesamt|Insgesamt|"
-    "Summe|Zwischensumme|Gesamtergebnis|Sous-total|Somme des hôpitaux|Totale|Totaal|Σ|合計"
+    "Summe|Zwischensumme|Gesamtergebnis|Sous-total|Somme des hôpitaux|Totale|Totaal|Σ|合計|"
+    "tot|Tot.|総計|Total hosp."
 )
 POSSIBLE = (
     "All Saints|Allgemeines Krankenhaus|Total Care Clinic|Klinik Total Care|Summit|Sumter|Somme|"
@@ -351,6 +376,20 @@ def test_a_department_called_somme_is_a_client_unless_it_is_the_sum(
     assert "Somme" not in river.err
     assert counted(total) == (2, 160)
     assert "left out 1 total: 'Somme, 160' (line 4)." in total.err
+
+
+@pytest.mark.parametrize("last", [("Max", 160), ("Min", 5)])
+@pytest.mark.parametrize("total", [True, False])
+def test_a_client_may_be_called_max(
+    last: Row, total: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows: list[Row] = [("id", "n"), ("Anna", 100), ("Lena", 50), last]
+    whole = 150 + int(str(last[1]))
+
+    result = compared(capsys, text_of([*rows, *([("Total", whole)] if total else [])]))
+
+    assert counted(result) == (3, whole)
+    assert "statistic" not in result.err
 
 
 def test_a_word_for_a_total_may_be_a_property_of_clients(
@@ -523,7 +562,7 @@ def test_a_named_column_is_found_below_a_title(capsys: pytest.CaptureFixture[str
 def test_a_file_without_such_lines_is_read_as_it_is(
     sizes: list[int], words: list[str], delimiter: str, title: str, tmp_path: Path
 ) -> None:
-    assume(not any(2 * size == sum(sizes) for size in sizes))
+    assume(not any(sum(sizes) in (2 * size, 3 * size) for size in sizes))
     names = [f"{word} {k}" for k, word in zip(range(len(sizes)), words, strict=False)]
     rows: list[Row] = [(title, "n"), *zip(names, sizes, strict=True)]
     path = tmp_path / "hospitals.csv"

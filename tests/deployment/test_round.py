@@ -171,7 +171,7 @@ def test_a_void_round_moves_nothing_and_is_remembered_by_nobody(
 
     assert step is None
     assert selector.round_ == 1
-    assert "round 0 is void, the model stays: 1 usable replies, 3 are needed" in caplog.text
+    assert "round 0 is void, the model stays; usable replies: 1, needed: 3" in caplog.text
 
 
 def test_rounds_without_an_answer_end_with_a_sentence_and_an_empty_cohort_does_not_count() -> None:

@@ -127,7 +127,7 @@ def test_a_stopped_run_goes_on_from_the_round_it_stopped_after(tmp_path: Path) -
 
     go_on(path)
 
-    assert "unit 0 goes on after round 5" in (path / "log.txt").read_text()
+    assert "unit 0: resumed after round 5" in (path / "log.txt").read_text()
 
 
 def test_a_stop_in_the_last_round_is_no_stop(tmp_path: Path) -> None:

@@ -376,7 +376,7 @@ def test_a_round_with_too_few_replies_is_void(caplog: pytest.LogCaptureFixture) 
     assert remembered(strategy) == {}
     assert strategy.rounds_done == 4
     assert result.train_metrics_clientapp == {}
-    line = "round 4 is void, the model stays: 2 usable replies, 3 are needed"
+    line = "round 4 is void, the model stays; usable replies: 2, needed: 3"
     assert caplog.messages.count(line) == 1
 
 

@@ -89,7 +89,7 @@ def test_all_clients_are_known_at_the_start_although_sizes_come_slowly(
 
     assert len(strategy.directory.present) == 250
     assert grid.asked_at("train")[0] == pytest.approx(175.5, abs=0.5)
-    line = "250 nodes are connected, 2 are needed; {} sizes are known, 1 are needed"
+    line = "nodes connected: 250, needed: 2; sizes known: {}, needed: 1"
     assert [line.format(k) in caplog.messages for k in (0, 1, 250)] == [True] * 3
 
 
@@ -437,7 +437,7 @@ def test_a_round_without_clients_ends_at_its_deadline_and_the_next_goes_on(
     assert np.diff(ends) == pytest.approx([0.0, 30.0, 0.0], abs=ROUNDING)
     assert (models[1] == models[2]).all()
     assert (models[2] != models[3]).any()
-    assert caplog.text.count("no client with samples is there: waiting for one") == 1
+    assert caplog.text.count("no client with samples is connected; waiting") == 1
 
 
 @pytest.mark.parametrize("seed", range(12))

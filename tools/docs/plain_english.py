@@ -1,4 +1,4 @@
-"""Find stilted phrases and long sentences in pages, and in the prose of Python modules.
+"""Find stilted phrases and names, and long sentences, in pages and Python modules.
 
 ``python tools/docs/plain_english.py [-v] [PATH ...]`` counts them for every file; ``-v`` lists them
 with their lines. The prose of a module is its docstrings, comments, log lines and error messages.
@@ -45,6 +45,12 @@ STILTED = {
     "beside it": r"\bbeside (it|itself|them|these)\b|\bbeside[.,;]",
     "what calls": r"\bwhat (calls|came|comes|asks|starts|runs)\b(?! (out|from|first))",
 }
+#: Words that no name of a module, class, function, argument or variable has.
+STILTED_NAME = "stilted name"
+NAME_WORDS = {
+    *("anew", "beside", "buried", "bury", "feign", "forth", "hence", "riding", "strangers"),
+    *("takers", "thus", "vain", "whom"),
+}
 #: Habits that are fine now and then: they are counted, and kept few.
 HABITS = {
     "Where ...,": r"^Where\b[^?]*$",
@@ -80,15 +86,33 @@ class Hit(NamedTuple):
 
 
 def find_hits(path: Path) -> list[Hit]:
-    """Return the findings in one page, or in the docstrings and comments of one module."""
-    text = path.read_text(encoding="utf-8")
-    texts = _python_texts(text) if path.suffix == ".py" else [(1, text)]
-    return [
+    """Return the findings in one page, or in the prose and the names of one module."""
+    text, is_python = path.read_text(encoding="utf-8"), path.suffix == ".py"
+    texts = _python_texts(text) if is_python else [(1, text)]
+    names = _names(path.stem, text) if is_python else ()
+    return [Hit(line, STILTED_NAME, name) for line, name in names if _is_stilted(name)] + [
         Hit(line, kind, sentence)
         for start, part in texts
         for line, sentence in _sentences(part, start)
         for kind in _kinds(sentence)
     ]
+
+
+def _names(stem: str, source: str) -> Iterator[tuple[int, str]]:
+    """Yield the names that a module gives, its own included, with their lines."""
+    yield 1, stem
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id if isinstance(node, ast.Name) else node.attr
+
+
+def _is_stilted(name: str) -> bool:
+    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
+    return not NAME_WORDS.isdisjoint(word.lower() for word in words)
 
 
 def _python_texts(source: str) -> Iterator[tuple[int, str]]:

@@ -6,7 +6,7 @@ expected sum. If only the size looks like a sum, the row stays, with a note.
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ from fedcohort.client_files.table import (
     total_in,
     totals_in,
 )
-from fedcohort.client_files.words import OWN_NAMES, USUAL
+from fedcohort.client_files.words import MEDIAN, OWN_NAMES, STATISTICS, USUAL
 from fedcohort.errors import InputError, PopulationError
 from fedcohort.population import UNLABELLED, Population
 
@@ -48,6 +48,8 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 MOST_NOTES = 3
 #: A column with this many different texts holds names, whatever it is called.
 ENOUGH_NAMES = 5
+#: The kinds of rows that sum up others.
+KINDS = ("total", "statistic")
 
 
 @dataclass(frozen=True)
@@ -214,9 +216,12 @@ def _clients_in(
     are_names = "id" in taken or len(set(names)) > ENOUGH_NAMES
     sure = {k: each.kind for k, each in named.items() if each.is_sure and are_names}
     sure |= _footnotes(table, size, names)
+    statistics = _statistics(names, sure)
+    sizes = _sizes(table, size, reading, sure | statistics)
+    if not _is_total_of(statistics, sure, sizes):
+        sure |= statistics
     possible = _possible_totals(table, taken, name_column) | named
     possible = {k: each for k, each in possible.items() if k not in sure}
-    sizes = _sizes(table, size, reading, sure)
     rows = _Rows(table, taken, names, sizes, [k for k in range(len(names)) if k not in sure])
     totals, doubts = _totals_by_size(rows, possible)
     gone = sure | {k: possible[k].kind for k in totals}
@@ -291,6 +296,30 @@ def _footnotes(table: Table, size: int, names: Sequence[str]) -> dict[int, str]:
     return dict.fromkeys(found, "footnote")
 
 
+def _statistics(names: Sequence[str], sure: Mapping[int, str]) -> dict[int, str]:
+    """Return rows such as Min and Max below the clients, each beside a total, a mean or a median.
+
+    A client may be called Max: without such a row it stays.
+    """
+    below: dict[int, str] = {}
+    for k in range(len(names) - 1, -1, -1):
+        below[k] = form(names[k]).strip(":*")
+        if k not in sure and below[k] not in STATISTICS:
+            break
+    summaries = {k for k, name in below.items() if sure.get(k) in KINDS or name in MEDIAN}
+    found = [k for k, name in below.items() if name in STATISTICS and k not in sure]
+    return {k: "statistic" for k in found if summaries - {k}}
+
+
+def _is_total_of(
+    statistics: Mapping[int, str], sure: Mapping[int, str], sizes: Sequence[int]
+) -> bool:
+    """Return whether a total counts the rows that look like statistics: they are clients."""
+    whole = sum(size for k, size in enumerate(sizes) if k not in sure)
+    totals = {sizes[k] for k, kind in sure.items() if kind == "total"}
+    return whole in totals and all(sizes[k] for k in statistics)
+
+
 def _possible_totals(
     table: Table, taken: Mapping[str, int], name_column: int | None
 ) -> dict[int, Total]:
@@ -351,10 +380,18 @@ class _Rows:
     def _n_positive(self) -> int:
         return sum(self.sizes[k] > 0 for k in self.clients)
 
-    def is_whole(self, row: int) -> bool:
-        """Return whether a row is the sum of all clients but itself, several of them."""
-        own = self.sizes[row] if row in self._is_client else 0
-        return self.sizes[row] == self.whole - own and self._n_positive - bool(own) > 1
+    def is_sum(self, row: int, total: Total) -> bool:
+        """Return whether a row is the sum of all clients, of its group, or of its neighbours.
+
+        The row itself is not counted. A name with a rest may also be the sum of a label's clients,
+        and of a single neighbour.
+        """
+        size = self.sizes[row]
+        own = size if row in self._is_client else 0
+        if size == self.whole - own and self._n_positive - bool(own) > 1:
+            return True
+        found = {self.group_sum(row) - own} | self.neighbour_sums(row, 1 if total.rest else 2)
+        return size in (found | self.label_sums.get(total.rest, set()) if total.rest else found)
 
     @cached_property
     def groups(self) -> dict[str, list[int]]:
@@ -413,19 +450,27 @@ class _Rows:
 
     def equal_to_others(self, skip: Collection[int]) -> Iterator[str]:
         """Yield a note on each client whose size is the sum of all others, or of its group's."""
-        pairs = [(k, "all others") for k in self._halves(self.clients)]
-        for group, rows in self.groups.items():
-            pairs += [(k, f"all others of {brief(group)}") for k in self._halves(rows)]
-        found = dict(reversed([pair for pair in pairs if pair[0] not in skip]))
-        for k, others in sorted(found.items()):
-            yield self.equal_note(k, others)
+        found: dict[int, str] = {}
+        groups = {f" of {brief(group)}": rows for group, rows in self.groups.items()}
+        for which, rows in {"": self.clients, **groups}.items():
+            for k, exception in self._sums_among(rows).items():
+                found.setdefault(k, f"all others{exception}{which}")
+        for k in sorted(found.keys() - skip):
+            yield self.equal_note(k, found[k])
 
-    def _halves(self, rows: Sequence[int]) -> list[int]:
-        """Return the rows that are as large as all others of these, if there are several others."""
-        if len(list(filter(self.sizes.__getitem__, rows))) <= 2:
-            return []
-        total = self.sum_of(rows)
-        return [k for k in rows if 2 * self.sizes[k] == total]
+    def _sums_among(self, rows: Sequence[int]) -> dict[int, str]:
+        """Return the rows that are as large as all others together, if these are several.
+
+        Two rows of one size may be totals of the same clients. Then the text is the exception that
+        each makes for the other.
+        """
+        times, total = Counter(size for k in rows if (size := self.sizes[k])), self.sum_of(rows)
+        sums = {
+            size: " but one" if n == 2 else ""
+            for size, n in times.items()
+            if n <= 2 <= times.total() - n and size * (n + 1) == total
+        }
+        return {k: sums[self.sizes[k]] for k in rows if self.sizes[k] in sums} if sums else {}
 
     def equal_note(self, row: int, others: str) -> str:
         """Say that a client may be a total, since its size is a sum."""
@@ -477,17 +522,11 @@ def _totals_by_size(rows: _Rows, possible: Mapping[int, Total]) -> tuple[set[int
     are_all = bool(parts) and sums.sum_of(parts) == sums.whole  # wherever they stand
     for k in sorted(known.keys() - unclear):
         size, total = rows.sizes[k], known[k]
-        if total.is_mean:
+        if total.is_statistic:
             sizes = [rows.sizes[each] for each in sums.clients if each != k]
             is_total = len(sizes) > 1 and size == median(sizes)
-        elif k in parts:
-            found = sums.label_sums.get(total.rest, set()) | sums.neighbour_sums(k)
-            is_total = are_all or size in found or sums.is_whole(k)
-        elif k in likely:
-            found = {sums.group_sum(k)} | sums.neighbour_sums(k, least=2)
-            is_total = size in found or sums.is_whole(k)
         else:
-            is_total = 2 * size == sums.group_sum(k) or sums.is_whole(k)
+            is_total = sums.is_sum(k, total) or (are_all and k in parts)
         if is_total:
             totals.add(k)
         elif k in likely and total_in(rows.names[k]) is not None:

@@ -10,7 +10,8 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple, NoReturn
 
 from fedcohort._arguments import brief
-from fedcohort._display import counted
+from fedcohort._arguments import listed as sentence
+from fedcohort._display import counted, shortened
 from fedcohort.client_files import words
 from fedcohort.errors import InputError
 
@@ -167,18 +168,18 @@ class Total(NamedTuple):
     """The name of a total, or of what may be one.
 
     ``is_sure`` means that no client has such a name. ``rest`` are its other words, joined: a group
-    or a year. ``is_part`` is a subtotal; ``is_mean`` a mean, median, minimum or maximum.
+    or a year. ``is_part`` is a subtotal; ``is_statistic`` a mean, median, minimum or maximum.
     """
 
     is_sure: bool
     rest: str = ""
     is_part: bool = False
-    is_mean: bool = False
+    is_statistic: bool = False
 
     @property
     def kind(self) -> str:
         """The word for it in notes."""
-        return "mean" if self.is_mean else "total"
+        return "statistic" if self.is_statistic else "total"
 
 
 def plain(name: str) -> str:
@@ -241,9 +242,9 @@ def total_in(name: str) -> Total | None:
     Examples
     --------
     >>> total_in("Sum of all sites")
-    Total(is_sure=True, rest='', is_part=False, is_mean=False)
+    Total(is_sure=True, rest='', is_part=False, is_statistic=False)
     >>> total_in("Subtotal North")
-    Total(is_sure=False, rest='north', is_part=True, is_mean=False)
+    Total(is_sure=False, rest='north', is_part=True, is_statistic=False)
     >>> total_in("St. Mary")
     """
     found = WORD.findall(_joined(name))
@@ -255,9 +256,11 @@ def total_in(name: str) -> Total | None:
     is_total = _has(words.TOTALS | words.SUBTOTALS, found)
     if rest:
         return Total(False, "".join(rest), _has(words.SUBTOTALS, found)) if is_total else None
-    is_mean = not is_total and _has(words.MEANS | words.MEDIAN, found)
-    is_sure = is_total or _has(words.MEANS, found) or (_has(words.PLURALS, found) and not is_mean)
-    return Total(is_sure, is_part=_has(words.SUBTOTALS, found), is_mean=is_mean)
+    is_statistic = not is_total and _has(words.MEANS | words.MEDIAN, found)
+    is_sure = (
+        is_total or _has(words.MEANS, found) or (_has(words.PLURALS, found) and not is_statistic)
+    )
+    return Total(is_sure, is_part=_has(words.SUBTOTALS, found), is_statistic=is_statistic)
 
 
 def _has(known: frozenset[str], found: Iterable[str]) -> bool:
@@ -375,8 +378,7 @@ class Table:
         for place, text, kind in sorted(self.left_out):
             kinds[kind].append(f"{brief(text)} ({self.unit} {place})")
         for kind, each in kinds.items():
-            shown = ", ".join(each[:5]) + (f" and {len(each) - 5} more" if len(each) > 5 else "")
-            yield f"{self.source}: left out {counted(len(each), kind)}: {shown}."
+            yield f"{self.source}: left out {counted(len(each), kind)}: {named(each, most=5)}."
 
     def sizes(self, column: int, reading: Reading) -> list[int]:
         """Return the whole numbers of a column; name the first cell that is none."""
@@ -424,11 +426,15 @@ def _complaint(name: str, cell: Any, reading: Reading) -> str:
     )
 
 
-def listed(names: Iterable[object], most: int = 8) -> str:
+def listed(names: Iterable[object]) -> str:
+    """Write the names of columns."""
+    return named([str(name)[:40] or "(no name)" for name in names], most=8)
+
+
+def named(names: Sequence[str], most: int) -> str:
     """Write names with commas between them, and how many more there are."""
-    each = [str(name)[:40] or "(no name)" for name in names]
-    more = len(each) - most
-    return ", ".join(each[:most]) + (f" and {more} more" if more > 0 else "")
+    first = shortened(names, most)
+    return ", ".join(first) if len(first) == len(names) else sentence(first)
 
 
 def form(name: str) -> str:

@@ -25,10 +25,10 @@ def _set(words: str) -> frozenset[str]:
 # All words are in lower case and without accents.
 #: Totals, in many languages; no client has such a name.
 TOTALS = _set(
-    "total totals sum overall grandtotal "
+    "total totals tot sum overall grandtotal "
     "gesamt insgesamt gesamtsumme gesamtzahl gesamtanzahl gesamtergebnis summe endsumme "
     "totaux totale totali totales totaal totalt totais razem ogo\u0142em celkem yhteensa osszesen "
-    "toplam итого всего 合計 合计 总计 總計 \u03c3"
+    "toplam итого всего 合計 合计 総計 总计 總計 \u03c3"
 )
 #: Totals of a part of the clients.
 SUBTOTALS = _set(
@@ -39,6 +39,12 @@ MEANS = _set("mean average minimum maximum mittelwert durchschnitt moyenne prome
 UNSURE = _set("somme somma suma soma som summa ensemble")
 #: Also a group of hospitals.
 MEDIAN = _set("median mediane")
+#: Statistics that a client may be called too: they count only below the clients, beside a total or
+#: a mean. In the form of :func:`~fedcohort.client_files.table.form`.
+STATISTICS = MEDIAN | _set(
+    "min max count n std stddev stdev stddeviation standarddeviation sd var variance range "
+    "q1 q3 25% 50% 75%"
+)
 ALL = _set("all alle aller tous toutes tutti tutte todos todas")
 #: Words that may go with these and name no client.
 OTHERS = _set(
@@ -51,7 +57,7 @@ PLURALS = _set(
     "regions groups units partners samples examples records rows instances observations patients "
     "cases participants subjects images kliniken krankenhauser standorte zentren hauser "
     "einrichtungen patienten falle regionen hopitaux cliniques etablissements hospitales centros "
-    "pacientes ospedali centri pazienti hospitais ziekenhuizen"
+    "pacientes ospedali centri pazienti hospitais ziekenhuizen hosp"
 )
 TRIGGERS = TOTALS | SUBTOTALS | MEANS | UNSURE | MEDIAN | ALL
 KNOWN = TRIGGERS | OTHERS | PLURALS

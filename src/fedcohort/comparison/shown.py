@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort._arguments import listed
-from fedcohort._display import html_table
+from fedcohort._display import html_table, shortened
 from fedcohort._figures import (
     check_axes,
     checked_figure_path,
@@ -139,14 +139,14 @@ class Comparison:
 
     def _drawn(self, figure: Figure) -> Axes:
         """Draw all three panels; return the axes of the chances."""
-        top, below, beside = three_panels(figure)
+        top, below, right = three_panels(figure)
         draw_inclusion(top, self.population.sizes, self._chances)
         draw_size_density(below, self.population.sizes)
         below.set_xlabel(top.get_xlabel())
         top.set(xlabel="", title="Who is drawn")
         rows = self._ordered
         draw_ratios(
-            beside,
+            right,
             {row.label: row.variance.ratio for row in rows},
             order=list(self.rows),
             pale=[row.label for row in rows if not row.unbiased],
@@ -155,7 +155,7 @@ class Comparison:
         what = (
             "V, the variance of the aggregate" if self._has_updates else "Variance of the weights"
         )
-        beside.set(title=what, xlabel="multinomial sampling = 1")
+        right.set(title=what, xlabel="multinomial sampling = 1")
         figure.suptitle(self._head, fontweight="bold")
         return top
 
@@ -525,7 +525,8 @@ class _Answer:
         if gain <= ROUNDING:
             return f"{self._no_gain(best)}{self._reason() if len(self.rows) > 1 else ''}."
         equal = [row.label for row in fixed if row is not best and _equals(row, best)]
-        others = f" ({_few(equal)} {'are' if len(equal) > 1 else 'is'} equal)" if equal else ""
+        names, verb = shortened(equal, MOST_NAMED), "are" if len(equal) > 1 else "is"
+        others = f" ({listed(names)} {verb} equal)" if equal else ""
         start = f"Use {best.label}{others}: it"
         if len(self.rows) == 1:
             start = f"{best.label}, the only design compared,"
@@ -579,7 +580,7 @@ class _Answer:
         )
 
     def _usual(self, best: Row) -> str:
-        """Say what is wrong with what most frameworks do."""
+        """Describe the bias of cohort-mean."""
         row = next((row for row in self.rows if isinstance(row.recipe, CohortMean)), best)
         if row.unbiased:
             return ""
@@ -706,10 +707,3 @@ def _share_text(share: float) -> str:
         if percent < 99 or float(text) < 100:
             break
     return f"{text} %"
-
-
-def _few(labels: Sequence[str]) -> str:
-    """Write ``a``, ``a and b``, or ``a, b and 3 others``."""
-    if len(labels) > MOST_NAMED + 1:
-        labels = [*labels[:MOST_NAMED], f"{len(labels) - MOST_NAMED} others"]
-    return listed(labels)

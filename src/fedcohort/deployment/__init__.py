@@ -1,5 +1,6 @@
 """Write a plug-in for a framework: options, limits, client directory, round, checkpoint."""
 
+from fedcohort._arguments import suggest_names as _suggest_names
 from fedcohort.deployment.arrays import ArrayCheck, ClientUpdate, LazyArrays, ModelArrays
 from fedcohort.deployment.checkpoint import read_checkpoint, write_checkpoint
 from fedcohort.deployment.directory import Claim, Directory, claimed_size
@@ -30,3 +31,5 @@ __all__ = [
     "read_checkpoint",
     "write_checkpoint",
 ]
+
+_suggest_names(__name__, __all__)

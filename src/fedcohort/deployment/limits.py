@@ -82,7 +82,7 @@ class Patience:
         needed = self._limits.min_replies
         if n_answered < needed:
             self._plugin.logger.warning(
-                "round %d is void, the model stays: %d usable replies, %d are needed",
+                "round %d is void, the model stays; usable replies: %d, needed: %d",
                 *(round_, n_answered, needed),
             )
         return n_answered < needed

@@ -54,7 +54,7 @@ def part_files(experiment: Experiment, folder: Path) -> list[tuple[Path, Path]]:
             path, place = own_file(what, folder, file), _kept(what) / file
             files.add((path, place))
         if file.endswith(".py"):
-            near = (each for found in _neighbours(path).values() for each in found)
+            near = (each for found in _sibling_files(path).values() for each in found)
             files |= {(each, place.parent / each.relative_to(path.parent)) for each in near}
     return sorted(files)
 
@@ -165,7 +165,7 @@ def own_function(what: str, name: str, folder: Path) -> Any:
 
     @wraps(found)
     def call(*args: Any, **options: Any) -> Any:
-        with _beside(home):  # it may import only now
+        with _importable_siblings(home):  # it may import only now
             return found(*args, **options)
 
     return call
@@ -200,7 +200,7 @@ def _file(what: str, folder: Path, name: str) -> ModuleType:
     module = module_from_spec(spec)
     sys.modules[module_name] = module  # dataclasses look their module up
     try:
-        with own_errors(f"{what} file {path}", "imported"), _beside(path):
+        with own_errors(f"{what} file {path}", "imported"), _importable_siblings(path):
             spec.loader.exec_module(module)
     except ExperimentError:
         del sys.modules[module_name]
@@ -208,17 +208,17 @@ def _file(what: str, folder: Path, name: str) -> ModuleType:
     return module
 
 
-#: The modules beside the files of a folder, once they are imported.
+#: Imported sibling modules, by folder.
 _LOADED: dict[Path, dict[str, ModuleType]] = {}
 
 
 @contextmanager
-def _beside(path: Path) -> Iterator[None]:
+def _importable_siblings(path: Path) -> Iterator[None]:
     """Allow a file to import modules of its own folder.
 
     Afterwards ``sys.modules`` is as before: another folder may have other modules of these names.
     """
-    names, folder = set(_neighbours(path)), path.parent
+    names, folder = set(_sibling_files(path)), path.parent
     loaded, others = _LOADED.setdefault(folder, {}), _taken_out(names)
     sys.modules.update(loaded)
     sys.path.insert(0, str(folder))
@@ -238,8 +238,8 @@ def _taken_out(names: set[str]) -> dict[str, ModuleType]:
     return {name: sys.modules.pop(name) for name in found}
 
 
-def _neighbours(path: Path) -> dict[str, list[Path]]:
-    """Return the files of the modules beside a file that it imports, or that these import."""
+def _sibling_files(path: Path) -> dict[str, list[Path]]:
+    """Return the files of the sibling modules a file imports, directly or indirectly."""
     found: dict[str, list[Path]] = {}
     left = [path]
     while left:

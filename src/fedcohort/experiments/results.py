@@ -286,7 +286,7 @@ def curve(results: Results, panel: Panel, design: str, column: str) -> Curve:
 
 
 def _until_diverged(results: Results, run: PlannedRun, column: str) -> Numbers:
-    """Return a column of a run, NaN from the round on in which it diverged."""
+    """Return a column of a run, NaN from the round in which it diverged."""
     diverged = results.column("rounds", run, "diverged") == 1
     return np.where(diverged, math.nan, results.column("rounds", run, column))
 

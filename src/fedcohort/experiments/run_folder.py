@@ -124,7 +124,7 @@ def _holder(descriptor: int) -> str:
 
 
 def _is_alive(pid: str) -> bool:
-    """Whether a process runs; also if that cannot be known."""
+    """Return whether a process runs; True if unknown."""
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:

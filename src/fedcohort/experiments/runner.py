@@ -204,7 +204,7 @@ class UnitRunner:
                 f"{error} Delete the file, and its unit starts again while all others are kept; "
                 f"then: {self._folder.resume_command}"
             ) from error
-        log.info("unit %d goes on after round %d", unit.number, done)
+        log.info("unit %d: resumed after round %d", unit.number, done)
         return done
 
     def _simulation(self, unit: Unit) -> Simulation:

@@ -64,7 +64,7 @@ class NodeDirectory(Directory):
             if self.participants(with_samples=True) or until.has_passed:
                 break
             if look == 0:
-                FLOWER.logger.warning("no client with samples is there: waiting for one")
+                FLOWER.logger.warning("no client with samples is connected; waiting")
 
     def gather(self, grid: Grid, needed: int, min_known: int, can_draw: Callable[[], bool]) -> None:
         """Wait for ``needed`` nodes and ``min_known`` sizes; for more sizes, while they arrive.
@@ -81,7 +81,7 @@ class NodeDirectory(Directory):
             self.refresh(grid)
             if (now := (self.n_connected, len(self.present))) != before:
                 FLOWER.logger.info(
-                    "%d nodes are connected, %d are needed; %d sizes are known, %d are needed",
+                    "nodes connected: %d, needed: %d; sizes known: %d, needed: %d",
                     *(now[0], needed, now[1], min_known),
                 )
                 quiet, before = TimeLimit(self._waits.query), now

@@ -8,6 +8,7 @@ from logging import getLogger
 from typing import TypeVar, final
 
 from fedcohort._arguments import brief, checked_number
+from fedcohort._fields import check_fields, number
 from fedcohort.deployment.plugin import Plugin
 from fedcohort.errors import FlowerError
 
@@ -43,26 +44,20 @@ class Waits:
         start, for the next node to say its size.
     """
 
-    start: float = 600.0
+    start: float = number(600.0, least=SHORTEST)
     round: float | Callable[[int], float] = 3600.0
-    reply: float | None = None
-    query: float = 60.0
+    reply: float | None = number(None, least=SHORTEST)
+    query: float = number(60.0, least=SHORTEST)
 
     def __post_init__(self) -> None:
-        _seconds("start", self.start)
-        _seconds("query", self.query)
-        if self.reply is not None:
-            _seconds("reply", self.reply)
+        check_fields(self, error=FlowerError)
         if not callable(self.round):
-            _seconds("round", self.round)
+            self.of_round(0)
 
     def of_round(self, round_: int) -> float:
         """Return the seconds that a round may take."""
-        return _seconds("round", self.round(round_) if callable(self.round) else self.round)
-
-
-def _seconds(name: str, value: object) -> float:
-    return checked_number("Waits", name, value, least=SHORTEST, error=FlowerError)
+        seconds = self.round(round_) if callable(self.round) else self.round
+        return checked_number("Waits", "round", seconds, least=SHORTEST, error=FlowerError)
 
 
 def checked_waits(waits: object) -> Waits:

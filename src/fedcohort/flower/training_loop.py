@@ -107,7 +107,7 @@ def _keep(records: dict[int, MetricRecord], number: int, metrics: MetricRecord |
 
 @contextmanager
 def _logged_by_flower() -> Iterator[None]:
-    """Meanwhile send the library's log lines to Flower's handlers."""
+    """Send the library's log lines to Flower's handlers inside the block."""
     library = getLogger("fedcohort")
     level = library.level
     handlers = [each for each in getLogger("flwr").handlers if each not in library.handlers]

@@ -261,7 +261,7 @@ class CohortSelection(Base):
     def _accept_train_result(
         self, client_name: str, result: Shareable, fl_ctx: FLContext, is_unknown_task: bool = False
     ) -> bool:
-        """Note why a client failed, then do as FLARE does."""
+        """Note why a client failed, then call FLARE's own method."""
         now, code = self._round, result.get_return_code()
         has_failed = not is_unknown_task and code not in (None, ReturnCode.OK)
         if has_failed and now is not None and now.expects(client_name):
@@ -334,7 +334,7 @@ class CohortSelection(Base):
         return {"server_optimizer": self.server_optimizer}
 
     def _restored(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Continue from the checkpoint; return its model, in the kinds of the persistor's."""
+        """Continue from the checkpoint; return its model, in the persistor's types."""
         assert self._file is not None  # for mypy: there is a checkpoint
         state, parts = read_checkpoint(FLARE, self._file, origin=self._origin)
         found, self._moments = restored_model(parts["model"], params), parts.get("moments")

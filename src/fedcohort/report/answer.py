@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedcohort._arguments import listed
-from fedcohort._display import decimals_of, fixed
+from fedcohort._display import decimals_of, fixed, shortened
 from fedcohort.designs.catalogue import RECIPES, make_recipe
 from fedcohort.designs.signals import ASKED
 from fedcohort.errors import FedcohortError
@@ -206,10 +206,9 @@ class _Contest:
         texts = [
             f"{each.label} ({self._why(each.label)}; loss {spread(each.final_loss, decimals)}"
             f"{_accuracy(each, ', accuracy ')})"
-            for each in some[:MOST_NAMED]
+            for each in some
         ]
-        more = len(some) - len(texts)
-        return listed([*texts, *([f"{more} more"] if more else [])])
+        return listed(shortened(texts, MOST_NAMED))
 
     def _why(self, label: str) -> str:
         if self.unbiased[label] is None:
@@ -332,19 +331,11 @@ def _speed_sentence(summary: PanelSummary) -> str:
     reached.sort(key=lambda e: (np.isnan(e.rounds_needed).sum(), np.nanmean(e.rounds_needed)))
     level = fixed(summary.level, loss_decimals(summary))
     goal = f"the loss of {level}, where {summary.baseline} ends"
-    parts = [f"{each.label} after {rounds_needed(each)}" for each in reached[:MOST_NAMED]]
-    if not parts:
+    if not reached:
         return f"No design's rolling mean reached {goal}."
-    if len(reached) > len(parts):
-        parts.append(f"{len(reached) - len(parts)} more")
-    rest = f"; {listed(_some(never))} never did" if never else ""
-    return f"The rolling mean reached {goal}: {listed(parts)}{rest}."
-
-
-def _some(labels: list[str]) -> list[str]:
-    if len(labels) <= MOST_NAMED:
-        return labels
-    return [*labels[: MOST_NAMED - 1], f"{len(labels) - MOST_NAMED + 1} more"]
+    parts = [f"{each.label} after {rounds_needed(each)}" for each in reached]
+    rest = f"; {listed(shortened(never, MOST_NAMED - 1))} never did" if never else ""
+    return f"The rolling mean reached {goal}: {listed(shortened(parts, MOST_NAMED))}{rest}."
 
 
 def _rounds(count: int) -> str:

@@ -66,7 +66,7 @@ class WatchedRun:
                 self._page = waiting_page(self.path, self._text, self._version)
 
     def _fingerprint(self) -> str:
-        """Return a hash of the files that the page is made of, and of whether the run goes on."""
+        """Return a hash of the page's files, and whether the run is still running."""
         files = [self.path / HEAD, *self.path.glob("*.parquet"), *self.path.glob("units/*/*")]
         parts: list[object] = [is_locked(self.path / "lock")]
         for file in sorted(files):

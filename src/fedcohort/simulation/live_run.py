@@ -262,11 +262,11 @@ class LiveRun:
         return torch.full_like(step, math.nan)  # the move does not fit its type
 
     def stay(self) -> None:
-        """Note that the step is not finite; the optimiser stays as it is, and so does the model."""
+        """Note that the step is not finite; keep model and optimiser unchanged."""
         self.current.diverged, self.current.moments = True, self._moments
 
     def measure(self, model: Tensor, *, last: bool) -> None:
-        """Judge the model after a round, if it is its turn."""
+        """Evaluate the model after a round, if this round is measured."""
         if last or self._is_turn(self.current.round_):
             self.current.quality = self.evaluator.quality(model)
             self.current.diverged |= not math.isfinite(self.current.quality.loss)

@@ -316,9 +316,9 @@ class Simulation:
         return list(rows.split([len(own) for own in clients]))
 
     def _moved(self, steps: list[Tensor]) -> Tensor:
-        """Return every model after its step; one that would not be finite stays as it is.
+        """Return every model after its step; keep a model whose next one is not finite.
 
-        Its optimiser stays too, or later steps would not be finite either.
+        Keep its optimiser too, or later steps would not be finite either.
         """
         moves = [run.moved(step) for run, step in zip(self._live, steps, strict=True)]
         moved = self._models + torch.stack(moves)

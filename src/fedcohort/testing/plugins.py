@@ -198,7 +198,7 @@ def _check(federation: ScriptedFederation, plugin: ScriptedPlugin) -> None:
 def _compare(
     where: str, expected: _Expected, found: PlayedRound, before: NDArray[np.floating]
 ) -> None:
-    """Raise where a plug-in did something else than the selector."""
+    """Raise if a plug-in differs from the selector."""
     if dict(found.drawn) != expected.drawn:
         raise ContractError(
             f"{where}: must draw {expected.drawn}; it drew {dict(found.drawn)}. Pass to draw "

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
@@ -260,6 +260,7 @@ def test_a_shared_test_set_gives_its_accuracy_to_every_client() -> None:
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.floats(0.01, 0.99))
 def test_a_share_of_every_clients_samples_is_held_out(sizes: list[int], share: float) -> None:
+    assume(any(min(round(share * size), size - 1) for size in sizes))
     n = sum(sizes)
     owners = np.repeat(np.arange(len(sizes)), sizes)
 
@@ -284,6 +285,15 @@ def test_a_sample_of_several_clients_is_held_out_for_all_of_them() -> None:
     assert not set(train) & set(test)
     for own, client in zip(everyone, range(2), strict=True):
         assert sorted([*train[data.train[client]], *test[data.test[client]]]) == own.tolist()
+
+
+def test_a_share_that_holds_out_no_sample_is_refused() -> None:
+    with pytest.raises(
+        DataError, match=r"0\.001 of the largest client's 50 rounds to none. Pass a"
+    ):
+        FederatedData.from_arrays(
+            np.ones((60, 1)), np.zeros(60, int), [0] * 50 + [1] * 10, test=0.001
+        )
 
 
 def test_the_seed_decides_what_is_held_out() -> None:

@@ -112,7 +112,8 @@ class FederatedData:
         test
             The same three for testing. Two, inputs and labels: every client is tested on all of
             them. A number between 0 and 1: hold out this share of every client's samples, at
-            random and rounded; at least one sample stays. None: no test samples.
+            random and rounded; at least one sample stays with each client, and one in all is held
+            out. None: no test samples.
         seed
             Chooses what is held out: an integer, a generator, or None for a random one.
 
@@ -248,6 +249,12 @@ def _held_out(share: object, parts: Indices, n: int, seed: Seed) -> NDArray[np.b
     for client, part in enumerate(parts):
         _check_range(f"client {client}'s train positions", part, n)
         held[rng.permutation(part)[: min(round(float(share) * len(part)), len(part) - 1)]] = True
+    if not held.any():
+        raise DataError(
+            f"FederatedData: test must hold out at least one sample; {share} of the largest "
+            f"client's {max(map(len, parts), default=0)} rounds to none. Pass a larger share, or "
+            f"test samples."
+        )
     return held
 
 

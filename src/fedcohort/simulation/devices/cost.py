@@ -54,7 +54,7 @@ NUMBER_BYTES = 8
 FORWARD = 1 / 3
 #: Seconds of a round without an available client: at least, and if none ever comes.
 SHORTEST_WAIT = 1e-6
-WAIT_IN_VAIN = 60.0
+NO_CLIENT_WAIT = 60.0
 
 Seconds = NDArray[np.float64]
 
@@ -139,8 +139,8 @@ def round_cost(
     down = model_bytes * (len(sent) + len(unasked) + ask.gets_model * len(asked))
     if ask.answers and not ask.gets_model:
         down += NUMBER_BYTES * len(asked)
-    riding = int("past_loss" in recipe.signals)
-    up = (model_bytes + NUMBER_BYTES * riding) * len(cohort)
+    n_reported = int("past_loss" in recipe.signals)
+    up = (model_bytes + NUMBER_BYTES * n_reported) * len(cohort)
     up += NUMBER_BYTES * ask.answers * len(asked)
     at_asked = times.train * ask.trains + times.look * ask.looks
     computed = [*times.train[trained], *at_asked[asked]]
@@ -216,7 +216,7 @@ class Clock:
         return self._devices.availability is not None
 
     def available(self) -> NDArray[np.bool_] | None:
-        """Return who is there now, shape (n_clients,); None: everyone, always."""
+        """Return the availability mask, shape (n_clients,); None if all are always available."""
         return self._devices.available(self.seconds) if self.has_availability else None
 
     def times(self, round_: int) -> Times:
@@ -236,4 +236,4 @@ class Clock:
         """Return the cost of a round without an available client: time."""
         times, has_samples = self._devices.availability, self._population.sizes > 0
         wait = 0.0 if times is None else times.seconds_until_any(self.seconds, has_samples)
-        return Cost(0, 0, 0.0, 0, WAIT_IN_VAIN if wait == math.inf else max(wait, SHORTEST_WAIT))
+        return Cost(0, 0, 0.0, 0, NO_CLIENT_WAIT if wait == math.inf else max(wait, SHORTEST_WAIT))

@@ -48,7 +48,7 @@ class StackedConvolutionGradients:
                 self._add(name, module, key)
 
     def _add(self, name: str, module: nn.Module, key: int) -> None:
-        """Add a layer, to the stage before it where it fits there."""
+        """Add a layer: to the last stage if it fits, otherwise after it."""
         if type(module) is nn.Conv2d and _kernels_work():
             self.layers.append((name, Stage(), key))
             return
@@ -115,7 +115,7 @@ def _groups(lanes: int, batch: int) -> int:
 
 
 def _is_spatial(module: nn.Module) -> bool:
-    """Whether a module before the flattening is one that is written down here."""
+    """Whether a module before the flattening is supported here."""
     if type(module) is nn.Conv2d:
         plain = (module.stride, module.padding, module.dilation, module.groups)
         return plain == ((1, 1), (0, 0), (1, 1), 1)
@@ -140,7 +140,7 @@ def _pooled(hidden: Tensor, module: nn.MaxPool2d) -> Tensor:
 
 
 class _DisjointMaxPool(torch.autograd.Function):
-    """Max-pooling of windows that do not overlap: backwards, every slope has its own place."""
+    """Max-pooling of disjoint windows: going back, each slope has one place."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, size: Any, stride: Any) -> Tensor:
@@ -266,7 +266,7 @@ class Stage:
 
 @cache
 def _kernels_work() -> bool:
-    """Try Triton once: it is not everywhere, and it needs a C compiler where it is."""
+    """Try Triton once: it may be missing, or lack a C compiler."""
     if find_spec("triton") is None:
         return False
     x = torch.ones(1, 1, 1, 2, 2, device="cuda" if torch.cuda.is_available() else "cpu")
@@ -278,7 +278,7 @@ def _kernels_work() -> bool:
 
 
 class _FusedConvolution(torch.autograd.Function):
-    """Two products forth and back, and kernels between them."""
+    """Convolve with two matrix products in each direction, and kernels between them."""
 
     @staticmethod
     def forward(
@@ -321,7 +321,7 @@ def _patches(x: Tensor, sizes: dict[str, Any]) -> Tensor:
 
 
 def _launch(name: str, entries: int, rows: int, sizes: dict[str, Any], *arguments: Any) -> None:
-    """Start a kernel for every group, with those of the sizes that are its constants."""
+    """Start a kernel for every group; pass the sizes that it declares as constants."""
     from fedcohort.simulation.engine import convolution_kernels as kernels
 
     kernel, groups = getattr(kernels, name), len(arguments[0])
