@@ -35,7 +35,7 @@ State = Mapping[str, NDArray[Any]]
 def write_archive(path: Path, kind: str, arrays: State) -> None:
     """Write arrays to ``path`` atomically; only the owner may read the file.
 
-    ``kind`` is what they mean and the version of that meaning, such as ``"selector 3"``.
+    ``kind`` is what they mean and the version of that meaning, such as ``"selector 4"``.
     """
     meaning, version = _parsed(kind)
     head = {"meaning": meaning, "version": version, "arrays": list(arrays)}

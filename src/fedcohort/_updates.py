@@ -513,7 +513,7 @@ def _leaf(owner: str, update: Update, key: Hashable | None) -> Array:
         array = np.empty(0, dtype=object)
     if is_tensor(array) or array.dtype.kind not in "iufb":
         where = "" if key is None else f" under {key!r}"
-        came = array.layout if is_tensor(array) and not is_strided else array.dtype
+        came = value.layout if is_tensor(value) and not is_strided else array.dtype
         raise AggregationError(
             f"{owner}: an update must be real numbers: an array, or a list or mapping of arrays; "
             f"got {came}{where}. Send the client's model minus the model that it was sent."

@@ -135,7 +135,8 @@ class Cohort:
 
 def _checked_ids(ids: Sequence[Any], clients: NDArray[np.int64]) -> Sequence[Any]:
     """Validate the clients' ids; their positions if there is not one for each."""
-    if not is_list(ids) or not isinstance(ids, Sized):
+    given: object = ids
+    if not is_list(given) or not isinstance(given, Sized):
         raise DesignError(
             f"Cohort: ids must be a list with the id of each client; got {brief(ids)}. Leave them "
             f"out, and they are the clients' positions."

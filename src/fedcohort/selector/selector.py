@@ -565,7 +565,8 @@ class Selector:
     ) -> Self:
         """Continue from a saved state, with the same cohorts.
 
-        Pass ``recipe`` if it is not one of the library's. Nothing is unpickled or imported.
+        Pass ``recipe`` if it is not one of the library's. Nothing is unpickled, and nothing but
+        torch imported, if updates were tensors.
         """
         path = checked_path("Selector", "path", path)
         state, arguments = read_state(path, recipe)
