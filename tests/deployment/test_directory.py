@@ -166,8 +166,8 @@ def test_features_that_are_withdrawn_or_become_unusable_leave_the_selector(later
     with_properties(directory, lyon=later, nice={"x": 2}, metz={"x": 3})
     rounds.update_clients()
     again = directory.new_features()
-    selector.draw()
-    selector.aggregate({each: np.ones(3) for each in selector.cohort.ids})
+    ids = selector.draw().ids
+    selector.aggregate({each: np.ones(3) for each in ids})
 
     assert again == {}
     assert isinstance(selector.estimator, RegressionEstimator)

@@ -98,9 +98,10 @@ class FeatureTable:
         if not len(ids):
             return
         columns, numbers = dict(self._columns), {}
-        is_used = dict(zip(columns, np.isfinite(self._all_rows()).any(axis=0), strict=True))
+        there = np.isfinite(self._all_rows()).any(axis=0)
+        used = {[*columns][k] for k in np.flatnonzero(there).tolist()}
         for name, values in _columns(given, len(ids)).items():
-            columns[name], numbers[name] = self._coded(name, values, bool(is_used.get(name)))
+            columns[name], numbers[name] = self._coded(name, values, name in used)
         rows = np.full((len(ids), len(columns)), np.nan)
         for k, name in enumerate(columns):
             if name in numbers:

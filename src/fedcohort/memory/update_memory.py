@@ -11,14 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from fedcohort._archive import (
-    json_array,
-    json_value,
-    read_archive,
-    with_prefix,
-    without_prefix,
-    write_archive,
-)
+from fedcohort._archive import json_array, json_value, read_archive, without_prefix, write_archive
 from fedcohort._arguments import as_array, checked_path, checked_whole
 from fedcohort._display import short_repr
 from fedcohort._updates import Array, as_numpy, moved
@@ -126,6 +119,7 @@ class UpdateMemory(Memory):
                 f"fit into memory. Lower sketch, or forget clients."
             ) from error
         self._limits = {"last_seen": (NEVER, LATEST), "changed": (0, 1)}
+        self._limits["pending.rounds"] = (0, LATEST)
         #: Updates that designs must not know yet, by round.
         self._pending: list[Pending] = []
 
@@ -250,26 +244,12 @@ class UpdateMemory(Memory):
             "sketch": self.sketch,
             "seed": self.seed,
         }
-        pending = {} if not self._pending else with_prefix("pending.", self._pending_arrays())
-        return {"head": json_array(head), **super().state(), **pending}
-
-    def _pending_arrays(self) -> dict[str, NDArray[Any]]:
-        clients, kept, rounds = zip(*self._pending, strict=True)
-        of = np.array([list(map(len, clients)), rounds], dtype=np.int64)
-        return {"clients": np.concatenate(clients), "rows": np.concatenate(kept), "of": of}
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore a state that :meth:`state` returned; an invalid one changes nothing."""
-        pending = without_prefix("pending.", state if isinstance(state, Mapping) else {})
-        try:
-            found = _pending_of(pending, *self._arrays["updates"].shape) if pending else []
-        except (LookupError, TypeError, ValueError) as error:
-            raise self._error(
-                "pending updates of the memory's state must be finite, one row per client. Pass "
-                "what state() gave."
-            ) from error
-        super().restore(state)
-        self._pending = found
+        found = {"head": json_array(head), **super().state()}
+        if self._pending:
+            clients, rows, rounds = zip(*self._pending, strict=True)
+            found["pending.clients"], found["pending.rows"] = map(np.concatenate, (clients, rows))
+            found["pending.rounds"] = np.repeat(rounds, list(map(len, clients)))
+        return found
 
     @classmethod
     def of_state(cls, state: Mapping[str, NDArray[Any]]) -> Self:
@@ -312,20 +292,22 @@ class UpdateMemory(Memory):
         own = {name: array for name, array in self._arrays.items() if name != "products"}
         if "products" in state:
             own["products"] = np.broadcast_to(0.0, (self.n_clients, self.n_clients))
+        if without_prefix("pending.", state):
+            n = np.size(state.get("pending.rounds", ()))
+            width = self._arrays["updates"].shape[1]
+            own["pending.clients"] = own["pending.rounds"] = np.zeros(n, dtype=np.int64)
+            own["pending.rows"] = np.broadcast_to(np.float32(0), (n, width))
+            self._limits["pending.clients"] = (0, self.n_clients - 1)
         return own
 
-
-def _pending_of(state: Mapping[str, NDArray[Any]], n_clients: int, width: int) -> list[Pending]:
-    """Return what is pending, round by round; raise if it does not match."""
-    clients, rows = state["clients"].astype(np.int64), state["rows"].astype(np.float32)
-    sizes, rounds = state["of"].astype(np.int64).tolist()
-    is_known = ((clients >= 0) & (clients < n_clients)).all()
-    if clients.shape != (sum(sizes),) or rows.shape != (len(clients), width) or min(sizes) < 0:
-        raise ValueError("one row per client")
-    if not is_known or min(rounds) < 0 or not np.isfinite(rows).all():
-        raise ValueError("known clients, rounds from 0 and finite rows")
-    ends = np.cumsum(sizes)[:-1]
-    return list(map(Pending, np.split(clients, ends), np.split(rows, ends), rounds))
+    def _adopt(self, arrays: dict[str, Array]) -> None:
+        pending = without_prefix("pending.", arrays)
+        rounds = pending.get("rounds", np.empty(0))
+        self._pending = [
+            Pending(pending["clients"][rounds == each], pending["rows"][rounds == each], each)
+            for each in np.unique(rounds).tolist()
+        ]
+        super()._adopt({k: v for k, v in arrays.items() if not k.startswith("pending.")})
 
 
 def _whole(name: str, value: object, least: int = 1) -> int:
