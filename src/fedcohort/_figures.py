@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from scipy.sparse import csr_array
 
-Floats, Integers = NDArray[np.float64], NDArray[np.int64]
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 SUFFIXES = (".png", ".svg", ".pdf")
 #: The style of all figures.
