@@ -12,8 +12,15 @@ from scipy.sparse import csr_array
 
 from fedcohort._arguments import Rng, checked_rng, checked_rounds
 from fedcohort._display import html_table, short_repr
-from fedcohort._figures import check_axes, checked_figure_path, new_figure, save_figure, styled
-from fedcohort._plan_figure import draw_plan, figure_size
+from fedcohort._figures import (
+    check_axes,
+    checked_figure_path,
+    draw_plan,
+    new_figure,
+    plan_size,
+    save_figure,
+    styled,
+)
 from fedcohort.errors import PlanError
 from fedcohort.population import Population
 
@@ -230,7 +237,7 @@ class Plan:
         file = checked_figure_path(path, owner, "path")
         with styled(owner):
             if ax is None:
-                figure = new_figure(owner, figure_size(self.cohort_size), shown=path is None)
+                figure = new_figure(owner, plan_size(self.cohort_size), shown=path is None)
                 axes = figure.add_subplot()
                 n = np.count_nonzero(np.diff(self._units.tocsc().indptr))
                 figure.suptitle(

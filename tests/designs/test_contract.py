@@ -35,11 +35,11 @@ from fedcohort.designs import (
 from fedcohort.errors import DesignError
 from fedcohort.similarity import MergeTree
 from fedcohort.testing import EVERYWHERE, OF_RECIPES, ONCE, Candidate, agree, follows_law
-from fedcohort.testing.clauses import (
+from fedcohort.testing.contract import (
     a_cohort_is_sorted_distinct_and_weighed_by_the_one_formula,
     a_hundred_clients_are_drawn_as_often_as_expected,
+    build_from_recipe,
 )
-from fedcohort.testing.contract import build_from_recipe
 from fedcohort.testing.laws import Builder
 from populations import cohort_sizes, populations, random_merges, rng
 

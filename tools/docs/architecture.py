@@ -29,7 +29,7 @@ LAYERS = [
     ["arguments", "display", "updates"],
     ["lazy", "fields", "whole_file"],
     ["archive"],
-    ["streams", "optimizers", "figures", "plan_figure"],
+    ["streams", "optimizers", "figures"],
     ["population", "cohort", "synthetic"],
     ["plan"],
     ["similarity"],

@@ -3,35 +3,43 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, final
 
+from nvflare.apis.analytix import AnalyticsDataType
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
+from nvflare.apis.utils.analytix_utils import create_analytic_dxo, send_analytic_dxo
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
-from nvflare.app_common.workflows.base_fedavg import BaseFedAvg
+from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.workflows.base_fedavg import (
+    BaseFedAvg,
+    make_fedavg_metrics_aggregation_info,
+)
 from nvflare.app_common.workflows.fedavg import FedAvg
 
-from fedcohort.deployment.arrays import Arrays, LazyArrays, as_arrays, like_parameters
+from fedcohort._updates import as_numpy, is_tensor
+from fedcohort.cohort import Cohort
+from fedcohort.deployment.arrays import (
+    Arrays,
+    LazyArrays,
+    ModelArrays,
+    as_arrays,
+    like_parameters,
+)
 from fedcohort.deployment.checkpoint import must_resume, read_checkpoint, write_checkpoint
 from fedcohort.deployment.limits import Limits
 from fedcohort.deployment.options import SelectorOptions
-from fedcohort.deployment.round import NO_ANSWER, Rounds, TrainingRound
+from fedcohort.deployment.round import NO_ANSWER, Round, Rounds, TrainingRound
 from fedcohort.deployment.waits import TimeLimit
 from fedcohort.designs import Recipe
 from fedcohort.memory import EstimatorName, EstimatorSettings
-from fedcohort.nvflare.answers import (
-    StepAggregator,
-    aggregation_info,
-    report,
-    restored_model,
-    sent_model,
-    tensors_where,
-)
 from fedcohort.nvflare.questions import SiteDirectory
 from fedcohort.nvflare.settings import (
     FLARE,
@@ -53,6 +61,9 @@ if TYPE_CHECKING:  # it calls the methods of FedAvg, and stands before controlle
     from nvflare.app_common.workflows.fedavg import FedAvg as Base
 else:
     Base = object
+
+#: The name of a client's weight in FLARE's reports.
+WEIGHT = "cohort_weight"
 
 
 @unpacks(SelectorOptions, without=FLARE.lacks)
@@ -169,7 +180,7 @@ class CohortSelection(Base):
         self._options = replace(self._options, log_file=self._path(self.log_file))
         self.selector, bounds = self._options.selector(), self._options.bounds
         self._rounds = Rounds(FLARE, self.selector, self._sites, bounds)
-        self.aggregator = StepAggregator(self.aggregated)
+        self.aggregator = _StepAggregator(self.aggregated)
         self._moments: State | None = None
         self._is_first, self._file = True, self._path(self.checkpoint)
         self._resumes = must_resume(FLARE, self._file, resume=self.resume)
@@ -212,7 +223,7 @@ class CohortSelection(Base):
     ) -> None:
         """Send the model to exactly these clients; FLARE would send to all if the list is empty."""
         if self._round is None:
-            sent = sent_model(data.params)
+            sent = _sent_model(data.params)
             self._rounds.check_model(sent)
             self._round = self._rounds.open(sent)
             self._sent, self._counts = data, callback
@@ -289,13 +300,13 @@ class CohortSelection(Base):
             self._moments = moments[0]
         self._round, has_clients = None, self._sites.has_samples()
         self._rounds.end(now, has_moved=step is not None, has_clients=has_clients)
-        report(self, now, settled)
+        _report(self, now, settled)
         return FLModel(
             params_type=ParamsType.DIFF,
-            params=tensors_where(self._sent.params, step or {}),
+            params=_tensors_where(self._sent.params, step or {}),
             metrics=now.mean_metrics(settled),
             current_round=self.current_round,
-            meta=aggregation_info(settled),
+            meta=_aggregation_info(settled),
         )
 
     def _close(self, now: TrainingRound, names: list[str]) -> None:
@@ -337,7 +348,7 @@ class CohortSelection(Base):
         """Continue from the checkpoint; return its model, in the persistor's types."""
         assert self._file is not None  # for mypy: there is a checkpoint
         state, parts = read_checkpoint(FLARE, self._file, origin=self._origin)
-        found, self._moments = restored_model(parts["model"], params), parts.get("moments")
+        found, self._moments = _restored_model(parts["model"], params), parts.get("moments")
         self.selector.restore(parts["selector"])
         self._sites.restore(state["directory"])
         done, last = self.selector.round_, self.num_rounds
@@ -349,3 +360,71 @@ class CohortSelection(Base):
 @final
 class CohortController(CohortSelection, FedAvg):
     """FLARE's FedAvg with clients drawn by a recipe; see :class:`CohortSelection`."""
+
+
+def _tensors_where(params: Mapping[str, Any], step: Arrays) -> dict[str, Any]:
+    """Return a step with tensors where the model has tensors; types stay as wide as they are."""
+    return {
+        name: sys.modules["torch"].as_tensor(values) if is_tensor(params[name]) else values
+        for name, values in step.items()
+    }
+
+
+@final
+class _StepAggregator(ModelAggregator):
+    """FedAvg calls this instead of an aggregator: ``step`` settles a round's answers."""
+
+    def __init__(self, step: Callable[[], FLModel]) -> None:
+        super().__init__()
+        self._step = step
+
+    def accept_model(self, model: FLModel) -> None:
+        """Do nothing: the answer was read when it came."""
+
+    def aggregate_model(self) -> FLModel:
+        """Return the step."""
+        return self._step()
+
+    def reset_stats(self) -> None:
+        """Do nothing: a round begins with its draw."""
+
+
+def _sent_model(params: Mapping[str, Any] | None) -> ModelArrays:
+    """Return the model to send; refuse none."""
+    if not params:
+        raise FLARE.refusal(
+            "needs a first model, and the server has none. Add a persistor with one."
+        )
+    return ModelArrays(as_arrays(params))
+
+
+def _restored_model(saved: Arrays, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a saved model in the kinds and types of these parameters; refuse another model."""
+    shapes = {str(name): as_numpy(value).shape for name, value in params.items()}
+    if {name: array.shape for name, array in saved.items()} != shapes:
+        raise FLARE.refusal(
+            "the checkpoint has a model of other arrays than the persistor's. Use another "
+            "checkpoint for another model."
+        )
+    return like_parameters(params, saved)
+
+
+def _report(controller: CohortSelection, now: Round, settled: Cohort) -> None:
+    """Send a round's figures to FLARE's tracking, as scalars."""
+    figures = {
+        "cohort_clients": len(now.asked),
+        "failed_clients": len(now.failed),
+        "residual": settled.residual,
+    }
+    for tag, value in figures.items():
+        kind = AnalyticsDataType.SCALAR
+        dxo = create_analytic_dxo(tag, float(value), kind, global_step=now.number)
+        send_analytic_dxo(controller, dxo, controller.fl_ctx)
+
+
+def _aggregation_info(settled: Cohort) -> dict[str, Any]:
+    """Return how the metrics were averaged, for FLARE's reports."""
+    shares = zip(map(str, settled.ids), settled.weights.tolist(), strict=True)
+    sites = [{"name": name, "weight": weight, "weight_key": WEIGHT} for name, weight in shares]
+    info = make_fedavg_metrics_aggregation_info(weight_key=WEIGHT, site_weights=sites or None)
+    return {AppConstants.METRICS_AGGREGATION_INFO: info}
