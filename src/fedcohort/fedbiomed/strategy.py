@@ -243,15 +243,17 @@ class CohortStrategy(Strategy):
         return unknown
 
     def _drawn(self, experiment: AttachedExperiment, nodes: list[str], number: int) -> Drawn:
-        """Draw a round, from the nodes that are there."""
+        """Draw a round from the connected nodes."""
         there = nodes if self._ping is None else experiment.connected(nodes, self._ping)
         if unknown := self._unknown(experiment, there):
-            log.info("round %d asks everyone, for the sizes of %s", number, unknown)
+            log.info("round %d: asking all nodes; sizes unknown for %s", number, unknown)
             return Drawn(number, there, is_count=True)
         cohort = self._rounds.draw(self._directory.present, lambda signal, ids: {})
         if self.selector.design is None:
             self.selector.skip()
-            raise FEDBIOMED.refusal("no node with samples is there. Start the nodes, and run on.")
+            raise FEDBIOMED.refusal(
+                "no node with samples is connected. Start the nodes, and run on."
+            )
         return Drawn(number, [str(each) for each in cohort.ids])
 
     def _opened(self, drawn: Drawn, params: Params) -> TrainingRound:
@@ -273,7 +275,7 @@ class CohortStrategy(Strategy):
 
         Fed-BioMed would end the experiment if a round asked no node.
         """
-        log.info("round %d of the selector draws no node: on to the next", self.selector.round_)
+        log.info("round %d of the selector: empty cohort; skipping", self.selector.round_)
         step = self.selector.step({})
         self.selector.skip()
         if isinstance(step, Mapping):
