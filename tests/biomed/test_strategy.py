@@ -189,7 +189,7 @@ def test_nobody_there_ends_the_experiment_with_one_sentence(
 ) -> None:
     nodes.connected = []
 
-    with pytest.raises(FedbiomedStrategyError, match=r"no node with samples is there\. Start"):
+    with pytest.raises(FedbiomedStrategyError, match=r"no node with samples is connected\. Start"):
         experiment(CohortStrategy(SizeClustered(2), seed=1)).run_once(increase=True)
 
 
