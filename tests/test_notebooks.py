@@ -135,7 +135,8 @@ def test_the_notebooks_run_and_show_what_is_kept(tmp_path: Path) -> None:
         text=True,
     )
 
-    assert (result.returncode, result.stderr) == (0, "")
+    # Not an empty stderr: on a busy machine a kernel may log an error when it is shut down.
+    assert result.returncode == 0, result.stderr
     for name, claim_holds in CLAIMS.items():
         kept, new = read(FOLDER / f"{name}.ipynb"), read(tmp_path / f"{name}.ipynb")
         assert kinds(kept) == kinds(new)
