@@ -98,7 +98,7 @@ def test_the_numbers_of_the_first_page_are_those_of_the_results() -> None:
     assert list(shown.values()) == [
         losses[design[1] if design else "full participation"] for design in designs
     ]
-    assert len(shown) == 4
+    assert len(shown) == 5
 
 
 def test_pages_and_pictures_stay_small() -> None:
