@@ -19,7 +19,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 #: Markup for Sphinx only: directives, roles, attributes of blocks, links to names.
 OF_SPHINX = re.compile(r"^ *```+\{|\{[a-z:]+\}`|^\{\.|\]\(name:|:(?:class|func|meth|math):`", re.M)
 #: A table row of a design: its name, the final loss, the accuracy.
-ROW = re.compile(r"^\| ([\w -]+) \| ([\d.]+) ± .*?\| ([\d.]+) % \|", re.MULTILINE)
+ROW = re.compile(r"^\| ([\w +-]+) \| ([\d.]+) ± .*?\| ([\d.]+) % \|", re.MULTILINE)
 
 
 def read(page: Path) -> str:
