@@ -28,8 +28,10 @@ def test_the_picture_has_the_layers_that_imports_follow() -> None:
 
 @pytest.mark.parametrize("walk", WALKS)
 def test_a_walk_enters_the_files_that_the_page_lists(walk: str) -> None:
-    if walk == "similarity-round" and not (find_spec("torch") and find_spec("sklearn")):
+    if walk != "compare" and not (find_spec("torch") and find_spec("sklearn")):
         pytest.skip("the simulator needs the extra 'sim'")
+    if walk == "run-report" and not (find_spec("matplotlib") and find_spec("plotly")):
+        pytest.skip("the report needs the extra 'report'")
 
     now, page = lines_of(section(walk)), lines_of(shown()[walk])
 

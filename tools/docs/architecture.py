@@ -1,4 +1,4 @@
-"""The map of ``docs/explanation/architecture.md``: the rooms of the package, and two walks.
+"""The map of ``docs/explanation/architecture.md``: the rooms of the package, and three walks.
 
 ``python tools/docs/architecture.py`` draws the picture and writes the lists again; tests compare
 both with the package.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from inspect import CO_OPTIMIZED
@@ -43,6 +45,36 @@ LAYERS = [
     ["report"],
     ["cli"],
 ]
+#: The experiment of the walk through a run and its report.
+EXPERIMENT = """\
+rounds = 4
+seeds = [0]
+cohort_size = 4
+
+[data]
+dataset = "digits"
+partition = "one-class"
+clients_per_class = 2
+train_size = 30
+test_size = 8
+
+[model]
+name = "mlp"
+
+[training]
+steps = 3
+batch_size = 6
+lr = 0.1
+
+[server]
+oracle_every = 2
+
+[[design]]
+recipe = "multinomial"
+
+[[design]]
+recipe = "similarity"
+"""
 #: The picture's measures, in pixels: as wide as a phone.
 WIDTH, ROW, GAP = 360, 30, 4
 
@@ -127,10 +159,27 @@ def similarity_round() -> Callable[[], object]:
     return lambda: simulation.run(1)
 
 
+def run_and_report() -> Callable[[], object]:
+    """Return the walk from an experiment file to its report."""
+    from fedcohort.cli.app import main
+
+    folder = Path(tempfile.mkdtemp())
+    file = folder / "experiment.toml"
+    file.write_text(EXPERIMENT, encoding="utf-8")
+
+    def walk() -> None:
+        main(["run", str(file), "--out", str(folder / "run"), "--device", "cpu"])
+        main(["report", str(folder / "run")])
+        shutil.rmtree(folder)
+
+    return walk
+
+
 #: The walks of the page: a call that prepares the walk and returns it.
 WALKS: dict[str, Callable[[], Callable[[], object]]] = {
     "compare": compare,
     "similarity-round": similarity_round,
+    "run-report": run_and_report,
 }
 #: The files of a walk to read; the others are only named. A walk that is not here lists all.
 TO_READ = {
@@ -145,6 +194,23 @@ TO_READ = {
         "plan.py",
         "cohort.py",
         "simulation/engine/local_training.py",
+    },
+    "run-report": {
+        "cli/run.py",
+        "experiments/settings.py",
+        "experiments/experiment_file.py",
+        "experiments/run_folder.py",
+        "experiments/units.py",
+        "experiments/runner.py",
+        "simulation/runs.py",
+        "simulation/round_loop.py",
+        "simulation/live_run.py",
+        "simulation/history.py",
+        "experiments/results.py",
+        "cli/report.py",
+        "report/page.py",
+        "report/page_data.py",
+        "report/answer.py",
     },
 }
 

@@ -44,11 +44,12 @@ FIRST_OF = {
         "beyond",
         "tournament",
         "difference-estimator",
+        "regression-estimator",
         "exact-and-estimated",
         "convergence",
     ),
     "reference": ("designs/index", "api/index", "command-line", "experiment-file"),
-    "results": ("index", "beyond", "everyone", "cross-device", "roles"),
+    "results": ("index", "beyond", "everyone", "cross-device", "roles", "regression"),
 }
 #: Pages beside the kinds: before them, and at the end.
 FIRST, LAST = ("which-design", "glossary"), ("changelog",)

@@ -42,7 +42,7 @@ from fedcohort.population import UNLABELLED, Population
 
 log = getLogger(__name__)
 
-#: Half of a character; it cannot be printed.
+#: A lone surrogate: half of a character, which cannot be printed.
 SURROGATE = re.compile("[\ud800-\udfff]")
 #: Number of notes of one kind; the others are counted.
 MOST_NOTES = 3

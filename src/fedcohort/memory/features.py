@@ -65,7 +65,7 @@ class FeatureTable:
         self._given: Floats = np.zeros((n_clients, 0))
         #: Rows of clients that have not come yet.
         self.coming: dict[Id, Floats] = {}
-        #: What each number of the last encoding was, with its mean and standard deviation.
+        #: Mean and standard deviation of each encoded column, by name and category.
         self._fit: dict[tuple[Name, str | None], tuple[float, float]] = {}
         #: Whether something has changed since.
         self.has_changed = False

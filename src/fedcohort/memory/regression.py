@@ -36,8 +36,8 @@ KeepRest = Literal["float16", "int8", "rank"]
 FeatureSource = Literal["auto", "output", "given", "classes"]
 #: The factor on the sums of squares at each round with answers: for B, and for the trusts.
 FADING, TRUST_FADING = 0.97, 0.95
-#: The ridge of the regression, as a share of the features' mean square; this counts up to that
-#: of the leading 1.
+#: The ridge of the regression, as a share of the features' mean square; the mean square is
+#: capped at that of the leading 1.
 RIDGE = 0.02
 #: The same for the trusts, of each part's own square.
 TRUST_RIDGE = 1e-6
@@ -51,7 +51,7 @@ SHARED_TRUST = 0.1
 SMALL_BLOCK = 1000
 #: The share of a client's old features and residual when it answers again.
 OLD_SHARE = 0.5
-#: A longer update, in median norms, is learned from as if it had this length.
+#: Updates longer than this many median norms are shortened before learning.
 LONGEST = 3.0
 #: How many past norms the median is taken of, beside those of the round; and how many positive
 #: ones it needs: with three, one huge norm is not the median.
@@ -62,7 +62,10 @@ NEEDED_ANSWERS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class FeaturesNeed(ChoiceNeed):
-    """One of several words, or values of clients: these are checked where the clients are known."""
+    """One of several words, or values of clients.
+
+    The values are checked later, where the clients are known.
+    """
 
     def check(self, owner: str, name: str, value: object, error: type[FedcohortError]) -> Any:
         """Return the valid value, or raise."""
@@ -288,12 +291,12 @@ class RegressionEstimator(Estimator):
     def know(self, given: Encoded) -> None:
         """Set the given features, and express what was learned in their encoding.
 
-        A feature starts anew if its old values would be far beyond those that it can have now:
+        A feature starts from zero if its old values would be far beyond those that it can have now:
         they would drown what is learned of the others.
         """
         values, known, source, factor, shift = given
         gram, old = self._arrays["gram"], self._arrays["cross"]
-        with np.errstate(over="ignore", invalid="ignore"):  # such features start anew
+        with np.errstate(over="ignore", invalid="ignore"):  # such features start from zero
             size = factor**2 * np.diagonal(gram)[source] + shift**2 * gram[0, 0]
         is_old = (source >= 0) & (size <= LARGEST**2 * gram[0, 0])
         source = np.where(is_old, source, -1)
