@@ -217,7 +217,7 @@ class TrainingRound(Round):
         if self._selector is not None:
             self._norms[name] = checked.norm
             cohort = self._selector.cohort
-            # Weights that sum to more than 1 stretch every update, whoever averages.
+            # Weights that sum to more than 1 stretch every update, whether we or the framework average.
             whole = self._whole or (cohort is not None and cohort.residual < -1e-12)
             read = self._received({name: update}, {name: answer}, whole=whole)
             if not len(read):

@@ -157,6 +157,7 @@ class CohortStrategy(Strategy):
         self._every = FLOWER.count("every", every)
         self._round: TrainingMessages | None = None
         self._is_first, self._is_started = True, False
+        self._full_counters: set[str] = set()  # they stay: their types cannot hold more
 
     @property
     def rounds_done(self) -> int:
@@ -259,7 +260,9 @@ class CohortStrategy(Strategy):
             self._ask_others(now)
         model, metrics = None, None
         if not self._rounds.is_void(answers):
-            model, metrics = averaged(self.strategy, self._inner, now, self.selector)
+            model, metrics = averaged(
+                self.strategy, self._inner, now, self.selector, self._full_counters
+            )
         had_memory = self.selector.estimator is not None
         has_clients = bool(self.directory.participants(with_samples=True))
         self._rounds.end(answers, has_moved=model is not None, has_clients=has_clients)
