@@ -20,13 +20,14 @@ from fedcohort.deployment.checkpoint import must_resume, read_checkpoint, write_
 from fedcohort.deployment.directory import Eligible
 from fedcohort.deployment.options import PluginKeywords, SelectorOptions
 from fedcohort.deployment.round import NO_ANSWER, Rounds
+from fedcohort.deployment.waits import BackOff
 from fedcohort.designs import Recipe
 from fedcohort.designs.signals import AskedSignal
 from fedcohort.errors import DesignError, SelectorError
 from fedcohort.flower.averaging import averaged
 from fedcohort.flower.directory import Names, NodeDirectory
 from fedcohort.flower.evaluation import Evaluation
-from fedcohort.flower.grid import RoundClock
+from fedcohort.flower.grid import RoundClock, error_of
 from fedcohort.flower.inner_strategy import (
     check_model,
     check_wrapper,
@@ -155,6 +156,7 @@ class CohortStrategy(Strategy):
             )
         self._file = None if checkpoint is None else FLOWER.path("checkpoint", checkpoint) / FILE
         self._every = FLOWER.count("every", every)
+        self._questions = BackOff(waits.query)  # for signals
         self._round: TrainingMessages | None = None
         self._is_first, self._is_started = True, False
         self._full_counters: set[str] = set()  # they stay: their types cannot hold more
@@ -342,11 +344,25 @@ class CohortStrategy(Strategy):
     def _ask_signal(
         self, grid: Grid, model: ArrayRecord, signal: AskedSignal, ids: list[str]
     ) -> dict[str, object]:
-        """Ask clients for what the recipe wants to know before the draw."""
+        """Ask clients for what the recipe wants to know before the draw.
+
+        A client that let a question pass may still work on it. It is asked again after a pause,
+        at once only if no other client can be asked.
+        """
         seconds = min(self.clock.waits.query, self.clock.until.left / 2)  # training follows
-        nodes = self._keys_by_node(ids)
+        self._questions.keep(self.directory.present)
+        asked = [each for each in ids if self._questions.is_due(each)] or ids
+        nodes = self._keys_by_node(asked)
         messages = signal_queries(signal, nodes, model, seconds)
-        return signals_of(self.clock.exchange(grid, messages, seconds), signal, nodes)
+        replies = self.clock.exchange(grid, messages, seconds)
+        came = {
+            nodes.get(reply.metadata.src_node_id)
+            for reply in replies
+            if not reply.has_error() or error_of(reply) != NO_ANSWER
+        }
+        for each in asked:
+            (self._questions.forget if each in came else self._questions.back_off)(each)
+        return dict.fromkeys(ids) | signals_of(replies, signal, nodes)
 
     def _messages(self, now: TrainingMessages, ids: Iterable[object]) -> list[Message]:
         """Let the inner strategy write to these clients."""
