@@ -56,7 +56,7 @@ def played(strategy: CohortStrategy, first: NDArray[Any], rounds: int) -> list[N
 )
 def test_a_counter_ends_at_the_exact_sum(inner: type[flwr.FedAvg], estimator: Any) -> None:
     """Adam would divide its steps by what they were before; momentum would carry them on."""
-    more = {"server_momentum": 0.9} if inner is flwr.FedAvgM else {}
+    more: dict[str, Any] = {"server_momentum": 0.9} if inner is flwr.FedAvgM else {}
     strategy = CohortStrategy(inner(**more), SizeClustered(3), seed=0, estimator=estimator)
 
     counters = played(strategy, np.array(0), 10)
@@ -97,7 +97,7 @@ def test_a_wrapper_for_privacy_adds_its_noise_to_counters(
         flwr.FedAvg(), noise_multiplier=50.0, clipping_norm=1.0, num_sampled_clients=3
     )
     strategy = CohortStrategy(noisy, SizeClustered(3), seed=0)
-    np.random.seed(0)
+    np.random.seed(0)  # noqa: NPY002  # Flower's noise comes from the global generator
     with caplog.at_level("WARNING"):
         counters = played(strategy, np.array(250, kind), 10)
 

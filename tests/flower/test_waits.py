@@ -521,7 +521,7 @@ def test_an_expired_message_is_logged_as_an_expired_deadline(
 
 
 def test_a_client_that_still_works_on_a_question_is_not_asked_again(clock: Clock) -> None:
-    """Client 3 needs 90 s for its loss, and training takes 20 s. Then its pause is twice as long."""
+    """Client 3 needs 90 s for its loss, training 20 s. Its next pause is twice as long."""
     delay = lambda k, kind: 20.0 if kind == "train" else 90.0 * (k == 3 and "loss" in kind)  # noqa: E731
     grid = slow_grid(clock, delay, app=full_app())
     strategy = CohortStrategy(only_training(), PowerOfChoice(2), seed=0, waits=Waits(query=60.0))

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sized
 from dataclasses import dataclass
 from typing import final
 
-from fedcohort._arguments import brief
 from fedcohort._display import counted, times
 from fedcohort._fields import check_fields, number, whole
 from fedcohort.deployment.plugin import Plugin
@@ -56,16 +55,6 @@ class Limits:
                 f"min_replies must be at most the {draws} draws of a round; got "
                 f"{self.min_replies}. Lower it, or draw more clients."
             )
-
-
-def checked_limits(plugin: Plugin, limits: object) -> Limits:
-    """Return the limits; the default ones for None."""
-    if limits is not None and not isinstance(limits, Limits):
-        raise plugin.refusal(
-            f"limits must be Limits(...); got {brief(limits)}. Import it from "
-            f"fedcohort.{plugin.framework}."
-        )
-    return Limits() if limits is None else limits
 
 
 @final

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedcohort._updates import in_type
 from fedcohort.cohort import Cohort
-from fedcohort.deployment.round import is_number
+from fedcohort.deployment.round import shared_metrics
 from fedcohort.flower.evaluation import mean_metrics
 from fedcohort.flower.inner_strategy import (
     is_finite_state,
@@ -28,7 +28,7 @@ from fedcohort.flower.replies import (
     TrainingMessages,
     client_model,
     metrics_of,
-    with_content,
+    rewritten,
 )
 from fedcohort.flower.settings import FLOWER
 from fedcohort.selector import Selector
@@ -92,12 +92,11 @@ def _means(
     average_metrics: AverageMetrics, now: TrainingMessages, shares: Sequence[Share]
 ) -> MetricRecord:
     """Return the means of the metrics, of each over the replies that have it."""
-    weight_key, messages = now.weight_key, []
-    for key, weight, arrays in shares:
-        answer = now.answers.answered[key]
-        metrics = MetricRecord({**answer.metrics, weight_key: weight})
-        content = RecordDict({"arrays": arrays, "metrics": metrics})
-        messages.append(with_content(answer.reply, content))
+    weight_key, answered = now.weight_key, now.answers.answered
+    messages = [
+        rewritten(answered[key].reply, {**answered[key].metrics, weight_key: weight}, arrays)
+        for key, weight, arrays in shares
+    ]
 
     def average(group: list[Message]) -> MetricRecord:
         return average_metrics([message.content for message in group], weight_key)
@@ -155,25 +154,14 @@ def _by_memory_alone(
 def _messages(now: TrainingMessages, shares: Sequence[Share]) -> list[Message]:
     """Write replies with these weights and models.
 
-    Records get the same names in every reply, and only the metrics that all share go along.
+    Only the metrics that all share go along.
     """
     answers = [now.answers.answered[key] for key, _, _ in shares]
-    names = _shared_metrics([answer.metrics for answer in answers], now.weight_key)
-    messages = []
-    for answer, (_, weight, arrays) in zip(answers, shares, strict=True):
-        found = {name: answer.metrics[name] for name in names}
-        metrics = MetricRecord({**found, now.weight_key: weight})
-        content = RecordDict({"arrays": arrays, "metrics": metrics})
-        messages.append(with_content(answer.reply, content))
-    return messages
-
-
-def _shared_metrics(records: Sequence[Mapping[str, Any]], weight_key: str) -> list[str]:
-    """Return the metrics that every reply has as one finite number."""
-    names = set.intersection(*(set(record) for record in records)) if records else set()
-    return sorted(
-        name for name in names - {weight_key} if all(is_number(record[name]) for record in records)
-    )
+    names = shared_metrics([answer.metrics for answer in answers])
+    return [
+        rewritten(own.reply, {**{n: own.metrics[n] for n in names}, now.weight_key: weight}, arrays)
+        for own, (_, weight, arrays) in zip(answers, shares, strict=True)
+    ]
 
 
 def _resting(messages: Sequence[Message], arrays: ArrayRecord, weight_key: str) -> list[Message]:
@@ -187,9 +175,7 @@ def _resting(messages: Sequence[Message], arrays: ArrayRecord, weight_key: str) 
         name: float(np.average([record[name] for record in records], weights=weights))
         for name in records[0]
     }
-    metrics = MetricRecord({**means, weight_key: 1.0 - math.fsum(weights)})
-    content = RecordDict({"arrays": arrays, "metrics": metrics})
-    return [with_content(messages[0], content)]
+    return [rewritten(messages[0], {**means, weight_key: 1.0 - math.fsum(weights)}, arrays)]
 
 
 def _nudged(sent: SentModel) -> ArrayRecord:

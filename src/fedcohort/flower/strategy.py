@@ -43,7 +43,7 @@ from fedcohort.flower.inner_strategy import (
 )
 from fedcohort.flower.queries import signal_queries, signals_of
 from fedcohort.flower.replies import Decode, SentModel, TrainingMessages
-from fedcohort.flower.settings import FLOWER, Waits, checked_function, checked_waits
+from fedcohort.flower.settings import FLOWER, Waits
 from fedcohort.selector.planner import check_equal_draws
 from fedcohort.selector.selections import SelectionLog
 from fedcohort.selector.settings import unpacks
@@ -124,7 +124,8 @@ class CohortStrategy(Strategy):
         secure_aggregation: bool = False,
         **settings: Unpack[PluginKeywords],
     ) -> None:
-        waits, options = checked_waits(waits), SelectorOptions(recipe, plugin=FLOWER, **settings)
+        waits = FLOWER.record("waits", waits, Waits)
+        options = SelectorOptions(recipe, plugin=FLOWER, **settings)
         own = options.estimator
         #: The name of an estimator that remembers updates.
         self._estimator = None if isinstance(own, str) else type(own).__name__.lower()
@@ -142,7 +143,11 @@ class CohortStrategy(Strategy):
         self._min_known = FLOWER.count("min_known", min_known)
         self.selections.first_shown = 1  # as Flower counts
         self._origin = {"strategy": type(self._inner).__name__, "names": names}
-        self._decode = checked_function("decode", decode)
+        if decode is not None and not callable(decode):
+            raise FLOWER.refusal(
+                f"decode must be a function; got {brief(decode)}. Pass one, or None."
+            )
+        self._decode = decode
         self._evaluation = Evaluation(
             strategy, self._inner, evaluate, seed=self.seed, limits=bounds
         )
