@@ -366,7 +366,7 @@ class Layout:
         def make(key: Hashable, part: Part) -> Array:
             values, step = _leaf(self.owner, model, key), steps.get(key)
             if step is not None:
-                values = _counted(values, step) if part.place is None else _sum(values, step)
+                values = counted(values, step) if part.place is None else _sum(values, step)
             return _typed(self.owner, key, values, part.kind)
 
         return own._made(make)
@@ -574,7 +574,7 @@ def _sum(leaf: Array, step: Array) -> Array:
     return own + (step if same else like(step, own)).reshape(-1)
 
 
-def _counted(leaf: Array, step: Array) -> NDArray[Any]:
+def counted(leaf: Array, step: Array) -> NDArray[Any]:
     """Return a counter plus its rounded step, flat, as Python integers, which cannot overflow."""
     steps = np.array([int(each) for each in np.rint(as_numpy(step)).ravel().tolist()], dtype=object)
     return np.asarray(as_numpy(leaf).reshape(-1).astype(object) + steps)

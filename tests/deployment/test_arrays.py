@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcohort.deployment import ArrayCheck, ModelArrays
+from fedcohort.deployment import ArrayCheck, Limits, ModelArrays
 
 MODEL = {"weights": np.zeros((2, 3), np.float32), "bias": np.zeros(3, np.float32)}
 
@@ -65,3 +65,39 @@ def test_other_names_or_shapes_are_a_failure_with_its_reason(
     arrays: dict[str, Any], reason: str
 ) -> None:
     assert ArrayCheck()(arrays, sent()) == reason
+
+
+@pytest.mark.parametrize("start", [0, 2**62 + 1, -(2**62) - 1])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_counter_may_move_by_max_count_and_no_further(start: int, sign: int) -> None:
+    before = ModelArrays({"weights": np.zeros(2, np.float32), "counter": np.array([start, start])})
+
+    def checked(move: int) -> Any:
+        after = {**before.arrays, "counter": before.arrays["counter"] + np.array([0, sign * move])}
+        return ArrayCheck(Limits(max_count=50))(after, before)
+
+    assert not isinstance(checked(50), str)
+    assert checked(51) == "its counter moves too far: by 51, more than 50"
+
+
+def test_a_counter_that_jumps_over_its_whole_type_is_refused() -> None:
+    """The difference of its ends does not fit 64 bits."""
+    ends = np.iinfo(np.int64)
+    before = ModelArrays({"weights": np.zeros(2, np.float32), "counter": np.array(ends.min)})
+
+    found = ArrayCheck()({**before.arrays, "counter": np.array(ends.max)}, before)
+
+    assert found == "its counter moves too far: by 1.84467e+19, more than 1e+12"
+
+
+def test_sums_of_counters_are_exact() -> None:
+    before = ModelArrays(
+        {"weights": np.zeros(2, np.float32), "counter": np.array(2**60 + 1, np.uint64)}
+    )
+
+    moved = before.plus({"weights": np.ones(2), "counter": np.array(3)})
+
+    assert moved is not None
+    assert int(moved["counter"]) == 2**60 + 4
+    assert moved["counter"].dtype == np.uint64
+    assert before.plus({"weights": np.ones(2), "counter": np.array(-(2**61))}) is None

@@ -16,6 +16,7 @@ from fedcohort.deployment import (
     LazyArrays,
     Limits,
     ModelArrays,
+    Patience,
     Plugin,
     Round,
     Rounds,
@@ -189,6 +190,19 @@ def test_rounds_without_an_answer_end_with_a_sentence_and_an_empty_cohort_does_n
         play()
 
     assert (asked.count(True), False in asked) == (2, True)
+
+
+def test_a_long_cause_keeps_its_beginning_and_its_end() -> None:
+    patience = Patience(MINE, Limits(give_up_after=1))
+
+    with pytest.raises(DeploymentError) as caught:
+        patience.end_round([], ["error 2: " + "x" * 400 + " CAUSE"])
+
+    message = str(caught.value)
+    assert message.startswith("MyServer: 1 round in a row had no usable reply: once 'error 2: xxx")
+    assert "xxx ... xxx" in message
+    assert "x CAUSE'. Fix the clients, or raise" in message
+    assert len(message) < 300
 
 
 def test_a_signal_that_no_client_gives_is_the_reason_of_an_empty_round() -> None:

@@ -25,6 +25,7 @@ from fedcohort import Difference, Poisson, Population, Recipe, Regression, SizeC
 from fedcohort.designs import Knowledge, MultinomialDesign
 from fedcohort.nvflare import CohortController, Limits
 from fedcohort.optimizers import Yogi
+from fedcohort.selector import read_selections
 from flare.in_process import lines
 
 ROOT = Path(__file__).parents[2]
@@ -134,11 +135,15 @@ def test_the_example_trains_though_a_client_is_killed_and_goes_on_later(tmp_path
     (command,) = [line for line in PAGE.splitlines() if "--fails-at kill" in line]
     (shown,) = [block.text for block in blocks_of(PAGE) if block.text.startswith("round 0: ")]
     killed, said = simulated(tmp_path, *shlex.split(command)[2:])
+    log = tmp_path / "selections.jsonl"
+    with log.open("a") as file:  # as if the server died between a line and its checkpoint
+        file.write(json.dumps({**killed[-1], "round": 4}) + "\n")
     both, text = simulated(tmp_path, "--rounds", "6")
 
     assert shown in said
     assert both[:4] == killed
-    assert [line["round"] for line in both] == list(range(6))
+    assert [line["round"] for line in both] == [0, 1, 2, 3, 4, 4, 5]
+    assert [line["round"] for line in read_selections(log)] == list(range(6))
     assert "continues from the checkpoint: 4 of 6 rounds are done" in text
 
 

@@ -309,7 +309,10 @@ def test_nobody_is_asked_after_the_deadline(clock: Clock) -> None:
 
 
 def test_signals_that_hang_leave_half_of_the_round_for_training(clock: Clock) -> None:
-    """Client 0 says no duration; the others train in the time that is left."""
+    """Client 0 says no duration; the others train in the time that is left.
+
+    In the next two rounds it may still work on the question, and is not asked.
+    """
     grid = slow_grid(
         clock,
         lambda k, kind: math.inf if (k, kind) == (0, "query.duration") else 4.0 * (kind == "train"),
@@ -321,7 +324,7 @@ def test_signals_that_hang_leave_half_of_the_round_for_training(clock: Clock) ->
 
     times = round_times(strategy, grid, clock)
 
-    assert times == pytest.approx([5.0 + 4.0] * 3, abs=0.1 + ROUNDING)
+    assert times == pytest.approx([5.0 + 4.0, 4.0, 4.0], abs=0.1 + ROUNDING)
     assert sum(drawn(strategy).values()) == 6
     assert strategy.selections.failed.sum() == 0
 
@@ -515,3 +518,39 @@ def test_an_expired_message_is_logged_as_an_expired_deadline(
     assert "clients failed" in caplog.text
     assert "no answer: the deadline has passed" in caplog.text
     assert "Message unavailable" not in caplog.text
+
+
+def test_a_client_that_still_works_on_a_question_is_not_asked_again(clock: Clock) -> None:
+    """Client 3 needs 90 s for its loss, training 20 s. Its next pause is twice as long."""
+    delay = lambda k, kind: 20.0 if kind == "train" else 90.0 * (k == 3 and "loss" in kind)  # noqa: E731
+    grid = slow_grid(clock, delay, app=full_app())
+    strategy = CohortStrategy(only_training(), PowerOfChoice(2), seed=0, waits=Waits(query=60.0))
+
+    took = round_times(strategy, grid, clock, rounds=9)
+
+    assert took == pytest.approx([80, 20, 20, 80, 20, 20, 20, 20, 20], abs=2.5)
+    asked = grid.asked_at("query.loss", node_of(grid, 3))
+    assert asked == pytest.approx([0, 120], abs=5)
+
+
+def test_a_client_that_answers_again_is_asked_in_every_round(clock: Clock) -> None:
+    grid = slow_grid(
+        clock,
+        lambda k, kind: 90.0 * (k == 3 and "loss" in kind and clock.now < 60),
+        app=full_app(),
+    )
+    strategy = CohortStrategy(only_training(), PowerOfChoice(2), seed=0, waits=Waits(query=60.0))
+
+    round_times(strategy, grid, clock, rounds=2)
+    clock.now += 60.0
+    round_times(strategy, grid, clock, rounds=3)
+
+    assert len(grid.asked_at("query.loss", node_of(grid, 3))) == 1 + 3
+
+
+def test_if_all_clients_let_the_question_pass_all_are_asked_again(clock: Clock) -> None:
+    grid = slow_grid(clock, hanging("query.loss"), app=full_app())
+    waits = Waits(query=60.0)
+    strategy = CohortStrategy(only_training(), PowerOfChoice(2), seed=0, waits=waits)
+
+    assert round_times(strategy, grid, clock) == pytest.approx([60.0] * 3, abs=ROUNDING)

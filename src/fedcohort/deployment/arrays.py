@@ -10,7 +10,15 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort._updates import as_numpy, counters_of, in_type, is_finite, is_tensor, like
+from fedcohort._updates import (
+    as_numpy,
+    counted,
+    counters_of,
+    in_type,
+    is_finite,
+    is_tensor,
+    like,
+)
 from fedcohort.deployment.limits import Limits
 
 #: Entries that are converted to float64 at a time, 8 MB: a whole model would need too much memory.
@@ -103,21 +111,30 @@ class ModelArrays:
     def step(self, name: str, after: NDArray[Any]) -> NDArray[Any]:
         """Return one array's update, at least in float32; a counter's in integers."""
         own = self.arrays[name]
-        if own.dtype.kind != "f":
-            return np.asarray(after.astype(np.int64) - own.astype(np.int64))
         with np.errstate(all="ignore"):
+            if own.dtype.kind != "f":
+                return np.asarray(after.astype(np.int64) - own.astype(np.int64))
             return np.asarray(np.subtract(after, own, dtype=np.result_type(own, np.float32)))
 
     def plus(self, update: Arrays) -> dict[str, NDArray[Any]] | None:
         """Return the model plus an update; None where its types cannot hold the sum."""
         arrays = {}
         for name, own in self.arrays.items():
-            with np.errstate(all="ignore"):
-                values = in_type(own + update[name], own)
+            if name in self.counters:
+                values = self.moved_counter(name, update[name])
+            else:
+                with np.errstate(all="ignore"):
+                    values = in_type(own + update[name], own)
             if values is None:
                 return None
             arrays[name] = values
         return arrays
+
+    def moved_counter(self, name: str, step: NDArray[Any]) -> NDArray[Any] | None:
+        """Return a counter plus its rounded step, exactly; None where its type cannot hold it."""
+        own = self.arrays[name]
+        found: NDArray[Any] | None = in_type(counted(own, step).reshape(own.shape), own)
+        return found
 
 
 @final
@@ -202,12 +219,11 @@ class ArrayCheck:
         if not math.isfinite(norm):
             return "is not finite, or too large for its type"
         for name in sent.counters:
-            moves = np.abs(held[name].astype(np.float64) - sent.arrays[name].astype(np.float64))
-            if moves.max(initial=0) > self.limits.max_count:
-                return (
-                    f"its {name} moves too far: by {moves.max():g}, more than "
-                    f"{self.limits.max_count:g}"
-                )
+            # As Python integers, which are exact.
+            moves = np.asarray(held[name].astype(object) - sent.arrays[name].astype(object))
+            most = max(map(abs, moves.ravel().tolist()), default=0)
+            if most > self.limits.max_count:
+                return f"its {name} moves too far: by {most:g}, more than {self.limits.max_count:g}"
         # No sum of entries is larger than sqrt(dimension) times the norm.
         if self.is_remembered and norm * math.sqrt(sent.dimension) > LARGEST:
             return "is too large for float32"

@@ -143,7 +143,7 @@ def checked_eligible(plugin: Plugin, eligible: object) -> Eligible | None:
 
 
 class Directory:
-    """The clients that ever told their sizes, and those that are connected now.
+    """All clients that have reported a size, and those that are connected now.
 
     A plug-in calls :meth:`see` with the connections that the framework lists. It asks those that
     are :meth:`due` for their sizes. It passes valid answers to :meth:`claim`, and calls

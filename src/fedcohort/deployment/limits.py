@@ -7,14 +7,15 @@ from collections.abc import Iterable, Sized
 from dataclasses import dataclass
 from typing import final
 
-from fedcohort._arguments import brief
-from fedcohort._display import times
+from fedcohort._display import counted, times
 from fedcohort._fields import check_fields, number, whole
 from fedcohort.deployment.plugin import Plugin
 from fedcohort.errors import DeploymentError
 
 #: The largest size: a million such clients and a thousand draws still fit 63 bits.
 LARGEST_SIZE = 10**12
+#: The most characters of a cause that an error shows.
+LONGEST_CAUSE = 150
 NO_LIMIT = "Use None for no limit."
 
 
@@ -56,16 +57,6 @@ class Limits:
             )
 
 
-def checked_limits(plugin: Plugin, limits: object) -> Limits:
-    """Return the limits; the default ones for None."""
-    if limits is not None and not isinstance(limits, Limits):
-        raise plugin.refusal(
-            f"limits must be Limits(...); got {brief(limits)}. Import it from "
-            f"fedcohort.{plugin.framework}."
-        )
-    return Limits() if limits is None else limits
-
-
 @final
 class Patience:
     """Decides which rounds are void, and when to give up.
@@ -102,10 +93,18 @@ class Patience:
             self._failed_rounds, self._kinds, self._example = 0, found, {}
         self._failed_rounds, self._kinds = self._failed_rounds + bool(found), self._kinds + found
         if self._failed_rounds >= self._limits.give_up_after:
-            counted = [
-                f"{times(n)} {self._example[kind]!r:.150}" for kind, n in self._kinds.most_common()
+            causes = [
+                f"{times(n)} {_cut(repr(self._example[kind]))}"
+                for kind, n in self._kinds.most_common()
             ]
             raise self._plugin.refusal(
-                f"{self._failed_rounds} rounds in a row had no usable reply: "
-                f"{', '.join(counted)}. Fix the clients, or raise Limits(give_up_after=...)."
+                f"{counted(self._failed_rounds, 'round')} in a row had no usable reply: "
+                f"{', '.join(causes)}. Fix the clients, or raise Limits(give_up_after=...)."
             )
+
+
+def _cut(cause: str) -> str:
+    """Return the beginning and the end of a long cause."""
+    if len(cause) <= LONGEST_CAUSE:
+        return cause
+    return f"{cause[: LONGEST_CAUSE // 3]} ... {cause[-(LONGEST_CAUSE - LONGEST_CAUSE // 3) :]}"

@@ -9,7 +9,7 @@ from typing import Any, final
 
 from fedcohort._arguments import brief
 from fedcohort.deployment.directory import checked_sizes
-from fedcohort.deployment.limits import Limits, checked_limits
+from fedcohort.deployment.limits import Limits
 from fedcohort.deployment.plugin import Plugin
 from fedcohort.population import Label
 from fedcohort.selector import Selector
@@ -67,7 +67,7 @@ class SelectorOptions(SelectorSettings):
                     f"{each.name} is not available here; got {brief(getattr(self, each.name))}. "
                     f"Leave it out."
                 )
-        put(self, "limits", checked_limits(plugin, self.limits))
+        put(self, "limits", plugin.record("limits", self.limits, Limits))
         if self.sizes is not None:
             put(self, "sizes", checked_sizes(plugin, self.sizes))
         if self.groups is not None and not isinstance(self.groups, Mapping):

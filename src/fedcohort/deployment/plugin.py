@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from logging import Logger, getLogger
 from pathlib import Path
-from typing import final
+from typing import TypeVar, final
 
-from fedcohort._arguments import checked_number, checked_path, checked_whole
+from fedcohort._arguments import brief, checked_number, checked_path, checked_whole
 from fedcohort.errors import DeploymentError
 
+_Record = TypeVar("_Record")
 LOGGER = getLogger("fedcohort")
 
 
@@ -62,6 +63,15 @@ class Plugin:
     def number(self, name: str, value: object, *, least: float) -> float:
         """Validate a number."""
         return checked_number(self.owner, name, value, least=least, error=self.error)
+
+    def record(self, name: str, value: object, kind: type[_Record]) -> _Record:
+        """Validate a record of settings; None gives the default one."""
+        if value is not None and not isinstance(value, kind):
+            raise self.refusal(
+                f"{name} must be {kind.__name__}(...); got {brief(value)}. Import it from "
+                f"fedcohort.{self.framework}."
+            )
+        return kind() if value is None else value
 
     def log_failures(
         self, failed: Mapping[str, str], doing: str, n_asked: int, who: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, final
@@ -217,7 +217,8 @@ class TrainingRound(Round):
         if self._selector is not None:
             self._norms[name] = checked.norm
             cohort = self._selector.cohort
-            # Weights that sum to more than 1 stretch every update, whoever averages.
+            # Weights that sum to more than 1 stretch every update, whether we or the framework
+            # average.
             whole = self._whole or (cohort is not None and cohort.residual < -1e-12)
             read = self._received({name: update}, {name: answer}, whole=whole)
             if not len(read):
@@ -274,11 +275,9 @@ class TrainingRound(Round):
         pairs = zip(map(str, settled.ids), settled.weights.tolist(), strict=True)
         found = [(self.answered[name].metrics, weight) for name, weight in pairs if weight > 0]
         total = math.fsum(weight for _, weight in found)
-        first = found[0][0] if found else {}
-        names = [key for key in first if all(is_number(own.get(key)) for own, _ in found)]
         return {
             key: math.fsum(weight * float(own[key]) for own, weight in found) / total
-            for key in names
+            for key in shared_metrics([own for own, _ in found])
         } or None
 
 
@@ -447,6 +446,12 @@ class Rounds:
 def is_number(value: object, *, least: float = -math.inf) -> bool:
     """Return whether a metric is one finite number, and at least ``least``."""
     return isinstance(value, (int, float)) and math.isfinite(value) and value >= least
+
+
+def shared_metrics(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the metrics that all records have as one finite number."""
+    first = records[0] if records else {}
+    return [name for name in first if all(is_number(own.get(name)) for own in records)]
 
 
 def _loss(answer: ClientAnswer) -> float | None:

@@ -57,6 +57,10 @@ class BackOff:
         pause = self._pause(key)
         self._waits[key] = TimeLimit(pause), 2 * pause
 
+    def forget(self, key: Hashable) -> None:
+        """Forget a client: it can be asked at once."""
+        self._waits.pop(key, None)
+
     def keep(self, keys: Collection[Hashable]) -> None:
         """Forget all other clients: they are asked at once when they come back."""
         self._waits = {key: wait for key, wait in self._waits.items() if key in keys}

@@ -20,7 +20,7 @@ from fedcohort.deployment.arrays import (
     like_parameters,
 )
 from fedcohort.deployment.directory import Claim, Directory, checked_sizes, claimed_size
-from fedcohort.deployment.limits import Limits, checked_limits
+from fedcohort.deployment.limits import Limits
 from fedcohort.deployment.options import PluginKeywords, SelectorOptions
 from fedcohort.deployment.round import ClientAnswer, Rounds, TrainingRound, is_number
 from fedcohort.designs import Recipe
@@ -94,7 +94,7 @@ class CohortStrategy(Strategy):
         self._attached: AttachedExperiment | None = None
         self._saved: Path | None = None
         self._round: Drawn | None = None
-        self._bound(checked_limits(FEDBIOMED, limits), settings.get("sizes"))
+        self._bound(FEDBIOMED.record("limits", limits, Limits), settings.get("sizes"))
         if recipe is None:
             return
         options = SelectorOptions(recipe, plugin=FEDBIOMED, **settings)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedcohort._updates import in_type
 from fedcohort.cohort import Cohort
-from fedcohort.deployment.round import is_number
+from fedcohort.deployment.round import shared_metrics
 from fedcohort.flower.evaluation import mean_metrics
 from fedcohort.flower.inner_strategy import (
     is_finite_state,
@@ -28,7 +28,7 @@ from fedcohort.flower.replies import (
     TrainingMessages,
     client_model,
     metrics_of,
-    with_content,
+    rewritten,
 )
 from fedcohort.flower.settings import FLOWER
 from fedcohort.selector import Selector
@@ -40,11 +40,14 @@ AverageMetrics = Callable[[list[RecordDict], str], MetricRecord]
 
 
 def averaged(
-    strategy: Strategy, inner: FedAvg, now: TrainingMessages, selector: Selector
+    strategy: Strategy, inner: FedAvg, now: TrainingMessages, selector: Selector, full: set[str]
 ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-    """Let the strategy, which is ``inner`` or wraps it, aggregate; None: the model stays."""
+    """Let the strategy, which is ``inner`` or wraps it, aggregate; None: the model stays.
+
+    ``full`` gets the names of counters that stay because their types cannot hold more.
+    """
     if strategy is inner and selector.cohort is not None and not len(selector.cohort):
-        return _by_memory_alone(inner, now, selector), None
+        return _by_memory_alone(inner, now, selector, full), None
     is_wrapped = strategy is not inner
     shares = _shares(now, selector, is_wrapped=is_wrapped)
     if not shares:
@@ -55,9 +58,11 @@ def averaged(
     if is_plain and settled.residual > 0 and not settled.sums_to_one:
         rests = _nudged(now.sent) if is_wrapped else now.sent.record
         messages += _resting(messages, rests, now.weight_key)
+    # A wrapper adds its noise to counters too.
+    counters = {} if is_wrapped else _counters(now, settled)
     average_metrics = inner.train_metrics_aggr_fn
     with with_metrics(inner, lambda: _means(average_metrics, now, shares)):
-        return _step(strategy, inner, now, messages, _counters(now, settled))
+        return _step(strategy, inner, now, messages, counters, full)
 
 
 def _is_plain(selector: Selector, settled: Cohort, *, is_wrapped: bool) -> bool:
@@ -69,16 +74,17 @@ def _is_plain(selector: Selector, settled: Cohort, *, is_wrapped: bool) -> bool:
     return is_wrapped or (selector.estimator is None and settled.residual >= -1e-12)
 
 
-def _counters(now: TrainingMessages, settled: Cohort) -> dict[str, NDArray[Any]]:
-    """Return the model's counters after the round: moved by the weighted sum, rounded once."""
+def _counters(now: TrainingMessages, settled: Cohort) -> dict[str, NDArray[Any] | None]:
+    """Return the model's counters after the round: moved by the weighted sum, rounded once.
+
+    None where the type cannot hold the sum.
+    """
     answered = now.answers.answered
     pairs = list(zip(map(str, settled.ids), settled.weights.tolist(), strict=True))
     found = {}
     for name in now.sent.counters:
         step = sum(w * answered[key].step(name).astype(np.float64) for key, w in pairs)
-        own = now.sent.arrays[name]
-        moved = in_type(own + np.rint(step).astype(np.int64), own)
-        found[name] = own if moved is None else moved  # it stays where its type is too small
+        found[name] = now.sent.moved_counter(name, np.asarray(step))
     return found
 
 
@@ -86,12 +92,11 @@ def _means(
     average_metrics: AverageMetrics, now: TrainingMessages, shares: Sequence[Share]
 ) -> MetricRecord:
     """Return the means of the metrics, of each over the replies that have it."""
-    weight_key, messages = now.weight_key, []
-    for key, weight, arrays in shares:
-        answer = now.answers.answered[key]
-        metrics = MetricRecord({**answer.metrics, weight_key: weight})
-        content = RecordDict({"arrays": arrays, "metrics": metrics})
-        messages.append(with_content(answer.reply, content))
+    weight_key, answered = now.weight_key, now.answers.answered
+    messages = [
+        rewritten(answered[key].reply, {**answered[key].metrics, weight_key: weight}, arrays)
+        for key, weight, arrays in shares
+    ]
 
     def average(group: list[Message]) -> MetricRecord:
         return average_metrics([message.content for message in group], weight_key)
@@ -129,7 +134,7 @@ def _shares(now: TrainingMessages, selector: Selector, *, is_wrapped: bool) -> l
 
 
 def _by_memory_alone(
-    inner: FedAvg, now: TrainingMessages, selector: Selector
+    inner: FedAvg, now: TrainingMessages, selector: Selector, full: set[str]
 ) -> ArrayRecord | None:
     """If the cohort is empty, step by H, the mean of the remembered updates."""
     for _, weight, update in selector.for_average({}):
@@ -141,32 +146,22 @@ def _by_memory_alone(
         message = Message(content, dst_node_id=0, message_type=MessageType.TRAIN)
         with with_metrics(inner, MetricRecord):
             shown_the_model(inner, now.answers.number, (now.sent.record, now.config), now.grid)
-            return _step(inner, inner, now, [message], {})[0]
+            counters = {name: now.sent.arrays[name] for name in now.sent.counters}  # they stay
+            return _step(inner, inner, now, [message], counters, full)[0]
     return None
 
 
 def _messages(now: TrainingMessages, shares: Sequence[Share]) -> list[Message]:
     """Write replies with these weights and models.
 
-    Records get the same names in every reply, and only the metrics that all share go along.
+    Only the metrics that all share go along.
     """
     answers = [now.answers.answered[key] for key, _, _ in shares]
-    names = _shared_metrics([answer.metrics for answer in answers], now.weight_key)
-    messages = []
-    for answer, (_, weight, arrays) in zip(answers, shares, strict=True):
-        found = {name: answer.metrics[name] for name in names}
-        metrics = MetricRecord({**found, now.weight_key: weight})
-        content = RecordDict({"arrays": arrays, "metrics": metrics})
-        messages.append(with_content(answer.reply, content))
-    return messages
-
-
-def _shared_metrics(records: Sequence[Mapping[str, Any]], weight_key: str) -> list[str]:
-    """Return the metrics that every reply has as one finite number."""
-    names = set.intersection(*(set(record) for record in records)) if records else set()
-    return sorted(
-        name for name in names - {weight_key} if all(is_number(record[name]) for record in records)
-    )
+    names = shared_metrics([answer.metrics for answer in answers])
+    return [
+        rewritten(own.reply, {**{n: own.metrics[n] for n in names}, now.weight_key: weight}, arrays)
+        for own, (_, weight, arrays) in zip(answers, shares, strict=True)
+    ]
 
 
 def _resting(messages: Sequence[Message], arrays: ArrayRecord, weight_key: str) -> list[Message]:
@@ -180,9 +175,7 @@ def _resting(messages: Sequence[Message], arrays: ArrayRecord, weight_key: str) 
         name: float(np.average([record[name] for record in records], weights=weights))
         for name in records[0]
     }
-    metrics = MetricRecord({**means, weight_key: 1.0 - math.fsum(weights)})
-    content = RecordDict({"arrays": arrays, "metrics": metrics})
-    return [with_content(messages[0], content)]
+    return [rewritten(messages[0], {**means, weight_key: 1.0 - math.fsum(weights)}, arrays)]
 
 
 def _nudged(sent: SentModel) -> ArrayRecord:
@@ -204,7 +197,8 @@ def _step(
     inner: FedAvg,
     now: TrainingMessages,
     messages: list[Message],
-    counters: Mapping[str, NDArray[Any]],
+    counters: Mapping[str, NDArray[Any] | None],
+    full: set[str],
 ) -> tuple[ArrayRecord | None, MetricRecord | None]:
     """Let the strategy aggregate these messages; drop a result that is not finite."""
     before, number = state_of(inner), now.answers.number
@@ -212,7 +206,7 @@ def _step(
         arrays, metrics = strategy.aggregate_train(number, messages)
     if arrays is None:
         return None, metrics
-    model = _model_of(arrays, now.sent, counters)
+    model = _model_of(arrays, now.sent, counters, full)
     if model is None or not is_finite_state(inner):
         FLOWER.logger.error("round %d: the aggregate is not finite; the model stays", number)
         put_back(inner, before)
@@ -221,22 +215,27 @@ def _step(
 
 
 def _model_of(
-    arrays: ArrayRecord, sent: SentModel, counters: Mapping[str, NDArray[Any]]
+    arrays: ArrayRecord,
+    sent: SentModel,
+    counters: Mapping[str, NDArray[Any] | None],
+    full: set[str],
 ) -> ArrayRecord | None:
     """Return the aggregate in the model's order and types; None where a type cannot hold it.
 
     An average turns floats into doubles. Counters follow the aggregate whatever the strategy does:
-    FedAdam would divide their steps by what they were before.
+    FedAdam would divide their steps by what they were before. One whose type cannot hold the sum
+    stays, and the log says so once.
     """
     typed = {}
     for name, own in sent.arrays.items():
-        if name in counters:
-            typed[name] = Array(counters[name])
-            continue
         array = arrays[name]
         new = array.numpy()
-        values = in_type(new, own)
-        if values is None:
+        values = counters[name] if name in counters else in_type(new, own)
+        if values is None and name not in sent.counters:
             return None
-        typed[name] = array if values is new else Array(values)
+        if values is None and name not in full:
+            full.add(name)
+            FLOWER.logger.warning("%s stays: its type, %s, cannot hold the sum", name, own.dtype)
+        kept = own if values is None else values
+        typed[name] = array if kept is new else Array(kept)
     return ArrayRecord(typed)

@@ -22,7 +22,7 @@ NAMES: tuple[Names, ...] = get_args(Names)
 
 @final
 class NodeDirectory(Directory):
-    """The clients that ever told their sizes, and those that are connected now.
+    """All clients that have reported a size, and those that are connected now.
 
     Nodes are asked for their sizes once. A question stays open for ``waits.start`` seconds while
     training continues, and a late answer counts; the node is asked again only after that. A node

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Strategy
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from fedcohort.errors import SelectorError
 from fedcohort.flower.directory import NodeDirectory
 from fedcohort.flower.grid import GridView, error_of
 from fedcohort.flower.inner_strategy import is_flowers_own, messages_to, waiting_for_no_more_than
-from fedcohort.flower.replies import expected, metrics_of, with_content
+from fedcohort.flower.replies import expected, metrics_of, rewritten
 from fedcohort.flower.settings import FLOWER
 from fedcohort.selector import Selector
 from fedcohort.streams import Stream, stream
@@ -120,7 +120,10 @@ class Evaluation:
             self._selector.skip()
         else:
             weights = self._bounded(found, key)
-        found = {each: reweighted(found[each], key, weight) for each, weight in weights.items()}
+        found = {
+            each: rewritten(found[each], {**metrics_of(found[each]), key: weight})
+            for each, weight in weights.items()
+        }
 
         def average(group: list[Message]) -> MetricRecord | None:
             return self._strategy.aggregate_evaluate(number, group)
@@ -186,12 +189,6 @@ def _problem(reply: Message, weight_key: str) -> str | None:
     return size if isinstance(size, str) else None
 
 
-def reweighted(message: Message, weight_key: str, weight: float) -> Message:
-    """Return the reply with another weight."""
-    metrics = MetricRecord({**metrics_of(message), weight_key: weight})
-    return with_content(message, RecordDict({"metrics": metrics}))
-
-
 def mean_metrics(
     messages: Iterable[Message],
     weight_key: str,
@@ -210,8 +207,10 @@ def mean_metrics(
     found = MetricRecord()
     alike = _alike if each_alone else _complete
     for names, places in alike([metrics_of(each) for each in replies], weight_key).items():
-        group = [_only(replies[place], [*names, weight_key]) for place in places]
-        found.update(average(group) or {})
+        group = [(each, metrics_of(each)) for each in (replies[place] for place in places)]
+        kept = [*names, weight_key]
+        only = [rewritten(each, {name: own[name] for name in kept}) for each, own in group]
+        found.update(average(only) or {})
     return found if replies else None
 
 
@@ -248,13 +247,6 @@ def _shape(value: Any) -> tuple[int, ...] | None:
         return None
     values = np.asarray(value, dtype=float)
     return values.shape if np.isfinite(values).all() else None
-
-
-def _only(message: Message, names: Iterable[str]) -> Message:
-    """Return the reply with only these metrics; its record gets the same name in every reply."""
-    found = metrics_of(message)
-    metrics = MetricRecord({name: found[name] for name in names})
-    return with_content(message, RecordDict({**message.content.array_records, "metrics": metrics}))
 
 
 def standard_errors(

@@ -144,8 +144,14 @@ def metrics_of(message: Message) -> MetricRecord:
     return next(iter(message.content.metric_records.values()), MetricRecord())
 
 
-def with_content(message: Message, content: RecordDict) -> Message:
-    """Return a copy of the message with other content."""
+def rewritten(
+    message: Message, metrics: Mapping[str, Any], arrays: ArrayRecord | None = None
+) -> Message:
+    """Return a copy of a reply with other metrics, and another model where one is given.
+
+    The records get the same names in every reply.
+    """
     changed = copy(message)
-    changed.content = content
+    models = message.content.array_records if arrays is None else {"arrays": arrays}
+    changed.content = RecordDict({**models, "metrics": MetricRecord(dict(metrics))})
     return changed

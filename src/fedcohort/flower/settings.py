@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from logging import getLogger
-from typing import TypeVar, final
+from typing import final
 
-from fedcohort._arguments import brief, checked_number
+from fedcohort._arguments import checked_number
 from fedcohort._fields import check_fields, number
 from fedcohort.deployment.plugin import Plugin
 from fedcohort.errors import FlowerError
@@ -20,7 +20,6 @@ FLOWER = Plugin(
 )
 #: The shortest time that a wait can be given.
 SHORTEST = 1e-3
-_Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 @final
@@ -58,19 +57,3 @@ class Waits:
         """Return the seconds that a round may take."""
         seconds = self.round(round_) if callable(self.round) else self.round
         return checked_number("Waits", "round", seconds, least=SHORTEST, error=FlowerError)
-
-
-def checked_waits(waits: object) -> Waits:
-    """Return the waits; the default ones for None."""
-    if waits is not None and not isinstance(waits, Waits):
-        raise FLOWER.refusal(
-            f"waits must be Waits(...); got {brief(waits)}. Import it from fedcohort.flower."
-        )
-    return Waits() if waits is None else waits
-
-
-def checked_function(name: str, value: _Function | None) -> _Function | None:
-    """Validate a function, or None."""
-    if value is not None and not callable(value):
-        raise FLOWER.refusal(f"{name} must be a function; got {brief(value)}. Pass one, or None.")
-    return value

@@ -20,13 +20,14 @@ from fedcohort.deployment.checkpoint import must_resume, read_checkpoint, write_
 from fedcohort.deployment.directory import Eligible
 from fedcohort.deployment.options import PluginKeywords, SelectorOptions
 from fedcohort.deployment.round import NO_ANSWER, Rounds
+from fedcohort.deployment.waits import BackOff
 from fedcohort.designs import Recipe
 from fedcohort.designs.signals import AskedSignal
 from fedcohort.errors import DesignError, SelectorError
 from fedcohort.flower.averaging import averaged
 from fedcohort.flower.directory import Names, NodeDirectory
 from fedcohort.flower.evaluation import Evaluation
-from fedcohort.flower.grid import RoundClock
+from fedcohort.flower.grid import RoundClock, error_of
 from fedcohort.flower.inner_strategy import (
     check_model,
     check_wrapper,
@@ -42,7 +43,7 @@ from fedcohort.flower.inner_strategy import (
 )
 from fedcohort.flower.queries import signal_queries, signals_of
 from fedcohort.flower.replies import Decode, SentModel, TrainingMessages
-from fedcohort.flower.settings import FLOWER, Waits, checked_function, checked_waits
+from fedcohort.flower.settings import FLOWER, Waits
 from fedcohort.selector.planner import check_equal_draws
 from fedcohort.selector.selections import SelectionLog
 from fedcohort.selector.settings import unpacks
@@ -123,7 +124,8 @@ class CohortStrategy(Strategy):
         secure_aggregation: bool = False,
         **settings: Unpack[PluginKeywords],
     ) -> None:
-        waits, options = checked_waits(waits), SelectorOptions(recipe, plugin=FLOWER, **settings)
+        waits = FLOWER.record("waits", waits, Waits)
+        options = SelectorOptions(recipe, plugin=FLOWER, **settings)
         own = options.estimator
         #: The name of an estimator that remembers updates.
         self._estimator = None if isinstance(own, str) else type(own).__name__.lower()
@@ -141,7 +143,11 @@ class CohortStrategy(Strategy):
         self._min_known = FLOWER.count("min_known", min_known)
         self.selections.first_shown = 1  # as Flower counts
         self._origin = {"strategy": type(self._inner).__name__, "names": names}
-        self._decode = checked_function("decode", decode)
+        if decode is not None and not callable(decode):
+            raise FLOWER.refusal(
+                f"decode must be a function; got {brief(decode)}. Pass one, or None."
+            )
+        self._decode = decode
         self._evaluation = Evaluation(
             strategy, self._inner, evaluate, seed=self.seed, limits=bounds
         )
@@ -155,8 +161,10 @@ class CohortStrategy(Strategy):
             )
         self._file = None if checkpoint is None else FLOWER.path("checkpoint", checkpoint) / FILE
         self._every = FLOWER.count("every", every)
+        self._questions = BackOff(waits.query)  # for signals
         self._round: TrainingMessages | None = None
         self._is_first, self._is_started = True, False
+        self._full_counters: set[str] = set()  # they stay: their types cannot hold more
 
     @property
     def rounds_done(self) -> int:
@@ -259,7 +267,9 @@ class CohortStrategy(Strategy):
             self._ask_others(now)
         model, metrics = None, None
         if not self._rounds.is_void(answers):
-            model, metrics = averaged(self.strategy, self._inner, now, self.selector)
+            model, metrics = averaged(
+                self.strategy, self._inner, now, self.selector, self._full_counters
+            )
         had_memory = self.selector.estimator is not None
         has_clients = bool(self.directory.participants(with_samples=True))
         self._rounds.end(answers, has_moved=model is not None, has_clients=has_clients)
@@ -339,11 +349,25 @@ class CohortStrategy(Strategy):
     def _ask_signal(
         self, grid: Grid, model: ArrayRecord, signal: AskedSignal, ids: list[str]
     ) -> dict[str, object]:
-        """Ask clients for what the recipe wants to know before the draw."""
+        """Ask clients for what the recipe wants to know before the draw.
+
+        A client that let a question pass may still work on it. It is asked again after a pause,
+        at once only if no other client can be asked.
+        """
         seconds = min(self.clock.waits.query, self.clock.until.left / 2)  # training follows
-        nodes = self._keys_by_node(ids)
+        self._questions.keep(self.directory.present)
+        asked = [each for each in ids if self._questions.is_due(each)] or ids
+        nodes = self._keys_by_node(asked)
         messages = signal_queries(signal, nodes, model, seconds)
-        return signals_of(self.clock.exchange(grid, messages, seconds), signal, nodes)
+        replies = self.clock.exchange(grid, messages, seconds)
+        came = {
+            nodes.get(reply.metadata.src_node_id)
+            for reply in replies
+            if not reply.has_error() or error_of(reply) != NO_ANSWER
+        }
+        for each in asked:
+            (self._questions.forget if each in came else self._questions.back_off)(each)
+        return dict.fromkeys(ids) | signals_of(replies, signal, nodes)
 
     def _messages(self, now: TrainingMessages, ids: Iterable[object]) -> list[Message]:
         """Let the inner strategy write to these clients."""

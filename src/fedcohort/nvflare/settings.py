@@ -129,34 +129,23 @@ def check_controller(controller: Any, *, is_plain: bool) -> None:
 
     ``is_plain`` says whether the model moves as in FedAvg, without a state of its own.
     """
-    if controller.aggregator is not None:
-        raise FLARE.refusal(
-            f"an aggregator takes the place of the weights that make the aggregate "
-            f"unbiased; got {type(controller.aggregator).__name__}. Leave it out."
-        )
-    if (
-        controller.exclude_vars
+    name, has_checkpoint = type(controller).__name__, controller.checkpoint is not None
+    refused = {
+        f"an aggregator takes the place of the weights that make the aggregate unbiased; got "
+        f"{type(controller.aggregator).__name__}. Leave it out.": controller.aggregator is not None,
+        "exclude_vars, aggregation_weights and enable_tensor_disk_offload belong to FedAvg's own "
+        "aggregation. Leave them out.": controller.exclude_vars
         or controller.aggregation_weights
-        or controller.enable_tensor_disk_offload
-    ):
-        raise FLARE.refusal(
-            "exclude_vars, aggregation_weights and enable_tensor_disk_offload "
-            "belong to FedAvg's own aggregation. Leave them out."
-        )
-    if controller.checkpoint is not None and controller.model is not None:
-        raise FLARE.refusal(
-            "a checkpoint needs a persistor, which says what the model is made of; "
-            "got model=. Leave model out, or the checkpoint."
-        )
-    if controller.checkpoint is not None and not is_plain:
-        raise FLARE.refusal(
-            f"{type(controller).__name__} keeps a state of its own between rounds, which "
-            f"a checkpoint would lose. Leave checkpoint out."
-        )
-    if controller.server_optimizer is not None and not is_plain:
-        raise FLARE.refusal(
-            f"{type(controller).__name__} moves the model by an optimiser of its own; got "
-            f"a server_optimizer too. Leave it out."
-        )
-    if controller.resume and controller.checkpoint is None:
-        raise FLARE.refusal("resume needs a checkpoint; got none. Pass its file.")
+        or controller.enable_tensor_disk_offload,
+        "a checkpoint needs a persistor, which says what the model is made of; got model=. Leave "
+        "model out, or the checkpoint.": has_checkpoint and controller.model is not None,
+        f"{name} keeps a state of its own between rounds, which a checkpoint would lose. Leave "
+        f"checkpoint out.": has_checkpoint and not is_plain,
+        f"{name} moves the model by an optimiser of its own; got a server_optimizer too. Leave it "
+        f"out.": controller.server_optimizer is not None and not is_plain,
+        "resume needs a checkpoint; got none. Pass its file.": controller.resume
+        and not has_checkpoint,
+    }
+    for message, is_refused in refused.items():
+        if is_refused:
+            raise FLARE.refusal(message)
