@@ -259,7 +259,9 @@ class Selector:
             while more := selector.redraw(failed):
                 failed |= ask(more)  # a set of ids
 
-        It returns an empty list if no other client has failed, and after ``tries`` calls that drew.
+        Or call it for each failure when it happens: the cohorts are as likely. It returns an empty
+        list if no other client has failed, if all lost draws fell on clients already asked, or
+        after ``tries`` replacements of one draw.
         """
         return self._required("redraw").redrawn(failed)
 
