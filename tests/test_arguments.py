@@ -158,7 +158,7 @@ def test_runs_and_simulations_say_who_takes_a_usual_argument() -> None:
         Run(SizeClustered(2), m=2)  # type: ignore[call-arg]
     for name in ("rounds", "n_rounds", "max_rounds"):
         with pytest.raises(ArgumentError, match=r"\. The run of a simulation has it: .*run\(3\)"):
-            Simulation(**{name: 3})
+            Simulation(**{name: 3})  # type: ignore[arg-type]
 
 
 def public_calls() -> list[tuple[str, Any]]:

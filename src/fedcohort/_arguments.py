@@ -34,7 +34,13 @@ from typing import (
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.errors import ArgumentError, DesignError, FedcohortError, SelectorError
+from fedcohort.errors import (
+    ArgumentError,
+    DesignError,
+    FedcohortError,
+    PopulationError,
+    SelectorError,
+)
 
 #: Units are 64-bit signed integers: a whole line of ``m * M`` units must stay below this.
 UNIT_LIMIT = 2**63
@@ -637,6 +643,26 @@ def checked_list(ids: object) -> list[Any]:
             f"Selector: needs a list of ids; got {brief(ids)}. Put a single id into a list."
         )
     return list(ids)
+
+
+def named_sizes(values: object) -> object:
+    """Return a pandas Series with names as a dictionary, and anything else as it is.
+
+    The default index, 0 ... n - 1, has no names.
+    """
+    pandas = sys.modules.get("pandas")
+    if pandas is None or not isinstance(values, pandas.Series):
+        return values
+    index = values.index
+    if isinstance(index, pandas.RangeIndex) and (index.start, index.step) == (0, 1):
+        return values
+    if not index.is_unique:
+        twice = index[index.duplicated()].tolist()[0]
+        raise PopulationError(
+            f"Population: ids must be distinct; {twice!r} appears more than once in the index of "
+            f"the Series. Rename one of the clients."
+        )
+    return dict(zip(index.tolist(), values.tolist(), strict=True))
 
 
 def is_list(values: object) -> TypeGuard[Iterable[object]]:

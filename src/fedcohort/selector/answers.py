@@ -18,6 +18,7 @@ from fedcohort._updates import (
     Rows,
     Update,
     joined,
+    order_of,
     row_norms,
 )
 from fedcohort.cohort import NOBODY
@@ -99,6 +100,8 @@ class Answers:
         rows = [part.rows for part in read if part.rows is not None]
         flat = joined([own.flat for own in rows]) if rows else None
         counters = [each for own in rows for each in own.counters]
+        one_order = all(own.one_order for own in rows)
+        one_order &= len({tuple(own.layout.parts) for own in rows}) < 2
         is_by_id = all(part.source is not None for part in parts)
         source = {name: own for part in parts for name, own in (part.source or {}).items()}
         return cls(
@@ -106,7 +109,7 @@ class Answers:
             np.concatenate([part.given for part in parts]),
             clients[order],
             read[0].layout,
-            None if flat is None else Rows(rows[0].layout, flat, counters).taken(order),
+            None if flat is None else Rows(rows[0].layout, flat, counters, one_order).taken(order),
             column("kept"),
             column("norms"),
             column("factors"),
@@ -267,7 +270,8 @@ class Reader:
             rows = list(self._each(updates, ids))
             flat = joined([own.flat[0] for own in rows], stacked=True)
             counters = [own.counters[0] for own in rows]
-            return self._read(Rows(rows[0].layout, flat, counters), norms)
+            one_order = all(own.one_order for own in rows)
+            return self._read(Rows(rows[0].layout, flat, counters, one_order), norms)
         if norms is not None and self.shorten is None:  # nothing else is needed
             return _Read(None, None, None, *self._bounded(norms), norms < LARGEST)
         # One at a time: all together may not fit into memory.
@@ -287,20 +291,23 @@ class Reader:
     def _each(self, updates: Mapping[Any, Update], ids: list[Any]) -> Iterator[Rows]:
         """Yield each update as one row, all in one layout."""
         layout: Layout | None = None
+        orders = set[Any]()
         for each in ids:
+            update = updates[each]
+            orders.add(order_of(update))
             try:
                 if layout is None:
-                    layout, vector, counters = Layout.read("Selector", updates[each])
+                    layout, vector, counters = Layout.read("Selector", update)
                     layout = self.match(layout)
                 else:
-                    vector, counters = layout.take(updates[each])
+                    vector, counters = layout.take(update)
             except OtherArrays as error:
                 assert layout is not None  # for mypy: only take raises it
                 raise SelectorError(
                     f"Selector: updates must have the arrays of the others, {layout.shapes}; that "
                     f"of client {each!r} differs: {error}. Drop its update: it then counts as lost."
                 ) from error
-            yield Rows(layout, vector[None], [counters])
+            yield Rows(layout, vector[None], [counters], len(orders) == 1)
 
     def _read(self, rows: Rows, norms: NDArray[np.float64] | None) -> _Read:
         good, factors = rows.usable(norms), None

@@ -24,7 +24,9 @@ from fedcohort.selector.settings import SelectorSettings
 
 log = getLogger("fedcohort")
 
-LOST = "updates of these clients are not finite, and count as lost: %.200s"
+LOST = "updates of these clients are not finite, or too large, and count as lost: %.200s"
+#: Why a client failed whose update came and cannot be used.
+UNUSABLE = "not finite, or too large"
 #: In place of the client of a draw that is lost.
 NOBODY_LEFT = -1
 #: Numbers by id, or in the order of ids.
@@ -150,7 +152,7 @@ def _of_draws(clients: NDArray[np.int64], counts: NDArray[np.int64], size: int) 
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class OpenRound:
     """A round between draw and aggregate; it changes nothing that is remembered of the clients.
 
@@ -163,6 +165,8 @@ class OpenRound:
     design: Design | None
     draws: Draws
     max_norm: float | None
+    #: The last answers that were settled, and their cohort; None after a redraw.
+    last: tuple[Answers, Cohort] | None = field(init=False, default=None)
 
     @property
     def cohort(self) -> Cohort:
@@ -196,6 +200,7 @@ class OpenRound:
         positions = self.positions(lost)
         if self.settings.on_failure != "redraw":
             return []
+        self.last = None
         return self.roster.names(self.draws.replace(positions.tolist()))
 
     def settled(self, answered: NDArray[np.int64]) -> Cohort:
@@ -205,6 +210,12 @@ class OpenRound:
         if cohort is self.cohort:
             return cohort
         return cohort.named(self.roster.names(cohort.clients), self.cohort.round_)
+
+    def settled_of(self, answers: Answers) -> Cohort:
+        """Return the settled cohort of answers; it is computed once."""
+        if self.last is None or self.last[0] is not answers:
+            self.last = (answers, self.settled(answers.arrived))
+        return self.last[1]
 
     def received(
         self,
@@ -282,7 +293,7 @@ class OpenRound:
         """Return who failed and why, by id."""
         missing = self.roster.names(sorted(self.draws.asked.keys() - set(answers.clients.tolist())))
         wrong = self.roster.names(answers.unusable)
-        found = {**dict.fromkeys(missing, "no answer"), **dict.fromkeys(wrong, "not finite")}
+        found = {**dict.fromkeys(missing, "no answer"), **dict.fromkeys(wrong, UNUSABLE)}
         return {**found, **reasons}
 
     def observed(self, answers: Answers, settled: Cohort) -> ObservedRound:
@@ -320,7 +331,7 @@ class OpenRound:
 
     def for_average(self, answers: Answers) -> Iterator[tuple[Id | None, float, Update]]:
         """Return (id, weight, update) for a framework that divides by the sum of the weights."""
-        settled = self.settled(answers.arrived)
+        settled = self.settled_of(answers)
         if answers.rows is not None:
             self.records.estimator_for(answers.rows.flat)
         # Recall now: the memory may change before the caller takes the last one.
