@@ -426,6 +426,14 @@ class Rows:
         layout = Layout(owner, None, {None: Part(shape, slice(0, size), kind)}, size)
         return cls(layout, flat, [{} for _ in range(n)])
 
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Rows:
+        """Join rows of layouts that match, in this order; they get the layout of the first."""
+        one_order = all(own.one_order for own in parts)
+        one_order &= len({tuple(own.layout.parts) for own in parts}) == 1
+        counters = [each for own in parts for each in own.counters]
+        return cls(parts[0].layout, joined([own.flat for own in parts]), counters, one_order)
+
     def __len__(self) -> int:
         return len(self.flat)
 
