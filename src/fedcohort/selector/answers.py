@@ -281,18 +281,18 @@ class Reader:
         for each in ids:
             update = updates[each]
             orders.add(order_of(update))
-            try:
-                if layout is None:
-                    layout, vector, counters = Layout.read("Selector", update)
-                    layout = self.match(layout)
-                else:
+            if layout is None:
+                layout, vector, counters = Layout.read("Selector", update)
+                layout = self.match(layout)
+            else:
+                try:
                     vector, counters = layout.take(update)
-            except OtherArrays as error:
-                assert layout is not None  # for mypy: only take raises it
-                raise SelectorError(
-                    f"Selector: updates must have the arrays of the others, {layout.shapes}; that "
-                    f"of client {each!r} differs: {error}. Drop its update: it then counts as lost."
-                ) from error
+                except OtherArrays as error:
+                    raise SelectorError(
+                        f"Selector: updates must have the arrays of the others, {layout.shapes}; "
+                        f"that of client {each!r} differs: {error}. Drop its update: it then "
+                        f"counts as lost."
+                    ) from error
             yield Rows(layout, vector[None], [counters], len(orders) == 1)
 
     def _read(self, rows: Rows, norms: NDArray[np.float64] | None) -> _Read:
