@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcohort import Cohort, Population, aggregate
+from fedcohort import Cohort, Population, Selector, Uniform, UpdateMemory, aggregate
 from fedcohort.designs import PoissonDesign, SizeClusteredDesign, UniformDesign
 from fedcohort.errors import AggregationError, DesignError
+from fedcohort.selector import Answers
 from populations import rng
 
 MODEL = np.array([[1.0, 2.0], [3.0, 4.0]])
@@ -137,8 +138,12 @@ def test_numbers_of_any_type_are_learning_rates(server_lr: float) -> None:
 def test_what_is_no_memory_is_refused() -> None:
     cohort = Cohort.of_shares([0], [1], cohort_size=1)
 
-    with pytest.raises(AggregationError, match=r"memory must be an UpdateMemory.*; got 3\."):
+    with pytest.raises(
+        AggregationError, match=r"memory must be the estimator's memory, or None; got 3\."
+    ):
         aggregate(np.zeros(1), [[1.0]], cohort, memory=3)  # type: ignore[arg-type]
+    with pytest.raises(AggregationError, match=r"must be the estimator's memory, .*UpdateMemory\("):
+        aggregate(np.zeros(1), [[1.0]], cohort, memory=UpdateMemory(1, 1))  # type: ignore[arg-type]
 
 
 def test_a_cohort_is_made_of_lists_as_well() -> None:
@@ -160,3 +165,42 @@ def test_a_cohort_is_made_of_lists_as_well() -> None:
 def test_what_is_no_cohort_is_refused(parts: tuple[Any, Any, Any], message: str) -> None:
     with pytest.raises(DesignError, match=f"^Cohort: {message}"):
         Cohort.of_weights(*parts)
+
+
+@pytest.mark.parametrize("is_mapping", [False, True])
+def test_mixed_orders_of_names_need_a_model_with_names(is_mapping: bool) -> None:
+    """Without names the model's numbers would take the order of the first client."""
+    forward = {"a": np.ones(2), "b": np.full(3, 5.0)}
+    backward = {"b": np.full(3, 7.0), "a": np.full(2, 3.0)}
+    cohort = Cohort.of_shares([0, 1], [1, 1], cohort_size=2)
+
+    for updates in ([forward, backward], [backward, forward]):
+        if is_mapping:
+            moved = aggregate({"a": np.zeros(2), "b": np.zeros(3)}, updates, cohort)
+            assert {name: own.tolist() for name, own in moved.items()} == {
+                "a": [2, 2],
+                "b": [6, 6, 6],
+            }
+            continue
+        for model in (np.zeros(5), [np.zeros(2), np.zeros(3)]):
+            with pytest.raises(AggregationError, match="must all have the same order of names"):
+                aggregate(model, updates, cohort)
+    assert aggregate(np.zeros(5), [backward, backward], cohort).tolist() == [7, 7, 7, 3, 3]
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_selector_refuses_mixed_orders_of_names_with_a_model_without_names(joins: bool) -> None:
+    forward, backward = {"a": np.ones(2), "b": np.ones(3)}, {"b": np.ones(3), "a": np.ones(2)}
+    selector = Selector(Uniform(2), [1, 1], seed=0)
+    selector.draw()
+    answers = selector.receive({0: forward, 1: backward})
+    if joins:
+        parts = [selector.receive({0: forward}), selector.receive({1: backward})]
+        answers = Answers.joined(parts)
+
+    with pytest.raises(AggregationError, match="must all have the same order of names"):
+        selector.aggregate(answers, model=np.zeros(5))
+
+    assert selector.round_ == 0
+    moved = selector.aggregate(answers, model={"b": np.zeros(3), "a": np.zeros(2)})
+    assert {name: own.tolist() for name, own in moved.items()} == {"b": [1, 1, 1], "a": [1, 1]}

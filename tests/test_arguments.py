@@ -125,6 +125,12 @@ def test_an_unknown_argument_gets_a_sentence(
         (stream, "rounds", "round_"),
         (Difference, "beta", "shrink"),
         (UpdateMemory, "num_clients", "n_clients"),
+        (Selector, "sizes", "clients"),
+        (Selector, "n_samples", "clients"),
+        (Selector, "design", "recipe"),
+        (Population, "n_samples", "sizes"),
+        (Adam, "eps", "tau"),
+        (compare, "design", "designs"),
     ],
 )
 def test_names_that_are_usual_elsewhere_lead_to_ours(
@@ -132,6 +138,27 @@ def test_names_that_are_usual_elsewhere_lead_to_ours(
 ) -> None:
     with pytest.raises(ArgumentError, match=rf"Did you mean '{ours}'\?$"):
         function(**{name: 1})
+
+
+@pytest.mark.parametrize("name", ["cohort_size", "m", "k", "K", "clients_per_round", "n"])
+@pytest.mark.parametrize("function", [Selector, Population])
+def test_the_size_of_a_cohort_leads_to_the_recipe(
+    function: Callable[..., object], name: str
+) -> None:
+    """A name that is usual elsewhere never leads to one that only looks similar."""
+    with pytest.raises(ArgumentError, match=r"\. The recipe has it: pass for example Size.*\.$"):
+        function([3, 1, 2], **{name: 2})
+
+
+def test_runs_and_simulations_say_who_takes_a_usual_argument() -> None:
+    pytest.importorskip("torch", reason="the extra 'sim' is not installed")
+    from fedcohort.simulation import Run, Simulation
+
+    with pytest.raises(ArgumentError, match=r"\. The recipe has it: pass for example Size.*\.$"):
+        Run(SizeClustered(2), m=2)  # type: ignore[call-arg]
+    for name in ("rounds", "n_rounds", "max_rounds"):
+        with pytest.raises(ArgumentError, match=r"\. The run of a simulation has it: .*run\(3\)"):
+            Simulation(**{name: 3})  # type: ignore[arg-type]
 
 
 def public_calls() -> list[tuple[str, Any]]:

@@ -251,6 +251,26 @@ def test_a_step_that_overflows_is_refused_without_a_warning() -> None:
         SGD(lr=1e3).step(np.full(2, 9e36, dtype=np.float32))
 
 
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("optimizer", [Adam(), Adagrad(), Yogi()], ids=repr)
+def test_moments_that_overflow_are_refused_and_the_state_stays(
+    optimizer: ServerOptimizer, kind: str
+) -> None:
+    """Else the second moment would be infinite, and every later step 0."""
+    array: Any = np.array
+    if kind == "torch":
+        array = pytest.importorskip("torch", reason="the extra 'sim' is not installed").tensor
+    _, state = optimizer.step(array([1.0]))
+    before = {name: own.tolist() for name, own in state.items()}
+
+    with pytest.raises(
+        AggregationError, match=r"the moments must be finite; .*an entry of 1e\+200"
+    ):
+        optimizer.step(array([1e200], dtype=state["s"].dtype), state)
+
+    assert {name: own.tolist() for name, own in state.items()} == before
+
+
 def test_a_sparse_aggregate_is_refused() -> None:
     torch = pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 

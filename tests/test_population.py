@@ -259,3 +259,17 @@ def test_clients_that_are_away_keep_their_labels() -> None:
 def test_labels_that_do_not_fit_are_refused(groups: object, message: str) -> None:
     with pytest.raises(PopulationError, match=f"^Population: {message}"):
         Population([1, 2], groups=groups)  # type: ignore[arg-type]
+
+
+def test_the_index_of_a_series_names_the_clients() -> None:
+    pandas = pytest.importorskip("pandas", reason="the extra 'report' is not installed")
+    sizes = pandas.Series([5, 3, 2], index=["Nice", "Lyon", "Brest"])
+
+    assert Population(sizes).ids == ("Nice", "Lyon", "Brest")
+    assert Population(sizes).sizes.tolist() == [5, 3, 2]
+    assert Population(importance=sizes / 10).ids == ("Nice", "Lyon", "Brest")
+    assert Population(sizes, ids=["a", "b", "c"]).ids == ("a", "b", "c")
+    assert Population(sizes.reset_index(drop=True)).ids == range(3)
+    for wrong in ({"sizes": {"Nice": 5}}, {"importance": {"Nice": 1.0}}):
+        with pytest.raises(PopulationError, match="must be a flat list"):
+            Population(**wrong)

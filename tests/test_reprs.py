@@ -200,6 +200,7 @@ def test_reprs_say_what_there_is() -> None:
     assert repr(Selector(Multinomial(2), [5, 3, 2], seed=7)) == (
         "Selector(Multinomial(cohort_size=2), 3 clients, seed=7, round_=0)"
     )
+    assert ", 1 client, " in repr(Selector(Multinomial(2), [3], seed=7))
 
 
 def test_a_cohort_shows_its_first_ids() -> None:

@@ -34,7 +34,13 @@ from typing import (
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.errors import ArgumentError, DesignError, FedcohortError, SelectorError
+from fedcohort.errors import (
+    ArgumentError,
+    DesignError,
+    FedcohortError,
+    PopulationError,
+    SelectorError,
+)
 
 #: Units are 64-bit signed integers: a whole line of ``m * M`` units must stay below this.
 UNIT_LIMIT = 2**63
@@ -51,12 +57,14 @@ MOST = 10**9
 #: The longest path of the usual systems.
 LONGEST_PATH = 4096
 #: Our names for arguments that are called otherwise elsewhere; the first that a function has is
-#: suggested.
+#: suggested, and never a name that only looks similar.
 OTHER_NAMES = {
     "batch": "batch_size",
     "beta": "momentum beta1 shrink",
     "clients_per_round": "cohort_size",
     "data": "dataset clients",
+    "design": "recipe designs",
+    "eps": "tau",
     "epsilon": "tau",
     "eta": "lr",
     "eta_l": "lr",
@@ -73,6 +81,7 @@ OTHER_NAMES = {
     "n": "n_clients cohort_size",
     "n_clients": "cohort_size",
     "n_rounds": "rounds",
+    "n_samples": "sizes clients",
     "num_clients": "n_clients cohort_size",
     "num_rounds": "rounds",
     "online": "available",
@@ -80,11 +89,13 @@ OTHER_NAMES = {
     "proximal_mu": "mu",
     "random_state": "seed rng",
     "rng": "seed",
+    "rounds": "round_",
     "sample_size": "cohort_size",
     "sampler": "recipe",
     "scheme": "recipe designs",
     "seed": "rng",
     "server_learning_rate": "server_lr",
+    "sizes": "clients",
     "strategy": "recipe",
     "weights": "importance",
     "width": "hidden",
@@ -93,6 +104,7 @@ OTHER_NAMES = {
 OTHER_OWNERS = {
     "cohort_size": " The recipe has it: pass for example SizeClustered(2).",
     "max_norm": " Selectors, runs and plug-ins have it: pass max_norm= to these.",
+    "rounds": " The run of a simulation has it: pass for example simulation.run(3).",
 }
 
 Kind = TypeVar("Kind")
@@ -568,10 +580,18 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     """
     if not isinstance(word, str):
         return ""
-    names = list(known)
-    usual = [name for name in OTHER_NAMES.get(word.lower(), "").split() if name in names]
-    nearest = [*usual, *get_close_matches(word, names, n=1)]
+    names, usual = list(known), OTHER_NAMES.get(word.lower())
+    if usual is None:
+        nearest = get_close_matches(word, names, n=1)
+    else:
+        nearest = [name for name in usual.split() if name in names]
     return f" Did you mean {nearest[0]!r}?" if nearest else ""
+
+
+def _other_owner(word: str) -> str:
+    """Say which other object takes an argument of this name, ours or a usual one, or nothing."""
+    names = [word, *OTHER_NAMES.get(word.lower(), "").split()]
+    return next((OTHER_OWNERS[name] for name in names if name in OTHER_OWNERS), "")
 
 
 def as_name(value: object) -> Id | None:
@@ -623,6 +643,26 @@ def checked_list(ids: object) -> list[Any]:
             f"Selector: needs a list of ids; got {brief(ids)}. Put a single id into a list."
         )
     return list(ids)
+
+
+def named_sizes(values: object) -> object:
+    """Return a pandas Series with names as a dictionary, and anything else as it is.
+
+    The default index, 0 ... n - 1, has no names.
+    """
+    pandas = sys.modules.get("pandas")
+    if pandas is None or not isinstance(values, pandas.Series):
+        return values
+    index = values.index
+    if isinstance(index, pandas.RangeIndex) and (index.start, index.step) == (0, 1):
+        return values
+    if not index.is_unique:
+        twice = index[index.duplicated()].tolist()[0]
+        raise PopulationError(
+            f"Population: ids must be distinct; {twice!r} appears more than once in the index of "
+            f"the Series. Rename one of the clients."
+        )
+    return dict(zip(index.tolist(), values.tolist(), strict=True))
 
 
 def is_list(values: object) -> TypeGuard[Iterable[object]]:
@@ -704,7 +744,7 @@ def _suggesting(function: FunctionType, *, is_method: bool = False) -> Callable[
             known_names = f"known are {', '.join(known)}" if known else "it has none"
             raise ArgumentError(
                 f"{owner}: unknown argument {unknown[0]!r}; {known_names}."
-                f"{did_you_mean(unknown[0], known) or OTHER_OWNERS.get(unknown[0], '')}"
+                f"{did_you_mean(unknown[0], known) or _other_owner(unknown[0])}"
             ) from None
 
     call.__suggests__ = True  # type: ignore[attr-defined]

@@ -382,11 +382,15 @@ class Layout:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Updates of several clients of one layout: one flat row each, and each client's counters."""
+    """Updates of several clients of one layout: one flat row each, and each client's counters.
+
+    ``one_order``: all of them had their names in one order.
+    """
 
     layout: Layout
     flat: Array
     counters: Sequence[Counters]
+    one_order: bool = True
 
     @classmethod
     def of(cls, owner: str, updates: Any, n: int, *, counters: bool = True) -> Rows:
@@ -406,7 +410,7 @@ class Rows:
         except OtherArrays as error:
             raise _other_shapes(owner, n, str(error)) from error
         flat, counts = zip(*read, strict=True)
-        return cls(layout, joined(flat, stacked=True), counts)
+        return cls(layout, joined(flat, stacked=True), counts, len(set(map(order_of, each))) == 1)
 
     @classmethod
     def _of_array(cls, owner: str, updates: Array, n: int) -> Rows:
@@ -422,6 +426,14 @@ class Rows:
         layout = Layout(owner, None, {None: Part(shape, slice(0, size), kind)}, size)
         return cls(layout, flat, [{} for _ in range(n)])
 
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Rows:
+        """Join rows of layouts that match, in this order; they get the layout of the first."""
+        one_order = all(own.one_order for own in parts)
+        one_order &= len({tuple(own.layout.parts) for own in parts}) == 1
+        counters = [each for own in parts for each in own.counters]
+        return cls(parts[0].layout, joined([own.flat for own in parts]), counters, one_order)
+
     def __len__(self) -> int:
         return len(self.flat)
 
@@ -433,7 +445,8 @@ class Rows:
         """Return the rows at these positions, in this order."""
         if np.array_equal(order, np.arange(len(self))):
             return self
-        return Rows(self.layout, self.flat[order], [self.counters[k] for k in order])
+        counters = [self.counters[k] for k in order]
+        return replace(self, flat=self.flat[order], counters=counters)
 
     def scaled(self, factors: NDArray[np.float64]) -> Rows:
         """Return each row times its factor, counters included: only their sum is rounded."""
@@ -444,7 +457,16 @@ class Rows:
         ]
         with np.errstate(invalid="ignore"):  # unusable rows are left out later
             flat = self.flat * like(factors, self.flat)[:, None]
-        return Rows(self.layout, flat, counters)
+        return replace(self, flat=flat, counters=counters)
+
+    def added_to(self, model: Update, step: Array, counters: Counters) -> Update:
+        """Return a model plus a step of these updates, in the model's own structure."""
+        if not self.one_order and not isinstance(model, Mapping):
+            raise AggregationError(
+                f"{self.layout.owner}: updates by name must all have the same order of names if "
+                f"the model has no names; got several orders. Pass the model by name too."
+            )
+        return self.layout.moved(model, step, counters)
 
     def usable(self, norms: NDArray[np.float64] | None = None) -> NDArray[np.bool_]:
         """Return whether each update can be used: its entries are finite and within bounds.
@@ -461,6 +483,11 @@ class Rows:
         keys = [key for key, part in self.layout.parts.items() if part.place is None]
         pairs = list(zip(weights.tolist(), self.counters, strict=True))
         return {key: sum(w * double(own[key]).reshape(-1) for w, own in pairs) for key in keys}
+
+
+def order_of(update: Update) -> tuple[Hashable, ...] | None:
+    """Return the names of a mapping, in its order."""
+    return tuple(update) if isinstance(update, Mapping) else None
 
 
 def _other_shapes(owner: str, n: int, came: str) -> AggregationError:

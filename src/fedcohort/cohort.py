@@ -16,7 +16,7 @@ from fedcohort._arguments import (
     checked_number,
     is_list,
 )
-from fedcohort._display import html_table, short_list
+from fedcohort._display import counted, html_table, short_list
 from fedcohort._updates import LARGEST, Array, Layout, Rows, Update, like
 from fedcohort.errors import AggregationError, DesignError
 
@@ -125,7 +125,7 @@ class Cohort:
 
     def _repr_html_(self) -> str:
         n, residual = len(self), f"{self.residual:.4g}"
-        title = f"Cohort of round {self.round_}: {n} clients, residual {residual}"
+        title = f"Cohort of round {self.round_}: {counted(n, 'client')}, residual {residual}"
         rows = zip(map(str, self.ids), self.counts.tolist(), self.weights.tolist(), strict=True)
         return html_table(title, ("id", "count", "weight"), rows, n_rows=n, most=20)
 
@@ -217,15 +217,15 @@ def aggregate(
     checked_kind("aggregate", "cohort", cohort, Cohort, way_out=way_out, error=error)
     if memory is not None and not callable(getattr(memory, "aggregate", None)):
         raise AggregationError(
-            f"aggregate: memory must be an UpdateMemory, another memory of a Difference, or None; "
-            f"got {brief(memory)}. Pass one with the clients' importance."
+            f"aggregate: memory must be the estimator's memory, or None; got {brief(memory)}. Pass "
+            f"what Difference().memory(importance, zeros) gave."
         )
     rate = checked_number("aggregate", "server_lr", server_lr, least=0, error=error)
     rows = _checked_rows(model, updates, cohort)
     step, counters = rate * _step(rows, cohort, memory), rows.counted(cohort.weights)
     if model is None:
         return rows.layout.unflat(step, counters)
-    return rows.layout.moved(model, step, counters)
+    return rows.added_to(model, step, counters)
 
 
 def _checked_rows(model: Update | None, updates: Any, cohort: Cohort) -> Rows:

@@ -35,7 +35,7 @@ import numpy as np
 
 from fedcohort._arguments import MOST, brief, suggest_names
 from fedcohort._fields import check_fields, choice, flag, number
-from fedcohort._updates import Array, Layout, Update, double, is_tensor, like
+from fedcohort._updates import Array, Layout, Update, double, is_finite, is_tensor, like
 from fedcohort.errors import AggregationError
 
 __all__ = ["SGD", "Adagrad", "Adam", "ServerOptimizer", "Yogi"]
@@ -69,9 +69,14 @@ class ServerOptimizer(ABC):
         v = double(flat)
         found = self._started(v) if state is None else self._checked(state, v)
         rounds = int(found["rounds"]) + 1
-        step, moments = self._moved(v, found, rounds)
-        with np.errstate(over="ignore"):  # an overflow becomes infinite, and is refused
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+            step, moments = self._moved(v, found, rounds)
             step = like(step, flat)
+        if not all(map(is_finite, moments.values())):
+            raise AggregationError(
+                f"{type(self).__name__}: the moments must be finite; the aggregate has an entry of "
+                f"{float(abs(v).max()):g}. Leave this aggregate out, and bound updates by max_norm."
+            )
         moved = layout.unflat(step, counters)
         return moved, {"rounds": np.array(float(rounds)), **moments}
 

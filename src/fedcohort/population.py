@@ -17,6 +17,7 @@ from fedcohort._arguments import (
     brief,
     checked_ids,
     is_list,
+    named_sizes,
     ordered_ids,
 )
 from fedcohort._display import html_table
@@ -45,7 +46,8 @@ class Population:
     Parameters
     ----------
     sizes
-        Samples per client: whole numbers, at least 0, not all 0. ``2.0`` is a whole number.
+        Samples per client: whole numbers, at least 0, not all 0. ``2.0`` is a whole number. The
+        index of a pandas Series names the clients, unless it is the default one.
     importance
         Instead of sizes: non-negative numbers that sum to 1 within 1e-9.
     ids
@@ -81,7 +83,11 @@ class Population:
                 f"Population: needs either sizes or importance; got {given}. "
                 f"Pass Population(sizes) or Population(importance=p)."
             )
-        self._sizes = _whole_sizes(sizes) if sizes is not None else _as_units(importance)
+        numbers: object = importance if sizes is None else sizes
+        values = named_sizes(numbers)
+        if isinstance(values, dict) and values is not numbers:  # a Series with names
+            values, ids = list(values.values()), list(values) if ids is None else ids
+        self._sizes = _as_units(values) if sizes is None else _whole_sizes(values)
         self._sizes.setflags(write=False)
         self._total = int(self._sizes.sum())
         self._ids = _distinct_ids(ids, len(self._sizes))
@@ -194,7 +200,7 @@ class Population:
         return html_table("Population", (), rows)
 
 
-def _whole_sizes(sizes: ArrayLike) -> NDArray[np.int64]:
+def _whole_sizes(sizes: object) -> NDArray[np.int64]:
     """Copy the sizes into 64-bit integers, or say which of them is not a size."""
     values = _numbers("sizes", sizes, "whole numbers")
     if values.dtype.kind == "i" and values.min() >= 0 and 0 < values.sum(dtype=float) < 2**62:
@@ -217,7 +223,7 @@ def _whole_sizes(sizes: ArrayLike) -> NDArray[np.int64]:
     return np.array(whole, dtype=np.int64)
 
 
-def _as_units(importance: ArrayLike | None) -> NDArray[np.int64]:
+def _as_units(importance: object) -> NDArray[np.int64]:
     """Turn importances into integers that sum to ``IMPORTANCE_UNITS``, by largest remainder."""
     values = _numbers("importance", importance, "numbers")
     _refuse(values, ~_finite(values), "importance must be finite", "Drop the client.")
@@ -245,7 +251,7 @@ def _as_units(importance: ArrayLike | None) -> NDArray[np.int64]:
     return units
 
 
-def _numbers(name: str, values: ArrayLike | None, kind: str) -> NDArray[Any]:
+def _numbers(name: str, values: object, kind: str) -> NDArray[Any]:
     """Validate a flat, non-empty array of real numbers; objects where 64 bits are too few."""
     if isinstance(values, np.ma.MaskedArray):
         if values.ndim == 1:

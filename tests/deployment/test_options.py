@@ -60,8 +60,8 @@ def test_a_settings_own_description_comes_first() -> None:
     assert list(inspect.signature(Server).parameters) == ["recipe", "tries", "sizes", "log_file"]
     assert inspect.getdoc(Server) == (
         "Serve.\n\nParameters\n----------\nrecipe\n    How clients are drawn.\ntries\n"
-        '    How often ``"redraw"`` draws again.\nlog_file\n    Where to write a JSON line for '
-        "every round; None writes none.\nsizes\n    Known sizes."
+        '    How often ``"redraw"`` can replace one draw.\nlog_file\n    Where to write a JSON '
+        "line for every round; None writes none.\nsizes\n    Known sizes."
     )
 
 

@@ -215,3 +215,24 @@ def test_a_round_is_settled_once_and_its_cohort_validated_once(
     selector.aggregate(rows_for(selector, len(there)), there)
 
     assert sorted(calls) == ["__post_init__", "settled"]
+
+
+def test_answers_are_settled_once_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, settled = list[int](), Draws.settled
+
+    def counting(*given: Any, **more: Any) -> Cohort:
+        calls.append(1)
+        return settled(*given, **more)
+
+    monkeypatch.setattr(Draws, "settled", counting)
+    selector = Selector(Multinomial(2), [1, 1, 1], seed=0, on_failure="redraw")
+    cohort = selector.draw()
+    answers = selector.receive({each: [1.0] for each in cohort.ids})
+
+    first = selector.settle(answers)
+    selector.step(answers)
+    assert len(calls) == 1
+    selector.redraw(cohort.ids[:1])
+    assert selector.settle(answers).ids == first.ids[1:]
+    selector.remember(answers)
+    assert len(calls) == 2

@@ -217,7 +217,7 @@ def test_the_log_says_whose_update_was_not_finite(tmp_path: Path) -> None:
     selector.aggregate({first: [1.0], second: [np.nan]})
 
     line = json.loads(path.read_text())
-    assert line["failed"] == {second: "not finite", third: "no answer"}
+    assert line["failed"] == {second: "not finite, or too large", third: "no answer"}
 
 
 @pytest.mark.parametrize("updates", [None, 5, 1.5])

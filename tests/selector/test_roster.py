@@ -19,7 +19,7 @@ from fedcohort import (
     Target,
     Uniform,
 )
-from fedcohort.errors import FedcohortError, SelectorError
+from fedcohort.errors import FedcohortError, PopulationError, SelectorError
 from fedcohort.memory.rows import Encoding
 from fedcohort.selector.roster import Roster
 from selectors_for_tests import SIZES, Largest, drawn, frozen, played, updates_for
@@ -331,3 +331,28 @@ def test_a_client_that_has_not_come_yet_is_forgotten_once_if_it_is_named_twice()
     selector.forget(["z", "a", "z", "a"])
 
     assert list(selector.clients) == ["b"]
+
+
+def test_the_index_of_a_series_names_the_clients() -> None:
+    pandas = pytest.importorskip("pandas", reason="the extra 'report' is not installed")
+    sizes = pandas.Series([5, 3, 2], index=["Nice", "Lyon", "Brest"])
+
+    selector = Selector(Multinomial(2), sizes, seed=0)
+
+    assert selector.clients == {"Brest": 2, "Lyon": 3, "Nice": 5}
+    assert selector.draw().ids == Selector(Multinomial(2), sizes.to_dict(), seed=0).draw().ids
+    selector.skip()
+    selector.clients = sizes[["Lyon", "Brest"]] + 1
+    assert selector.clients == {"Brest": 3, "Lyon": 4}
+    selector.clients = pandas.Series([8, 9], index=[7, 3])
+    assert selector.clients == {3: 9, 7: 8}
+    assert Selector(Multinomial(2), pandas.Series([5, 3])).clients == {0: 5, 1: 3}
+
+
+def test_a_series_that_names_a_client_twice_is_refused() -> None:
+    pandas = pytest.importorskip("pandas", reason="the extra 'report' is not installed")
+    sizes = pandas.Series([5, 3], index=["Nice", "Nice"])
+
+    for make in (Population, lambda given: Selector(Multinomial(2), given)):
+        with pytest.raises(PopulationError, match="'Nice' appears more than once in the index"):
+            make(sizes)

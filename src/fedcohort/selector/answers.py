@@ -17,7 +17,7 @@ from fedcohort._updates import (
     OtherArrays,
     Rows,
     Update,
-    joined,
+    order_of,
     row_norms,
 )
 from fedcohort.cohort import NOBODY
@@ -92,13 +92,12 @@ class Answers:
         order = np.argsort(clients)
         read = [part for part in parts if len(part)] or parts[:1]
 
-        def column(name: str) -> Any:
-            found = [getattr(part, name) for part in read]
-            return None if found[0] is None else np.concatenate(found)[order]
+        def column(values: Sequence[Any]) -> Any:
+            return _taken(_joined(values), order)
 
-        rows = [part.rows for part in read if part.rows is not None]
-        flat = joined([own.flat for own in rows]) if rows else None
-        counters = [each for own in rows for each in own.counters]
+        names = ("rows", "kept", "norms", "factors")
+        columns = {name: column([getattr(own, name) for own in read]) for name in names}
+        reports = [own.reported for own in read]
         is_by_id = all(part.source is not None for part in parts)
         source = {name: own for part in parts for name, own in (part.source or {}).items()}
         return cls(
@@ -106,15 +105,9 @@ class Answers:
             np.concatenate([part.given for part in parts]),
             clients[order],
             read[0].layout,
-            None if flat is None else Rows(rows[0].layout, flat, counters).taken(order),
-            column("kept"),
-            column("norms"),
-            column("factors"),
-            {
-                name: np.concatenate([part.reported[name] for part in read])[order]
-                for name in read[0].reported
-            },
-            source if is_by_id else None,
+            **columns,
+            reported={name: column([own[name] for own in reports]) for name in reports[0]},
+            source=source if is_by_id else None,
         )
 
     def __len__(self) -> int:
@@ -177,15 +170,23 @@ class _Read(NamedTuple):
 
     def usable(self) -> _Read:
         """Leave out the updates that cannot be used."""
-        where = np.flatnonzero(self.good)
-        return _Read(
-            self.layout,
-            None if self.rows is None else self.rows.taken(where),
-            None if self.kept is None else self.kept[where],
-            None if self.norms is None else self.norms[where],
-            None if self.factors is None else self.factors[where],
-            self.good,
-        )
+        layout, *columns, good = self
+        usable = (_taken(each, np.flatnonzero(good)) for each in columns)
+        return _Read._make([layout, *usable, good])
+
+
+def _joined(columns: Sequence[Any]) -> Any:
+    """Join columns of one kind, arrays or rows; None if there is none."""
+    if columns[0] is None:
+        return None
+    return Rows.joined(columns) if isinstance(columns[0], Rows) else np.concatenate(columns)
+
+
+def _taken(column: Any, places: NDArray[np.int64]) -> Any:
+    """Return these places of a column; None if there is none."""
+    if column is None:
+        return None
+    return column.taken(places) if isinstance(column, Rows) else column[places]
 
 
 @final
@@ -264,43 +265,35 @@ class Reader:
         if not ids or not (self.whole or self.shorten or self.measure):
             return None
         if self.whole:
-            rows = list(self._each(updates, ids))
-            flat = joined([own.flat[0] for own in rows], stacked=True)
-            counters = [own.counters[0] for own in rows]
-            return self._read(Rows(rows[0].layout, flat, counters), norms)
+            return self._read(Rows.joined([*self._each(updates, ids)]), norms)
         if norms is not None and self.shorten is None:  # nothing else is needed
             return _Read(None, None, None, *self._bounded(norms), norms < LARGEST)
         # One at a time: all together may not fit into memory.
         each = zip(self._each(updates, ids), _one_by_one(norms, len(ids)), strict=True)
-        layouts, _, kept, lengths, factors, good = zip(
-            *(self._read(row, norm)._replace(rows=None) for row, norm in each), strict=True
-        )
-        return _Read(
-            layouts[0],
-            None,
-            np.concatenate(kept) if self.shorten else None,
-            np.concatenate(lengths) if self.measure else None,
-            np.concatenate(factors) if self.max_norm is not None else None,
-            np.concatenate(good),
-        )
+        read = [self._read(row, norm)._replace(rows=None) for row, norm in each]
+        layouts, *columns = zip(*read, strict=True)
+        return _Read(layouts[0], *map(_joined, columns))
 
     def _each(self, updates: Mapping[Any, Update], ids: list[Any]) -> Iterator[Rows]:
         """Yield each update as one row, all in one layout."""
         layout: Layout | None = None
+        orders = set[Any]()
         for each in ids:
-            try:
-                if layout is None:
-                    layout, vector, counters = Layout.read("Selector", updates[each])
-                    layout = self.match(layout)
-                else:
-                    vector, counters = layout.take(updates[each])
-            except OtherArrays as error:
-                assert layout is not None  # for mypy: only take raises it
-                raise SelectorError(
-                    f"Selector: updates must have the arrays of the others, {layout.shapes}; that "
-                    f"of client {each!r} differs: {error}. Drop its update: it then counts as lost."
-                ) from error
-            yield Rows(layout, vector[None], [counters])
+            update = updates[each]
+            orders.add(order_of(update))
+            if layout is None:
+                layout, vector, counters = Layout.read("Selector", update)
+                layout = self.match(layout)
+            else:
+                try:
+                    vector, counters = layout.take(update)
+                except OtherArrays as error:
+                    raise SelectorError(
+                        f"Selector: updates must have the arrays of the others, {layout.shapes}; "
+                        f"that of client {each!r} differs: {error}. Drop its update: it then "
+                        f"counts as lost."
+                    ) from error
+            yield Rows(layout, vector[None], [counters], len(orders) == 1)
 
     def _read(self, rows: Rows, norms: NDArray[np.float64] | None) -> _Read:
         good, factors = rows.usable(norms), None

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import Id, brief, checked_list
 from fedcohort._updates import Array, Rows, Update, like
-from fedcohort.cohort import Cohort, aggregate
+from fedcohort.cohort import NOBODY, Cohort, aggregate
 from fedcohort.designs import Design
 from fedcohort.designs.recipe import ObservedRound
 from fedcohort.errors import SelectorError
@@ -24,7 +24,11 @@ from fedcohort.selector.settings import SelectorSettings
 
 log = getLogger("fedcohort")
 
-LOST = "updates of these clients are not finite, and count as lost: %.200s"
+LOST = "updates of these clients are not finite, or too large, and count as lost: %.200s"
+#: Why a client failed whose update came and cannot be used.
+UNUSABLE = "not finite, or too large"
+#: In place of the client of a draw that is lost.
+NOBODY_LEFT = -1
 #: Numbers by id, or in the order of ids.
 Numbers = Mapping[Any, float] | ArrayLike
 #: Updates by id, or rows in the order of ids.
@@ -42,6 +46,10 @@ class Draws:
     :math:`E[w_i | R] = p_i / p(R)` for every design with :math:`E[c_i] = m p_i`, if there are as
     many ``tries`` as available clients that cannot be reached; with fewer, all are smaller by one
     factor.
+
+    Each draw has ``tries`` of its own, so that it does not matter whether failures are reported
+    one by one or together. For the same reason a replacement that fell on a client that had been
+    asked before, and whose failure was not known yet, does not count.
     """
 
     #: As drawn.
@@ -50,43 +58,51 @@ class Draws:
     population: Population
     #: The design's number of draws.
     cohort_size: int
-    #: Draws the replacements, as often as there are ``tries`` left.
+    #: Draws the replacements.
     rng: np.random.Generator
+    #: How often each draw can be replaced.
     tries: int
-    #: Draws by position, replacements included; None before a draw was lost.
-    counts: NDArray[np.int64] | None = None
-    #: How many draws still need a replacement.
-    lost: int = 0
-    #: The clients that were asked so far, and those that failed.
-    asked: set[int] = field(init=False)
+    #: The client of every draw, ``NOBODY_LEFT`` for a lost one without replacement; and how often
+    #: the draw was replaced. Both are empty before the first failure.
+    drawn: NDArray[np.int64] = field(default_factory=NOBODY.copy)
+    depths: NDArray[np.int64] = field(default_factory=NOBODY.copy)
+    #: The clients that were asked so far: the fewest replacements of a draw that fell on each.
+    asked: dict[int, int] = field(init=False)
     failed: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.asked = set(self.cohort.clients.tolist())
+        self.asked = dict.fromkeys(self.cohort.clients.tolist(), 0)
 
     def replace(self, lost: Iterable[int]) -> list[int]:
         """Replace the draws of these clients; return the clients that must now be asked."""
         new_failures = set(lost) - self.failed
-        if self.counts is None:
-            if not new_failures:
-                return []
-            self.counts = np.zeros(self.population.n_clients, dtype=np.int64)
-            self.counts[self.cohort.clients] = self.cohort.counts
-        for client in new_failures:
-            self.failed.add(client)
-            self.lost += int(self.counts[client])
-            self.counts[client] = 0
+        if not new_failures:
+            return []
+        if not self.failed:
+            self.drawn = np.repeat(self.cohort.clients, self.cohort.counts)
+            self.depths = np.zeros_like(self.drawn)
+        self.failed |= new_failures
+        places = np.flatnonzero(np.isin(self.drawn, list(new_failures)))
+        # Draws that were replaced more often than the client's first one would have fallen on
+        # others if its failure had been known: they are drawn again, at no cost.
+        first = np.array([self.asked[each] for each in self.drawn[places].tolist()], dtype=np.int64)
+        depths = self.depths[places] + (self.depths[places] <= first)
         sizes = self.population.sizes.copy()
         sizes[list(self.failed)] = 0
         ends = np.cumsum(sizes)
-        if not (self.lost and self.tries and ends[-1]):
+        self.drawn[places] = NOBODY_LEFT
+        can = (depths <= self.tries) & (ends[-1] > 0)
+        places, depths = places[can], depths[can]
+        if not len(places):
             return []
-        units = self.rng.integers(ends[-1], size=self.lost)
-        drawn = np.searchsorted(ends, units, side="right")
-        np.add.at(self.counts, drawn, 1)
-        self.lost, self.tries = 0, self.tries - 1
-        new = [client for client in dict.fromkeys(drawn.tolist()) if client not in self.asked]
-        self.asked |= set(new)
+        units = self.rng.integers(ends[-1], size=len(places))
+        self.drawn[places] = np.searchsorted(ends, units, side="right")
+        self.depths[places] = depths
+        new = []
+        for client, depth in zip(self.drawn[places].tolist(), depths.tolist(), strict=True):
+            if client not in self.asked:
+                new.append(client)
+            self.asked[client] = min(depth, self.asked.get(client, depth))
         return new
 
     def settled(
@@ -100,10 +116,10 @@ class Draws:
         if settings.extra:
             keeps = settings.on_failure == "keep"
             return self._first(answered, cohort_size, keeps=keeps)
-        if self.counts is not None:
-            clients = np.sort(answered)
-            clients = clients[self.counts[clients] > 0]
-            return _of_draws(clients, self.counts[clients], self.cohort_size)
+        if self.failed:
+            clients, counts = np.unique(self.drawn, return_counts=True)
+            has_answered = np.isin(clients, answered)
+            return _of_draws(clients[has_answered], counts[has_answered], self.cohort_size)
         has_answered = np.isin(drawn.clients, answered)
         if has_answered.all():
             return drawn
@@ -136,7 +152,7 @@ def _of_draws(clients: NDArray[np.int64], counts: NDArray[np.int64], size: int) 
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class OpenRound:
     """A round between draw and aggregate; it changes nothing that is remembered of the clients.
 
@@ -149,6 +165,8 @@ class OpenRound:
     design: Design | None
     draws: Draws
     max_norm: float | None
+    #: The last answers that were settled, and their cohort; None after a redraw.
+    last: tuple[Answers, Cohort] | None = field(init=False, default=None)
 
     @property
     def cohort(self) -> Cohort:
@@ -182,6 +200,7 @@ class OpenRound:
         positions = self.positions(lost)
         if self.settings.on_failure != "redraw":
             return []
+        self.last = None
         return self.roster.names(self.draws.replace(positions.tolist()))
 
     def settled(self, answered: NDArray[np.int64]) -> Cohort:
@@ -191,6 +210,12 @@ class OpenRound:
         if cohort is self.cohort:
             return cohort
         return cohort.named(self.roster.names(cohort.clients), self.cohort.round_)
+
+    def settled_of(self, answers: Answers) -> Cohort:
+        """Return the settled cohort of answers; it is computed once."""
+        if self.last is None or self.last[0] is not answers:
+            self.last = (answers, self.settled(answers.arrived))
+        return self.last[1]
 
     def received(
         self,
@@ -266,9 +291,9 @@ class OpenRound:
 
     def failures(self, answers: Answers, reasons: Mapping[Id, str]) -> dict[Id, str]:
         """Return who failed and why, by id."""
-        missing = self.roster.names(sorted(self.draws.asked - set(answers.clients.tolist())))
+        missing = self.roster.names(sorted(self.draws.asked.keys() - set(answers.clients.tolist())))
         wrong = self.roster.names(answers.unusable)
-        found = {**dict.fromkeys(missing, "no answer"), **dict.fromkeys(wrong, "not finite")}
+        found = {**dict.fromkeys(missing, "no answer"), **dict.fromkeys(wrong, UNUSABLE)}
         return {**found, **reasons}
 
     def observed(self, answers: Answers, settled: Cohort) -> ObservedRound:
@@ -306,7 +331,7 @@ class OpenRound:
 
     def for_average(self, answers: Answers) -> Iterator[tuple[Id | None, float, Update]]:
         """Return (id, weight, update) for a framework that divides by the sum of the weights."""
-        settled = self.settled(answers.arrived)
+        settled = self.settled_of(answers)
         if answers.rows is not None:
             self.records.estimator_for(answers.rows.flat)
         # Recall now: the memory may change before the caller takes the last one.

@@ -94,14 +94,14 @@ class Planner:
 
         ``given`` are the clients' answers; ``is_full``: every member is available.
         """
-        ready, self._ready = self._ready, None
+        ready, self._ready, design = self._ready, None, self.last
         if ready is not None and ready[0] == round_ and is_full and not given:
-            self.last = ready[1]
-        elif self._is_due(round_) or not _covers(self.last, population):
-            self.last = self.built(population, given, round_, self._records.memory)
+            design = ready[1]
+        elif design is None or self._is_due(round_) or not _is_over(design, population):
+            design = self.built(population, given, round_, self._records.memory)
             self._built_for = self._turn(round_)
-        assert self.last is not None  # for mypy: a missing one was built
-        return self.last
+        self.last = design
+        return design
 
     def _turn(self, round_: int) -> int:
         """Return the round whose knowledge a round's design has."""
@@ -255,15 +255,14 @@ def check_equal_draws(design: Design, recipe: Recipe, feature: str) -> None:
         )
 
 
-def _covers(design: Design | None, population: Population) -> bool:
-    """Whether a design is over these clients and sizes."""
-    if design is None:
-        return False
+def _is_over(design: Design, population: Population) -> bool:
+    """Return whether a design is over these clients, sizes and labels."""
     known = design.population
-    if known is population:
-        return True
-    same = np.array_equal(known.sizes, population.sizes) and known.ids == population.ids
-    return same and known.groups == population.groups
+    return known is population or (
+        np.array_equal(known.sizes, population.sizes)
+        and known.ids == population.ids
+        and known.groups == population.groups
+    )
 
 
 def _checked(recipe: Recipe, request: Request, population: Population) -> Request:

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import replace
 from logging import getLogger
 from pathlib import Path
-from typing import Any, Literal, Self, Unpack, final
+from typing import Any, Literal, Self, Unpack, cast, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +21,7 @@ from fedcohort._arguments import (
     checked_ids,
     checked_list,
     checked_path,
+    named_sizes,
 )
 from fedcohort._display import counted, html_table, record_repr
 from fedcohort._updates import Array, Update
@@ -62,8 +63,9 @@ class Selector:
     recipe
         How clients are drawn.
     clients
-        The members: sizes as a list or an array (ids 0 ... n - 1), sizes by id, or a
-        :class:`Population`. Ids are strings or integers. Pass an empty mapping if they join later.
+        The members: sizes as a list or an array (ids 0 ... n - 1), sizes by id (a mapping, or a
+        pandas Series with names), or a :class:`Population`. Ids are strings or integers. Pass an
+        empty mapping if they join later.
     seed
         An integer, a generator that is asked for one, or None for a random one.
     importance, groups
@@ -104,6 +106,7 @@ class Selector:
         log: str | Path | Literal[True] | None = None,
         **settings: Unpack[SelectorKeywords],
     ) -> None:
+        clients = cast("Clients", named_sizes(clients))
         self._settings = SelectorSettings(recipe, **settings)
         self.recipe, self.seed = recipe, checked_seed("Selector", seed, SelectorError)
         self.round_ = 0
@@ -129,8 +132,8 @@ class Selector:
             self.selections = SelectionLog(self._roster, path)
 
     def __repr__(self) -> str:
-        recipe, n = record_repr(self.recipe), self._roster.is_member.sum()
-        return f"Selector({recipe}, {n} clients, seed={self.seed}, round_={self.round_})"
+        recipe, n = record_repr(self.recipe), counted(int(self._roster.is_member.sum()), "client")
+        return f"Selector({recipe}, {n}, seed={self.seed}, round_={self.round_})"
 
     def _repr_html_(self) -> str:
         rows = [
@@ -259,7 +262,9 @@ class Selector:
             while more := selector.redraw(failed):
                 failed |= ask(more)  # a set of ids
 
-        It returns an empty list if no other client has failed, and after ``tries`` calls that drew.
+        Or call it for each failure when it happens: the cohorts are as likely. It returns an empty
+        list if no other client has failed, if all lost draws fell on clients already asked, or
+        after ``tries`` replacements of one draw.
         """
         return self._required("redraw").redrawn(failed)
 
@@ -311,14 +316,14 @@ class Selector:
         """
         now = self._required("settle")
         if isinstance(answered, Answers):
-            return now.settled(now.received(answered, None).arrived)
+            return now.settled_of(now.received(answered, None))
         return now.settled(now.positions(answered))
 
     def step(self, updates: Updates | Answers, ids: Iterable[object] | None = None) -> Update:
         """Return the step that :meth:`aggregate` would return; change nothing."""
         now = self._required("step")
         answers = now.received(updates, ids)
-        return now.step(answers, now.settled(answers.arrived), None)
+        return now.step(answers, now.settled_of(answers), None)
 
     def recall(self, ids: Iterable[object]) -> tuple[Array, Array] | None:
         """Return what the estimator predicts: h, one row per id, and H = sum p h.
@@ -358,7 +363,7 @@ class Selector:
         """
         now = self._required("aggregate")
         answers = now.received(updates, ids, losses=losses, durations=durations)
-        settled = now.settled(answers.arrived)
+        settled = now.settled_of(answers)
         result = now.step(answers, settled, model)
         self._finish(now, answers, settled, {})
         return result
@@ -381,13 +386,13 @@ class Selector:
         now = self._required("remember")
         reasons, whole = now.reasons(failed), self._records.wants_rows
         answers = now.received(updates, ids, losses=losses, durations=durations, whole=whole)
-        self._finish(now, answers, now.settled(answers.arrived), reasons)
+        self._finish(now, answers, now.settled_of(answers), reasons)
 
     def skip(self, failed: Mapping[Any, str] | None = None) -> None:
         """End the round as if no client had answered; nothing is remembered."""
         now = self._required("skip")
         answers = Answers(self.round_)
-        self._finish(now, answers, now.settled(answers.arrived), now.reasons(failed))
+        self._finish(now, answers, now.settled_of(answers), now.reasons(failed))
 
     # Members
 
@@ -401,7 +406,7 @@ class Selector:
         self._refuse_open("clients can change")
         self._catch_up()
         is_first = self._roster.n_clients == 0
-        order = self._roster.set(clients, check=self._check_clients)
+        order = self._roster.set(cast("Clients", named_sizes(clients)), check=self._check_clients)
         if not is_first:  # else the check has built the first design
             self._planner.discard()
         self._move(order)

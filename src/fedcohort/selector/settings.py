@@ -53,16 +53,16 @@ class SelectorSettings:
     estimator
         ``"plain"``, ``"difference"``, ``"regression"``, or the settings: a
         :class:`fedcohort.Difference` or :class:`fedcohort.Regression`. These predict clients'
-        updates from past ones, which takes variance out of the aggregate. They need memory, for up
-        to one model per client.
+        updates from past updates or features, which usually lowers the variance of the aggregate.
+        They need memory, for up to one model per client.
     sketch
         Numbers that the memory keeps of an update; None keeps it whole.
     on_failure
         What happens to the weight of a drawn client that does not answer. ``"keep"`` leaves it on
-        the current model. ``"redraw"`` draws other clients instead. ``"renormalise"`` spreads it
-        over the clients that answered (biased).
+        the current model. ``"redraw"`` draws other clients instead; it needs the plain estimator.
+        ``"renormalise"`` spreads it over the clients that answered (biased).
     tries
-        How often ``"redraw"`` draws again.
+        How often ``"redraw"`` can replace one draw.
     extra
         Over-selection: draw this many more, and use the first ``cohort_size`` draws that are
         answered (biased toward fast clients).
@@ -73,7 +73,8 @@ class SelectorSettings:
         Scale down updates of a larger norm to this one: the aggregate is unbiased for the scaled
         updates. ``"auto"``: 10 times the median norm of the updates of the last 20 rounds with
         answers, fixed before the draw; nothing is scaled before the first. The norm is that of the
-        floating-point arrays. Integer arrays shrink by the same factor.
+        floating-point arrays. Integer arrays shrink by the same factor, and have no bound of their
+        own but 2^52: in a loop of your own, drop updates that move them too far.
     overlap
         Build each design without the last round's updates: it can then be built while clients
         train.
