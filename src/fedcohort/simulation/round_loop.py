@@ -21,7 +21,7 @@ from torch import Tensor
 from fedcohort._archive import json_array, with_prefix, without_prefix, write_archive
 from fedcohort._arguments import brief, checked_path, checked_whole
 from fedcohort._display import seconds_left, short_repr
-from fedcohort._updates import Layout, largest_entries
+from fedcohort._updates import Layout
 from fedcohort.designs import Design
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.engine.evaluation import ClientQuality, Evaluator, FullParticipation
@@ -287,16 +287,13 @@ class Simulation:
         """
         fresh = self._trained([run.current.untrained() for run in self._live], round_)
         updates = [run.current.all_updates(own) for run, own in zip(self._live, fresh, strict=True)]
-        # One look at all of them: on a GPU each look waits for its work.
-        looks = [
-            _look(rows, norms=run.bounds_norms)
-            for run, rows in zip(self._live, updates, strict=True)
-        ]
+        # Read the norms of all runs together: on a GPU each reading waits for its work.
+        norms = torch.cat([rows.norm(dim=1, dtype=torch.float64) for rows in updates])
         ends = np.cumsum([len(rows) for rows in updates])[:-1]
-        parts = np.split(torch.cat(looks, dim=1).cpu().numpy(), ends, axis=1)
+        parts = np.split(norms.cpu().numpy(), ends)
         return [
-            run.receive(rows, look, model)
-            for run, rows, look, model in zip(self._live, updates, parts, self._models, strict=True)
+            run.receive(rows, own, model)
+            for run, rows, own, model in zip(self._live, updates, parts, self._models, strict=True)
         ]
 
     def _trained(
@@ -356,13 +353,6 @@ class Simulation:
     def _fingerprint(self) -> dict[str, str]:
         """Identifies this simulation's checkpoints; computed once, since it hashes all data."""
         return fingerprint(self.runs, self.training, self.options, self._architecture)
-
-
-def _look(rows: Tensor, *, norms: bool) -> Tensor:
-    """Return the largest entry of every row, and its norm if it is needed, on the device."""
-    largest = largest_entries(rows).double()
-    lengths = rows.norm(dim=1, dtype=torch.float64) if norms else largest
-    return torch.stack([largest, lengths])
 
 
 def _checked_path(checkpoint: object) -> Path:

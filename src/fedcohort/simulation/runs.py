@@ -124,7 +124,9 @@ class Run(SelectorSettings):
     )
     # No generator and no None: compared runs must share one seed.
     seed: int = whole(0, way_out="Pass one seed to all runs that are to be compared.")
-    devices: Devices | None = None
+    devices: Devices | None = of_kind(
+        None, Devices, way_out="Pass for example Devices.equal(100), or None."
+    )
     failures: ArrayLike | None = None
     optimizer: ServerOptimizer | None = of_kind(
         None, ServerOptimizer, way_out="Pass for example optimizers.SGD(momentum=0.9)."
