@@ -34,6 +34,7 @@ from fedcohort import (
     Uniform,
     diagnostics,
 )
+from fedcohort._updates import largest_entries
 from fedcohort.designs import Knowledge, MultinomialDesign, RowDesign, SimilarityClusteredDesign
 from fedcohort.errors import SimulationError
 from fedcohort.memory.regression import RegressionEstimator
@@ -247,9 +248,9 @@ def test_an_update_is_scanned_once_in_its_round_and_once_at_the_next_draw(
 ) -> None:
     """The trainer's norms show what is not finite; the design checks what is remembered."""
     scanned: list[tuple[str, int]] = []
-    norm, isfinite, checked = torch.Tensor.norm, np.isfinite, measures.largest_entries
+    norm, isfinite, checked = torch.Tensor.norm, np.isfinite, largest_entries
 
-    def noted_norm(rows: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+    def noted_norm(rows: torch.Tensor, *args: Any, **options: Any) -> Any:
         scanned.append(("norm", rows.numel()))
         return norm(rows, *args, **options)
 
