@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort._arguments import as_array, brief, checked_flag
+from fedcohort._arguments import TextNeed, as_array, checked_flag
 from fedcohort._display import html_table, short_repr
 from fedcohort._figures import check_axes, checked_figure_path, new_figure, save_figure
 from fedcohort._lazy import frame_of
@@ -194,10 +194,8 @@ class History:
             The axes of the loss and, where there is one, of the accuracy.
         """
         owner = "History.plot"
-        if label is not None and not isinstance(label, str):
-            raise SimulationError(
-                f"{owner}: label must be a text or None; got {brief(label)}. Pass a name."
-            )
+        need = TextNeed(optional=True, way_out="Pass a name.")
+        need.checked(owner, "label", label, error=SimulationError)
         file = checked_figure_path(path, owner, "path")
         measured = [(each.round_ + 1, each.quality) for each in self.rounds if each.quality]
         if not measured:

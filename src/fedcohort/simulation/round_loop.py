@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcohort._archive import json_array, with_prefix, without_prefix, write_archive
-from fedcohort._arguments import brief, checked_path, checked_whole
+from fedcohort._arguments import brief, checked_path, checked_whole, sentence
 from fedcohort._display import seconds_left, short_repr
 from fedcohort._updates import Layout
 from fedcohort.designs import Design
@@ -47,6 +47,9 @@ from fedcohort.simulation.runs import (
 
 #: Called after every round with the number of rounds done and the histories.
 OnRound = Callable[[int, list[History]], object]
+EXAMPLE = (
+    "Pass for example Simulation([run], model, LocalTraining(steps=5, lr=0.1, batch_size=20))."
+)
 #: The number of progress lines if standard error is not a terminal.
 LINES = 10
 
@@ -368,10 +371,7 @@ def _check_kinds(runs: object, training: object, options: object) -> None:
         ("options", options is None or isinstance(options, Options), "Options or None", options),
     ):
         if not fits:
-            raise SimulationError(
-                f"Simulation: {name} must be {needed}; got {brief(value)}. Pass for example "
-                f"Simulation([run], model, LocalTraining(steps=5, lr=0.1, batch_size=20))."
-            )
+            raise SimulationError(sentence("Simulation", name, needed, value, EXAMPLE))
 
 
 @contextmanager
@@ -402,10 +402,8 @@ def _blas_on(threads: int) -> AbstractContextManager[object]:
 def _shown(progress: bool | OnRound | None, *, done: int, total: int) -> Iterator[OnRound]:
     """Yield the function to call after every round."""
     if progress is not None and not isinstance(progress, bool) and not callable(progress):
-        raise SimulationError(
-            f"Simulation: progress must be True, False, None or a function; got {brief(progress)}. "
-            f"Pass False to show nothing."
-        )
+        need, way_out = "True, False, None or a function", "Pass False to show nothing."
+        raise SimulationError(sentence("Simulation", "progress", need, progress, way_out))
     if callable(progress):
         yield progress
     elif progress is not False and sys.stderr.isatty() and find_spec("rich") is not None:
