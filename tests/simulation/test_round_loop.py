@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,9 +34,11 @@ from fedcohort import (
     Uniform,
     diagnostics,
 )
+from fedcohort._updates import largest_entries
 from fedcohort.designs import Knowledge, MultinomialDesign, RowDesign, SimilarityClusteredDesign
 from fedcohort.errors import SimulationError
 from fedcohort.memory.regression import RegressionEstimator
+from fedcohort.similarity import measures
 from fedcohort.simulation import (
     FederatedData,
     History,
@@ -232,6 +235,46 @@ def test_a_checkpoint_of_other_learning_rates_is_refused(tmp_path: Path) -> None
 def test_a_run_refuses_a_learning_rate_below_0() -> None:
     with pytest.raises(SimulationError, match="Run: lr must be a number of at least 0"):
         Run(Multinomial(4), DIGITS, lr=-0.1)
+
+
+@pytest.mark.parametrize("devices", [5, "phones", [1.0, 2.0], True])
+def test_a_run_refuses_devices_that_are_none(devices: Any) -> None:
+    with pytest.raises(SimulationError, match=r"^Run: devices must be a Devices; got .+\. Pass"):
+        Run(Multinomial(4), DIGITS, devices=devices)
+
+
+def test_an_update_is_scanned_once_in_its_round_and_once_at_the_next_draw(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The trainer's norms show what is not finite; the design checks what is remembered."""
+    scanned: list[tuple[str, int]] = []
+    norm, isfinite, checked = torch.Tensor.norm, np.isfinite, largest_entries
+
+    def noted_norm(rows: torch.Tensor, *args: Any, **options: Any) -> Any:
+        scanned.append(("norm", rows.numel()))
+        return norm(rows, *args, **options)
+
+    def noted_isfinite(values: Any) -> Any:
+        scanned.append(("isfinite", np.size(values)))
+        return isfinite(values)
+
+    def noted_check(rows: Any) -> Any:
+        if sys._getframe(1).f_code.co_name == "checked_updates":  # measures only scale with it
+            scanned.append(("check", rows.size))
+        return checked(rows)
+
+    simulation, _ = simulate(SimilarityClustered(4), rounds=2)
+    size = simulation.models.size
+    monkeypatch.setattr(torch.Tensor, "norm", noted_norm)
+    monkeypatch.setattr(np, "isfinite", noted_isfinite)
+    monkeypatch.setattr(measures, "largest_entries", noted_check)
+    (history,) = simulation.run(1)
+    monkeypatch.undo()
+
+    n_trained, n_clients = len(history.rounds[-1].clients), DIGITS.n_clients
+    assert sum(n for name, n in scanned if name == "norm") == n_trained * size
+    assert [n for name, n in scanned if name == "check" and n >= size] == [n_clients * size]
+    assert not [n for name, n in scanned if name == "isfinite" and n > size]
 
 
 def test_a_seed_gives_the_same_run_again_bit_for_bit() -> None:

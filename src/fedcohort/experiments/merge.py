@@ -155,7 +155,9 @@ def _head(
     first = {}
     for part in parts:
         first[id(part)] = len(sources)
-        sources += part.folder.head.get("sources") or [_source(part.folder)]
+        head, folder = part.folder.head, str(part.folder.path)
+        told = {key: head.get(key, "") for key in PROVENANCE}
+        sources += head.get("sources") or [{"folder": folder, **told}]
     units = [
         Unit.planned(
             number,
@@ -178,11 +180,6 @@ def _head(
         "units": [unit.as_dict() for unit in units],
         "sources": sources,
     }
-
-
-def _source(folder: RunFolder) -> dict[str, Any]:
-    told = {key: folder.head.get(key, "") for key in PROVENANCE}
-    return {"folder": str(folder.path), **told}
 
 
 def _joined(sources: Sequence[Mapping[str, Any]], key: str) -> dict[str, str]:

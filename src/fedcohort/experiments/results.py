@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce
 from itertools import pairwise
@@ -277,18 +276,68 @@ def curve(results: Results, panel: Panel, design: str, column: str) -> Curve:
 
     The curve ends where a seed diverges.
     """
-    seeds, rounds = common_rounds(results, panel)
-    runs = [PlannedRun(panel.label, design, seed) for seed in seeds]
-    values = [_until_diverged(results, run, column)[:rounds] for run in runs]
-    matrix = np.array(values) if values else np.empty((0, 0))
-    measured = np.flatnonzero(~np.isnan(matrix).any(axis=0))
-    return Curve(measured, matrix[:, measured])
+    return _DesignRuns(results, panel, design).curve(column)
 
 
-def _until_diverged(results: Results, run: PlannedRun, column: str) -> Numbers:
-    """Return a column of a run, NaN from the round in which it diverged."""
-    diverged = results.column("rounds", run, "diverged") == 1
-    return np.where(diverged, math.nan, results.column("rounds", run, column))
+class _DesignRuns:
+    """A design's runs in a panel: the seeds and rounds that all designs have finished."""
+
+    def __init__(self, results: Results, panel: Panel, design: str) -> None:
+        self.seeds, self.rounds = common_rounds(results, panel)
+        self._runs = [PlannedRun(panel.label, design, seed) for seed in self.seeds]
+        self._results = results
+
+    def _columns(self, name: str) -> list[Numbers]:
+        return [self._results.column("rounds", run, name) for run in self._runs]
+
+    @cached_property
+    def _diverged(self) -> list[NDArray[np.bool_]]:
+        return [each == 1 for each in self._columns("diverged")]
+
+    @property
+    def first_diverged(self) -> Numbers:
+        """Each seed's first round in which training broke down; NaN if there was none."""
+        marks = self._diverged
+        return np.array([float(np.argmax(each)) if each.any() else math.nan for each in marks])
+
+    def total(self, name: str) -> float:
+        """Return the sum of a column over all seeds."""
+        return sum(float(np.nansum(each)) for each in self._columns(name))
+
+    def curve(self, name: str) -> Curve:
+        """Return a column, for the rounds that measured it; see :func:`curve`."""
+        pairs = zip(self._diverged, self._columns(name), strict=True)
+        values = [np.where(broken, math.nan, own)[: self.rounds] for broken, own in pairs]
+        matrix = np.array(values) if values else np.empty((0, 0))
+        measured = np.flatnonzero(~np.isnan(matrix).any(axis=0))
+        return Curve(measured, matrix[:, measured])
+
+    def late(self, name: str) -> Numbers:
+        """Return a column's measurements in the last ``window_of`` rounds, one row per seed.
+
+        There are none if a seed diverged.
+        """
+        if any(each.any() for each in self._diverged):
+            return np.empty((len(self.seeds), 0))
+        found = self.curve(name)
+        return found.values[:, found.rounds >= self.rounds - window_of(self.rounds)]
+
+    def final(self, name: str) -> Numbers:
+        """Return each seed's mean of :meth:`late`."""
+        return _mean(self.late(name))
+
+    def late_sums(self, *names: str) -> list[Numbers]:
+        """Sum columns over the rounds of the second half that measured all of them, seed by seed.
+
+        NaN if there are none, or if the design diverged in a seed.
+        """
+        if any(each.any() for each in self._diverged):
+            return [np.full(len(self.seeds), math.nan)] * len(names)
+        curves = [self.curve(name) for name in names]
+        shared = reduce(np.intersect1d, [each.rounds for each in curves])
+        shared = shared[shared >= self.rounds / 2]
+        parts = [each.values[:, np.isin(each.rounds, shared)] for each in curves]
+        return [each.sum(axis=1) if len(shared) else _mean(each) for each in parts]
 
 
 def window_of(rounds: int) -> int:
@@ -302,61 +351,39 @@ def summarise(results: Results, panel: Panel) -> PanelSummary | None:
     if not seeds:
         return None
     window, baseline = window_of(rounds), baseline_of(panel)
-
-    def late(design: str, column: str) -> Numbers:
-        if not np.isnan(_first_diverged(results, panel, design, seeds)).all():
-            return np.empty((len(seeds), 0))
-        return _late(curve(results, panel, design, column), rounds, window)
-
-    def final(design: str, column: str) -> Numbers:
-        return _mean(late(design, column))
-
-    reference = final(baseline, "loss")
+    reference = _DesignRuns(results, panel, baseline).final("loss")
     level = float(np.mean(reference))
     designs = []
     for label in (entry.label for entry in panel.design):
-        loss, own = curve(results, panel, label, "loss"), final(label, "loss")
-        total = partial(_total, results, panel, label, seeds)
-        answers = total("distinct_clients")
+        own = _DesignRuns(results, panel, label)
+        loss, lost = own.final("loss"), own.total("failed_clients")
+        answers = own.total("distinct_clients")
         designs.append(
             DesignSummary(
                 label,
-                final_loss=own,
-                final_accuracy=final(label, "accuracy"),
-                worst_accuracy=final(label, "worst_accuracy"),
-                classes=final(label, "distinct_classes"),
-                clients=final(label, "distinct_clients"),
-                rounds_needed=loss.rolling(window).first_below(level),
-                jump=_mean(np.abs(np.diff(late(label, "loss"), axis=1))),
-                difference=interval(own - reference) if label != baseline else None,
-                diverged=_first_diverged(results, panel, label, seeds),
-                lost=total("failed_clients") / max(total("failed_clients") + answers, 1.0),
-                scaled=total("scaled_clients") / max(answers, 1.0),
-                **_variances(results, panel, label),
+                final_loss=loss,
+                final_accuracy=own.final("accuracy"),
+                worst_accuracy=own.final("worst_accuracy"),
+                classes=own.final("distinct_classes"),
+                clients=own.final("distinct_clients"),
+                rounds_needed=own.curve("loss").rolling(window).first_below(level),
+                jump=_mean(np.abs(np.diff(own.late("loss"), axis=1))),
+                difference=interval(loss - reference) if label != baseline else None,
+                diverged=own.first_diverged,
+                lost=lost / max(lost + answers, 1.0),
+                scaled=own.total("scaled_clients") / max(answers, 1.0),
+                **_variances(own),
             )
         )
     return PanelSummary(panel.label, seeds, rounds, window, baseline, level, designs)
 
 
-def _first_diverged(results: Results, panel: Panel, design: str, seeds: list[int]) -> Numbers:
-    """Return each seed's first round in which training broke down; NaN if there was none."""
-    runs = [PlannedRun(panel.label, design, seed) for seed in seeds]
-    marks = [results.column("rounds", run, "diverged") == 1 for run in runs]
-    return np.array([float(np.argmax(each)) if each.any() else math.nan for each in marks])
-
-
-def _total(results: Results, panel: Panel, design: str, seeds: list[int], name: str) -> float:
-    """Return the sum of a column of the rounds, over all seeds."""
-    runs = [PlannedRun(panel.label, design, seed) for seed in seeds]
-    return sum(float(np.nansum(results.column("rounds", run, name))) for run in runs)
-
-
-def _variances(results: Results, panel: Panel, design: str) -> dict[str, Numbers]:
+def _variances(runs: _DesignRuns) -> dict[str, Numbers]:
     """Return ``variance``, ``floor`` and ``above_floor`` of a design."""
     names = ("design_variance", "multinomial_variance", "design_floor", "multinomial_floor")
     # V does not need a floor: older runs have none.
-    variance = _ratio(*_late_sums(results, panel, design, names[:2]))
-    own, multinomial, floor, its_floor = _late_sums(results, panel, design, names)
+    variance = _ratio(*runs.late_sums(*names[:2]))
+    own, multinomial, floor, its_floor = runs.late_sums(*names)
     return {
         "variance": variance,
         "floor": _ratio(floor, multinomial),
@@ -369,28 +396,6 @@ def _ratio(part: Numbers, whole: Numbers) -> Numbers:
     found: Numbers = np.full(len(whole), math.nan)
     np.divide(part, whole, out=found, where=whole > 0)
     return found
-
-
-def _late_sums(
-    results: Results, panel: Panel, design: str, columns: Sequence[str]
-) -> list[Numbers]:
-    """Sum columns over the rounds of the second half that measured all of them, seed by seed.
-
-    NaN if there are none, or if the design diverged in a seed.
-    """
-    seeds, rounds = common_rounds(results, panel)
-    if not np.isnan(_first_diverged(results, panel, design, seeds)).all():
-        return [np.full(len(seeds), math.nan)] * len(columns)
-    curves = [curve(results, panel, design, column) for column in columns]
-    shared = reduce(np.intersect1d, [each.rounds for each in curves])
-    shared = shared[shared >= rounds / 2]
-    parts = [each.values[:, np.isin(each.rounds, shared)] for each in curves]
-    return [each.sum(axis=1) if len(shared) else _mean(each) for each in parts]
-
-
-def _late(values: Curve, rounds: int, window: int) -> Numbers:
-    """Return the measurements of the last ``window`` rounds, shape (seeds, measurements)."""
-    return values.values[:, values.rounds >= rounds - window]
 
 
 def _mean(values: Numbers) -> Numbers:

@@ -254,15 +254,11 @@ class RunFolder:
     ) -> RunFolder:
         """Make a new run folder; refuse a path that holds something else."""
         path, source = _checked_path("path", path), _checked_path("source", source)
+        way_out, error = "Pass what read_experiment gave.", ExperimentError
         checked_kind(
-            "RunFolder",
-            "experiment",
-            experiment,
-            Experiment,
-            way_out="Pass what read_experiment gave.",
-            error=ExperimentError,
+            "RunFolder", "experiment", experiment, Experiment, way_out=way_out, error=error
         )
-        checked_choice("RunFolder", "device", device, LANES, error=ExperimentError)
+        checked_choice("RunFolder", "device", device, LANES, error=error)
         command = checked_texts("RunFolder", "command", command, "sys.argv")
         head = {
             "schema": SCHEMA,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort._arguments import as_array, brief, checked_flag
+from fedcohort._arguments import TextNeed, as_array, checked_flag
 from fedcohort._display import html_table, short_repr
 from fedcohort._figures import check_axes, checked_figure_path, new_figure, save_figure
 from fedcohort._lazy import frame_of
@@ -92,39 +92,29 @@ class Round:
         )
 
 
+#: Columns that depend on the machine, not on the seed.
+TIMES = ("draw_seconds", "train_seconds", "measure_seconds")
+
+
+def _columns(part: str, record: type) -> dict[str, tuple[str | None, type]]:
+    """Return the columns of a part of a round: the fields of its record."""
+    return {each.name: (part, int if each.type == "int" else float) for each in fields(record)}
+
+
 #: A round in one line: the columns, which part of a round each comes from, and its type.
 COLUMNS: dict[str, tuple[str | None, type]] = {
     "round": (None, int),
-    "loss": ("quality", float),
-    "accuracy": ("quality", float),
-    "accuracy_spread": ("quality", float),
-    "worst_accuracy": ("quality", float),
-    "loss_error": ("quality", float),
+    **_columns("quality", Quality),
     "distinct_clients": (None, int),
     "distinct_classes": (None, int),
     "residual": (None, float),
-    "squared_error": ("yardstick", float),
-    "design_variance": ("yardstick", float),
-    "multinomial_variance": ("yardstick", float),
-    "beta_squared": ("yardstick", float),
-    "kappa_squared": ("yardstick", float),
-    "design_floor": ("yardstick", float),
-    "multinomial_floor": ("yardstick", float),
-    "draw_seconds": (None, float),
-    "train_seconds": (None, float),
-    "measure_seconds": (None, float),
-    "bytes_down": ("cost", int),
-    "bytes_up": ("cost", int),
-    "client_seconds": ("cost", float),
-    "contacted": ("cost", int),
-    "simulated_seconds": ("cost", float),
+    **_columns("yardstick", Yardstick),
+    **dict.fromkeys(TIMES, (None, float)),
+    **_columns("cost", Cost),
     "failed_clients": (None, int),
     "scaled_clients": (None, int),
     "diverged": (None, bool),
 }
-
-#: Columns that depend on the machine, not on the seed.
-TIMES = ("draw_seconds", "train_seconds", "measure_seconds")
 
 
 @dataclass(slots=True)
@@ -204,10 +194,8 @@ class History:
             The axes of the loss and, where there is one, of the accuracy.
         """
         owner = "History.plot"
-        if label is not None and not isinstance(label, str):
-            raise SimulationError(
-                f"{owner}: label must be a text or None; got {brief(label)}. Pass a name."
-            )
+        need = TextNeed(optional=True, way_out="Pass a name.")
+        need.checked(owner, "label", label, error=SimulationError)
         file = checked_figure_path(path, owner, "path")
         measured = [(each.round_ + 1, each.quality) for each in self.rounds if each.quality]
         if not measured:

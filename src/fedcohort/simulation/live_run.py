@@ -207,22 +207,16 @@ class LiveRun:
         if self.run.overlap and not self._clock.has_availability:
             self.selector.prepare(pool)
 
-    @property
-    def bounds_norms(self) -> bool:
-        """Whether the norms of updates are needed."""
-        return self.run.max_norm is not None
-
-    def receive(self, updates: Tensor, look: NDArray[np.float64], model: Tensor) -> Tensor:
+    def receive(self, updates: Tensor, norms: NDArray[np.float64], model: Tensor) -> Tensor:
         """Keep the usable updates of the clients that train, and return the server's step.
 
-        ``look`` has the largest entry and the norm of every update; norms are only used if they
-        are needed.
+        Whether an update is usable shows in its norm: nothing else scans it in this round.
 
         If the recipe reads losses, clients report the root of the mean squared loss over all
         their samples, dropout off. With epochs they trained on exactly these samples; with steps
         on a random part of them.
         """
-        now, losses, usable = self.current, None, look[0] < LARGEST
+        now, losses, usable = self.current, None, norms < LARGEST
         now.clients, now.diverged = now.trains[usable], now.diverged or _is_none(usable)
         if self.selector.wants_losses:
             found = self.evaluator.losses_of(model, now.clients)[1]
@@ -230,9 +224,8 @@ class LiveRun:
         took = now.times.duration[now.clients]
         kept = updates if usable.all() else updates[torch.from_numpy(usable).to(updates.device)]
         rows = Rows(self._layout, kept, [{}] * len(kept))
-        norms = look[1, usable] if self.bounds_norms else None
         now.answers = self.selector.receive(
-            rows, now.clients, losses=losses, durations=took, norms=norms
+            rows, now.clients, losses=losses, durations=took, norms=norms[usable]
         )
         with suppress(AggregationError):
             return torch.cat([part.reshape(-1) for part in self.selector.step(now.answers)])

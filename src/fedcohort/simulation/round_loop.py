@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcohort._archive import json_array, with_prefix, without_prefix, write_archive
-from fedcohort._arguments import brief, checked_path, checked_whole
+from fedcohort._arguments import brief, checked_path, checked_whole, sentence
 from fedcohort._display import seconds_left, short_repr
-from fedcohort._updates import Layout, largest_entries
+from fedcohort._updates import Layout
 from fedcohort.designs import Design
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.engine.evaluation import ClientQuality, Evaluator, FullParticipation
@@ -47,6 +47,9 @@ from fedcohort.simulation.runs import (
 
 #: Called after every round with the number of rounds done and the histories.
 OnRound = Callable[[int, list[History]], object]
+EXAMPLE = (
+    "Pass for example Simulation([run], model, LocalTraining(steps=5, lr=0.1, batch_size=20))."
+)
 #: The number of progress lines if standard error is not a terminal.
 LINES = 10
 
@@ -287,16 +290,13 @@ class Simulation:
         """
         fresh = self._trained([run.current.untrained() for run in self._live], round_)
         updates = [run.current.all_updates(own) for run, own in zip(self._live, fresh, strict=True)]
-        # One look at all of them: on a GPU each look waits for its work.
-        looks = [
-            _look(rows, norms=run.bounds_norms)
-            for run, rows in zip(self._live, updates, strict=True)
-        ]
+        # Read the norms of all runs together: on a GPU each reading waits for its work.
+        norms = torch.cat([rows.norm(dim=1, dtype=torch.float64) for rows in updates])
         ends = np.cumsum([len(rows) for rows in updates])[:-1]
-        parts = np.split(torch.cat(looks, dim=1).cpu().numpy(), ends, axis=1)
+        parts = np.split(norms.cpu().numpy(), ends)
         return [
-            run.receive(rows, look, model)
-            for run, rows, look, model in zip(self._live, updates, parts, self._models, strict=True)
+            run.receive(rows, own, model)
+            for run, rows, own, model in zip(self._live, updates, parts, self._models, strict=True)
         ]
 
     def _trained(
@@ -358,13 +358,6 @@ class Simulation:
         return fingerprint(self.runs, self.training, self.options, self._architecture)
 
 
-def _look(rows: Tensor, *, norms: bool) -> Tensor:
-    """Return the largest entry of every row, and its norm if it is needed, on the device."""
-    largest = largest_entries(rows).double()
-    lengths = rows.norm(dim=1, dtype=torch.float64) if norms else largest
-    return torch.stack([largest, lengths])
-
-
 def _checked_path(checkpoint: object) -> Path:
     return checked_path("Simulation", "checkpoint", checkpoint, error=SimulationError)
 
@@ -378,10 +371,7 @@ def _check_kinds(runs: object, training: object, options: object) -> None:
         ("options", options is None or isinstance(options, Options), "Options or None", options),
     ):
         if not fits:
-            raise SimulationError(
-                f"Simulation: {name} must be {needed}; got {brief(value)}. Pass for example "
-                f"Simulation([run], model, LocalTraining(steps=5, lr=0.1, batch_size=20))."
-            )
+            raise SimulationError(sentence("Simulation", name, needed, value, EXAMPLE))
 
 
 @contextmanager
@@ -412,10 +402,8 @@ def _blas_on(threads: int) -> AbstractContextManager[object]:
 def _shown(progress: bool | OnRound | None, *, done: int, total: int) -> Iterator[OnRound]:
     """Yield the function to call after every round."""
     if progress is not None and not isinstance(progress, bool) and not callable(progress):
-        raise SimulationError(
-            f"Simulation: progress must be True, False, None or a function; got {brief(progress)}. "
-            f"Pass False to show nothing."
-        )
+        need, way_out = "True, False, None or a function", "Pass False to show nothing."
+        raise SimulationError(sentence("Simulation", "progress", need, progress, way_out))
     if callable(progress):
         yield progress
     elif progress is not False and sys.stderr.isatty() and find_spec("rich") is not None:

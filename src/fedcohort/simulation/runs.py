@@ -15,7 +15,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._archive import json_value, read_archive
-from fedcohort._arguments import COMPUTE_DEVICES, MOST, KindNeed, as_array, brief
+from fedcohort._arguments import COMPUTE_DEVICES, MOST, KindNeed, as_array, sentence
 from fedcohort._display import record_repr
 from fedcohort._fields import check_fields, choice, declared, of_kind, whole
 from fedcohort.errors import FedcohortError, SelectorError, SimulationError
@@ -124,7 +124,9 @@ class Run(SelectorSettings):
     )
     # No generator and no None: compared runs must share one seed.
     seed: int = whole(0, way_out="Pass one seed to all runs that are to be compared.")
-    devices: Devices | None = None
+    devices: Devices | None = of_kind(
+        None, Devices, way_out="Pass for example Devices.equal(100), or None."
+    )
     failures: ArrayLike | None = None
     optimizer: ServerOptimizer | None = of_kind(
         None, ServerOptimizer, way_out="Pass for example optimizers.SGD(momentum=0.9)."
@@ -150,10 +152,9 @@ class Run(SelectorSettings):
         given, n = as_array(failures), self.data.n_clients
         chances = given.astype(np.float64) if given.dtype.kind in "iuf" else np.full((), np.nan)
         if chances.shape not in ((), (n,)) or not ((chances >= 0) & (chances <= 1)).all():
-            raise SimulationError(
-                f"Run: failures must be a chance from 0 to 1, or one for each of the {n} clients; "
-                f"got {brief(failures)}. Pass for example 0.1."
-            )
+            need = f"a chance from 0 to 1, or one for each of the {n} clients"
+            way_out = "Pass for example 0.1."
+            raise SimulationError(sentence("Run", "failures", need, failures, way_out))
         return np.broadcast_to(chances, (n,)).copy()
 
     def selector(self) -> Selector:

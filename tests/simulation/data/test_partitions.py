@@ -217,6 +217,11 @@ def test_a_users_arrays_come_with_a_client_per_sample_or_a_list_of_positions() -
             ([[1.0], [2.0]], [0, 1], [[0, 5]]),
             "client 0's train positions must be 0 to 1; got 0 to 5",
         ),
+        (([[1.0]], [0], 5), r"one label for each of 1 samples.*; got 5\."),
+        (([[1.0]], [0], "abc"), r"one label for each of 1 samples.*; got 'abc'\."),
+        (([[1.0]], [0], []), r"one label for each of 1 samples.*; got \[\]\."),
+        (([[1.0]], [0], ["a", "b"]), "one label for each of 1 samples.*; got 2 labels"),
+        (([[1.0]], [0], [[0], 0]), r"one label for each of 1 samples.*; got \[\[0\], 0\]\."),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(arguments: tuple[object, ...], message: str) -> None:
@@ -227,6 +232,11 @@ def test_arrays_that_do_not_fit_are_refused(arguments: tuple[object, ...], messa
 def test_labels_and_positions_are_not_mixed() -> None:
     with pytest.raises(DataError, match="must come the same way for training and testing"):
         FederatedData.from_arrays([[1.0]], [0], [[0]], test=([[1.0]], [0], ["u"]))
+
+
+def test_clients_of_test_samples_that_are_no_list_are_named_in_the_error() -> None:
+    with pytest.raises(DataError, match=r"one label for each of 1 samples.*; got 'abc'\."):
+        FederatedData.from_arrays([[1.0]], [0], ["u"], test=([[1.0]], [0], "abc"))
 
 
 def test_all_clients_can_share_a_test_set() -> None:

@@ -199,10 +199,10 @@ def positions_of(
     if n_axes == {1}:
         return None, tuple(_checked_positions(k, part) for k, part in enumerate(entries))
     if n_axes != {0} or len(entries) != n:
+        came = f"{len(entries)} labels" if n_axes == {0} else brief(clients)
         raise DataError(
             f"FederatedData: clients must be one label for each of {n} samples, or a list of "
-            f"positions per client; got {len(entries)} entries of {sorted(n_axes)} axes. Pass for "
-            f"example [0, 0, 1] or [[0, 1], [2]]."
+            f"positions per client; got {came}. Pass for example [0, 0, 1] or [[0, 1], [2]]."
         )
     labels = np.asarray(entries)
     if labels.dtype.kind == "f" and np.isnan(labels).any():
