@@ -587,7 +587,7 @@ def _totals_by_size(rows: _Rows, possible: Mapping[int, Total]) -> tuple[set[int
 
 
 def _block_totals(sums: _Rows, unclear: Collection[int]) -> tuple[set[int], dict[int, str]]:
-    """Find at least two rows of unclear names that each equal the sum of the rows beside them.
+    """Find at least two rows of unclear names that each equal the sum of those above or below.
 
     A single one may be a client: it stays, with a note.
     """
