@@ -141,10 +141,10 @@ def counted(number: int, noun: str) -> str:
 
     Examples
     --------
-    >>> counted(1, "round"), counted(3, "round")
-    ('1 round', '3 rounds')
+    >>> counted(1, "round"), counted(3000, "round")
+    ('1 round', '3,000 rounds')
     """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def shortened(names: Sequence[str], most: int) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort._arguments import brief
+from fedcohort._arguments import brief, checked_path
 from fedcohort._lazy import import_extra
 from fedcohort._whole_file import replace_whole
 from fedcohort.colours import class_colours, design_colours, design_dashes
@@ -63,6 +63,7 @@ def checked_figure_path(
             f"{owner}: {argument} must end in {', '.join(SUFFIXES)}; got {brief(found.name)}. "
             f"Rename it."
         )
+    checked_path(owner, argument, path, error=InputError)
     import_extra("matplotlib.figure", extra="report", owner=f"{owner} {argument}")
     return found
 

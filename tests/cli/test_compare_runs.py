@@ -93,6 +93,29 @@ def test_variances_are_shown_if_they_were_measured(
     assert [each["variance"] for each in bare["designs"]] == [None] * 3
 
 
+def test_a_narrow_table_of_variances_loses_no_column(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = small_run(
+        tmp_path, SMALL.replace("[training]", "[server]\noracle_every = 2\n[training]")
+    )
+    outputs = {}
+    for width in (80, 200):
+        monkeypatch.setattr("fedcohort.cli.options.COLUMNS", width)
+        outputs[width] = run(capsys, "compare", measured).out
+    (panel,) = json.loads(run(capsys, "compare", measured, "--json").out)
+
+    for width, out in outputs.items():
+        lines = out.splitlines()
+        n_tables = 2 if width == 80 else 1
+        assert max(map(len, lines)) <= width
+        assert "…" not in out
+        assert sum(line.startswith("multinomial") for line in lines) == n_tables
+        for price in panel["designs"]:
+            for name in ("final_loss", "variance", "floor", "above_floor"):
+                assert f"{price[name]:.3f}" in out
+
+
 def test_asking_candidates_costs_bytes(folder: Path) -> None:
     """Those that train get the model; with candidates all six get it, and train on it if drawn."""
     results = read_results(folder)

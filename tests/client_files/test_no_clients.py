@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -340,7 +341,7 @@ SURE = (
     "Total|TOTALS|Sum|Sum of all sites|Subtotal|Sub-total|Grand total|Grand Totals|Sous-totaux|"
     "Overall|All sites|All hospitals|Total patients|Total (all sites)|* Total *|Gesamt|Insgesamt|"
     "Summe|Zwischensumme|Gesamtergebnis|Sous-total|Somme des hôpitaux|Totale|Totaal|Σ|合計|"
-    "tot|Tot.|総計|Total hosp."
+    "tot|Tot.|総計|Total hosp.|Total n|N total|Total cohort|Total dataset|Total study|Total train"
 )
 POSSIBLE = (
     "All Saints|Allgemeines Krankenhaus|Total Care Clinic|Klinik Total Care|Summit|Sumter|Somme|"
@@ -376,6 +377,74 @@ def test_a_department_called_somme_is_a_client_unless_it_is_the_sum(
     assert "Somme" not in river.err
     assert counted(total) == (2, 160)
     assert "left out 1 total: 'Somme, 160' (line 4)." in total.err
+
+
+@pytest.mark.parametrize("name", ["Somme", "Suma", "All"])
+def test_a_total_of_another_number_is_noted_if_it_is_most_of_all_samples(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = compared(capsys, text_of([("site", "n"), ("Aisne", 100), ("Oise", 60), (name, 170)]))
+
+    assert counted(result) == (3, 330)
+    assert f"line 4: '{name}' may be a total, but 170 is not the sum of its clients." in result.err
+
+
+@pytest.mark.parametrize("place", ["above", "below"])
+@pytest.mark.parametrize("with_total", [True, False])
+def test_subtotals_with_the_names_of_regions_are_noted(
+    place: str, with_total: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows: list[Row] = []
+    for region in range(4):
+        sizes = [100 + 17 * region + 31 * k for k in range(10)]
+        rows += [(f"Hospital {region}-{k}", size) for k, size in enumerate(sizes)]
+        rows.append((f"Region {region}", sum(sizes)))
+    total = sum(int(str(size)) for name, size in rows if str(name).startswith("Hospital"))
+    if place == "below":
+        rows.reverse()
+
+    last: list[Row] = [("Total", total)] if with_total else []
+    result = compared(capsys, text_of([("hospital", "n"), *rows, *last]))
+
+    first = "line 12: 'Region 0'" if place == "above" else "line 35: 'Region 0'"
+    assert counted(result) == (44, 2 * total)
+    assert (
+        f"{first} and 3 more each have as many samples as the clients directly {place} together. "
+        f"They count as clients; drop them if they are subtotals.\n"
+    ) in result.err
+    check = "Check that none is a subtotal or appears twice.\n"
+    note = f"'Total' is {total:,}, but the clients have {2 * total:,}. {check}"
+    assert (note in result.err) == with_total
+
+
+def test_many_distinct_sizes_are_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    class Counted(Counter[int]):
+        def total(self) -> int:
+            calls.append(len(self))
+            return super().total()
+
+    monkeypatch.setattr("fedcohort.client_files.clients.Counter", Counted)
+    path = tmp_path / "sizes.csv"
+    path.write_text("\n".join(map(str, range(1, 2001))))
+
+    read_clients(path)
+
+    assert sum(calls) <= 2 * 2000
+
+
+@pytest.mark.parametrize(("size", "left_out"), [(40, True), (35, False), (50, False), (30, False)])
+def test_a_row_called_median_is_left_out_if_it_is_that_of_the_others(
+    size: int, left_out: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows: list[Row] = [("site", "n"), ("A", 10), ("B", 30), ("C", 50), ("D", 90)]
+
+    result = compared(capsys, text_of([*rows, ("Median", size)]))
+
+    assert counted(result)[0] == (4 if left_out else 5)
 
 
 @pytest.mark.parametrize("last", [("Max", 160), ("Min", 5)])
@@ -431,6 +500,10 @@ OTHER_LINES: dict[str, tuple[str, str]] = {
         "1 title: 'Samples per hospital' (line 1).",
     ),
     "a title like a header": (f"Samples\n{CLIENTS}", "1 title: 'Samples' (line 1)."),
+    "a title with names and commas": (
+        f"Samples,by hospital,\n{CLIENTS}",
+        "1 title: 'Samples, by hospital' (line 1).",
+    ),
     "a comment": (f"# exported by us\n{CLIENTS}", "1 title: '# exported by us' (line 1)."),
     "years above the header": (f",,2024\n{CLIENTS}", "1 title: '2024' (line 1)."),
     "units below the header": (
@@ -529,6 +602,15 @@ def test_a_title_does_not_hide_the_delimiter(
             "Table 1\nHospital,Beds\nA,5\nB,3\n",
             ("got Hospital, Beds. Name it: --size-column Beds.",),
         ),
+        (
+            "Hospital,2023,2024\n,n,n\nA,5,3\n",
+            (", lines 1 and 2: needs one column of sizes; got n, n. Rename or drop one.",),
+        ),
+        (
+            "Hospital,Patients,Patients\nName,Train,Test\nA,5,3\n",
+            (", lines 1 and 2: needs a column of sizes", "got Hospital, Patients, Patients."),
+        ),
+        ("Table 1\nid,n,n\nA,5,3\n", (", line 2: needs one column of sizes; got n, n.",)),
         ("id,size\nTotal,5\n", ("needs at least one client; got only totals.",)),
         (
             "id,size\na,0\nb,9\n,9\nc,4\n",  # as large as one other: no sum
@@ -548,6 +630,15 @@ def test_a_named_column_is_found_below_a_title(capsys: pytest.CaptureFixture[str
     assert counted(compared(capsys, data, "--size-column", "beds")) == (2, 8)
 
 
+def number_of_sums(sizes: list[int]) -> int:
+    """Count the sizes that equal the sum of two or more before them, since the last such one."""
+    number, block = 0, list[int]()
+    for size in sizes:
+        is_sum = len(block) > 1 and sum(block) == size
+        number, block = number + is_sum, [] if is_sum else [*block, size]
+    return number
+
+
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sizes=st.lists(st.integers(1, 10**6), min_size=1, max_size=30),
@@ -563,6 +654,7 @@ def test_a_file_without_such_lines_is_read_as_it_is(
     sizes: list[int], words: list[str], delimiter: str, title: str, tmp_path: Path
 ) -> None:
     assume(not any(sum(sizes) in (2 * size, 3 * size) for size in sizes))
+    assume(max(map(number_of_sums, (sizes, sizes[::-1]))) < 2)
     names = [f"{word} {k}" for k, word in zip(range(len(sizes)), words, strict=False)]
     rows: list[Row] = [(title, "n"), *zip(names, sizes, strict=True)]
     path = tmp_path / "hospitals.csv"

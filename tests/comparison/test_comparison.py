@@ -22,6 +22,7 @@ from fedcohort import (
     SizeClustered,
     UpdateMemory,
     compare,
+    comparison,
     diagnostics,
     recipe,
 )
@@ -578,6 +579,46 @@ def test_what_cannot_be_compared_is_refused_in_one_sentence(
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("as_series", [False, True])
+def test_names_of_totals_and_names_that_look_alike_are_noted(as_series: bool) -> None:
+    sizes: Any = {"Nice": 5, "Lyon": 3, "NICE": 2, "Total": 10}
+    if as_series:
+        sizes = pytest.importorskip("pandas", reason="pandas is not installed").Series(sizes)
+
+    found = compare(sizes, 2, designs="size,multinomial")
+
+    assert found.population.ids == ["Lyon", "NICE", "Nice", "Total"]
+    assert found.row_notes == (
+        "clients, client 3: 'Total' is the name of a total. It counts as a client; drop it if it "
+        "is none.",
+        "clients, client 2: 'NICE' and 'Nice' on client 0 differ only in case, accents, spaces or "
+        "punctuation. If they are one client, add up their sizes.",
+    )
+    assert "'Total' is the name of a total" in repr(found)
+    assert compare(CITIES, 2, designs="size,multinomial").row_notes == ()
+
+
+def test_a_series_has_names_unless_its_index_only_counts() -> None:
+    series = pytest.importorskip("pandas", reason="pandas is not installed").Series
+
+    plain = compare(series([5, 3, 2]), 2, designs="size")
+    some = compare(series([5, 3, 2])[[0, 2]], 2, designs="size")
+
+    assert plain.population.ids == range(3)
+    assert list(some.population.ids) == [0, 2]
+    with pytest.raises(FedcohortError, match="Series: needs distinct names in its index; some"):
+        compare(series([5, 3], index=["Nice", "Nice"]), 2)
+
+
+def test_the_room_suggests_names_as_the_top_level_does() -> None:
+    with pytest.raises(TypeError, match=r"unknown argument 'm'.* Did you mean 'cohort_size'"):
+        comparison.compare(CITIES, m=2)  # type: ignore[call-arg]
+
+
+def test_one_draw_from_one_client_is_no_plural() -> None:
+    assert repr(compare({"Nice": 1}, 1, designs="size")).startswith("1 draw from 1 client, 1 sam")
+
+
 def test_short_numbers_and_times() -> None:
     assert numbers([0, 1.2345, 1.0, 9.9721, None]) == ["0.00", "1.23", "1.00", "9.97", "-"]
     assert numbers([0.5, 123456.7], places=3) == ["0.500", "1.23e5"]
@@ -686,6 +727,7 @@ class TestPlot:
             ({"ax": 3}, "Comparison.plot: ax must be axes of matplotlib; got 3"),
             ({"path": 3}, "Comparison.plot: path must be a file name that ends in .png, .svg"),
             ({"path": ""}, "Comparison.plot: path must end in .png, .svg, .pdf; got ''"),
+            ({"path": "\ud800.png"}, "Comparison.plot: path must be a path; got"),
         ],
     )
     def test_nonsense_is_refused_in_one_sentence(

@@ -10,14 +10,14 @@ from scipy.sparse import csr_array
 
 from fedcohort._arguments import Rng
 from fedcohort.cohort import Cohort
-from fedcohort.designs.base import Design, drawable_clients
+from fedcohort.designs.base import DistinctDesign, drawable_clients
 from fedcohort.designs.recipe import Recipe
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
 from fedcohort.similarity.measures import BLOCK_ENTRIES
 
 
-class ChosenDesign(Design):
+class ChosenDesign(DistinctDesign):
     r"""Draw the same clients every time; only the choice when building may be random.
 
     The weights do not vary. The bias is :math:`w - p`, and V is
@@ -49,7 +49,9 @@ class ChosenDesign(Design):
 
     def expected_counts(self) -> NDArray[np.float64]:
         """Return 1 for the chosen clients, shape (n_clients,)."""
-        return self.max_count().astype(np.float64)
+        counts = np.zeros(self.population.n_clients)
+        counts[self.chosen] = 1.0
+        return counts
 
     def weight_per_draw(self) -> NDArray[np.float64]:
         """Return the weight of each client; 0 for those not chosen."""
@@ -62,16 +64,6 @@ class ChosenDesign(Design):
     def covariance(self) -> NDArray[np.float64]:
         """Return zeros, shape (n_clients, n_clients)."""
         return np.zeros((self.population.n_clients,) * 2)
-
-    def inclusion_probability(self) -> NDArray[np.float64]:
-        """Return 1 for the chosen clients, shape (n_clients,)."""
-        return self.expected_counts()
-
-    def max_count(self) -> NDArray[np.int64]:
-        """Return 1 for the chosen clients, shape (n_clients,)."""
-        counts = np.zeros(self.population.n_clients, dtype=np.int64)
-        counts[self.chosen] = 1
-        return counts
 
     def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
         return np.broadcast_to(self.chosen, (rounds, len(self.chosen)))
@@ -90,7 +82,7 @@ class ChosenDesign(Design):
 MOST_LISTED = 10**6
 
 
-class RoundsDesign(Design):
+class RoundsDesign(DistinctDesign):
     """The law of a round picked at random, for designs that are one round's choice.
 
     Every client with samples has the chance m/n. A subclass defines the weights of a cohort's
@@ -121,14 +113,6 @@ class RoundsDesign(Design):
     def expected_counts(self) -> NDArray[np.float64]:
         """Return m/n where the size is positive, shape (n_clients,)."""
         return np.where(self.population.sizes > 0, self.cohort_size / len(self._drawable), 0.0)
-
-    def inclusion_probability(self) -> NDArray[np.float64]:
-        """Return m/n where the size is positive, shape (n_clients,)."""
-        return self.expected_counts()
-
-    def max_count(self) -> NDArray[np.int64]:
-        """Return 1 where the size is positive, shape (n_clients,)."""
-        return (self.population.sizes > 0).astype(np.int64)
 
     def weight_per_draw(self) -> NDArray[np.float64]:
         """Return the mean weight of each client if drawn, shape (n_clients,)."""

@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 
 from fedcohort._arguments import Rng, brief, checked_rng, checked_whole
 from fedcohort._fields import check_fields, number
-from fedcohort.designs.base import Design, drawable_clients, spread
+from fedcohort.designs.base import DistinctDesign, drawable_clients, spread
 from fedcohort.designs.poisson import capped_coins
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.designs.signals import PAST, SignalName, Signals, checked_signal, collected
@@ -146,7 +146,7 @@ class OortOptions:
 
 
 @final
-class OortDesign(Design):
+class OortDesign(DistinctDesign):
     r"""Average clients that are likely to be useful, and a share of new clients.
 
     Consider a client that was last drawn in round :math:`L_i` of *t* (both counted from 1). Its
@@ -273,14 +273,6 @@ class OortDesign(Design):
         for lottery in (self.exploit, self.explore):
             covariance[np.ix_(lottery.clients, lottery.clients)] = lottery.covariance()
         return covariance / self.cohort_size**2
-
-    def inclusion_probability(self) -> NDArray[np.float64]:
-        """Return the chance of each client, shape (n_clients,)."""
-        return self.expected_counts()
-
-    def max_count(self) -> NDArray[np.int64]:
-        """Return 1 where the chance is positive, shape (n_clients,)."""
-        return (self.expected_counts() > 0).astype(np.int64)
 
     def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
         lotteries = (self.exploit, self.explore)

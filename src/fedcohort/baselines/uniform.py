@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 
 from fedcohort._arguments import checked_flag
 from fedcohort.cohort import Cohort
-from fedcohort.designs.base import Design, drawable_clients, spread
+from fedcohort.designs.base import DistinctDesign, drawable_clients, spread
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.population import Population
 from fedcohort.streams import draw_subsets
 
 
 @final
-class UniformDesign(Design):
+class UniformDesign(DistinctDesign):
     r"""Draw ``cohort_size`` distinct clients, all subsets equally likely.
 
     FedAvg's sampling (``unbiased=False``) gives a drawn client the weight :math:`p_i`. The rest of
@@ -73,14 +73,6 @@ class UniformDesign(Design):
         covariance = -np.outer(weight, weight) * (m / n) * ((n - m) / n) / max(n - 1, 1)
         np.fill_diagonal(covariance, self.weight_variance())
         return covariance
-
-    def inclusion_probability(self) -> NDArray[np.float64]:
-        """Return m/n where the size is positive, shape (n_clients,)."""
-        return self.expected_counts()
-
-    def max_count(self) -> NDArray[np.int64]:
-        """Return 1 where the size is positive, shape (n_clients,)."""
-        return (self.population.sizes > 0).astype(np.int64)
 
     def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
         positions = draw_subsets(rng, len(self._drawable), self.cohort_size, rounds)

@@ -190,7 +190,18 @@ def _print_costs(results: Results, known: list[tuple[str, float, list[Price]]]) 
         if math.isnan(level):
             goal = f"there is no loss to reach, since {baseline_of(own)} has no final loss"
         console.print(f"{label}: {goal}\n")
-        console.print(_table(each, level))
+        costs, variances = _columns_of_costs(each, level), _columns_of_variances(each)
+        whole = _table(each, costs | variances)
+        if (
+            console.measure(whole, options=console.options.update(width=10**4)).maximum
+            <= console.width
+        ):
+            console.print(whole)
+        else:
+            console.print(_table(each, costs))
+            if variances:
+                console.print()
+                console.print(_table(each, variances))
         if choice := worded_choice(results.folder, own):
             console.print(f"tuned: {choice}")
     console.print(
@@ -205,23 +216,36 @@ def _print_costs(results: Results, known: list[tuple[str, float, list[Price]]]) 
         )
 
 
-def _table(each: list[Price], level: float) -> Table:
+#: The cells of some designs, by the heading of their column.
+Columns = dict[str, list[str]]
+
+
+def _columns_of_costs(each: list[Price], level: float) -> Columns:
     from fedcohort.experiments.costs import COSTS
 
     decimals = max(3, decimals_of(price.final_loss for price in each))
-    losses = [fixed(price.final_loss, decimals) for price in each]
-    rounds = [_rounds(price, level) for price in each]
-    columns = [_costs(cost, [price.costs[name] for price in each]) for name, cost in COSTS.items()]
+    costs = (_costs(cost, [price.costs[name] for price in each]) for name, cost in COSTS.items())
+    return {
+        "final\nloss": [fixed(price.final_loss, decimals) for price in each],
+        "\nrounds": [_rounds(price, level) for price in each],
+        **dict(costs),
+    }
+
+
+def _columns_of_variances(each: list[Price]) -> Columns:
+    """Return the variances that were measured."""
+    found = {}
     for name, heading in VARIANCE_HEADINGS.items():
         values = [getattr(price, name) for price in each]
         if any(value is not None for value in values):
-            cells = ["-" if value is None else fixed(value, 3) for value in values]
-            columns.append((heading, cells))
-    headings = ("final\nloss", "\nrounds", *(heading for heading, _ in columns))
-    table = plain_table("\ndesign", *headings, min_width=15)
-    names = [price.design for price in each]
-    for row in zip(names, losses, rounds, *(cells for _, cells in columns), strict=True):
-        table.add_row(*row)
+            found[heading] = ["-" if value is None else fixed(value, 3) for value in values]
+    return found
+
+
+def _table(each: list[Price], columns: Columns) -> Table:
+    table = plain_table("\ndesign", *columns, min_width=15)
+    for price, *cells in zip(each, *columns.values(), strict=True):
+        table.add_row(price.design, *cells)
     return table
 
 

@@ -6,6 +6,7 @@ expected sum. If only the size looks like a sum, the row stays, with a note.
 """
 
 import re
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from logging import getLogger
-from statistics import median
 from typing import Any
 
 from fedcohort._arguments import as_name, brief
@@ -48,6 +48,8 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 MOST_NOTES = 3
 #: A column with this many different texts holds names, whatever it is called.
 ENOUGH_NAMES = 5
+#: What more clients do than those that are noted.
+ALIKE = "have names that differ from others in this way only"
 #: The kinds of rows that sum up others.
 KINDS = ("total", "statistic")
 
@@ -227,13 +229,13 @@ def _clients_in(
     gone = sure | {k: possible[k].kind for k in totals}
     clients = rows.only(k for k in rows.clients if k not in gone)
     wrong = (clients.wrong_total(k) for k, kind in sure.items() if kind == "total")
-    equal = clients.equal_to_others(skip=doubts)
+    equal = [*clients.subtotals(), *clients.equal_to_others(skip=doubts)]
     alike = _alike(table, clients.clients, names) if "id" in taken else ()
     found: dict[str, Iterable[str]] = {
         "may be totals": doubts.values(),
         "are totals of another number than their clients have": filter(None, wrong),
         "have as many samples as their group's others": equal,
-        "have names that differ from others in this way only": alike,
+        ALIKE: alike,
     }
     notes = [note for what, each in found.items() for note in _first_of(each, table, what)]
     return table.without(gone), [sizes[k] for k in clients.clients], notes
@@ -394,6 +396,20 @@ class _Rows:
         return size in (found | self.label_sums.get(total.rest, set()) if total.rest else found)
 
     @cached_property
+    def _ordered_sizes(self) -> list[int]:
+        return sorted(map(self.sizes.__getitem__, self.clients))
+
+    def is_median(self, row: int) -> bool:
+        """Return whether a row is the median of two or more other clients."""
+        sizes, size = self._ordered_sizes, self.sizes[row]
+        n, place = len(sizes), len(sizes)
+        if row in self._is_client:
+            n, place = n - 1, bisect_left(sizes, size)
+        # The row's own place is skipped.
+        middle = [sizes[k + (k >= place)] for k in ((n - 1) // 2, n // 2)] if n > 1 else ()
+        return bool(middle) and 2 * size == sum(middle)
+
+    @cached_property
     def groups(self) -> dict[str, list[int]]:
         """The clients of each group."""
         found: dict[str, list[int]] = defaultdict(list)
@@ -465,12 +481,47 @@ class _Rows:
         each makes for the other.
         """
         times, total = Counter(size for k in rows if (size := self.sizes[k])), self.sum_of(rows)
+        n_rows = times.total()
         sums = {
             size: " but one" if n == 2 else ""
             for size, n in times.items()
-            if n <= 2 <= times.total() - n and size * (n + 1) == total
+            if n <= 2 <= n_rows - n and size * (n + 1) == total
         }
         return {k: sums[self.sizes[k]] for k in rows if self.sizes[k] in sums} if sums else {}
+
+    def block_totals(self, among: Collection[int]) -> Iterator[list[int]]:
+        """Yield the rows that each equal the sum of the two or more clients above; then below.
+
+        The clients are those since the last such row, or since a row that is not a client.
+        """
+        n = len(self.sizes)
+        for rows in (range(n), range(n - 1, -1, -1)):
+            found, number, total = [], 0, 0
+            for k in rows:
+                is_total = number > 1 and total == self.sizes[k] and k in among
+                if is_total:
+                    found.append(k)
+                if k in self._is_client and not is_total:
+                    number, total = number + (self.sizes[k] > 0), total + self.sizes[k]
+                else:
+                    number, total = 0, 0
+            yield found
+
+    def subtotals(self) -> Iterator[str]:
+        """Yield a note if several clients each equal the sum of those directly above or below.
+
+        A few small ones are chance: together they must hold a tenth of all samples.
+        """
+        for found, where in zip(
+            self.block_totals(self._is_client), ("above", "below"), strict=True
+        ):
+            if len(found) > 1 and 10 * self.sum_of(found) >= self.whole:
+                yield (
+                    f"{self._who(found[0])} and {len(found) - 1} more each have as many samples as "
+                    f"the clients directly {where} together. They count as clients; drop them if "
+                    f"they are subtotals."
+                )
+                return
 
     def equal_note(self, row: int, others: str) -> str:
         """Say that a client may be a total, since its size is a sum."""
@@ -492,9 +543,10 @@ class _Rows:
         known = {self.whole, self.group_sum(row)} | self.neighbour_sums(row)
         if not size or size in known or self._left_out in (self.whole, 2 * self.whole):
             return ""
+        check = "is missing" if size > self.whole else "is a subtotal or appears twice"
         return (
             f"{self._who(row)} is {size:,}, but the clients have {self.whole:,}. Check that none "
-            f"is missing."
+            f"{check}."
         )
 
     def _who(self, row: int) -> str:
@@ -523,39 +575,45 @@ def _totals_by_size(rows: _Rows, possible: Mapping[int, Total]) -> tuple[set[int
     for k in sorted(known.keys() - unclear):
         size, total = rows.sizes[k], known[k]
         if total.is_statistic:
-            sizes = [rows.sizes[each] for each in sums.clients if each != k]
-            is_total = len(sizes) > 1 and size == median(sizes)
+            is_total = sums.is_median(k)
         else:
             is_total = sums.is_sum(k, total) or (are_all and k in parts)
+        is_large = not (total.rest or total.is_statistic) and 2 * size > sums.whole
         if is_total:
             totals.add(k)
-        elif k in likely and total_in(rows.names[k]) is not None:
+        elif (k in likely or is_large) and total_in(rows.names[k]) is not None:
             doubts[k] = rows.unequal_note(k)
     return totals, doubts
 
 
 def _block_totals(sums: _Rows, unclear: Collection[int]) -> tuple[set[int], dict[int, str]]:
-    """Find at least two rows of unclear names that each equal the sum of the rows before.
+    """Find at least two rows of unclear names that each equal the sum of those above or below.
 
     A single one may be a client: it stays, with a note.
     """
-    clients, n = set(sums.clients), len(sums.sizes)
     doubts: dict[int, str] = {}
-    for rows in (range(n), range(n - 1, -1, -1)) if unclear else ():
-        found, number, total = set(), 0, 0
-        for k in rows:
-            if k in unclear and number > 1 and total == sums.sizes[k]:
-                found.add(k)
-            if k in clients and k not in found:
-                number, total = number + (sums.sizes[k] > 0), total + sums.sizes[k]
-            else:
-                number, total = 0, 0
+    for found in sums.block_totals(unclear) if unclear else ():
         if len(found) > 1:
-            return found, {}
+            return set(found), {}
         # Half of all samples: equal_to_others has a note on it.
         single = [k for k in found if 2 * sums.sizes[k] != sums.whole]
         doubts |= {k: sums.equal_note(k, "the clients beside it") for k in single}
     return set(), doubts
+
+
+def doubtful_names(clients: Mapping[Any, Any]) -> list[str]:
+    """Return notes on the names of given clients: those of totals, and those that look alike."""
+    names = list(map(text_in, clients))
+    table = Table("clients", ["id"], [names])
+    totals = (
+        f"{table.place(k)}: {brief(names[k])} is the name of a {each.kind}. It counts as a client; "
+        f"drop it if it is none."
+        for k, each in totals_in(names).items()
+        if each.is_sure
+    )
+    alike = _alike(table, range(len(names)), names)
+    found = {"have names of totals": totals, ALIKE: alike}
+    return [note for what, each in found.items() for note in _first_of(each, table, what)]
 
 
 def _alike(table: Table, rows: Sequence[int], names: Sequence[str]) -> Iterator[str]:

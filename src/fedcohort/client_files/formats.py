@@ -225,7 +225,7 @@ class _Lines:
         first = list(islice(records, HEAD))
         if not first:
             _refuse_empty(self.source)
-        header, above, start = ["size"], [], 0
+        header, above, start, lines = ["size"], [], 0, ""
         if not is_bare(first):
             at = header_among(first, self.reading)
             if at is None:  # take the most similar record: the message about sizes shows it
@@ -233,13 +233,23 @@ class _Lines:
             header = list(map(text_in, first[at][1]))
             above = [LeftOut.of(record, "title") for record in first[:at]]
             self._refuse_clients_above(first[: at + 1])
+            lines = self._lines_of_header(first, at)
             start = at + 1
             if start < len(first) and self._is_second_header(first[start]):
                 above.append(LeftOut.of(first[start], "second header line"))
                 start += 1
         columns, places, ragged = self._cells(chain(first[start:], records), header)
         left_out = (*above, *(LeftOut.of(record, kind_of(record[1])) for record in ragged))
-        return Table(self.source, header, columns, places, self.unit, notes, left_out)
+        return Table(self.source, header, columns, places, self.unit, notes, left_out, lines)
+
+    def _lines_of_header(self, first: Sequence[Record], at: int) -> str:
+        """Write the line of the header; of two, if it may begin above or go on below."""
+        lines = [first[at][0]]
+        if at > 0 and len(texts_in(first[at - 1][1])) > 1:
+            lines.insert(0, first[at - 1][0])
+        elif at + 1 < len(first) and not any(map(is_number, first[at + 1][1])):
+            lines.append(first[at + 1][0])
+        return f"{self.unit}{'s' * (len(lines) > 1)} {' and '.join(map(str, lines))}"
 
     def _error(self, place: int, text: str) -> InputError:
         return InputError(f"{self.source}, {self.unit} {place}: {text}")
@@ -318,17 +328,20 @@ class _Lines:
 def header_among(first: Sequence[Record], reading: Reading) -> int | None:
     """Return which of a file's first records is the header: names, and numbers below them.
 
-    A first record with several names needs no numbers. Return None without a header.
+    If there is none, it is the first record, if this has several names. Return None without a
+    header.
     """
+    without_numbers: int | None = None
     for k, (_, cells) in enumerate(first):
         sizes, has_numbers = _size_column(cells, reading), any(map(is_number, cells))
         if sizes is None or (k > 0 and has_numbers):
             continue
         below = [row[sizes] for _, row in first[k + 1 : k + 4] if len(row) > sizes]
-        has_names = k == 0 and len(texts_in(cells)) > 1 and not has_numbers
-        if has_names or any(map(is_number, below)):
+        if any(map(is_number, below)):
             return k
-    return None
+        if k == 0 and len(texts_in(cells)) > 1 and not has_numbers:
+            without_numbers = k
+    return without_numbers
 
 
 def _size_column(cells: Iterable[Any], reading: Reading) -> int | None:

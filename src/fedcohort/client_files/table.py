@@ -334,6 +334,8 @@ class Table:
         How the file was read, where that may surprise.
     left_out
         The lines that are not clients, in the order of the file.
+    header
+        The line or lines of the header, for messages; nothing if there is none.
     """
 
     source: str
@@ -343,6 +345,12 @@ class Table:
     unit: str = "client"
     notes: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    header: str = ""
+
+    @property
+    def head(self) -> str:
+        """The file and the line of the header, for messages."""
+        return f"{self.source}, {self.header}" if self.header else self.source
 
     def place(self, client: int) -> str:
         """Return the file and the line of a client, for messages."""
@@ -490,7 +498,7 @@ def _only(found: Sequence[int], table: Table, role: str, reading: Reading) -> in
         names = [table.names[k] for k in found]
         way_out = f"Choose one: {reading.way(f'{role}_column', names[0])}."
         raise InputError(
-            f"{table.source}: needs one column of {role}s; got {listed(names)}. "
+            f"{table.head}: needs one column of {role}s; got {listed(names)}. "
             f"{way_out if len(set(names)) == len(names) else 'Rename or drop one.'}"
         )
     return found[0]
@@ -512,6 +520,6 @@ def _refuse_without_sizes(table: Table, taken: set[int], reading: Reading) -> No
     ]
     way_out = f"Name it: {reading.way('size_column', *names[:3])}." if names else EXAMPLE
     raise InputError(
-        f"{table.source}: needs a column of sizes, called size, n_samples, count or similar; got "
+        f"{table.head}: needs a column of sizes, called size, n_samples, count or similar; got "
         f"{listed(table.names) or 'no columns'}. {way_out}"
     )

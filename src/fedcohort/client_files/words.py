@@ -49,6 +49,7 @@ ALL = _set("all alle aller tous toutes tutti tutte todos todas")
 #: Words that may go with these and name no client.
 OTHERS = _set(
     "of the for in over across and combined together grand general number count counts size sizes "
+    "n cohort dataset study train training test validation "
     "de des du la le les et der die das den und von zusammen los las dei delle generale"
 )
 #: Clients and samples, in the plural.

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import as_whole, brief, checked_cohort_size, name_of
+from fedcohort._arguments import as_whole, brief, checked_cohort_size, name_of, named_sizes
 from fedcohort._updates import Rows, as_numpy, largest_entries
 from fedcohort._whole_file import reason_of
-from fedcohort.client_files.clients import read
+from fedcohort.client_files.clients import doubtful_names, read
 from fedcohort.client_files.formats import Source, must_be_read
 from fedcohort.client_files.table import Reading
 from fedcohort.comparison.shown import Comparison
@@ -70,9 +70,10 @@ def compare(
     Parameters
     ----------
     clients
-        Sizes as a list or an array (ids 0 ... n - 1), sizes by id, or a :class:`Population`. Or
-        the path of a CSV, JSON or Excel file, or a data frame of pandas, polars or pyarrow: see
-        :func:`read_clients`, which also takes the names of its columns.
+        Sizes as a list or an array (ids 0 ... n - 1), sizes by id (a mapping, or a pandas Series
+        whose index has names), or a :class:`Population`. Or the path of a CSV, JSON or Excel file,
+        or a data frame of pandas, polars or pyarrow: see :func:`read_clients`, which also takes
+        the names of its columns.
     cohort_size
         The number of draws in a round.
     designs
@@ -362,8 +363,10 @@ def _pairs(designs: object, cohort_size: int) -> Iterator[tuple[object, object]]
 def _population(clients: Any, groups: Groups | None) -> tuple[Population, tuple[str, ...]]:
     """Return the clients in the given order, and notes on the rows that they were read from."""
     row_notes: tuple[str, ...] = ()
+    clients = named_sizes(clients)
     if isinstance(clients, Mapping):
         population = Population(list(clients.values()), ids=list(clients))
+        row_notes = tuple(doubtful_names(clients))
     elif must_be_read(clients):
         found = read(clients, Reading()).logged()
         population, row_notes = found.population, found.row_notes

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort._arguments import listed
-from fedcohort._display import html_table, shortened
+from fedcohort._display import counted, html_table, shortened
 from fedcohort._figures import (
     check_axes,
     checked_figure_path,
@@ -73,8 +73,8 @@ class Comparison:
     left_out
         The designs that could not be built: the reason, by label.
     row_notes
-        If the clients were read from a file or a data frame: which of its rows were left out, and
-        which are doubtful.
+        Which rows of a file or a data frame were left out, and which rows or names of clients are
+        doubtful.
     """
 
     population: Population
@@ -175,7 +175,9 @@ class Comparison:
     @property
     def _head(self) -> str:
         n, total = self.population.n_clients, self.population.total
-        head = f"{self.cohort_size:,} draws from {n:,} clients, {total:,} samples"
+        parts = [(self.cohort_size, "draw"), (n, "client"), (total, "sample")]
+        draws, clients, samples = (counted(number, noun) for number, noun in parts)
+        head = f"{draws} from {clients}, {samples}"
         return head if self.dimension is None else f"{head}, updates of {self.dimension:,} numbers"
 
     @property

@@ -270,6 +270,16 @@ def count_matrix(clients: NDArray[np.integer], n_clients: int) -> csr_array:
     return csr_array((counts, line.ravel()[starts], indptr), shape=(rounds, n_clients))
 
 
+class DistinctDesign(Design):
+    """The base of designs that draw each client at most once."""
+
+    def inclusion_probability(self) -> NDArray[np.float64]:
+        return self.expected_counts()
+
+    def max_count(self) -> NDArray[np.int64]:
+        return (self.expected_counts() > 0).astype(np.int64)
+
+
 class RowDesign(Design):
     r"""Draw one client from each of the m distributions of a ``plan``; each draw weighs 1/m.
 

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
 from fedcohort.cohort import Cohort
-from fedcohort.designs.base import Design, drawable_clients, second_moment
+from fedcohort.designs.base import DistinctDesign, drawable_clients, second_moment
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.population import Population
 from fedcohort.similarity.measures import BLOCK_ENTRIES
 
 
-class CoinDesign(Design):
+class CoinDesign(DistinctDesign):
     """The base of designs with independent coins: client i is drawn with chance q_i.
 
     A subclass defines the chances, ``expected_counts``. Where it has them as integers, it also
@@ -45,13 +45,6 @@ class CoinDesign(Design):
     def covariance(self) -> NDArray[np.float64]:
         """Return Cov[w], diagonal, shape (n_clients, n_clients)."""
         return np.diag(self.weight_variance())
-
-    def inclusion_probability(self) -> NDArray[np.float64]:
-        return self.expected_counts()
-
-    def max_count(self) -> NDArray[np.int64]:
-        """Return 1 where the chance is positive, shape (n_clients,)."""
-        return (self.expected_counts() > 0).astype(np.int64)
 
     def size_deviation(self) -> float:
         """Return the standard deviation of the number of clients in the cohort."""

@@ -38,20 +38,6 @@ from fedcohort.report.answer import (
 )
 from fedcohort.report.page_data import client_data, design_labels, panel_data
 
-HEADINGS = (
-    "design",
-    "final loss",
-    "accuracy",
-    "worst tenth",
-    "rounds to level",
-    "distinct classes",
-    "distinct clients",
-    "jump",
-    "difference to the baseline",
-    "V / V_MD",
-    "noise floor",
-    "above the floor",
-)
 #: Of the legend, if they were measured.
 VARIANCE = (
     " V / V_MD: variance of the aggregate, over that of multinomial sampling with plain "
@@ -140,30 +126,33 @@ def _designs_table(
 ) -> str:
     losses = loss_decimals(summary)
     jumps = decimals_of((float(np.mean(each.jump)) for each in summary.designs), digits=2)
-    rows = []
+    rows: list[dict[str, Cell]] = []
     for each in sorted(summary.designs, key=_by_loss):
         draws = panel.entry(each.label).draws(panel)
         rows.append(
-            (
-                _name(each, unbiased[each.label], swatches[each.label]),
-                _valued(each.final_loss, spread(each.final_loss, losses)),
-                _valued(each.final_accuracy, spread_per_cent(each.final_accuracy)),
-                _valued(each.worst_accuracy, spread_per_cent(each.worst_accuracy)),
-                Cell(NOTHING, "") if math.isnan(summary.level) else _needed(each),
-                _valued(each.classes, fixed(float(np.mean(each.classes)), 2)),
-                _valued(each.clients / draws, per_cent(float(np.mean(each.clients)) / draws)),
-                _valued(each.jump, fixed(float(np.mean(each.jump)), jumps)),
-                _difference(each, losses),
-                _valued(each.variance, fixed(float(np.mean(each.variance)), 3)),
-                _valued(each.floor, fixed(float(np.mean(each.floor)), 3)),
-                _valued(each.above_floor, spread(each.above_floor, 2)),
-            )
+            {
+                "design": _name(each, unbiased[each.label], swatches[each.label]),
+                "final loss": _valued(each.final_loss, spread(each.final_loss, losses)),
+                "accuracy": _valued(each.final_accuracy, spread_per_cent(each.final_accuracy)),
+                "worst tenth": _valued(each.worst_accuracy, spread_per_cent(each.worst_accuracy)),
+                "rounds to level": (
+                    Cell(NOTHING, "") if math.isnan(summary.level) else _needed(each)
+                ),
+                "distinct classes": _mean(each.classes, 2),
+                "distinct clients": _valued(
+                    each.clients / draws, per_cent(float(np.mean(each.clients)) / draws)
+                ),
+                "jump": _mean(each.jump, jumps),
+                "difference to the baseline": _difference(each, losses),
+                "V / V_MD": _mean(each.variance, 3),
+                "noise floor": _mean(each.floor, 3),
+                "above the floor": _valued(each.above_floor, spread(each.above_floor, 2)),
+            }
         )
     # A column without any number is left out; the legend says why.
-    kept = [at for at in range(len(HEADINGS)) if any(row[at].html != NOTHING for row in rows)]
-    headings = [HEADINGS[at] for at in kept]
-    cells = [[row[at] for at in kept] for row in rows]
-    return table_html(headings, cells, name="Designs of this panel", kind="designs sortable")
+    kept = [name for name in rows[0] if any(row[name].html != NOTHING for row in rows)]
+    cells = [[row[name] for name in kept] for row in rows]
+    return table_html(kept, cells, name="Designs of this panel", kind="designs sortable")
 
 
 def _by_loss(design: DesignSummary) -> tuple[bool, bool, float]:
@@ -181,6 +170,10 @@ def _name(design: DesignSummary, unbiased: bool | None, swatch: str) -> Cell:
 def _valued(values: np.ndarray, text: str) -> Cell:
     mean = float(np.mean(values))
     return Cell(text, "" if math.isnan(mean) else mean)
+
+
+def _mean(values: np.ndarray, decimals: int) -> Cell:
+    return _valued(values, fixed(float(np.mean(values)), decimals))
 
 
 def _needed(design: DesignSummary) -> Cell:

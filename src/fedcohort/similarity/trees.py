@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from logging import getLogger
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -114,23 +114,109 @@ class TreeOptions(TypedDict, total=False):
     products: Products | None
 
 
+@dataclass(frozen=True)
+class _Builder:
+    """Valid options of a tree; ``tree`` is a kind's name or a tree. Builds trees from updates."""
+
+    owner: str
+    tree: Tree = "auto"
+    measure: MeasureName = "arccos"
+    linkage: Linkage = "ward"
+    products: Products | None = None
+
+    def __post_init__(self) -> None:
+        checked_choice(self.owner, "measure", self.measure, MEASURES)
+        checked_choice(self.owner, "linkage", self.linkage, LINKAGES)
+        if isinstance(self.tree, str):
+            checked_choice(self.owner, "tree", self.tree, TREE_KINDS)
+        elif not isinstance(self.tree, MergeTree | GroupTree):
+            raise DesignError(
+                f"{self.owner}: tree must be one of {', '.join(TREE_KINDS)}, or a MergeTree or "
+                f"GroupTree over all clients; got {type(self.tree).__name__}. Leave it out for "
+                f"'auto'."
+            )
+        if self.products is not None and not callable(self.products):
+            raise self._products_error(self.products)
+
+    def built(
+        self,
+        updates: NDArray[np.floating],
+        masses: Integers,
+        capacity: int,
+        leaves: Integers,
+        rng: np.random.Generator,
+    ) -> GroupTree:
+        """Build a tree of this kind; the arguments are those of :func:`similarity_tree`, valid."""
+        kind = self._kind(len(leaves))
+        if kind == "exact":
+            distances = self._distances(updates, leaves)
+            return cut_tree(merge_tree(distances, self.linkage), masses[leaves], capacity)
+        points = unit_vectors if self.measure == "arccos" else centred_points
+        if kind == "vector":
+            tree = _vector_tree(self.owner, points(updates[leaves]))
+            return cut_tree(tree, masses[leaves], capacity)
+        return bisected(points(updates[leaves]), masses[leaves], capacity, rng)
+
+    def _distances(self, updates: NDArray[np.floating], leaves: Integers) -> NDArray[np.float64]:
+        if self.measure != "arccos" or self.products is None:
+            return MEASURES[self.measure](updates[leaves])
+        known, n = self.products(), len(updates)
+        is_array = isinstance(known, np.ndarray) and known.dtype.kind == "f"
+        if not is_array or known.shape != (n, n):
+            raise self._products_error(known)
+        return angles(known[np.ix_(leaves, leaves)])
+
+    def _kind(self, n: int) -> str:
+        """Return a kind that suits n clients; raise if the tree cannot be built."""
+        has_points, kind = self.measure != "l1" and self.linkage == "ward", str(self.tree)
+        if kind == "auto":
+            if n <= AUTO_EXACT or not has_points:
+                kind = "exact"
+            else:
+                kind = "vector" if n <= AUTO_VECTOR and find_spec("fastcluster") else "bisecting"
+        log.info("%s: %s tree of %d clients", self.owner, kind, n)
+        if kind != "exact" and not has_points:
+            raise DesignError(
+                f"{self.owner}: a {kind} tree needs measure arccos or l2 and linkage ward; got "
+                f"{self.measure} and {self.linkage}. Use tree='exact'."
+            )
+        if kind == "exact" and n > LARGEST_EXACT:
+            others = "" if has_points else ", measure arccos or l2, linkage ward"
+            raise DesignError(
+                f"{self.owner}: an exact tree compares all pairs of at most {LARGEST_EXACT} "
+                f"clients; got {n}, and {4e-9 * n * n:.0f} GB of distances. Use tree='bisecting'"
+                f"{others}."
+            )
+        return kind
+
+    def _products_error(self, found: object) -> DesignError:
+        return DesignError(
+            f"{self.owner}: products must be a function that returns the inner products of all "
+            f"updates, shape (n_clients, n_clients); got {brief(found)}. Leave it out, or pass "
+            f"memory.products."
+        )
+
+
+def check_tree(owner: str, **options: Unpack[TreeOptions]) -> None:
+    """Validate the options of a tree."""
+    _Builder(owner, **options)
+
+
 def client_tree(
     owner: str,
     updates: NDArray[np.floating] | None,
     masses: Integers,
     capacity: int,
     *,
-    tree: Tree = "auto",
-    measure: MeasureName = "arccos",
-    linkage: Linkage = "ward",
-    products: Products | None = None,
     rng: np.random.Generator,
+    **options: Unpack[TreeOptions],
 ) -> tuple[Integers, GroupTree]:
     """Return the clients with positive mass, and the tree over them, cut by capacity.
 
     A design passes either validated ``updates`` and a kind of tree, or a tree and no updates.
     """
-    check_tree(owner, tree=tree, measure=measure, linkage=linkage, products=products)
+    builder = _Builder(owner, **options)
+    tree = builder.tree
     if (updates is None) == isinstance(tree, str):
         raise DesignError(
             f"{owner}: needs either updates or a tree over all clients; got "
@@ -142,10 +228,7 @@ def client_tree(
         return leaves, GroupTree(cut.groups[leaves], cut.merges)
     # Random order: ties in the tree must not depend on how clients are numbered.
     leaves = rng.permutation(np.flatnonzero(masses))
-    kind = _chosen_kind(owner, tree, len(leaves), measure, linkage)
-    return leaves, _built(
-        owner, updates, masses, capacity, leaves, kind, measure, linkage, products, rng
-    )
+    return leaves, builder.built(updates, masses, capacity, leaves, rng)
 
 
 def similarity_tree(
@@ -179,41 +262,11 @@ def similarity_tree(
     products
         A function that returns the inner products of all updates; used by an exact tree of angles.
     """
-    check_tree(owner, tree=kind, measure=measure, linkage=linkage, products=products)
+    builder = _Builder(owner, kind, measure, linkage, products)
     updates = checked_updates(owner, updates)
     masses = checked_numbers(owner, "masses", masses, len(updates), whole=True)
     leaves = np.arange(len(updates)) if leaves is None else _checked_leaves(owner, leaves, updates)
-    kind = _chosen_kind(owner, kind, len(leaves), measure, linkage)
-    return _built(owner, updates, masses, capacity, leaves, kind, measure, linkage, products, rng)
-
-
-def _built(
-    owner: str,
-    updates: NDArray[np.floating],
-    masses: Integers,
-    capacity: int,
-    leaves: Integers,
-    kind: TreeKind,
-    measure: MeasureName,
-    linkage: Linkage,
-    products: Products | None,
-    rng: np.random.Generator,
-) -> GroupTree:
-    """Build a tree; the arguments are those of :func:`similarity_tree`, valid."""
-    if kind == "exact":
-        if measure == "arccos" and products is not None:
-            known, n = products(), len(updates)
-            is_array = isinstance(known, np.ndarray) and known.dtype.kind == "f"
-            if not is_array or known.shape != (n, n):
-                raise _products_error(owner, known)
-            distances = angles(known[np.ix_(leaves, leaves)])
-        else:
-            distances = MEASURES[measure](updates[leaves])
-        return cut_tree(merge_tree(distances, linkage), masses[leaves], capacity)
-    points = unit_vectors if measure == "arccos" else centred_points
-    if kind == "vector":
-        return cut_tree(_vector_tree(owner, points(updates[leaves])), masses[leaves], capacity)
-    return bisected(points(updates[leaves]), masses[leaves], capacity, rng)
+    return builder.built(updates, masses, capacity, leaves, rng)
 
 
 def merge_tree(distances: NDArray[np.float64], linkage: Linkage) -> MergeTree:
@@ -300,60 +353,6 @@ def _checked_leaves(owner: str, leaves: Integers, updates: NDArray[np.floating])
             f"to {found.max()}. Count from 0."
         )
     return found
-
-
-def check_tree(
-    owner: str,
-    *,
-    tree: Tree = "auto",
-    measure: MeasureName = "arccos",
-    linkage: Linkage = "ward",
-    products: Products | None = None,
-) -> None:
-    """Validate the options of a tree; ``tree`` is a kind's name or a tree."""
-    checked_choice(owner, "measure", measure, MEASURES)
-    checked_choice(owner, "linkage", linkage, LINKAGES)
-    if isinstance(tree, str):
-        checked_choice(owner, "tree", tree, TREE_KINDS)
-    elif not isinstance(tree, MergeTree | GroupTree):
-        raise DesignError(
-            f"{owner}: tree must be one of {', '.join(TREE_KINDS)}, or a MergeTree or GroupTree "
-            f"over all clients; got {type(tree).__name__}. Leave it out for 'auto'."
-        )
-    if products is not None and not callable(products):
-        raise _products_error(owner, products)
-
-
-def _chosen_kind(
-    owner: str, kind: TreeKind, n: int, measure: MeasureName, linkage: Linkage
-) -> TreeKind:
-    """Replace ``"auto"`` by a kind that suits n clients; raise if the tree cannot be built."""
-    has_points = measure != "l1" and linkage == "ward"
-    if kind == "auto":
-        if n <= AUTO_EXACT or not has_points:
-            kind = "exact"
-        else:
-            kind = "vector" if n <= AUTO_VECTOR and find_spec("fastcluster") else "bisecting"
-    log.info("%s: %s tree of %d clients", owner, kind, n)
-    if kind != "exact" and not has_points:
-        raise DesignError(
-            f"{owner}: a {kind} tree needs measure arccos or l2 and linkage ward; got "
-            f"{measure} and {linkage}. Use tree='exact'."
-        )
-    if kind == "exact" and n > LARGEST_EXACT:
-        others = "" if has_points else ", measure arccos or l2, linkage ward"
-        raise DesignError(
-            f"{owner}: an exact tree compares all pairs of at most {LARGEST_EXACT} clients; got "
-            f"{n}, and {4e-9 * n * n:.0f} GB of distances. Use tree='bisecting'{others}."
-        )
-    return kind
-
-
-def _products_error(owner: str, found: object) -> DesignError:
-    return DesignError(
-        f"{owner}: products must be a function that returns the inner products of all updates, "
-        f"shape (n_clients, n_clients); got {brief(found)}. Leave it out, or pass memory.products."
-    )
 
 
 def _vector_tree(owner: str, points: NDArray[np.float32]) -> MergeTree:
