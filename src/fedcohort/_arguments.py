@@ -631,25 +631,6 @@ def _rank(each: Id) -> tuple[int, int, str]:
     return (0, int(each), each) if is_number else (1, 0, each)
 
 
-def named_sizes(values: Any) -> Any:
-    """Return a pandas Series with an index of names as a dict; anything else as it is.
-
-    An index 0 ... n - 1 has no names.
-    """
-    index = getattr(values, "index", None)
-    if index is None or callable(index) or getattr(values, "ndim", 0) != 1:
-        return values
-    labels = list(index)
-    if labels == list(range(len(labels))):
-        return values
-    if len(set(labels)) < len(labels):
-        raise PopulationError(
-            f"{type(values).__name__}: needs distinct names in its index; some appear twice. Add "
-            f"up their sizes."
-        )
-    return dict(zip(labels, values.tolist(), strict=True))
-
-
 def as_range(ids: list[Id]) -> Sequence[Id]:
     """Return a range if the ids are 0 ... n - 1."""
     return range(len(ids)) if ids == list(range(len(ids))) else ids

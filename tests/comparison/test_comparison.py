@@ -606,7 +606,7 @@ def test_a_series_has_names_unless_its_index_only_counts() -> None:
 
     assert plain.population.ids == range(3)
     assert list(some.population.ids) == [0, 2]
-    with pytest.raises(FedcohortError, match="Series: needs distinct names in its index; some"):
+    with pytest.raises(FedcohortError, match="ids must be distinct; 'Nice' appears"):
         compare(series([5, 3], index=["Nice", "Nice"]), 2)
 
 
