@@ -25,6 +25,9 @@ from fedcohort._updates import (
 from fedcohort.memory.base import LATEST, NEVER, Estimator
 from fedcohort.similarity.measures import BLOCK_ENTRIES
 
+#: A sum of which so many times its size was removed is added up anew. Float64 has 16 digits: 10
+#: of them are right until then.
+DROWNING = 1e6
 #: How the numbers of a row are kept.
 RowForm = Literal["float32", "float16", "int8"]
 #: How updates are kept: a row each, or all in a basis of low rank.
@@ -196,10 +199,13 @@ class KeptRows(ClientRows):
 
     def _replace(self, clients: NDArray[np.int64], updates: Array) -> None:
         values, scale = self._encoding.encode(updates)
-        change = _difference(self._encoding.decode(values, scale, self.zeros), self._rows(clients))
-        total = self._present_sum() + like(self._importance[clients], change) @ change
+        old, shares = self._rows(clients), self._importance[clients]
+        change = _difference(self._encoding.decode(values, scale, self.zeros), old)
+        total = self._present_sum() + like(shares, change) @ change
         self._store(clients, values)
         self._arrays["sum"], self._arrays["summed"] = total, self._importance.copy()
+        if _are_drowned(total, _largest(shares, old)):
+            self._drop_sum()
         if "scale" in self._arrays:
             self._arrays["scale"][clients] = scale
 
@@ -211,8 +217,10 @@ class KeptRows(ClientRows):
             self._kept[each][...] = row
 
     def _erase(self, clients: NDArray[np.int64]) -> None:
-        rows = double(self._rows(clients))
-        self._arrays["sum"] = self._arrays["sum"] - like(self._importance[clients], rows) @ rows
+        rows, shares = double(self._rows(clients)), self._arrays["summed"][clients]
+        self._arrays["sum"] = self._arrays["sum"] - like(shares, rows) @ rows
+        if _are_drowned(self._arrays["sum"], _largest(shares, rows)):
+            self._drop_sum()
         self._drop(clients)
         if "scale" in self._arrays:
             self._arrays["scale"][clients] = 0
@@ -253,24 +261,40 @@ class KeptRows(ClientRows):
         if self._now is not None:
             return self._now
         before, now, known = self._arrays["summed"], self._importance, self._remembered()
-        total, change = self._arrays["sum"], now[known]
-        if not np.array_equal(before[known], change):  # else a new sum would round differently
+        total = self._arrays["sum"]
+        if not np.array_equal(before[known], now[known]):  # else a new sum would round differently
             both = known[(before[known] > 0) & (now[known] > 0)]
             factor = float(np.median(now[both] / before[both])) if len(both) else 0.0
             left = now[known] - factor * before[known]
             # Shares are quotients of integers: a common factor is exact but for rounding.
             differs = np.abs(left) > 4 * np.finfo(np.float64).eps * now[known]
-            if 2 * np.count_nonzero(differs) <= len(known):
-                total, known, change = factor * total, known[differs], left[differs]
-            else:
-                total = double(self.zeros)
-            # In blocks, since a float64 copy of all rows is large.
-            at_once = max(1, BLOCK_ENTRIES // self.dimension)
-            for start in range(0, len(known), at_once):
-                rows = double(self._rows(known[start : start + at_once]))
-                total = total + like(change[start : start + at_once], rows) @ rows
+            is_few, largest = 2 * np.count_nonzero(differs) <= len(known), 0.0
+            if is_few:
+                total, largest = self._plus(factor * total, left[differs], known[differs])
+            if not is_few or _are_drowned(total, largest):
+                total, _ = self._plus(double(self.zeros), now[known], known)
         self._now = total
         return total
+
+    def _plus(
+        self, total: Array, shares: NDArray[np.float64], clients: NDArray[np.int64]
+    ) -> tuple[Array, float]:
+        """Add shares of rows to a sum; return it, and the largest entry that was added."""
+        largest = 0.0
+        # In blocks, since a float64 copy of all rows is large.
+        at_once = max(1, BLOCK_ENTRIES // self.dimension)
+        for start in range(0, len(clients), at_once):
+            some, rows = (
+                shares[start : start + at_once],
+                self._rows(clients[start : start + at_once]),
+            )
+            largest, rows = max(largest, _largest(some, rows)), double(rows)
+            total = total + like(some, rows) @ rows
+        return total, largest
+
+    def _drop_sum(self) -> None:
+        """Let the next use add up all rows again."""
+        self._arrays["sum"], self._arrays["summed"] = double(self.zeros), 0 * self._importance
 
     def _forget_cached(self) -> None:
         self._now = None
@@ -280,8 +304,8 @@ class KeptRows(ClientRows):
         self._drop(gone)
         place = {old: new for new, old in enumerate(order.tolist()) if old >= 0}
         self._kept = {place[each]: row for each, row in self._kept.items()}
-        if self._arrays["summed"][gone].any():  # add up the others again
-            self._arrays["sum"], self._arrays["summed"] = double(self.zeros), 0 * self._importance
+        if self._arrays["summed"][gone].any():
+            self._drop_sum()
         for name in ("scale", "summed"):
             if name in self._arrays:
                 self._arrays[name] = moved(self._arrays[name], order)
@@ -312,6 +336,16 @@ class KeptRows(ClientRows):
         self._kept = {}
         self._store(clients, like(rows, self._values(clients[:0])))
         super()._adopt(arrays)
+
+
+def _largest(shares: NDArray[np.float64], rows: Array) -> float:
+    """Return the largest magnitude among the rows times their shares."""
+    return float(np.max(np.abs(shares) * as_numpy(largest_entries(rows)), initial=0.0))
+
+
+def _are_drowned(total: Array, removed: float) -> bool:
+    """Return whether a sum lost digits to an entry of this size, which it no longer has."""
+    return removed > DROWNING * float(largest_entries(total[None])[0])
 
 
 def _difference(one: Array, other: Array) -> Array:
