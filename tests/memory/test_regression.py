@@ -925,6 +925,28 @@ class TestSelector:
         categories = [[category for _, category, _, _ in fit if category] for fit in fits]
         assert categories == [["Riviera", "east", "west"], ["Riviera", "east"], ["east"]]
 
+    @pytest.mark.parametrize("ids", [["Nice", "Brest", "Lyon", "Ulm"], None])
+    def test_the_index_of_a_pandas_table_names_the_clients(self, ids: Any) -> None:
+        """An index that counts from 0 names nobody: rows are in the order of the clients."""
+        pandas = pytest.importorskip("pandas")
+        rows = {"side": ["east", "west", None, "west"], "beds": [1, 2, 3, None]}
+        frame = pandas.DataFrame(rows, index=ids)
+        names = list(self.SIZES) if ids is None else ids
+        by_id = {k: {"side": a, "beds": b} for k, a, b in zip(names, *rows.values(), strict=True)}
+        own = pandas.Series([1.0, 2.0, None, 4.0], index=ids)
+        numbers = dict(zip(names, [1.0, 2.0, None, 4.0], strict=True))
+
+        for given, expected in ((frame, by_id), (own, numbers)):
+            found = [self.trained(Regression(each), rounds=2).state() for each in (given, expected)]
+            assert_same(*found)
+
+    def test_an_index_with_a_client_twice_is_refused(self) -> None:
+        pandas = pytest.importorskip("pandas")
+        own = pandas.Series([1.0, 2.0], index=["Nice", "Nice"])
+
+        with pytest.raises(SelectorError, match="must name each client once; got 'Nice' twice"):
+            Selector(Multinomial(2), self.SIZES, seed=0, estimator=Regression(own))
+
     def test_features_of_a_client_that_never_comes_can_be_forgotten(self) -> None:
         selector = self.trained(Regression({**self.FEATURES, "Ulm": ["Danube", 9]}), rounds=3)
         with pytest.raises(SelectorError, match="'Jena' is not the id of a client"):

@@ -31,6 +31,7 @@ from fedcohort.designs.signals import Request
 from fedcohort.errors import MemoryOfUpdatesError, SelectorError
 from fedcohort.memory import Estimator, Regression, UpdateMemory
 from fedcohort.memory.base import LATEST
+from fedcohort.memory.features import rows_by_id
 from fedcohort.population import Population
 from fedcohort.selector.answers import Answers
 from fedcohort.selector.files import KIND, head, read_state, refusing_states, round_of
@@ -123,7 +124,7 @@ class Selector:
                 "features='classes'. Pass the shares of classes by id."
             )
         if isinstance(estimator, Regression) and estimator.has_data:
-            self._know(*values_and_ids("features", estimator.features, clients))
+            self._know(estimator.features, clients)
         if log is not None:
             path = None if log is True else checked_path("Selector", "log", log)
             self.selections = SelectionLog(self._roster, path)
@@ -425,12 +426,12 @@ class Selector:
                 "Selector: set_features needs an estimator that takes given features. Pass "
                 "estimator=Regression(features='given')."
             )
-        self._know(*values_and_ids("features", features, self._roster.population))
+        self._know(features, self._roster.population)
 
-    def _know(self, values: object, ids: Sequence[Id]) -> None:
-        places = self._roster.places(ids)
+    def _know(self, features: object, clients: Clients) -> None:
         try:
-            self._records.know(ids, values, places)
+            values, ids = values_and_ids("features", rows_by_id(features), clients)
+            self._records.know(ids, values, self._roster.places(ids))
         except MemoryOfUpdatesError as error:
             raise SelectorError(str(error)) from error
 
