@@ -20,7 +20,7 @@ from fedcohort import (
     Uniform,
 )
 from fedcohort.errors import FedcohortError, SelectorError
-from fedcohort.memory.rows import Encoding
+from fedcohort.memory.rows import encoded
 from fedcohort.selector.roster import Roster
 from selectors_for_tests import SIZES, Largest, drawn, frozen, played, updates_for
 
@@ -286,7 +286,7 @@ def test_a_forgotten_client_is_gone_everywhere(keep: Any) -> None:
         selector.aggregate(
             {each: secret if each == "Marie Curie" else 0 * secret for each in cohort.ids}
         )
-    row, _ = Encoding(keep).encode(secret[None])
+    row, _ = encoded(secret[None], keep)
     marks = [b"Curie", b"Sorbonne", secret.astype(np.float32).tobytes(), row.tobytes()]
     kept = b"".join(array.tobytes() for array in selector.state().values())
     assert all(mark in kept for mark in marks)

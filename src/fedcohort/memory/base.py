@@ -149,10 +149,11 @@ class Memory(ABC):
         """Return whether an array of a state has values that this memory can have."""
         if name in self._limits:
             least, most = self._limits[name]
-            is_whole = given.dtype.kind in ("b" if own.dtype == np.bool_ else "iu")
-            return is_whole and bool(((given >= least) & (given <= most)).all())
+            if given.dtype.kind not in ("b" if own.dtype == np.bool_ else "iu"):
+                return False
+            return not given.size or least <= int(given.min()) <= int(given.max()) <= most
         with np.errstate(over="ignore"):
-            return is_finite(like(given, own))
+            return is_finite(like(given, own, copy=False))
 
     def __repr__(self) -> str:
         return short_repr(self, n_clients=self.n_clients, dimension=self.dimension)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import numpy as np
@@ -34,36 +33,30 @@ RowForm = Literal["float32", "float16", "int8"]
 Keep = Literal["float32", "float16", "int8", "rank"]
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Encoding:
-    """How a row of numbers is kept: as values, and a scale if it is quantised.
+def encoded(rows: Array, form: RowForm) -> tuple[Array, Array]:
+    """Return what is kept of rows: values, shape (n, dimension), and scales, shape (n,).
 
     ``int8`` keeps x as rint(x / scale) with scale = max |x| / 127. Numbers beyond the range of a
     form are clipped.
     """
+    if form == "int8":
+        kind = _float_type(rows)
+        # Smaller scales round coarsely; 127 times a larger one could be infinite.
+        largest = like(largest_entries(rows), rows[:0, 0])  # in the type that is kept
+        scale = (largest / 127).clip(float(kind.tiny), float(kind.max) / 127.001)
+        return _cast((rows / scale[:, None]).round(), "int8"), scale
+    most = float(np.finfo(form).max)
+    if most < float(_float_type(rows).max):
+        rows = rows.clip(-most, most)
+        if form == "float16":  # by float32, as torch does: numpy rounds the same then
+            rows = _cast(rows, "float32")
+    return _cast(rows, form), rows[:, 0] * 0
 
-    form: RowForm
 
-    def encode(self, rows: Array) -> tuple[Array, Array]:
-        """Return the values, shape (n, dimension), and the scales, shape (n,)."""
-        if self.form == "int8":
-            kind = _float_type(rows)
-            # Smaller scales round coarsely; 127 times a larger one could be infinite.
-            largest = like(largest_entries(rows), rows[:0, 0])  # in the type that is kept
-            scale = (largest / 127).clip(float(kind.tiny), float(kind.max) / 127.001)
-            return _cast((rows / scale[:, None]).round(), "int8"), scale
-        most = float(np.finfo(self.form).max)
-        if most < float(_float_type(rows).max):
-            rows = rows.clip(-most, most)
-            if self.form == "float16":  # by float32, as torch does: numpy rounds the same then
-                rows = _cast(rows, "float32")
-        return _cast(rows, self.form), rows[:, 0] * 0
-
-    def decode(self, values: Array, scale: Array, zeros: Array) -> Array:
-        """Return the rows, in the kind and type of ``zeros``."""
-        rows = values if values.dtype == zeros.dtype else like(values, zeros)
-        return rows * scale[:, None] if self.form == "int8" else rows
+def decoded(values: Array, scale: Array | None, zeros: Array) -> Array:
+    """Return the rows, in the kind and type of ``zeros``; without a scale they are the values."""
+    rows = values if values.dtype == zeros.dtype else like(values, zeros)
+    return rows if scale is None else rows * scale[:, None]
 
 
 def _cast(array: Array, dtype: str) -> Array:
@@ -170,7 +163,7 @@ class KeptRows(ClientRows):
 
     def __init__(self, importance: ArrayLike, zeros: Array, form: RowForm) -> None:
         super().__init__(importance, zeros)
-        self._encoding = Encoding(form)
+        self._form: RowForm = form
         #: What is kept of each client that was seen, by position.
         self._kept: dict[int, Array] = {}
         #: The sum of rows, and the shares that it was taken with.
@@ -195,18 +188,19 @@ class KeptRows(ClientRows):
 
     @property
     def _row_bytes(self) -> int:
-        return self.dimension * np.dtype(self._encoding.form).itemsize
+        return self.dimension * np.dtype(self._form).itemsize
 
     def _replace(self, clients: NDArray[np.int64], updates: Array) -> None:
-        values, scale = self._encoding.encode(updates)
+        values, scale = encoded(updates, self._form)
         old, shares = self._rows(clients), self._importance[clients]
-        change = _difference(self._encoding.decode(values, scale, self.zeros), old)
+        is_scaled = "scale" in self._arrays
+        change = _difference(decoded(values, scale if is_scaled else None, self.zeros), old)
         total = self._present_sum() + like(shares, change) @ change
         self._store(clients, values)
         self._arrays["sum"], self._arrays["summed"] = total, self._importance.copy()
         if _are_drowned(total, _largest(shares, old)):
             self._drop_sum()
-        if "scale" in self._arrays:
+        if is_scaled:
             self._arrays["scale"][clients] = scale
 
     def _store(self, clients: NDArray[np.int64], values: Array) -> None:
@@ -232,8 +226,8 @@ class KeptRows(ClientRows):
     def _rows(self, clients: NDArray[np.int64]) -> Array:
         known = np.flatnonzero(self._arrays["last_seen"][clients] != NEVER)
         seen = clients[known]
-        scale = self._arrays["scale"][seen] if "scale" in self._arrays else self.zeros
-        found = self._encoding.decode(self._values(seen), scale, self.zeros)
+        scale = self._arrays["scale"][seen] if "scale" in self._arrays else None
+        found = decoded(self._values(seen), scale, self.zeros)
         if len(known) == len(clients):
             return found
         rows = zero_rows(self.zeros[None], len(clients))
@@ -243,7 +237,7 @@ class KeptRows(ClientRows):
     def _values(self, clients: NDArray[np.int64]) -> Array:
         """Return a copy of what is kept of clients that were seen, shape (n, dimension)."""
         if not len(clients):
-            return zero_rows(self._encoding.encode(self.zeros[None])[0], 0)
+            return zero_rows(encoded(self.zeros[None], self._form)[0], 0)
         values = joined([self._kept[each] for each in clients.tolist()], stacked=True)
         return values + 0 if len(clients) == 1 else values  # one alone is not copied
 
@@ -319,7 +313,7 @@ class KeptRows(ClientRows):
     def _like_state(self, state: Mapping[str, NDArray[Any]]) -> dict[str, Array]:
         clients = state.get("clients")
         n = clients.size if isinstance(clients, np.ndarray) else 0
-        rows = np.broadcast_to(np.zeros((), dtype=self._encoding.form), (n, self.dimension))
+        rows = np.broadcast_to(np.zeros((), dtype=self._form), (n, self.dimension))
         return {**self._arrays, "clients": np.broadcast_to(0, n), "rows": rows}
 
     def _read(self, state: Mapping[str, NDArray[Any]]) -> dict[str, Array]:
@@ -334,7 +328,7 @@ class KeptRows(ClientRows):
     def _adopt(self, arrays: dict[str, Array]) -> None:
         clients, rows = arrays.pop("clients"), arrays.pop("rows")
         self._kept = {}
-        self._store(clients, like(rows, self._values(clients[:0])))
+        self._store(clients, like(rows, self._values(clients[:0]), copy=False))
         super()._adopt(arrays)
 
 
