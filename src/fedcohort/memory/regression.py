@@ -25,7 +25,7 @@ from fedcohort._updates import (
     zero_rows,
 )
 from fedcohort.errors import AggregationError, FedcohortError
-from fedcohort.memory.base import LATEST, Estimator
+from fedcohort.memory.base import Estimator
 from fedcohort.memory.features import LARGEST, MOST_FEATURES, Encoded, projection
 from fedcohort.memory.rows import ClientRows, rows_of
 from fedcohort.similarity.measures import BLOCK_ENTRIES
@@ -291,7 +291,6 @@ class RegressionEstimator(Estimator):
             "norms": np.zeros(REMEMBERED_NORMS),
             "heard": np.zeros(1, dtype=np.int64),
         }
-        self._limits = {"known": (0, 1), "taught": (0, LATEST), "heard": (0, LATEST)}
         self._now: _Frozen | None = None
 
     @property

@@ -21,7 +21,7 @@ from fedcohort._updates import (
     moved,
     zero_rows,
 )
-from fedcohort.memory.base import LATEST, NEVER, Estimator
+from fedcohort.memory.base import NEVER, Estimator
 from fedcohort.similarity.measures import BLOCK_ENTRIES
 
 #: A sum of which so many times its size was removed is added up anew. Float64 has 16 digits: 10
@@ -82,7 +82,6 @@ class ClientRows(Estimator):
     def __init__(self, importance: ArrayLike, zeros: Array) -> None:
         super().__init__(importance, zeros)
         self._arrays |= {"last_seen": np.full(self.n_clients, NEVER, dtype=np.int64)}
-        self._limits = {"last_seen": (NEVER, LATEST)}
 
     @property
     def last_seen(self) -> NDArray[np.int64]:
@@ -168,7 +167,6 @@ class KeptRows(ClientRows):
         self._kept: dict[int, Array] = {}
         #: The sum of rows, and the shares that it was taken with.
         self._arrays |= {"sum": double(zeros), "summed": np.zeros(self.n_clients)}
-        self._limits["clients"] = (0, LATEST)
         if form == "int8":
             self._arrays["scale"] = zero_rows(zeros[:1], self.n_clients)
             self._limits["rows"] = (-127, 127)
