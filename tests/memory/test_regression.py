@@ -929,10 +929,12 @@ class TestSelector:
     def test_the_index_of_a_pandas_table_names_the_clients(self, ids: Any) -> None:
         """An index that counts from 0 names nobody: rows are in the order of the clients."""
         pandas = pytest.importorskip("pandas")
-        rows = {"side": ["east", "west", None, "west"], "beds": [1, 2, 3, None]}
-        frame = pandas.DataFrame(rows, index=ids)
+        sides, beds = ["east", "west", None, "west"], [1, 2, 3, None]
+        frame = pandas.DataFrame({"side": sides, "beds": beds}, index=ids)
         names = list(self.SIZES) if ids is None else ids
-        by_id = {k: {"side": a, "beds": b} for k, a, b in zip(names, *rows.values(), strict=True)}
+        by_id = {
+            k: {"side": side, "beds": n} for k, side, n in zip(names, sides, beds, strict=True)
+        }
         own = pandas.Series([1.0, 2.0, None, 4.0], index=ids)
         numbers = dict(zip(names, [1.0, 2.0, None, 4.0], strict=True))
 
