@@ -253,7 +253,7 @@ def test_updates_of_zeros_set_no_bound() -> None:
     assert selector.max_norm is None
 
 
-@pytest.mark.parametrize("estimator", ["plain", "difference"])
+@pytest.mark.parametrize("estimator", ["plain", "difference", "regression"])
 def test_auto_goes_on_after_loading_bit_for_bit(estimator: Any, tmp_path: Path) -> None:
     def rows(round_: int) -> NDArray[np.float64]:
         rng = np.random.default_rng(round_)
