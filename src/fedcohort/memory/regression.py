@@ -360,12 +360,14 @@ class RegressionEstimator(Estimator):
         squares = squares + share[:, None, None] * squares.sum(axis=0)
         products = products + share[:, None] * products.sum(axis=0)
         found = np.stack([_solved(s, c) for s, c in zip(squares, products, strict=True)])
+        # After k rounds the first trusts weigh 5 * .95^k, the learned 1 + ... + .95^(k - 1).
         left = TRUST_FADING ** int(self._arrays["taught"][0])
-        share = FIRST_ROUNDS * left / (FIRST_ROUNDS * left + (1 - left) / (1 - TRUST_FADING))
-        return share * self._first_trusts() + (1 - share) * found.clip(*TRUST_BOUNDS)
+        first, learned = FIRST_ROUNDS * left, (1 - left) / (1 - TRUST_FADING)
+        total = first * self._first_trusts() + learned * found.clip(*TRUST_BOUNDS)
+        return np.asarray(total / (first + learned))
 
     def _first_trusts(self) -> NDArray[np.float64]:
-        """Return the trusts before any was taught: fewer updates for more features, less trust."""
+        """Return the trusts before any was taught: b1 falls with the features for each update."""
         n_updates, n_features = self._arrays["gram"][0, 0], self.n_features
         return np.array([n_updates / (n_updates + 2 * n_features or 1), FIRST_REST_TRUST])
 

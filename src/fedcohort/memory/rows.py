@@ -24,8 +24,8 @@ from fedcohort._updates import (
 from fedcohort.memory.base import NEVER, Estimator
 from fedcohort.similarity.measures import BLOCK_ENTRIES
 
-#: A sum of which so many times its size was removed is added up anew. Float64 has 16 digits: 10
-#: of them are right until then.
+#: If so many times its own size is removed from a sum, add up all rows again. Float64 has 16
+#: digits: 10 of them are still right then.
 DROWNING = 1e6
 #: How the numbers of a row are kept.
 RowForm = Literal["float32", "float16", "int8"]
