@@ -645,7 +645,7 @@ def checked_list(ids: object) -> list[Any]:
     return list(ids)
 
 
-def named_sizes(values: object) -> object:
+def named_values(values: object) -> object:
     """Return a pandas Series with names as a dictionary, and anything else as it is.
 
     The default index, 0 ... n - 1, has no names.

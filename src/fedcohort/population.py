@@ -17,7 +17,7 @@ from fedcohort._arguments import (
     brief,
     checked_ids,
     is_list,
-    named_sizes,
+    named_values,
     ordered_ids,
 )
 from fedcohort._display import html_table
@@ -84,7 +84,7 @@ class Population:
                 f"Pass Population(sizes) or Population(importance=p)."
             )
         numbers: object = importance if sizes is None else sizes
-        values = named_sizes(numbers)
+        values = named_values(numbers)
         if isinstance(values, dict) and values is not numbers:  # a Series with names
             values, ids = list(values.values()), list(values) if ids is None else ids
         self._sizes = _as_units(values) if sizes is None else _whole_sizes(values)

@@ -178,6 +178,37 @@ def test_the_sum_follows_clients_that_come_and_go(away: int) -> None:
         np.testing.assert_allclose(memory.expected(), expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("how", ["replaced", "erased", "away", "forgotten"])
+@pytest.mark.parametrize("factor", [1e8, 1e12, 1e16, 1e20])
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("keep", ["float32", "int8"])
+def test_a_huge_update_leaves_no_error_in_the_sum(
+    keep: Any, kind: str, factor: float, how: str
+) -> None:
+    """Float64 absorbs the digits of the others while the huge update is part of the sum."""
+    most = N - 1 if how == "erased" else None
+    memory = Difference(keep=keep, max_remembered=most).memory(np.full(N, 1 / N), zeros_of(kind))
+    updates = rng(0).standard_normal((N, SIZE))
+    updates[0] *= factor
+    memory.record(np.arange(N - 1), like(memory.zeros, updates[:-1]))
+    for round_ in (1, 2):
+        memory.record(
+            np.arange(1, 5),
+            like(memory.zeros, rng(round_).standard_normal((4, SIZE))),
+            round_=round_,
+        )
+    if how == "away":
+        memory.reweigh(np.r_[0, np.full(N - 1, 1 / (N - 1))])
+    elif how == "forgotten":
+        memory.rearrange(np.arange(1, N))
+    last = 0 if how == "replaced" else memory.n_clients - 1
+    memory.record([last], like(memory.zeros, rng(9).standard_normal((1, SIZE))), round_=3)
+
+    # Float64 has 16 digits; six of them may be lost.
+    expected = memory.state()["importance"] @ h_of(memory)
+    np.testing.assert_allclose(memory.expected(), expected, rtol=0, atol=1e-9)
+
+
 def test_only_clients_that_were_seen_take_memory() -> None:
     memory = Difference(keep="int8").memory(np.full(10**5, 1e-5), np.zeros(1000, dtype=np.float32))
     empty = memory.nbytes

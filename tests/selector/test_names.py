@@ -44,10 +44,8 @@ FORMS: list[EstimatorSettings] = [
     *(Difference(keep=keep) for keep in ("float32", "float16", "int8")),
     Difference(keep="rank", rank=2),
     Difference(keep="rank", rank=2, shrink=0.5),
-    *(
-        Regression(keep=keep, output="layer.bias", rank=2)
-        for keep in (None, "float16", "int8", "rank")
-    ),
+    *(Regression(keep=keep, output="layer.bias") for keep in (None, "float16", "int8")),
+    Regression(keep="rank", output="layer.bias", rank=2),
     Regression(features=[[0.0], [1.0], [5.0], [None]]),
 ]
 Named = dict[str, NDArray[Any]]

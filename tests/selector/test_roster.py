@@ -20,7 +20,7 @@ from fedcohort import (
     Uniform,
 )
 from fedcohort.errors import FedcohortError, PopulationError, SelectorError
-from fedcohort.memory.rows import Encoding
+from fedcohort.memory.rows import encoded
 from fedcohort.selector.roster import Roster
 from selectors_for_tests import SIZES, Largest, drawn, frozen, played, updates_for
 
@@ -286,7 +286,7 @@ def test_a_forgotten_client_is_gone_everywhere(keep: Any) -> None:
         selector.aggregate(
             {each: secret if each == "Marie Curie" else 0 * secret for each in cohort.ids}
         )
-    row, _ = Encoding(keep).encode(secret[None])
+    row, _ = encoded(secret[None], keep)
     marks = [b"Curie", b"Sorbonne", secret.astype(np.float32).tobytes(), row.tobytes()]
     kept = b"".join(array.tobytes() for array in selector.state().values())
     assert all(mark in kept for mark in marks)
@@ -347,6 +347,21 @@ def test_the_index_of_a_series_names_the_clients() -> None:
     selector.clients = pandas.Series([8, 9], index=[7, 3])
     assert selector.clients == {3: 9, 7: 8}
     assert Selector(Multinomial(2), pandas.Series([5, 3])).clients == {0: 5, 1: 3}
+
+
+def test_the_index_of_a_series_names_the_clients_of_groups_and_importance() -> None:
+    pandas = pytest.importorskip("pandas", reason="the extra 'report' is not installed")
+    sizes, shares = {"Nice": 5, "Lyon": 3, "Brest": 2}, {"Brest": 0.5, "Nice": 0.3, "Lyon": 0.2}
+    labels = {"Lyon": "hill", "Brest": "coast", "Nice": "coast"}
+
+    selector = Selector(
+        Target(2), sizes, importance=pandas.Series(shares), groups=pandas.Series(labels), seed=0
+    )
+
+    population = selector.population
+    assert list(population.ids) == ["Brest", "Lyon", "Nice"]
+    assert population.importance.round(3).tolist() == [0.5, 0.2, 0.3]
+    assert population.groups == ("coast", "hill", "coast")
 
 
 def test_a_series_that_names_a_client_twice_is_refused() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import as_whole, brief, checked_cohort_size, name_of, named_sizes
+from fedcohort._arguments import as_whole, brief, checked_cohort_size, name_of, named_values
 from fedcohort._updates import Rows, as_numpy, largest_entries
 from fedcohort._whole_file import reason_of
 from fedcohort.client_files.clients import doubtful_names, read
@@ -363,7 +363,7 @@ def _pairs(designs: object, cohort_size: int) -> Iterator[tuple[object, object]]
 def _population(clients: Any, groups: Groups | None) -> tuple[Population, tuple[str, ...]]:
     """Return the clients in the given order, and notes on the rows that they were read from."""
     row_notes: tuple[str, ...] = ()
-    clients = named_sizes(clients)
+    clients = named_values(clients)
     if isinstance(clients, Mapping):
         population = Population(list(clients.values()), ids=list(clients))
         row_notes = tuple(doubtful_names(clients))

@@ -44,8 +44,8 @@ class Memory(ABC):
         self.dimension = int(zeros.shape[0])
         #: Everything that is remembered, by its name in the state.
         self._arrays: dict[str, Array] = {}
-        #: The smallest and the largest number of the arrays of integers.
-        self._limits: dict[str, tuple[int, int]] = {}
+        #: The smallest and the largest number of arrays of integers, if they are not 0 and LATEST.
+        self._limits: dict[str, tuple[int, int]] = {"last_seen": (NEVER, LATEST)}
 
     def record(self, clients: object, updates: Any, *, round_: int = 0) -> None:
         """Remember one update per client.
@@ -100,7 +100,7 @@ class Memory(ABC):
         Clients that are not in ``order`` are forgotten.
         """
         way_out = "Give each client's old position, or -1 for a new client."
-        order = self._distinct(order, -1, "order", way_out)
+        order = self._positions(order, "order", least=-1, way_out=way_out)
         self._rearrange(order)
         self.n_clients = len(order)
 
@@ -147,12 +147,13 @@ class Memory(ABC):
 
     def _is_valid(self, name: str, given: NDArray[Any], own: Array) -> bool:
         """Return whether an array of a state has values that this memory can have."""
-        if name in self._limits:
-            least, most = self._limits[name]
-            is_whole = given.dtype.kind in ("b" if own.dtype == np.bool_ else "iu")
-            return is_whole and bool(((given >= least) & (given <= most)).all())
+        if isinstance(own, np.ndarray) and own.dtype.kind in "ib":
+            least, most = self._limits.get(name, (0, LATEST))
+            if given.dtype.kind not in ("b" if own.dtype.kind == "b" else "iu"):
+                return False
+            return not given.size or least <= int(given.min()) <= int(given.max()) <= most
         with np.errstate(over="ignore"):
-            return is_finite(like(given, own))
+            return is_finite(like(given, own, copy=False))
 
     def __repr__(self) -> str:
         return short_repr(self, n_clients=self.n_clients, dimension=self.dimension)
@@ -170,11 +171,14 @@ class Memory(ABC):
                 f"got {tuple(rows.shape)}. Make a memory for each model."
             )
 
-    def _positions(self, clients: object) -> NDArray[np.int64]:
-        """Validate distinct positions of clients."""
-        return self._distinct(clients, 0, "clients", "Name each client once, by its position.")
-
-    def _distinct(self, given: object, least: int, what: str, way_out: str) -> NDArray[np.int64]:
+    def _positions(
+        self,
+        given: object,
+        what: str = "clients",
+        *,
+        least: int = 0,
+        way_out: str = "Name each client once, by its position.",
+    ) -> NDArray[np.int64]:
         """Validate distinct positions of at least ``least``; negative ones may repeat."""
         places = as_array(given)
         whole = places.ndim == 1 and (places.dtype.kind in "iu" or places.size == 0)

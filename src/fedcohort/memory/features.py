@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
@@ -24,6 +25,27 @@ WAY_OUT = "Give numbers or text, the same columns for every client; None where o
 #: The name of a column.
 Name = str | int
 Floats = NDArray[np.float64]
+
+
+def rows_by_id(given: Any) -> Any:
+    """Return a pandas object as rows: by id if its index has ids, as a list if it only counts.
+
+    Anything else is returned as it is.
+    """
+    pandas = sys.modules.get("pandas")
+    if pandas is None or not isinstance(given, (pandas.Series, pandas.DataFrame)):
+        return given
+    ids, plain = given.index.tolist(), given.astype(object).where(given.notna(), None)
+    rows = plain.to_dict("records") if plain.ndim == 2 else plain.tolist()
+    if ids == list(range(len(ids))):
+        return rows
+    if len(set(ids)) < len(ids):
+        twice = next(each for k, each in enumerate(ids) if each in ids[:k])
+        raise MemoryOfUpdatesError(
+            f"Regression: the index of features must name each client once; got {brief(twice)} "
+            f"twice. Drop one of the rows."
+        )
+    return dict(zip(ids, rows, strict=True))
 
 
 def projection(n: int, seed: int) -> Floats | None:

@@ -25,7 +25,7 @@ from fedcohort._updates import (
     zero_rows,
 )
 from fedcohort.errors import AggregationError, FedcohortError
-from fedcohort.memory.base import LATEST, Estimator
+from fedcohort.memory.base import Estimator
 from fedcohort.memory.features import LARGEST, MOST_FEATURES, Encoded, projection
 from fedcohort.memory.rows import ClientRows, rows_of
 from fedcohort.similarity.measures import BLOCK_ENTRIES
@@ -34,6 +34,8 @@ from fedcohort.similarity.measures import BLOCK_ENTRIES
 KeepRest = Literal["float16", "int8", "rank"]
 #: Features that are not given as numbers.
 FeatureSource = Literal["auto", "output", "given", "classes"]
+#: How the names of arrays end that normalisation layers measure, and do not train.
+UNTRAINED = ("running_mean", "running_var")
 #: The factor on the sums of squares at each round with answers: for B, and for the trusts.
 FADING, TRUST_FADING = 0.97, 0.95
 #: The ridge of the regression, as a share of the features' mean square; the mean square is
@@ -41,10 +43,10 @@ FADING, TRUST_FADING = 0.97, 0.95
 RIDGE = 0.02
 #: The same for the trusts, of each part's own square.
 TRUST_RIDGE = 1e-6
-#: The trusts until enough rounds have taught better ones, and the bounds on all trusts.
-FIRST_TRUSTS, TRUST_BOUNDS = (1.0, 0.3), (-0.5, 1.5)
-#: How many rounds must have taught trusts before they are used.
-TAUGHT_ROUNDS = 20
+#: The bounds on the trusts, and the first trust in the residual.
+TRUST_BOUNDS, FIRST_REST_TRUST = (-0.5, 1.5), 0.3
+#: The first trusts count as much as this many rounds that taught trusts.
+FIRST_ROUNDS = 5
 #: The share of the whole model's sums that is added to those of each block.
 SHARED_TRUST = 0.1
 #: Arrays with fewer numbers share a trust.
@@ -109,7 +111,7 @@ class Regression:
         no update of any client: only r (n + d) numbers, with r features.
     output
         The name, or position, of the output layer's bias; by default the last one-dimensional
-        array.
+        array that is trained.
     rank
         For ``keep="rank"``.
 
@@ -132,6 +134,14 @@ class Regression:
 
     def __post_init__(self) -> None:
         check_fields(self, error=AggregationError)
+        if self.rank != 32 and self.keep != "rank":
+            raise AggregationError(
+                f"Regression: rank needs keep='rank'; got {self!r}. Leave one out."
+            )
+        if self.output is not None and not self.learns_features:
+            raise AggregationError(
+                f"Regression: output needs features='output'; got {self!r}. Leave one out."
+            )
 
     def __repr__(self) -> str:
         return record_repr(self.plain) if self.has_data else record_repr(self)
@@ -140,6 +150,11 @@ class Regression:
     def has_data(self) -> bool:
         """Whether ``features`` are values of clients."""
         return self.features is not None and not isinstance(self.features, str)
+
+    @property
+    def learns_features(self) -> bool:
+        """Whether features may be learned from updates."""
+        return isinstance(self.features, str) and self.features in ("auto", "output")
 
     @property
     def plain(self) -> Regression:
@@ -155,10 +170,14 @@ def output_of(settings: Regression, layout: Layout) -> slice | None:
     AggregationError
         If the settings ask for an array that the updates do not have.
     """
-    if settings.features not in ("auto", "output"):
+    if not settings.learns_features:
         return None
     parts = {key: own for key, own in layout.parts.items() if own.place is not None}
-    flat = [key for key, own in parts.items() if len(own.shape) == 1]
+    flat = [
+        key
+        for key, own in parts.items()
+        if len(own.shape) == 1 and own.shape[0] and not str(key).endswith(UNTRAINED)
+    ]
     last = flat[-1] if flat and len(parts) > 1 else None
     key = last if settings.output is None else settings.output
     if layout.form == "list" and type(key) is int and 0 <= key < len(layout.parts):
@@ -275,7 +294,6 @@ class RegressionEstimator(Estimator):
             "norms": np.zeros(REMEMBERED_NORMS),
             "heard": np.zeros(1, dtype=np.int64),
         }
-        self._limits = {"known": (0, 1), "taught": (0, LATEST), "heard": (0, LATEST)}
         self._now: _Frozen | None = None
 
     @property
@@ -339,15 +357,22 @@ class RegressionEstimator(Estimator):
     def _trusts(self) -> NDArray[np.float64]:
         """Return b1 and b2 of each group of blocks, shape (groups, 2)."""
         squares, products = self._arrays["squares"], self._arrays["products"]
-        if self._arrays["taught"][0] < TAUGHT_ROUNDS:
-            return np.tile(FIRST_TRUSTS, (len(products), 1))
         # Shrink to the whole model's trusts: add its sums, scaled to the size of each group's.
         size = np.trace(squares, axis1=1, axis2=2)
         share = SHARED_TRUST * size / (size.sum() or 1.0)
         squares = squares + share[:, None, None] * squares.sum(axis=0)
         products = products + share[:, None] * products.sum(axis=0)
         found = np.stack([_solved(s, c) for s, c in zip(squares, products, strict=True)])
-        return found.clip(*TRUST_BOUNDS)
+        # After k rounds the first trusts weigh 5 * .95^k, the learned 1 + ... + .95^(k - 1).
+        left = TRUST_FADING ** int(self._arrays["taught"][0])
+        first, learned = FIRST_ROUNDS * left, (1 - left) / (1 - TRUST_FADING)
+        total = first * self._first_trusts() + learned * found.clip(*TRUST_BOUNDS)
+        return np.asarray(total / (first + learned))
+
+    def _first_trusts(self) -> NDArray[np.float64]:
+        """Return the trusts before any was taught: b1 falls with the features for each update."""
+        n_updates, n_features = self._arrays["gram"][0, 0], self.n_features
+        return np.array([n_updates / (n_updates + 2 * n_features or 1), FIRST_REST_TRUST])
 
     def aggregate(
         self, clients: NDArray[np.int64], weights: NDArray[np.float64], updates: Array

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import numpy as np
@@ -22,45 +21,42 @@ from fedcohort._updates import (
     moved,
     zero_rows,
 )
-from fedcohort.memory.base import LATEST, NEVER, Estimator
+from fedcohort.memory.base import NEVER, Estimator
 from fedcohort.similarity.measures import BLOCK_ENTRIES
 
+#: If so many times its own size is removed from a sum, add up all rows again. Float64 has 16
+#: digits: 10 of them are still right then.
+DROWNING = 1e6
 #: How the numbers of a row are kept.
 RowForm = Literal["float32", "float16", "int8"]
 #: How updates are kept: a row each, or all in a basis of low rank.
 Keep = Literal["float32", "float16", "int8", "rank"]
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Encoding:
-    """How a row of numbers is kept: as values, and a scale if it is quantised.
+def encoded(rows: Array, form: RowForm) -> tuple[Array, Array]:
+    """Return what is kept of rows: values, shape (n, dimension), and scales, shape (n,).
 
     ``int8`` keeps x as rint(x / scale) with scale = max |x| / 127. Numbers beyond the range of a
     form are clipped.
     """
+    if form == "int8":
+        kind = _float_type(rows)
+        # Smaller scales round coarsely; 127 times a larger one could be infinite.
+        largest = like(largest_entries(rows), rows[:0, 0])  # in the type that is kept
+        scale = (largest / 127).clip(float(kind.tiny), float(kind.max) / 127.001)
+        return _cast((rows / scale[:, None]).round(), "int8"), scale
+    most = float(np.finfo(form).max)
+    if most < float(_float_type(rows).max):
+        rows = rows.clip(-most, most)
+        if form == "float16":  # by float32, as torch does: numpy rounds the same then
+            rows = _cast(rows, "float32")
+    return _cast(rows, form), rows[:, 0] * 0
 
-    form: RowForm
 
-    def encode(self, rows: Array) -> tuple[Array, Array]:
-        """Return the values, shape (n, dimension), and the scales, shape (n,)."""
-        if self.form == "int8":
-            kind = _float_type(rows)
-            # Smaller scales round coarsely; 127 times a larger one could be infinite.
-            largest = like(largest_entries(rows), rows[:0, 0])  # in the type that is kept
-            scale = (largest / 127).clip(float(kind.tiny), float(kind.max) / 127.001)
-            return _cast((rows / scale[:, None]).round(), "int8"), scale
-        most = float(np.finfo(self.form).max)
-        if most < float(_float_type(rows).max):
-            rows = rows.clip(-most, most)
-            if self.form == "float16":  # by float32, as torch does: numpy rounds the same then
-                rows = _cast(rows, "float32")
-        return _cast(rows, self.form), rows[:, 0] * 0
-
-    def decode(self, values: Array, scale: Array, zeros: Array) -> Array:
-        """Return the rows, in the kind and type of ``zeros``."""
-        rows = values if values.dtype == zeros.dtype else like(values, zeros)
-        return rows * scale[:, None] if self.form == "int8" else rows
+def decoded(values: Array, scale: Array | None, zeros: Array) -> Array:
+    """Return the rows, in the kind and type of ``zeros``; without a scale they are the values."""
+    rows = values if values.dtype == zeros.dtype else like(values, zeros)
+    return rows if scale is None else rows * scale[:, None]
 
 
 def _cast(array: Array, dtype: str) -> Array:
@@ -86,7 +82,6 @@ class ClientRows(Estimator):
     def __init__(self, importance: ArrayLike, zeros: Array) -> None:
         super().__init__(importance, zeros)
         self._arrays |= {"last_seen": np.full(self.n_clients, NEVER, dtype=np.int64)}
-        self._limits = {"last_seen": (NEVER, LATEST)}
 
     @property
     def last_seen(self) -> NDArray[np.int64]:
@@ -167,12 +162,11 @@ class KeptRows(ClientRows):
 
     def __init__(self, importance: ArrayLike, zeros: Array, form: RowForm) -> None:
         super().__init__(importance, zeros)
-        self._encoding = Encoding(form)
+        self._form: RowForm = form
         #: What is kept of each client that was seen, by position.
         self._kept: dict[int, Array] = {}
         #: The sum of rows, and the shares that it was taken with.
         self._arrays |= {"sum": double(zeros), "summed": np.zeros(self.n_clients)}
-        self._limits["clients"] = (0, LATEST)
         if form == "int8":
             self._arrays["scale"] = zero_rows(zeros[:1], self.n_clients)
             self._limits["rows"] = (-127, 127)
@@ -192,15 +186,19 @@ class KeptRows(ClientRows):
 
     @property
     def _row_bytes(self) -> int:
-        return self.dimension * np.dtype(self._encoding.form).itemsize
+        return self.dimension * np.dtype(self._form).itemsize
 
     def _replace(self, clients: NDArray[np.int64], updates: Array) -> None:
-        values, scale = self._encoding.encode(updates)
-        change = _difference(self._encoding.decode(values, scale, self.zeros), self._rows(clients))
-        total = self._present_sum() + like(self._importance[clients], change) @ change
+        values, scale = encoded(updates, self._form)
+        old, shares = self._rows(clients), self._importance[clients]
+        is_scaled = "scale" in self._arrays
+        change = _difference(decoded(values, scale if is_scaled else None, self.zeros), old)
+        total = self._present_sum() + like(shares, change) @ change
         self._store(clients, values)
         self._arrays["sum"], self._arrays["summed"] = total, self._importance.copy()
-        if "scale" in self._arrays:
+        if _are_drowned(total, _largest(shares, old)):
+            self._drop_sum()
+        if is_scaled:
             self._arrays["scale"][clients] = scale
 
     def _store(self, clients: NDArray[np.int64], values: Array) -> None:
@@ -211,8 +209,10 @@ class KeptRows(ClientRows):
             self._kept[each][...] = row
 
     def _erase(self, clients: NDArray[np.int64]) -> None:
-        rows = double(self._rows(clients))
-        self._arrays["sum"] = self._arrays["sum"] - like(self._importance[clients], rows) @ rows
+        rows, shares = double(self._rows(clients)), self._arrays["summed"][clients]
+        self._arrays["sum"] = self._arrays["sum"] - like(shares, rows) @ rows
+        if _are_drowned(self._arrays["sum"], _largest(shares, rows)):
+            self._drop_sum()
         self._drop(clients)
         if "scale" in self._arrays:
             self._arrays["scale"][clients] = 0
@@ -224,8 +224,8 @@ class KeptRows(ClientRows):
     def _rows(self, clients: NDArray[np.int64]) -> Array:
         known = np.flatnonzero(self._arrays["last_seen"][clients] != NEVER)
         seen = clients[known]
-        scale = self._arrays["scale"][seen] if "scale" in self._arrays else self.zeros
-        found = self._encoding.decode(self._values(seen), scale, self.zeros)
+        scale = self._arrays["scale"][seen] if "scale" in self._arrays else None
+        found = decoded(self._values(seen), scale, self.zeros)
         if len(known) == len(clients):
             return found
         rows = zero_rows(self.zeros[None], len(clients))
@@ -235,7 +235,7 @@ class KeptRows(ClientRows):
     def _values(self, clients: NDArray[np.int64]) -> Array:
         """Return a copy of what is kept of clients that were seen, shape (n, dimension)."""
         if not len(clients):
-            return zero_rows(self._encoding.encode(self.zeros[None])[0], 0)
+            return zero_rows(encoded(self.zeros[None], self._form)[0], 0)
         values = joined([self._kept[each] for each in clients.tolist()], stacked=True)
         return values + 0 if len(clients) == 1 else values  # one alone is not copied
 
@@ -253,24 +253,40 @@ class KeptRows(ClientRows):
         if self._now is not None:
             return self._now
         before, now, known = self._arrays["summed"], self._importance, self._remembered()
-        total, change = self._arrays["sum"], now[known]
-        if not np.array_equal(before[known], change):  # else a new sum would round differently
+        total = self._arrays["sum"]
+        if not np.array_equal(before[known], now[known]):  # else a new sum would round differently
             both = known[(before[known] > 0) & (now[known] > 0)]
             factor = float(np.median(now[both] / before[both])) if len(both) else 0.0
             left = now[known] - factor * before[known]
             # Shares are quotients of integers: a common factor is exact but for rounding.
             differs = np.abs(left) > 4 * np.finfo(np.float64).eps * now[known]
-            if 2 * np.count_nonzero(differs) <= len(known):
-                total, known, change = factor * total, known[differs], left[differs]
-            else:
-                total = double(self.zeros)
-            # In blocks, since a float64 copy of all rows is large.
-            at_once = max(1, BLOCK_ENTRIES // self.dimension)
-            for start in range(0, len(known), at_once):
-                rows = double(self._rows(known[start : start + at_once]))
-                total = total + like(change[start : start + at_once], rows) @ rows
+            is_few, largest = 2 * np.count_nonzero(differs) <= len(known), 0.0
+            if is_few:
+                total, largest = self._plus(factor * total, left[differs], known[differs])
+            if not is_few or _are_drowned(total, largest):
+                total, _ = self._plus(double(self.zeros), now[known], known)
         self._now = total
         return total
+
+    def _plus(
+        self, total: Array, shares: NDArray[np.float64], clients: NDArray[np.int64]
+    ) -> tuple[Array, float]:
+        """Add shares of rows to a sum; return it, and the largest entry that was added."""
+        largest = 0.0
+        # In blocks, since a float64 copy of all rows is large.
+        at_once = max(1, BLOCK_ENTRIES // self.dimension)
+        for start in range(0, len(clients), at_once):
+            some, rows = (
+                shares[start : start + at_once],
+                self._rows(clients[start : start + at_once]),
+            )
+            largest, rows = max(largest, _largest(some, rows)), double(rows)
+            total = total + like(some, rows) @ rows
+        return total, largest
+
+    def _drop_sum(self) -> None:
+        """Let the next use add up all rows again."""
+        self._arrays["sum"], self._arrays["summed"] = double(self.zeros), 0 * self._importance
 
     def _forget_cached(self) -> None:
         self._now = None
@@ -280,8 +296,8 @@ class KeptRows(ClientRows):
         self._drop(gone)
         place = {old: new for new, old in enumerate(order.tolist()) if old >= 0}
         self._kept = {place[each]: row for each, row in self._kept.items()}
-        if self._arrays["summed"][gone].any():  # add up the others again
-            self._arrays["sum"], self._arrays["summed"] = double(self.zeros), 0 * self._importance
+        if self._arrays["summed"][gone].any():
+            self._drop_sum()
         for name in ("scale", "summed"):
             if name in self._arrays:
                 self._arrays[name] = moved(self._arrays[name], order)
@@ -295,7 +311,7 @@ class KeptRows(ClientRows):
     def _like_state(self, state: Mapping[str, NDArray[Any]]) -> dict[str, Array]:
         clients = state.get("clients")
         n = clients.size if isinstance(clients, np.ndarray) else 0
-        rows = np.broadcast_to(np.zeros((), dtype=self._encoding.form), (n, self.dimension))
+        rows = np.broadcast_to(np.zeros((), dtype=self._form), (n, self.dimension))
         return {**self._arrays, "clients": np.broadcast_to(0, n), "rows": rows}
 
     def _read(self, state: Mapping[str, NDArray[Any]]) -> dict[str, Array]:
@@ -310,8 +326,18 @@ class KeptRows(ClientRows):
     def _adopt(self, arrays: dict[str, Array]) -> None:
         clients, rows = arrays.pop("clients"), arrays.pop("rows")
         self._kept = {}
-        self._store(clients, like(rows, self._values(clients[:0])))
+        self._store(clients, like(rows, self._values(clients[:0]), copy=False))
         super()._adopt(arrays)
+
+
+def _largest(shares: NDArray[np.float64], rows: Array) -> float:
+    """Return the largest magnitude among the rows times their shares."""
+    return float(np.max(np.abs(shares) * as_numpy(largest_entries(rows)), initial=0.0))
+
+
+def _are_drowned(total: Array, removed: float) -> bool:
+    """Return whether a sum lost digits to an entry of this size, which it no longer has."""
+    return removed > DROWNING * float(largest_entries(total[None])[0])
 
 
 def _difference(one: Array, other: Array) -> Array:

@@ -16,7 +16,7 @@ from fedcohort._arguments import as_array, checked_path, checked_whole
 from fedcohort._display import short_repr
 from fedcohort._updates import Array, as_numpy, moved
 from fedcohort.errors import MemoryOfUpdatesError
-from fedcohort.memory.base import LATEST, NEVER, Memory
+from fedcohort.memory.base import NEVER, Memory
 from fedcohort.similarity.measures import inner_products
 from fedcohort.streams import Stream, stream
 
@@ -118,8 +118,6 @@ class UpdateMemory(Memory):
                 f"{number} clients with {self.sketch or width} numbers each (of {width}) do not "
                 f"fit into memory. Lower sketch, or forget clients."
             ) from error
-        self._limits = {"last_seen": (NEVER, LATEST), "changed": (0, 1)}
-        self._limits["pending.rounds"] = (0, LATEST)
         #: Updates that designs must not know yet, by round.
         self._pending: list[Pending] = []
 

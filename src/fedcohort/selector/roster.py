@@ -18,6 +18,7 @@ from fedcohort._arguments import (
     checked_ids,
     checked_list,
     is_list,
+    named_values,
     ordered_ids,
 )
 from fedcohort.errors import SelectorError
@@ -340,6 +341,7 @@ class Roster:
 
 def values_and_ids(name: str, given: Any, clients: Clients) -> tuple[Any, Sequence[Id]]:
     """Return values, and the ids that they belong to: their keys, or those of the clients."""
+    given = named_values(given)
     if isinstance(given, Mapping):
         return list(given.values()), [checked_id(each) for each in given]
     if isinstance(clients, Mapping) and not clients:

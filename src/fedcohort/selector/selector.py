@@ -21,7 +21,7 @@ from fedcohort._arguments import (
     checked_ids,
     checked_list,
     checked_path,
-    named_sizes,
+    named_values,
 )
 from fedcohort._display import counted, html_table, record_repr
 from fedcohort._updates import Array, Update
@@ -32,6 +32,7 @@ from fedcohort.designs.signals import Request
 from fedcohort.errors import MemoryOfUpdatesError, SelectorError
 from fedcohort.memory import Estimator, Regression, UpdateMemory
 from fedcohort.memory.base import LATEST
+from fedcohort.memory.features import rows_by_id
 from fedcohort.population import Population
 from fedcohort.selector.answers import Answers
 from fedcohort.selector.files import KIND, head, read_state, refusing_states, round_of
@@ -106,7 +107,7 @@ class Selector:
         log: str | Path | Literal[True] | None = None,
         **settings: Unpack[SelectorKeywords],
     ) -> None:
-        clients = cast("Clients", named_sizes(clients))
+        clients = cast("Clients", named_values(clients))
         self._settings = SelectorSettings(recipe, **settings)
         self.recipe, self.seed = recipe, checked_seed("Selector", seed, SelectorError)
         self.round_ = 0
@@ -126,7 +127,7 @@ class Selector:
                 "features='classes'. Pass the shares of classes by id."
             )
         if isinstance(estimator, Regression) and estimator.has_data:
-            self._know(*values_and_ids("features", estimator.features, clients))
+            self._know(estimator.features, clients)
         if log is not None:
             path = None if log is True else checked_path("Selector", "log", log)
             self.selections = SelectionLog(self._roster, path)
@@ -406,7 +407,7 @@ class Selector:
         self._refuse_open("clients can change")
         self._catch_up()
         is_first = self._roster.n_clients == 0
-        order = self._roster.set(cast("Clients", named_sizes(clients)), check=self._check_clients)
+        order = self._roster.set(cast("Clients", named_values(clients)), check=self._check_clients)
         if not is_first:  # else the check has built the first design
             self._planner.discard()
         self._move(order)
@@ -430,12 +431,12 @@ class Selector:
                 "Selector: set_features needs an estimator that takes given features. Pass "
                 "estimator=Regression(features='given')."
             )
-        self._know(*values_and_ids("features", features, self._roster.population))
+        self._know(features, self._roster.population)
 
-    def _know(self, values: object, ids: Sequence[Id]) -> None:
-        places = self._roster.places(ids)
+    def _know(self, features: object, clients: Clients) -> None:
         try:
-            self._records.know(ids, values, places)
+            values, ids = values_and_ids("features", rows_by_id(features), clients)
+            self._records.know(ids, values, self._roster.places(ids))
         except MemoryOfUpdatesError as error:
             raise SelectorError(str(error)) from error
 
