@@ -645,24 +645,25 @@ def checked_list(ids: object) -> list[Any]:
     return list(ids)
 
 
-def named_values(values: object) -> object:
-    """Return a pandas Series with names as a dictionary, and anything else as it is.
+def named_values(values: object, *, rows: bool = False) -> Any:
+    """Return a pandas Series as values by name, and anything else as it is.
 
-    The default index, 0 ... n - 1, has no names.
+    ``rows``: also a DataFrame, as rows by name. An index 0 ... n - 1 has no names.
     """
     pandas = sys.modules.get("pandas")
-    if pandas is None or not isinstance(values, pandas.Series):
+    if pandas is None or not isinstance(values, (pandas.Series, pandas.DataFrame)[: 1 + rows]):
         return values
     index = values.index
-    if isinstance(index, pandas.RangeIndex) and (index.start, index.step) == (0, 1):
+    if index.tolist() == list(range(len(index))):
         return values
     if not index.is_unique:
         twice = index[index.duplicated()].tolist()[0]
         raise PopulationError(
             f"Population: ids must be distinct; {twice!r} appears more than once in the index of "
-            f"the Series. Rename one of the clients."
+            f"the {type(values).__name__}. Rename one of the clients."
         )
-    return dict(zip(index.tolist(), values.tolist(), strict=True))
+    each = values.tolist() if values.ndim == 1 else list(values.to_numpy())
+    return dict(zip(index.tolist(), each, strict=True))
 
 
 def is_list(values: object) -> TypeGuard[Iterable[object]]:

@@ -91,7 +91,10 @@ class Population:
         self._sizes.setflags(write=False)
         self._total = int(self._sizes.sum())
         self._ids = _distinct_ids(ids, len(self._sizes))
-        self._groups = None if groups is None else checked_labels(groups, len(self._sizes))
+        labels = named_values(groups)
+        if labels is not groups:  # a Series with names
+            labels = [labels.get(each) for each in self._ids]
+        self._groups = None if labels is None else checked_labels(labels, len(self._sizes))
 
     @classmethod
     def of_checked(

@@ -916,3 +916,20 @@ class TestFilesAndFrames:
 
         with pytest.raises(InputError, match="DataFrame: needs distinct names of columns; 'x'"):
             compare(pandas.DataFrame([[5, 1, 2]], columns=["n", "x", "x"]), 1)
+
+
+def test_the_index_of_groups_and_updates_names_the_clients() -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    sizes = {"a": 4, "b": 3, "c": 2, "d": 1}
+    labels = {"d": "x", "c": "x", "b": "y", "a": "y"}
+    updates = {"d": [0.0, 1], "c": [0.0, 2], "b": [3.0, 0], "a": [4.0, 0]}
+
+    frame = pandas.DataFrame.from_dict(updates, orient="index")
+    by_index = compare(sizes, 2, groups=pandas.Series(labels), updates=frame)
+    by_id = compare(sizes, 2, groups=labels, updates=updates)
+    population = Population(pandas.Series(sizes), groups=pandas.Series(labels))
+
+    assert by_index.population.groups == by_id.population.groups == ("y", "y", "x", "x")
+    assert population.groups == ("y", "y", "x", "x")
+    seconds = ["build_seconds", "draw_seconds"]
+    assert by_index.to_frame().drop(columns=seconds).equals(by_id.to_frame().drop(columns=seconds))

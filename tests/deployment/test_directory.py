@@ -11,7 +11,7 @@ import pytest
 
 from fedcohort import Multinomial, Regression, Selector
 from fedcohort.deployment import Claim, Directory, Limits, Plugin, Rounds, waits
-from fedcohort.deployment.directory import claimed_properties
+from fedcohort.deployment.directory import claimed_properties, claimed_size
 from fedcohort.errors import DeploymentError
 from fedcohort.memory.regression import RegressionEstimator
 
@@ -222,6 +222,7 @@ def test_64_features_are_taken() -> None:
         ({"x": {"y": 1}}, "its properties must be text and numbers; got dict"),
         ({"x": [[1]]}, "its properties must be text and numbers; got list"),
         ({"x": "1" * 10_000}, "its properties must be at most 10000 characters"),
+        ({"x": 10**5000}, "its properties must be at most 10000 characters"),
     ],
 )
 def test_properties_have_bounds(properties: dict[str, Any], reason: str) -> None:
@@ -235,3 +236,9 @@ def test_arrays_in_properties_become_lists() -> None:
 
     assert found == {"x": [0.5, 2.0], "y": 3, "z": True}
     assert json.loads(json.dumps(found)) == found
+
+
+def test_a_size_of_thousands_of_digits_is_an_invalid_claim() -> None:
+    assert claimed_size(10**5000) == (
+        "its size must be a whole number from 0 to 10^12; got a number of thousands of digits"
+    )

@@ -22,6 +22,7 @@ from fedcohort.deployment import (
     Rounds,
     TrainingRound,
 )
+from fedcohort.deployment.round import is_number
 from fedcohort.designs import RECIPES
 from fedcohort.errors import DeploymentError
 
@@ -273,3 +274,18 @@ def test_a_model_is_scaled_when_it_comes_and_its_counter_needs_no_dimension(
     assert scaled["w"].tolist() == [0.0, 1.0, 0.0]
     assert (scaled["n"].shape, int(scaled["n"])) == ((), 6)
     assert sorted(read) == ["n", "w"]
+
+
+@pytest.mark.parametrize(
+    ("value", "is_valid"),
+    [
+        (10**300, True),
+        (10**400, False),
+        (-(10**400), False),
+        (float("nan"), False),
+        (float("inf"), False),
+        ("1", False),
+    ],
+)
+def test_a_metric_is_a_number_that_a_float_can_hold(value: object, is_valid: bool) -> None:
+    assert is_number(value) == is_valid

@@ -716,6 +716,15 @@ def test_many_features_are_projected() -> None:
     assert abs(one @ two - expected) < 5 * np.sqrt(2 / MOST_FEATURES) * scale
 
 
+def test_what_was_learned_of_other_projected_columns_is_dropped() -> None:
+    ids = list(range(100))
+    found = table(ids, rng(0).standard_normal((100, 200)))
+    found.encoded()
+    found.set(ids, [{"new": float(k)} for k in ids], {each: each for each in ids})
+
+    assert found.encoded().source.tolist() == [0] + [-1] * MOST_FEATURES
+
+
 def test_huge_and_tiny_numbers_are_finite_features() -> None:
     values = np.array([[1e308, 1e200, 1e-150], [1e308, 2e200, 3e-150], [-1e308, 0, 0]])
 

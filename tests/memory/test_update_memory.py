@@ -389,3 +389,25 @@ def test_everybody_may_be_forgotten() -> None:
     memory.rearrange(np.array([], dtype=np.int64))
 
     assert (memory.n_clients, memory.updates.shape) == (0, (0, 1))
+
+
+def test_integers_given_at_once_become_floats_that_later_updates_do_not_lose(
+    tmp_path: Path,
+) -> None:
+    memory = UpdateMemory.of([[1, 2], [3, 4]])
+
+    memory.record([0], [[0.5, 0.75]], round_=1)
+
+    assert memory.updates.tolist() == [[0.5, 0.75], [3, 4]]
+    memory.save(tmp_path / "memory")
+    assert UpdateMemory.load(tmp_path / "memory").updates.tolist() == memory.updates.tolist()
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_a_saved_memory_keeps_the_type_of_its_updates(kind: Any) -> None:
+    rows = rng(0).random((5, 3)).astype(kind)
+
+    again = UpdateMemory.of_state(UpdateMemory.of(rows).state()).updates
+
+    assert again.dtype == kind
+    assert (again == rows).all()

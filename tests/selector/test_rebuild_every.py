@@ -108,3 +108,19 @@ def test_a_design_that_never_changes_ignores_it() -> None:
     slow = Selector(Multinomial(3), SIZES, seed=2, rebuild_every=4)
 
     assert play(slow, 9) == play(Selector(Multinomial(3), SIZES, seed=2), 9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_loaded_selector_with_new_clients_only_draws_the_same_cohorts(
+    seed: int, tmp_path: Path
+) -> None:
+    """All clients are replaced between two designs: the first design of the new ones counts."""
+    whole = Selector(SimilarityClustered(3), SIZES, seed=seed, rebuild_every=5)
+    play(whole, 7)
+    whole.forget(list(whole.clients))
+    whole.clients = {10 + k: size for k, size in enumerate(SIZES)}
+    whole.save(tmp_path / "saved")
+
+    again = Selector.load(tmp_path / "saved")
+
+    assert play(again, 8) == play(whole, 8)

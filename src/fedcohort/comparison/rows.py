@@ -380,10 +380,10 @@ def _population(clients: Any, groups: Groups | None) -> tuple[Population, tuple[
             )
     if groups is None:
         return population, row_notes
-    labels: Any = groups
-    if isinstance(groups, Mapping):
-        _check_known("groups", groups, population)
-        labels = [groups.get(each) for each in population.ids]
+    labels = named_values(groups)
+    if isinstance(labels, Mapping):
+        _check_known("groups", labels, population)
+        labels = [labels.get(each) for each in population.ids]
     return Population(population.sizes, ids=population.ids, groups=labels), row_notes
 
 
@@ -393,16 +393,17 @@ def _updates(
     """Return the updates in the order of the population, one row per client."""
     if isinstance(updates, (str, os.PathLike)):
         return _read_updates(updates, population.n_clients)
-    if not isinstance(updates, Mapping):
-        return checked_updates("compare", updates, population.n_clients)
-    _check_known("updates", updates, population)
-    missing = [each for each in population.ids if each not in updates]
+    named = named_values(updates, rows=True)
+    if not isinstance(named, Mapping):
+        return checked_updates("compare", named, population.n_clients)
+    _check_known("updates", named, population)
+    missing = [each for each in population.ids if each not in named]
     if missing:
         raise DesignError(
             f"compare: updates by id must have one for every client; {len(missing)} are missing, "
             f"the first of {brief(missing[0])}. Give zeros for a client that has sent none."
         )
-    rows = Rows.of("compare", [updates[each] for each in population.ids], population.n_clients)
+    rows = Rows.of("compare", [named[each] for each in population.ids], population.n_clients)
     for each, is_finite in zip(population.ids, rows.usable(), strict=True):
         if not is_finite:
             raise DesignError(

@@ -55,7 +55,7 @@ class Claim:
 def claimed_size(size: object, name: str = "its size") -> int | str:
     """Return the samples that a client claims to have, or what is wrong with the claim."""
     if type(size) is not int or not 0 <= size <= LARGEST_SIZE:
-        return f"{name} must be a whole number from 0 to 10^12; got {size!r:.50}"
+        return f"{name} must be a whole number from 0 to 10^12; got {brief(size)}"
     return size
 
 
@@ -66,7 +66,11 @@ def claimed_properties(properties: Properties) -> Properties | str:
         for each in value if isinstance(value, list) else [value]:
             if not isinstance(each, (str, int, float)):
                 return f"its properties must be text and numbers; got {type(each).__name__}"
-    if len(repr(found)) > LONGEST_PROPERTIES:
+    try:
+        length = len(repr(found))
+    except ValueError:  # an integer of thousands of digits
+        length = LONGEST_PROPERTIES + 1
+    if length > LONGEST_PROPERTIES:
         return f"its properties must be at most {LONGEST_PROPERTIES} characters"
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,8 @@ LOSS_METRIC = "rms_loss"
 NO_ANSWER = "no answer: the deadline has passed"
 #: Why a round had no answer if no client could be asked.
 NOBODY = "no client with samples was there"
+#: The largest number of Python's floats.
+LARGEST = sys.float_info.max
 #: Asks clients for a signal: (signal, clients) -> answers by client.
 AskSignal = Callable[[AskedSignal, list[str]], Mapping[str, object]]
 
@@ -445,7 +448,8 @@ class Rounds:
 
 def is_number(value: object, *, least: float = -math.inf) -> bool:
     """Return whether a metric is one finite number, and at least ``least``."""
-    return isinstance(value, (int, float)) and math.isfinite(value) and value >= least
+    # Compared, not converted: an integer can be too large for a float.
+    return isinstance(value, (int, float)) and max(least, -LARGEST) <= value <= LARGEST
 
 
 def shared_metrics(records: Sequence[Mapping[str, Any]]) -> list[str]:

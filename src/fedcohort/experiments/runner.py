@@ -371,7 +371,7 @@ class Ledger:
 
     def __init__(self, folder: RunFolder, observer: Observer, tracker: Tracker | None) -> None:
         self.folder, self.observer, self._tracker = folder, observer, tracker
-        self._done = [unit for unit in folder.units if unit.is_done]
+        self._done = {unit for unit in folder.units if unit.is_done}
         self.left = [unit for unit in folder.units if unit not in self._done]
         self._failed: dict[Unit, str] = {}
         self._crashes: Counter[Unit] = Counter()
@@ -417,7 +417,7 @@ class Ledger:
 
     def finish(self, unit: Unit, worker: int = 0) -> None:
         """Note that a unit is done. If it diverged, count the rounds that it leaves out."""
-        self._done.append(unit)
+        self._done.add(unit)
         if left := unit.rounds - self._rounds_done[unit]:
             self.observer.advanced(left * self._work[unit], f"{self._name(unit)}: diverged", worker)
 

@@ -92,7 +92,7 @@ class Memory(ABC):
     @property
     def nbytes(self) -> int:
         """Bytes in use."""
-        return sum(int(array.nbytes) for array in self._arrays.values())
+        return sum(int(array.nbytes) for array in list(self._arrays.values()))
 
     def rearrange(self, order: NDArray[np.int64]) -> None:
         """Reorder the clients: ``order`` has each client's old position, -1 for a new client.
@@ -106,7 +106,7 @@ class Memory(ABC):
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return the memory's state as numpy arrays."""
-        return {name: as_numpy(array).copy() for name, array in self._arrays.items()}
+        return {name: as_numpy(array).copy() for name, array in list(self._arrays.items())}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Restore a state that :meth:`state` returned; if it is invalid, raise and change nothing.

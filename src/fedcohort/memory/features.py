@@ -202,7 +202,7 @@ class FeatureTable:
         known, mixed = np.asarray(there.any(axis=1)), projection(len(keys), self._seed)
         if mixed is not None or len(old) > MOST_FEATURES:
             values = values if mixed is None else values @ mixed
-            n_same = values.shape[1] if mixed is not None and len(old) > MOST_FEATURES else 0
+            n_same = values.shape[1] if list(old) == keys else 0
             source = np.r_[0 : 1 + n_same, np.full(values.shape[1] - n_same, -1)]
             return Encoded(values, known, source, 1.0 * (source >= 0), 0.0 * source)
         before = np.array([old.get(key, (0.0, 0.0)) for key in keys]).reshape(-1, 2).T

@@ -24,9 +24,9 @@ from fedcohort._updates import (
 from fedcohort.memory.base import NEVER, Estimator
 from fedcohort.similarity.measures import BLOCK_ENTRIES
 
-#: If so many times its own size is removed from a sum, add up all rows again. Float64 has 16
-#: digits: 10 of them are still right then.
-DROWNING = 1e6
+#: Add up all rows again if an entry is removed that is this many times as large as the sum that
+#: is left: of the 16 digits of float64 10 are still right.
+CANCELLATION = 1e6
 #: How the numbers of a row are kept.
 RowForm = Literal["float32", "float16", "int8"]
 #: How updates are kept: a row each, or all in a basis of low rank.
@@ -196,7 +196,7 @@ class KeptRows(ClientRows):
         total = self._present_sum() + like(shares, change) @ change
         self._store(clients, values)
         self._arrays["sum"], self._arrays["summed"] = total, self._importance.copy()
-        if _are_drowned(total, _largest(shares, old)):
+        if _has_cancelled(total, _largest(shares, old)):
             self._drop_sum()
         if is_scaled:
             self._arrays["scale"][clients] = scale
@@ -211,7 +211,7 @@ class KeptRows(ClientRows):
     def _erase(self, clients: NDArray[np.int64]) -> None:
         rows, shares = double(self._rows(clients)), self._arrays["summed"][clients]
         self._arrays["sum"] = self._arrays["sum"] - like(shares, rows) @ rows
-        if _are_drowned(self._arrays["sum"], _largest(shares, rows)):
+        if _has_cancelled(self._arrays["sum"], _largest(shares, rows)):
             self._drop_sum()
         self._drop(clients)
         if "scale" in self._arrays:
@@ -263,7 +263,7 @@ class KeptRows(ClientRows):
             is_few, largest = 2 * np.count_nonzero(differs) <= len(known), 0.0
             if is_few:
                 total, largest = self._plus(factor * total, left[differs], known[differs])
-            if not is_few or _are_drowned(total, largest):
+            if not is_few or _has_cancelled(total, largest):
                 total, _ = self._plus(double(self.zeros), now[known], known)
         self._now = total
         return total
@@ -335,9 +335,9 @@ def _largest(shares: NDArray[np.float64], rows: Array) -> float:
     return float(np.max(np.abs(shares) * as_numpy(largest_entries(rows)), initial=0.0))
 
 
-def _are_drowned(total: Array, removed: float) -> bool:
-    """Return whether a sum lost digits to an entry of this size, which it no longer has."""
-    return removed > DROWNING * float(largest_entries(total[None])[0])
+def _has_cancelled(total: Array, removed: float) -> bool:
+    """Return whether a sum lost its precision when an entry of this size was removed."""
+    return removed > CANCELLATION * float(largest_entries(total[None])[0])
 
 
 def _difference(one: Array, other: Array) -> Array:

@@ -125,7 +125,8 @@ class UpdateMemory(Memory):
     def of(cls, updates: ArrayLike) -> Self:
         """Return a memory in which every client has sent one update; shape (n_clients, d).
 
-        The updates keep their type. The first record copies them.
+        Floating-point updates keep their type, integers become floats. The first record copies
+        them.
         """
         rows = as_array(updates)
         if rows.ndim != 2 or rows.dtype.kind not in "iuf":
@@ -134,7 +135,7 @@ class UpdateMemory(Memory):
                 f"shape {rows.shape}. Flatten each client's update."
             )
         memory = cls(*rows.shape)
-        memory._arrays["updates"] = _read_only(rows)
+        memory._arrays["updates"] = _read_only(rows if rows.dtype.kind == "f" else rows * 1.0)
         memory._arrays["last_seen"][:] = 0
         return memory
 
@@ -262,6 +263,7 @@ class UpdateMemory(Memory):
                 "damaged. Pass what state() gave."
             ) from error
         memory = cls(len(kept), **head)
+        memory._arrays["updates"] = memory._arrays["updates"].astype(kept.dtype, copy=False)
         memory.restore(state)
         return memory
 
@@ -287,7 +289,8 @@ class UpdateMemory(Memory):
     def _like_state(self, state: Mapping[str, NDArray[Any]]) -> dict[str, Array]:
         # The state determines whether inner products are cached. Save them, do not recompute:
         # BLAS rounding depends on the batch's composition.
-        own = {name: array for name, array in self._arrays.items() if name != "products"}
+        # A list: a design that is built in the background may add the products meanwhile.
+        own = {name: array for name, array in list(self._arrays.items()) if name != "products"}
         if "products" in state:
             own["products"] = np.broadcast_to(0.0, (self.n_clients, self.n_clients))
         if without_prefix("pending.", state):

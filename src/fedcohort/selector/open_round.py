@@ -229,7 +229,7 @@ class OpenRound:
     ) -> Answers:
         """Read updates, by id or as rows in the order of ids; ``whole``: keep whole updates."""
         if isinstance(updates, Answers):
-            return self._checked(updates, ids, losses, durations)
+            return self._checked(updates, ids, losses, durations, norms)
         if not isinstance(updates, (Mapping, Sequence, Rows)) and not hasattr(updates, "shape"):
             raise SelectorError(
                 f"Selector: updates must be by id, or rows in the order of ids; got "
@@ -260,8 +260,8 @@ class OpenRound:
             )
         if any(each is not None for each in arguments):
             raise SelectorError(
-                "Selector: ids, losses and durations belong to receive; got them with its answers. "
-                "Pass them to receive."
+                "Selector: ids, losses, durations and norms belong to receive; got them with its "
+                "answers. Pass them to receive."
             )
         return answers
 

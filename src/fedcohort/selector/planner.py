@@ -79,7 +79,7 @@ class Planner:
                 signals[request.signal] = answers
         design = self._build(self._recipe, population, signals, 0, None)
         if request is None:  # nothing was made up: use it in round 0
-            self._ready, self.last = (0, design), design
+            self._ready, self.last, self._built_for = (0, design), design, 0
 
     def request(self, population: Population, round_: int) -> Request | None:
         """Return the signal to collect before the draw; None for none."""
