@@ -23,7 +23,7 @@ Array = Any
 #: The name of an array: a mapping's key, a position in a list, or None for a single array.
 Key = TypeVar("Key", bound=Hashable)
 #: An update with an entry of this size counts as lost: float32 must hold sums of entries.
-LARGEST = 1e37
+LARGEST_ENTRY = 1e37
 #: The bound on the entries of counters: float64 must hold sums of them without rounding.
 LARGEST_COUNT = 2**52
 
@@ -35,14 +35,14 @@ def zero_rows(array: Array, n: int) -> Array:
     return array.new_zeros((n, *array.shape[1:]))
 
 
-def moved(values: Array, order: NDArray[np.int64], *, fill: float = 0) -> Array:
+def reordered(values: Array, order: NDArray[np.int64], *, fill: float = 0) -> Array:
     """Return each client's row at its new position; ``fill`` for new clients.
 
     ``order`` has each client's old position, -1 for a new client.
 
     Examples
     --------
-    >>> moved(np.array([5, 6, 7]), np.array([2, -1, 0])).tolist()
+    >>> reordered(np.array([5, 6, 7]), np.array([2, -1, 0])).tolist()
     [7, 0, 5]
     """
     found = zero_rows(values, len(order))
@@ -109,8 +109,8 @@ def largest_entries(rows: Array) -> Array:
 
 
 def usable_rows(rows: Array) -> NDArray[np.bool_]:
-    """Return whether all entries of each row are finite and below ``LARGEST``."""
-    return np.asarray(as_numpy(largest_entries(rows)) < LARGEST)
+    """Return whether all entries of each row are finite and below ``LARGEST_ENTRY``."""
+    return np.asarray(as_numpy(largest_entries(rows)) < LARGEST_ENTRY)
 
 
 def row_norms(rows: Array) -> NDArray[np.float64]:
@@ -474,7 +474,7 @@ class Rows:
         Rows whose norms are known are not scanned: no entry is larger than the norm.
         """
         small = [all(_is_small_count(own) for own in each.values()) for each in self.counters]
-        within = usable_rows(self.flat) if norms is None else norms < LARGEST
+        within = usable_rows(self.flat) if norms is None else norms < LARGEST_ENTRY
         return np.logical_and(within, small)
 
     def counted(self, weights: NDArray[np.float64]) -> dict[Hashable, Array]:

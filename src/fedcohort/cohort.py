@@ -17,7 +17,7 @@ from fedcohort._arguments import (
     is_list,
 )
 from fedcohort._display import counted, html_table, short_list
-from fedcohort._updates import LARGEST, Array, Layout, Rows, Update, like
+from fedcohort._updates import LARGEST_ENTRY, Array, Layout, Rows, Update, like
 from fedcohort.errors import AggregationError, DesignError
 
 #: Positions of no client.
@@ -239,7 +239,7 @@ def _checked_rows(model: Update | None, updates: Any, cohort: Cohort) -> Rows:
     usable = rows.usable()
     if not usable.all():
         raise AggregationError(
-            f"aggregate: updates must be finite, below {LARGEST:g}; that of client "
+            f"aggregate: updates must be finite, below {LARGEST_ENTRY:g}; that of client "
             f"{cohort.ids[int(np.argmin(usable))]!r} is not. Drop the client from the cohort: its "
             f"weight then stays on the model."
         )

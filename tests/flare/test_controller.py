@@ -278,7 +278,7 @@ def test_a_job_whose_clients_are_all_gone_ends_with_a_sentence(tmp_path: Path) -
     own.dead = set(SIZES)
     controller = made(sizes=SIZES, num_rounds=20, limits=Limits(give_up_after=3))
 
-    with pytest.raises(NvflareError, match="once 'no client with samples was there'"):
+    with pytest.raises(NvflareError, match="once 'no client with samples was connected'"):
         own.run(controller, {"w": START})
 
 

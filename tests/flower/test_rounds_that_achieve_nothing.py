@@ -300,7 +300,7 @@ def test_rounds_in_which_nobody_is_there_count() -> None:
         if number == 1:
             grid.partitions.clear()
 
-    with pytest.raises(FlowerError, match="2 times 'no client with samples was there'"):
+    with pytest.raises(FlowerError, match="2 times 'no client with samples was connected'"):
         strategy.start(grid, model(), num_rounds=9, evaluate_fn=leave)
     assert strategy.rounds_done == 3
 

@@ -49,7 +49,7 @@ MOST_NOTES = 3
 #: A column with this many different texts holds names, whatever it is called.
 ENOUGH_NAMES = 5
 #: What more clients do than those that are noted.
-ALIKE = "have names that differ from others in this way only"
+ALIKE = "have names that are nearly the same"
 #: The kinds of rows that sum up others.
 KINDS = ("total", "statistic")
 

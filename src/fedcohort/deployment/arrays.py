@@ -24,7 +24,7 @@ from fedcohort.deployment.limits import Limits
 #: Entries that are converted to float64 at a time, 8 MB: a whole model would need too much memory.
 PIECE = 2**20
 #: The largest number that float32 can hold.
-LARGEST = float(np.finfo(np.float32).max)
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 #: Arrays by name; a mapping can decode each when it is read.
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -225,7 +225,7 @@ class ArrayCheck:
             if most > self.limits.max_count:
                 return f"its {name} moves too far: by {most:g}, more than {self.limits.max_count:g}"
         # No sum of entries is larger than sqrt(dimension) times the norm.
-        if self.is_remembered and norm * math.sqrt(sent.dimension) > LARGEST:
+        if self.is_remembered and norm * math.sqrt(sent.dimension) > LARGEST_FLOAT32:
             return "is too large for float32"
         return None
 

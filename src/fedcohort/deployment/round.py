@@ -25,12 +25,12 @@ from fedcohort.selector.max_norm import factors_of
 
 #: The metric of a train reply that is remembered as ``past_loss``.
 LOSS_METRIC = "rms_loss"
-#: Why a client failed that gave no answer in time.
+#: The reason of a client that did not answer in time.
 NO_ANSWER = "no answer: the deadline has passed"
 #: Why a round had no answer if no client could be asked.
-NOBODY = "no client with samples was there"
+NOBODY = "no client with samples was connected"
 #: The largest number of Python's floats.
-LARGEST = sys.float_info.max
+LARGEST_FLOAT = sys.float_info.max
 #: Asks clients for a signal: (signal, clients) -> answers by client.
 AskSignal = Callable[[AskedSignal, list[str]], Mapping[str, object]]
 
@@ -396,7 +396,7 @@ class Rounds:
         """Return what to add to the model; None if it stays.
 
         That is the aggregate of the answers, or what ``optimize`` makes of it. The model stays if
-        the round is void, no client was there, or the model's types cannot hold the sum.
+        the round is void, no client was connected, or the model's types cannot hold the sum.
         """
         if self.is_void(now) or self._selector.design is None:
             return None
@@ -423,7 +423,7 @@ class Rounds:
         has_moved
             Whether the aggregate was used; otherwise nothing is remembered.
         has_clients
-            Whether a client with samples was there.
+            Whether a client with samples was connected.
         """
         if has_moved:
             self._selector.remember(now.answers(), failed=now.failed)
@@ -449,7 +449,7 @@ class Rounds:
 def is_number(value: object, *, least: float = -math.inf) -> bool:
     """Return whether a metric is one finite number, and at least ``least``."""
     # Compared, not converted: an integer can be too large for a float.
-    return isinstance(value, (int, float)) and max(least, -LARGEST) <= value <= LARGEST
+    return isinstance(value, (int, float)) and max(least, -LARGEST_FLOAT) <= value <= LARGEST_FLOAT
 
 
 def shared_metrics(records: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -296,7 +296,7 @@ def readable_errors(folder: RunFolder, *, n_workers: int = 1) -> Iterator[None]:
     except WriteError as error:
         log.error("stopped: %s", error)
         raise ExperimentError(
-            f"{error.place}: the run stopped, and what it had done is kept. Make room, then "
+            f"{error.place}: the run stopped, and completed work is kept. Make room, then "
             f"resume with: {folder.resume_command}"
         ) from error
     except SimulationError as error:
@@ -334,7 +334,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 def _stopped(folder: RunFolder, why: str) -> str:
     """Describe why a run stopped and whether its results are kept."""
     if folder.has_begun:
-        return f"{folder.path}: the run stopped, and what it had done is kept: {why}"
+        return f"{folder.path}: the run stopped, and completed work is kept: {why}"
     return f"{folder.path}: the run stopped with nothing to keep: {why}"
 
 

@@ -56,8 +56,8 @@ def averaged(
     settled = selector.settle(now.answers.answered)
     is_plain = _is_plain(selector, settled, is_wrapped=is_wrapped)
     if is_plain and settled.residual > 0 and not settled.sums_to_one:
-        rests = _nudged(now.sent) if is_wrapped else now.sent.record
-        messages += _resting(messages, rests, now.weight_key)
+        unmoved = _nudged(now.sent) if is_wrapped else now.sent.record
+        messages += _unmoved_reply(messages, unmoved, now.weight_key)
     # A wrapper adds its noise to counters too.
     counters = {} if is_wrapped else _counters(now, settled)
     average_metrics = inner.train_metrics_aggr_fn
@@ -91,7 +91,7 @@ def _counters(now: TrainingMessages, settled: Cohort) -> dict[str, NDArray[Any] 
 def _means(
     average_metrics: AverageMetrics, now: TrainingMessages, shares: Sequence[Share]
 ) -> MetricRecord:
-    """Return the means of the metrics, of each over the replies that have it."""
+    """Return each metric's mean over the replies that report it."""
     weight_key, answered = now.weight_key, now.answers.answered
     messages = [
         rewritten(answered[key].reply, {**answered[key].metrics, weight_key: weight}, arrays)
@@ -154,7 +154,7 @@ def _by_memory_alone(
 def _messages(now: TrainingMessages, shares: Sequence[Share]) -> list[Message]:
     """Write replies with these weights and models.
 
-    Only the metrics that all share go along.
+    Only metrics that every reply has are kept.
     """
     answers = [now.answers.answered[key] for key, _, _ in shares]
     names = shared_metrics([answer.metrics for answer in answers])
@@ -164,7 +164,9 @@ def _messages(now: TrainingMessages, shares: Sequence[Share]) -> list[Message]:
     ]
 
 
-def _resting(messages: Sequence[Message], arrays: ArrayRecord, weight_key: str) -> list[Message]:
+def _unmoved_reply(
+    messages: Sequence[Message], arrays: ArrayRecord, weight_key: str
+) -> list[Message]:
     """Return the reply of a client that did not move, with the weight that the others leave.
 
     Its metrics are the means of the others, so that the averages stay the same.

@@ -236,7 +236,7 @@ class CohortStrategy(Strategy):
         cohort = self._rounds.draw(there, partial(self._ask_signal, grid, sent.record))
         if self._has_wrapper and self.selector.design is not None:
             check_equal_draws(self.selector.design, self.recipe, "a privacy wrapper")
-        # With extra, a client that did not answer is not too late, but not among the first.
+        # With extra, a client that did not answer was not late; it was not among the first.
         answers = self._rounds.open(sent, silence="no answer" if self._extra else NO_ANSWER)
         key = self._inner.weighted_by_key
         now = TrainingMessages(server_round, sent, config, grid, key, self._decode, answers)
@@ -351,8 +351,8 @@ class CohortStrategy(Strategy):
     ) -> dict[str, object]:
         """Ask clients for what the recipe wants to know before the draw.
 
-        A client that let a question pass may still work on it. It is asked again after a pause,
-        at once only if no other client can be asked.
+        A client that did not answer a question may still work on it. It is asked again after a
+        pause, at once only if no other client can be asked.
         """
         seconds = min(self.clock.waits.query, self.clock.until.left / 2)  # training follows
         self._questions.keep(self.directory.present)

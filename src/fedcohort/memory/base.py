@@ -11,7 +11,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import as_array, brief, checked_numbers, checked_whole
 from fedcohort._display import short_repr
-from fedcohort._updates import LARGEST, Array, Rows, as_numpy, is_finite, like, moved, usable_rows
+from fedcohort._updates import (
+    LARGEST_ENTRY,
+    Array,
+    Rows,
+    as_numpy,
+    is_finite,
+    like,
+    reordered,
+    usable_rows,
+)
 from fedcohort.errors import AggregationError, MemoryOfUpdatesError
 from fedcohort.population import IMPORTANCE_TOLERANCE
 
@@ -80,8 +89,8 @@ class Memory(ABC):
         if not usable.all():
             raise self._error(
                 f"updates must be finite {str(self.zeros.dtype).removeprefix('torch.')} numbers "
-                f"below {LARGEST:g}; client {positions[np.argmin(usable)]}'s is not. Leave the "
-                f"client out, and keep what it sent before."
+                f"below {LARGEST_ENTRY:g}; client {positions[np.argmin(usable)]}'s is not. Leave "
+                f"the client out, and keep what it sent before."
             )
         self.record_kept(positions, kept, round_=when)
 
@@ -270,7 +279,7 @@ class Estimator(Memory):
         n_before = self.n_clients
         super().rearrange(order)
         places = np.asarray(order, dtype=np.int64)
-        shares = moved(self._importance, places)
+        shares = reordered(self._importance, places)
         if np.count_nonzero(places >= 0) < n_before:
             # p must sum to 1, or ``restore`` would refuse the state.
             total, equal = shares.sum(), np.full(len(places), 1 / max(len(places), 1))

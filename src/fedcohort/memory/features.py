@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from fedcohort._archive import json_array, json_value
 from fedcohort._arguments import Id, as_array, brief, is_list
-from fedcohort._updates import moved
+from fedcohort._updates import reordered
 from fedcohort.errors import MemoryOfUpdatesError
 from fedcohort.streams import Stream, stream
 
 #: Features of a client at most; more are projected to this number.
 MOST_FEATURES = 63
 #: Standardised features are clipped to this size.
-LARGEST = 10.0
+FEATURE_CLIP = 10.0
 #: How features are given, for errors.
 WAY_OUT = "Give numbers or text, the same columns for every client; None where one is not known."
 
@@ -85,11 +85,11 @@ class FeatureTable:
         self._columns: dict[Name, list[str] | None] = {}
         #: A number, or the position of a category, per client and column; NaN if missing.
         self._given: Floats = np.zeros((n_clients, 0))
-        #: Rows of clients that have not come yet.
+        #: Rows of clients that have not joined yet.
         self.coming: dict[Id, Floats] = {}
         #: Mean and standard deviation of each encoded column, by name and category.
         self._fit: dict[tuple[Name, str | None], tuple[float, float]] = {}
-        #: Whether something has changed since.
+        #: Whether something has changed since the last encoding.
         self.has_changed = False
 
     @property
@@ -142,7 +142,7 @@ class FeatureTable:
     ) -> tuple[list[str] | None, Floats]:
         """Return the categories of a column, and the values as numbers; NaN if missing.
 
-        A column that no client has a value of (``is_used``) may become numbers or text.
+        Only a column that no client has a value of, not ``is_used``, may change its kind.
         """
         categories = self._columns[name] if is_used else None
         known = [value for value in values if not _is_missing(value)]
@@ -165,7 +165,7 @@ class FeatureTable:
         return np.concatenate([rows, more], axis=1)
 
     def _all_rows(self) -> Floats:
-        """Return the rows of all clients, those that have not come yet at the end."""
+        """Return the rows of all clients, those that have not joined yet at the end."""
         width = len(self._columns)
         rows = [self._given, *(row[None] for row in self.coming.values())]
         return np.concatenate([self._widened(each, width) for each in rows])
@@ -194,7 +194,7 @@ class FeatureTable:
             # Divide by the scale, and never multiply by its inverse: a column that is encoded
             # again has the factor 1 exactly.
             divisor = np.where(varies, scale, np.inf)
-            values = np.nan_to_num(deviations / divisor).clip(-LARGEST, LARGEST)
+            values = np.nan_to_num(deviations / divisor).clip(-FEATURE_CLIP, FEATURE_CLIP)
         old, place = self._fit, {key: 1 + k for k, key in enumerate(self._fit)}
         fit = np.nan_to_num([centre, np.where(varies, scale, 0.0)])
         self._fit = dict(zip(keys, map(tuple, fit.T.tolist()), strict=True))
@@ -213,7 +213,7 @@ class FeatureTable:
 
     def rearrange(self, order: NDArray[np.int64], ids: Sequence[Id]) -> None:
         """Move to other positions: ``order`` has each client's old one, -1 for a new client."""
-        n_before, self._given = len(self._given), moved(self._given, order, fill=np.nan)
+        n_before, self._given = len(self._given), reordered(self._given, order, fill=np.nan)
         for place in np.flatnonzero(order < 0).tolist() if self.coming else ():
             if (row := self.coming.pop(ids[place], None)) is not None:
                 self._given[place, : len(row)] = row
@@ -224,14 +224,14 @@ class FeatureTable:
             self._drop_unused()
 
     def forget(self, ids: Iterable[Id]) -> None:
-        """Erase clients that have not come yet."""
+        """Erase clients that have not joined yet."""
         for each in set(ids):
             del self.coming[each]
             self.has_changed = True
         self._drop_unused()
 
     def _drop_unused(self) -> None:
-        """Drop categories that no client has: they may tell who was forgotten."""
+        """Drop categories that no client has: they could reveal who was forgotten."""
         rows = self._all_rows()
         for k, (name, categories) in enumerate(self._columns.items()):
             if categories is not None:

@@ -20,13 +20,13 @@ from fedcohort._updates import (
     double,
     joined,
     like,
-    moved,
+    reordered,
     row_norms,
     zero_rows,
 )
 from fedcohort.errors import AggregationError, FedcohortError
 from fedcohort.memory.base import Estimator
-from fedcohort.memory.features import LARGEST, MOST_FEATURES, Encoded, projection
+from fedcohort.memory.features import FEATURE_CLIP, MOST_FEATURES, Encoded, projection
 from fedcohort.memory.rows import ClientRows, rows_of
 from fedcohort.similarity.measures import BLOCK_ENTRIES
 
@@ -316,7 +316,7 @@ class RegressionEstimator(Estimator):
         gram, old = self._arrays["gram"], self._arrays["cross"]
         with np.errstate(over="ignore", invalid="ignore"):  # such features start from zero
             size = factor**2 * np.diagonal(gram)[source] + shift**2 * gram[0, 0]
-        is_old = (source >= 0) & (size <= LARGEST**2 * gram[0, 0])
+        is_old = (source >= 0) & (size <= FEATURE_CLIP**2 * gram[0, 0])
         source = np.where(is_old, source, -1)
         turn = np.zeros((len(gram), len(source)))
         turn[source, np.arange(len(source))] = np.where(is_old, factor, 0.0)
@@ -370,7 +370,7 @@ class RegressionEstimator(Estimator):
         return np.asarray(total / (first + learned))
 
     def _first_trusts(self) -> NDArray[np.float64]:
-        """Return the trusts before any was taught: b1 falls with the features for each update."""
+        """Return the trusts before any was taught: b1 is lower with more features per update."""
         n_updates, n_features = self._arrays["gram"][0, 0], self.n_features
         return np.array([n_updates / (n_updates + 2 * n_features or 1), FIRST_REST_TRUST])
 
@@ -530,7 +530,7 @@ class RegressionEstimator(Estimator):
 
     def _rearrange(self, order: NDArray[np.int64]) -> None:
         for name in ("features", "known"):
-            self._arrays[name] = moved(self._arrays[name], order)
+            self._arrays[name] = reordered(self._arrays[name], order)
         if self._rest is not None:
             self._rest.rearrange(order)
 

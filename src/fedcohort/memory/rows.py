@@ -18,7 +18,7 @@ from fedcohort._updates import (
     joined,
     largest_entries,
     like,
-    moved,
+    reordered,
     zero_rows,
 )
 from fedcohort.memory.base import NEVER, Estimator
@@ -133,7 +133,7 @@ class ClientRows(Estimator):
         self._forget_cached()
 
     def _rearrange(self, order: NDArray[np.int64]) -> None:
-        self._arrays["last_seen"] = moved(self._arrays["last_seen"], order, fill=NEVER)
+        self._arrays["last_seen"] = reordered(self._arrays["last_seen"], order, fill=NEVER)
 
     @abstractmethod
     def _replace(self, clients: NDArray[np.int64], updates: Array) -> None:
@@ -300,7 +300,7 @@ class KeptRows(ClientRows):
             self._drop_sum()
         for name in ("scale", "summed"):
             if name in self._arrays:
-                self._arrays[name] = moved(self._arrays[name], order)
+                self._arrays[name] = reordered(self._arrays[name], order)
         super()._rearrange(order)
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -348,7 +348,7 @@ def _difference(one: Array, other: Array) -> Array:
 
 
 #: The factor on what the basis has learned, at every round with new updates.
-FADING = 0.98
+BASIS_FADING = 0.98
 #: Directions weaker than this part of the strongest are dropped.
 WEAKEST = 1e-6
 #: Directions of this strength or less are dropped too: its inverse must be a float32 number.
@@ -387,7 +387,7 @@ class LowRankRows(ClientRows):
         basis, strength = self._arrays["basis"], self._arrays["strength"]
         rank, products = len(strength), self._products(basis, updates)
         across, own = products[:rank], products[rank:]
-        faded = FADING * strength
+        faded = BASIS_FADING * strength
         gram = np.block(
             [[np.diag(faded**2), faded[:, None] * across], [across.T * faded[None, :], own]]
         )
@@ -448,7 +448,7 @@ class LowRankRows(ClientRows):
         return like(total, self.zeros) @ self._arrays["basis"]
 
     def _rearrange(self, order: NDArray[np.int64]) -> None:
-        self._arrays["coefficients"] = moved(self._arrays["coefficients"], order)
+        self._arrays["coefficients"] = reordered(self._arrays["coefficients"], order)
         super()._rearrange(order)
 
 

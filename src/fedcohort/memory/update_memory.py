@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 from fedcohort._archive import json_array, json_value, read_archive, without_prefix, write_archive
 from fedcohort._arguments import as_array, checked_path, checked_whole
 from fedcohort._display import short_repr
-from fedcohort._updates import Array, as_numpy, moved
+from fedcohort._updates import Array, as_numpy, reordered
 from fedcohort.errors import MemoryOfUpdatesError
 from fedcohort.memory.base import NEVER, Memory
 from fedcohort.similarity.measures import inner_products
@@ -274,10 +274,10 @@ class UpdateMemory(Memory):
 
     def _rearrange(self, order: NDArray[np.int64]) -> None:
         for name, fill in (("updates", 0), ("changed", False), ("last_seen", NEVER)):
-            self._arrays[name] = moved(self._arrays[name], order, fill=fill)
+            self._arrays[name] = reordered(self._arrays[name], order, fill=fill)
         if "products" in self._arrays:  # products of a new client's zero update are zero
-            rows = moved(self._arrays["products"], order)
-            self._arrays["products"] = moved(rows.T, order).T
+            rows = reordered(self._arrays["products"], order)
+            self._arrays["products"] = reordered(rows.T, order).T
         place = np.full(self.n_clients, NEVER)  # each client's new position
         place[order[order >= 0]] = np.flatnonzero(order >= 0)
         self._pending = [

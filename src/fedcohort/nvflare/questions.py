@@ -29,7 +29,7 @@ SIZE_TASK = "num_examples"
 
 @final
 class SiteDirectory(Directory):
-    """The clients: who is available, and their sizes, as given or as they tell them.
+    """The clients: who is available, and their sizes, given or self-reported.
 
     FLARE's clients ask for tasks, every other second while they are idle. A client that let a
     deadline pass is not available until it asks again: it is dead, or still busy. FLARE itself

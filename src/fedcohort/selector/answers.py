@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedcohort._arguments import brief
 from fedcohort._updates import (
-    LARGEST,
+    LARGEST_ENTRY,
     Array,
     Layout,
     OtherArrays,
@@ -267,7 +267,7 @@ class Reader:
         if self.whole:
             return self._read(Rows.joined([*self._each(updates, ids)]), norms)
         if norms is not None and self.shorten is None:  # nothing else is needed
-            return _Read(None, None, None, *self._bounded(norms), norms < LARGEST)
+            return _Read(None, None, None, *self._bounded(norms), norms < LARGEST_ENTRY)
         # One at a time: all together may not fit into memory.
         each = zip(self._each(updates, ids), _one_by_one(norms, len(ids)), strict=True)
         read = [self._read(row, norm)._replace(rows=None) for row, norm in each]

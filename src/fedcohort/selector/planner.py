@@ -256,7 +256,7 @@ def check_equal_draws(design: Design, recipe: Recipe, feature: str) -> None:
 
 
 def _is_over(design: Design, population: Population) -> bool:
-    """Return whether a design is over these clients, sizes and labels."""
+    """Return whether a design was built for these clients, sizes and labels."""
     known = design.population
     return known is population or (
         np.array_equal(known.sizes, population.sizes)

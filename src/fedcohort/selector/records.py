@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedcohort._archive import json_array, json_value, with_prefix, without_prefix
 from fedcohort._arguments import Id
-from fedcohort._updates import Array, Layout, as_numpy, moved, same_place, zero_rows
+from fedcohort._updates import Array, Layout, as_numpy, reordered, same_place, zero_rows
 from fedcohort.designs import Recipe
 from fedcohort.designs.recipe import ObservedRound
 from fedcohort.designs.signals import ASKED
@@ -79,7 +79,7 @@ class ClientRecords:
 
     @property
     def _memories(self) -> list[Memory]:
-        """The memories that there are."""
+        """The memories in use."""
         return [each for each in (self.memory, self.estimator) if each is not None]
 
     # Reading updates
@@ -174,7 +174,7 @@ class ClientRecords:
         self.features.set(ids, given, positions)
 
     def forget_coming(self, ids: Iterable[Id]) -> None:
-        """Erase the features of clients that have not come yet."""
+        """Erase the features of clients that have not joined yet."""
         self.features.forget(ids)
         self._encode_features()
 
@@ -244,7 +244,7 @@ class ClientRecords:
         """
         n_before, self.n_clients = self.n_clients, len(order)
         for arrays in (self._signals, self._notes):
-            arrays |= {name: moved(own, order, fill=np.nan) for name, own in arrays.items()}
+            arrays |= {name: reordered(own, order, fill=np.nan) for name, own in arrays.items()}
         if not len(order):
             self.memory, self.estimator, self.layout = None, None, None
         for memory in self._memories:

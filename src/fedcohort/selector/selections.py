@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedcohort._arguments import Id
 from fedcohort._display import times
-from fedcohort._updates import moved
+from fedcohort._updates import reordered
 from fedcohort._whole_file import reason_of
 from fedcohort.cohort import Cohort
 from fedcohort.designs import RowDesign
@@ -188,8 +188,8 @@ class SelectionLog:
 
     def rearrange(self, order: NDArray[np.int64]) -> None:
         """Move to other positions: ``order`` gives each client's old one, -1 for a new client."""
-        self.drawn, self.failed = moved(self.drawn, order), moved(self.failed, order)
-        self.expected = moved(self.expected, order)
+        self.drawn, self.failed = reordered(self.drawn, order), reordered(self.failed, order)
+        self.expected = reordered(self.expected, order)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return everything that is saved."""

@@ -38,12 +38,12 @@ def checked_updates(
         )
     values = array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
     # NaN fails every comparison, so one comparison finds all invalid entries.
-    usable = largest_entries(values) <= LARGEST
+    usable = largest_entries(values) <= LARGEST_FACTOR
     if not usable.all():
         client = int(np.argmin(usable))
-        bad = int((~(largest_entries(values[client][:, None]) <= LARGEST)).sum())
+        bad = int((~(largest_entries(values[client][:, None]) <= LARGEST_FACTOR)).sum())
         raise DesignError(
-            f"{owner}: updates must be finite and below {LARGEST:g}; client {client} sent "
+            f"{owner}: updates must be finite and below {LARGEST_FACTOR:g}; client {client} sent "
             f"{bad} other values. Drop the client's update, or record zeros for it."
         )
     return values
@@ -53,7 +53,7 @@ Measure = Callable[[NDArray[np.floating]], NDArray[np.float64]]
 MeasureName = Literal["arccos", "l2", "l1"]
 
 #: The largest entry of an update: float64 must hold sums of squares.
-LARGEST = 1e150
+LARGEST_FACTOR = 1e150
 #: Numbers that are worked on at a time: 32 MB in float64.
 BLOCK_ENTRIES = 2**22
 #: All pairs of more clients than this do not fit into the memory of one machine.

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedcohort._archive import with_prefix, without_prefix
 from fedcohort._arguments import brief
-from fedcohort._updates import LARGEST, Layout, Rows, as_numpy
+from fedcohort._updates import LARGEST_ENTRY, Layout, Rows, as_numpy
 from fedcohort.cohort import NOBODY, Cohort
 from fedcohort.designs import Design, RowDesign
 from fedcohort.designs.signals import Request
@@ -216,7 +216,7 @@ class LiveRun:
         their samples, dropout off. With epochs they trained on exactly these samples; with steps
         on a random part of them.
         """
-        now, losses, usable = self.current, None, norms < LARGEST
+        now, losses, usable = self.current, None, norms < LARGEST_ENTRY
         now.clients, now.diverged = now.trains[usable], now.diverged or _is_none(usable)
         if self.selector.wants_losses:
             found = self.evaluator.losses_of(model, now.clients)[1]

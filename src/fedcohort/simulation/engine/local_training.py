@@ -28,12 +28,12 @@ from fedcohort.simulation.engine.models import Stacked
 from fedcohort.streams import Stream, draw_subsets, stream
 
 #: Models are float32: a larger factor would be infinite.
-LARGEST = float(torch.finfo(torch.float32).max)
+LARGEST_FLOAT32 = float(torch.finfo(torch.float32).max)
 
 
 def rate(default: Float) -> Float:
     """Declare a factor that float32 can hold; it can be None if this is its default."""
-    return number(default, least=0, below=LARGEST, way_out="Models are float32.")
+    return number(default, least=0, below=LARGEST_FLOAT32, way_out="Models are float32.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,9 @@ class LocalTraining:
             rate = self.lr * self.lr_decay**round_
         except OverflowError:
             return float("inf")
-        return rate if rate <= LARGEST else float("inf")  # torch refuses what float32 cannot hold
+        return (
+            rate if rate <= LARGEST_FLOAT32 else float("inf")
+        )  # torch refuses what float32 cannot hold
 
 
 @dataclass(frozen=True, slots=True, eq=False)
