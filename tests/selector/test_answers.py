@@ -206,7 +206,7 @@ def test_a_round_is_settled_once_and_its_cohort_validated_once(
 
         monkeypatch.setattr(kind, name, call)
 
-    noted(Draws, "settled")
+    noted(Draws, "settle")
     noted(Cohort, "__post_init__")
     cohort = selector.draw()
     if lost:
@@ -214,17 +214,17 @@ def test_a_round_is_settled_once_and_its_cohort_validated_once(
     there = [each for each in selector.asked if not lost or each != cohort.ids[0]]
     selector.aggregate(rows_for(selector, len(there)), there)
 
-    assert sorted(calls) == ["__post_init__", "settled"]
+    assert sorted(calls) == ["__post_init__", "settle"]
 
 
 def test_answers_are_settled_once_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, settled = list[int](), Draws.settled
+    calls, settled = list[int](), Draws.settle
 
     def counting(*given: Any, **more: Any) -> Cohort:
         calls.append(1)
         return settled(*given, **more)
 
-    monkeypatch.setattr(Draws, "settled", counting)
+    monkeypatch.setattr(Draws, "settle", counting)
     selector = Selector(Multinomial(2), [1, 1, 1], seed=0, on_failure="redraw")
     cohort = selector.draw()
     answers = selector.receive({each: [1.0] for each in cohort.ids})

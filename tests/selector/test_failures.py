@@ -131,7 +131,7 @@ class Guide(np.random.Generator):
 
 def report_together(draws: Draws, alive: set[int]) -> None:
     """Report all clients that failed so far, until nobody is left to ask."""
-    while draws.replace(draws.asked.keys() - alive):
+    while draws.redraw(draws.asked.keys() - alive):
         pass
 
 
@@ -139,7 +139,7 @@ def report_one_by_one(draws: Draws, alive: set[int]) -> None:
     """Report each failure alone, in the order of asking."""
     failing = [each for each in draws.asked if each not in alive]
     for each in failing:
-        failing += [new for new in draws.replace([each]) if new not in alive]
+        failing += [new for new in draws.redraw([each]) if new not in alive]
 
 
 def law_of_redrawing(
@@ -157,7 +157,7 @@ def law_of_redrawing(
             draws = Draws(cohort, Population(sizes), sum(counts), guide, tries)
             report(draws, alive)
             answered = np.array(sorted(draws.asked.keys() & alive), dtype=np.int64)
-            settled = draws.settled(rule, answered, cohort_size=sum(counts))
+            settled = draws.settle(rule, answered, cohort_size=sum(counts))
             final = [0] * len(sizes)
             for client, weight in zip(settled.clients, settled.weights, strict=True):
                 final[client] = round(weight * sum(counts))
@@ -359,12 +359,12 @@ def test_what_is_still_lost_after_the_tries_stays_lost() -> None:
 
     rule = SelectorSettings(Multinomial(2), on_failure="redraw", tries=3)
 
-    new = draws.replace([0])
+    new = draws.redraw([0])
 
     assert new == [1]
-    assert draws.replace([1]) == []
+    assert draws.redraw([1]) == []
     assert draws.drawn.tolist() == [NOBODY_LEFT, NOBODY_LEFT]
-    assert len(draws.settled(rule, NOBODY, cohort_size=2)) == 0
+    assert len(draws.settle(rule, NOBODY, cohort_size=2)) == 0
 
 
 def test_other_rules_redraw_nobody() -> None:
@@ -422,7 +422,7 @@ def test_with_keep_the_difference_estimator_takes_what_it_remembers_of_the_lost(
         answered = [i for i in cohort.ids if i in reachable]
         draws = Draws(cohort, Population(sizes), m, rng(), 0)
         arrived = np.array(answered, dtype=np.int64)
-        kept = draws.settled(SelectorSettings(Multinomial(1)), arrived, cohort_size=m)
+        kept = draws.settle(SelectorSettings(Multinomial(1)), arrived, cohort_size=m)
         step = memory.aggregate(kept.clients, kept.weights, updates[kept.clients][:, None])
         mean += chance * Fraction(float(step[0]))
 

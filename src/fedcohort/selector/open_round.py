@@ -73,7 +73,7 @@ class Draws:
     def __post_init__(self) -> None:
         self.asked = dict.fromkeys(self.cohort.clients.tolist(), 0)
 
-    def replace(self, lost: Iterable[int]) -> list[int]:
+    def redraw(self, lost: Iterable[int]) -> list[int]:
         """Replace the draws of these clients; return the clients that must now be asked."""
         new_failures = set(lost) - self.failed
         if not new_failures:
@@ -105,7 +105,7 @@ class Draws:
             self.asked[client] = min(depth, self.asked.get(client, depth))
         return new
 
-    def settled(
+    def settle(
         self, settings: SelectorSettings, answered: NDArray[np.int64], *, cohort_size: int
     ) -> Cohort:
         """Return the cohort of the clients that answered, with their final weights.
@@ -195,29 +195,29 @@ class OpenRound:
                 )
         return positions
 
-    def redrawn(self, lost: Iterable[object]) -> list[Id]:
+    def redraw(self, lost: Iterable[object]) -> list[Id]:
         """Return the clients to ask in place of these; none under another rule."""
         positions = self.positions(lost)
         if self.settings.on_failure != "redraw":
             return []
         self.last = None
-        return self.roster.names(self.draws.replace(positions.tolist()))
+        return self.roster.names(self.draws.redraw(positions.tolist()))
 
-    def settled(self, answered: NDArray[np.int64]) -> Cohort:
+    def settle(self, answered: NDArray[np.int64]) -> Cohort:
         """Return the cohort of the clients that answered, with their final weights."""
         size = min(self.settings.recipe.cohort_size, self.draws.cohort_size)
-        cohort = self.draws.settled(self.settings, answered, cohort_size=size)
+        cohort = self.draws.settle(self.settings, answered, cohort_size=size)
         if cohort is self.cohort:
             return cohort
         return cohort.named(self.roster.names(cohort.clients), self.cohort.round_)
 
-    def settled_of(self, answers: Answers) -> Cohort:
+    def settle_answers(self, answers: Answers) -> Cohort:
         """Return the settled cohort of answers; it is computed once."""
         if self.last is None or self.last[0] is not answers:
-            self.last = (answers, self.settled(answers.arrived))
+            self.last = (answers, self.settle(answers.arrived))
         return self.last[1]
 
-    def received(
+    def receive(
         self,
         updates: Updates | Answers,
         ids: Iterable[object] | None,
@@ -252,7 +252,7 @@ class OpenRound:
         return replace(answers, reported=self._reported(answers, losses, durations))
 
     def _checked(self, answers: Answers, *arguments: object) -> Answers:
-        """Refuse answers of another round, and arguments that :meth:`received` takes."""
+        """Refuse answers of another round, and arguments that :meth:`receive` takes."""
         if answers.round_ != self.round_:
             raise SelectorError(
                 f"Selector: answers must be of the open round, {self.round_}; got those of round "
@@ -296,7 +296,7 @@ class OpenRound:
         found = {**dict.fromkeys(missing, "no answer"), **dict.fromkeys(wrong, UNUSABLE)}
         return {**found, **reasons}
 
-    def observed(self, answers: Answers, settled: Cohort) -> ObservedRound:
+    def observed_round(self, answers: Answers, settled: Cohort) -> ObservedRound:
         """Return the round as the recipe observes it."""
         assert self.design is not None  # for mypy: there are answers
         assert answers.norms is not None  # for mypy: the recipe needs them
@@ -331,7 +331,7 @@ class OpenRound:
 
     def for_average(self, answers: Answers) -> Iterator[tuple[Id | None, float, Update]]:
         """Return (id, weight, update) for a framework that divides by the sum of the weights."""
-        settled = self.settled_of(answers)
+        settled = self.settle_answers(answers)
         if answers.rows is not None:
             self.records.estimator_for(answers.rows.flat)
         # Recall now: the memory may change before the caller takes the last one.

@@ -267,7 +267,7 @@ class Selector:
         list if no other client has failed, if all lost draws fell on clients already asked, or
         after ``tries`` replacements of one draw.
         """
-        return self._required("redraw").redrawn(failed)
+        return self._required("redraw").redraw(failed)
 
     def receive(
         self,
@@ -306,7 +306,7 @@ class Selector:
         now = self._required("receive")
         whole = checked_flag("Selector", "whole", whole, error=SelectorError)
         whole = whole or self._records.wants_rows
-        return now.received(
+        return now.receive(
             updates, ids, losses=losses, durations=durations, norms=norms, whole=whole
         )
 
@@ -317,14 +317,14 @@ class Selector:
         """
         now = self._required("settle")
         if isinstance(answered, Answers):
-            return now.settled_of(now.received(answered, None))
-        return now.settled(now.positions(answered))
+            return now.settle_answers(now.receive(answered, None))
+        return now.settle(now.positions(answered))
 
     def step(self, updates: Updates | Answers, ids: Iterable[object] | None = None) -> Update:
         """Return the step that :meth:`aggregate` would return; change nothing."""
         now = self._required("step")
-        answers = now.received(updates, ids)
-        return now.step(answers, now.settled_of(answers), None)
+        answers = now.receive(updates, ids)
+        return now.step(answers, now.settle_answers(answers), None)
 
     def recall(self, ids: Iterable[object]) -> tuple[Array, Array] | None:
         """Return what the estimator predicts: h, one row per id, and H = sum p h.
@@ -343,7 +343,7 @@ class Selector:
         estimator remembers something, the only entry is H, and its id is None.
         """
         now = self._required("for_average")
-        return now.for_average(now.received(updates, ids))
+        return now.for_average(now.receive(updates, ids))
 
     # The end of a round
 
@@ -363,8 +363,8 @@ class Selector:
         :meth:`receive`.
         """
         now = self._required("aggregate")
-        answers = now.received(updates, ids, losses=losses, durations=durations)
-        settled = now.settled_of(answers)
+        answers = now.receive(updates, ids, losses=losses, durations=durations)
+        settled = now.settle_answers(answers)
         result = now.step(answers, settled, model)
         self._finish(now, answers, settled, {})
         return result
@@ -386,14 +386,14 @@ class Selector:
         """
         now = self._required("remember")
         reasons, whole = now.reasons(failed), self._records.wants_rows
-        answers = now.received(updates, ids, losses=losses, durations=durations, whole=whole)
-        self._finish(now, answers, now.settled_of(answers), reasons)
+        answers = now.receive(updates, ids, losses=losses, durations=durations, whole=whole)
+        self._finish(now, answers, now.settle_answers(answers), reasons)
 
     def skip(self, failed: Mapping[Any, str] | None = None) -> None:
         """End the round as if no client had answered; nothing is remembered."""
         now = self._required("skip")
         answers = Answers(self.round_)
-        self._finish(now, answers, now.settled_of(answers), now.reasons(failed))
+        self._finish(now, answers, now.settle_answers(answers), now.reasons(failed))
 
     # Members
 
@@ -607,7 +607,7 @@ class Selector:
     ) -> None:
         """Write the log, remember the answers, and end the round; an error changes nothing."""
         records = self._records
-        notes = records.observed(lambda: now.observed(answers, settled), answers)
+        notes = records.observed(lambda: now.observed_round(answers, settled), answers)
         if self.selections is not None:
             failed = now.failures(answers, reasons)
             self.selections.write(now, settled, answers, failed, self.seed)
