@@ -184,32 +184,34 @@ class FeatureTable:
             columns += [np.where(missing, np.nan, given == k) for k in range(len(categories))]
         # In the order of memory that a saved array has: sums then round the same.
         numbers = np.ascontiguousarray(np.array(columns).reshape(len(keys), len(self._given)).T)
-        there = np.isfinite(numbers)
-        n = np.maximum(there.sum(axis=0), 1)
+        present = np.isfinite(numbers)
+        n = np.maximum(present.sum(axis=0), 1)
         with np.errstate(over="ignore", invalid="ignore"):  # such columns become 0
-            centre = np.where(there, numbers, 0.0).sum(axis=0) / n
-            deviations = np.where(there, numbers - centre, 0.0)
+            centre = np.where(present, numbers, 0.0).sum(axis=0) / n
+            deviations = np.where(present, numbers - centre, 0.0)
             scale = np.sqrt((deviations**2).sum(axis=0) / n)
             varies = (scale > 1e-12 * np.abs(centre)) & np.isfinite(scale)
             # Divide by the scale, and never multiply by its inverse: a column that is encoded
             # again has the factor 1 exactly.
             divisor = np.where(varies, scale, np.inf)
             values = np.nan_to_num(deviations / divisor).clip(-FEATURE_CLIP, FEATURE_CLIP)
-        old, place = self._fit, {key: 1 + k for k, key in enumerate(self._fit)}
+        previous, previous_place = self._fit, {key: 1 + k for k, key in enumerate(self._fit)}
         fit = np.nan_to_num([centre, np.where(varies, scale, 0.0)])
         self._fit = dict(zip(keys, map(tuple, fit.T.tolist()), strict=True))
         self.has_changed = False
-        known, mixed = np.asarray(there.any(axis=1)), projection(len(keys), self._seed)
-        if mixed is not None or len(old) > MOST_FEATURES:
+        known, mixed = np.asarray(present.any(axis=1)), projection(len(keys), self._seed)
+        if mixed is not None or len(previous) > MOST_FEATURES:
             values = values if mixed is None else values @ mixed
-            n_same = values.shape[1] if list(old) == keys else 0
+            n_same = values.shape[1] if list(previous) == keys else 0
             source = np.r_[0 : 1 + n_same, np.full(values.shape[1] - n_same, -1)]
             return Encoded(values, known, source, 1.0 * (source >= 0), 0.0 * source)
-        before = np.array([old.get(key, (0.0, 0.0)) for key in keys]).reshape(-1, 2).T
-        source = np.array([0, *(place.get(key, -1) for key in keys)])
+        previous_fit = np.array([previous.get(key, (0.0, 0.0)) for key in keys]).reshape(-1, 2).T
+        source = np.array([0, *(previous_place.get(key, -1) for key in keys)])
         is_old = (source[1:] > 0) & varies
-        shift = np.subtract(before[0], fit[0], out=np.zeros(len(keys)), where=is_old) / divisor
-        return Encoded(values, known, source, np.r_[1, before[1] / divisor], np.r_[0, shift])
+        shift = (
+            np.subtract(previous_fit[0], fit[0], out=np.zeros(len(keys)), where=is_old) / divisor
+        )
+        return Encoded(values, known, source, np.r_[1, previous_fit[1] / divisor], np.r_[0, shift])
 
     def rearrange(self, order: NDArray[np.int64], ids: Sequence[Id]) -> None:
         """Move to other positions: ``order`` has each client's old one, -1 for a new client."""
