@@ -142,7 +142,7 @@ class FeatureTable:
     ) -> tuple[list[str] | None, Floats]:
         """Return the categories of a column, and the values as numbers; NaN if missing.
 
-        Only a column that no client has a value of, not ``is_used``, may change its kind.
+        ``is_used``: a client has a value of the column, so that its kind cannot change.
         """
         categories = self._columns[name] if is_used else None
         known = [value for value in values if not _is_missing(value)]
