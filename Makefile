@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHONS := 3.12 3.13
 BEYOND := biomed docs experiments flare flower report simulation test_dependencies.py test_docs.py \
 	test_examples.py test_explanation_figures.py test_notebooks.py test_package.py \
-	test_peers.py test_readme.py test_same_loop.py
+	test_peers.py test_readme.py test_same_loop.py test_studies.py
 # Frameworks with an environment of their own, and how pytest runs there.
 FRAMEWORKS := nvflare fedbiomed
 # Each of these is made by one process: make check makes them while it checks types.
@@ -26,7 +26,7 @@ PYTEST := --strict-markers --import-mode=importlib --doctest-modules -p no:cache
 
 .DEFAULT_GOAL := help
 .PHONY: help demo flower-demo figures docs notebooks readme test check check-here check-pythons \
-	lint test-frameworks format bench bench-peers dist clean
+	lint test-frameworks format bench bench-peers dist conda-recipe hub clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
@@ -89,7 +89,7 @@ check-python-%: build/python%/.ready
 	@if [ -x build/python$*/bin/python ]; then \
 		build/python$*/bin/python -m pytest -n 2 -m 'not slow' --hypothesis-profile=brief tests src \
 			--doctest-ignore-import-errors $(BEYOND:%=--ignore=tests/%) \
-			$(foreach room,experiments flower report simulation,--ignore=src/fedcohort/$(room)); \
+			$(foreach room,experiments flower report simulation studies.py,--ignore=src/fedcohort/$(room)); \
 	else echo 'Python $* is not installed here: the core is not tested with it'; fi
 
 .PRECIOUS: build/python%/.ready
@@ -98,7 +98,7 @@ build/python%/.ready: pyproject.toml constraints.txt
 	@for python in python$* $$HOME/.pyenv/versions/$*.*/bin/python; do \
 		if "$$python" -c 'import ensurepip' 2>/dev/null; then \
 			"$$python" -m venv $(@D) && $(call pip_in,$(@D)) --constraint constraints.txt \
-				--editable '.[scale]' hypothesis packaging pytest pytest-xdist && break || exit; \
+				--editable '.[scale,dp]' hypothesis packaging pytest pytest-xdist && break || exit; \
 		fi; done
 	@test ! -x $(@D)/bin/python || touch $@
 
@@ -137,6 +137,12 @@ bench-peers: $(READY)  ## The simulator beside pfl, fluke, FedJAX, Flower: 20 mi
 
 dist: $(READY)  ## Build the wheel and the sdist into dist/
 	$(BIN)/python -m hatchling build
+
+conda-recipe: dist  ## Write dist/recipe.yaml, for conda-forge
+	$(BIN)/python tools/conda_recipe.py dist/fedcohort-$$($(BIN)/hatchling version).tar.gz >dist/recipe.yaml
+
+hub:  ## Publish the Flower app on Flower Hub: needs flwr login
+	$(BIN)/flwr app publish examples/flower-mnist
 
 clean:  ## Remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis build dist site

@@ -1,6 +1,8 @@
-"""Running the command line in this process."""
+"""Running the command line in this process, and linters in their own."""
 
 import io
+import shutil
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +42,16 @@ def refused(result: Result, *parts: str) -> bool:
         and one_line
         and all(part in result.err for part in parts)
     )
+
+
+def lint(*command: str) -> None:
+    """Run a linter, which is beside this Python or on the path."""
+    beside = Path(sys.executable).with_name(command[0])
+    program = str(beside) if beside.exists() else shutil.which(command[0])
+    if program is None:
+        pytest.skip(f"{command[0]} is not installed")
+    result = subprocess.run([program, *command[1:]], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 #: The designs that are compared where nobody knows updates.

@@ -41,7 +41,9 @@ from fedcohort import (
     Selector,
     SimilarityClustered,
     SizeClustered,
+    Study,
     UpdateMemory,
+    audit,
     compare,
 )
 from fedcohort.comparison import Comparison
@@ -65,10 +67,12 @@ PACKAGES = {
     "fedcohort.synthetic": "",
     "fedcohort.simulation": "torch",
     "fedcohort.experiments": "torch",
+    "fedcohort.studies": "torch",
     "fedcohort.flower": "flwr",
 }
 #: The library makes these; users read them.
 RECORDS = (
+    "Audit",
     "Comparison",
     "Cost",
     "Estimate",
@@ -80,11 +84,13 @@ RECORDS = (
     "MergeTree",
     "ObservedRound",
     "Observer",
+    "PairedDifference",
     "Panel",
     "Quality",
     "Results",
     "Round",
     "RunFolder",
+    "Study",
     "Summary",
     "Yardstick",
 )
@@ -93,6 +99,7 @@ BASES = ("ChosenDesign", "CoinDesign", "RowDesign")
 #: The library or a framework calls these methods; subclasses define them.
 HOOKS = (
     "advanced",
+    "amplified_event",
     "aggregate_evaluate",
     "aggregate_spread",
     "aggregate_train",
@@ -111,6 +118,7 @@ HOOKS = (
     "noticed",
     "observe",
     "sample",
+    "secure_aggregation_mod",
     "should_stop",
     "start",
     "started",
@@ -119,12 +127,15 @@ HOOKS = (
 )
 #: Parts of the library call these methods, with arguments that are checked already.
 INNER = (
+    "aggregate_securely",
     "ahead",
     "as_dict",
+    "chosen",
     "known_keys",
     "local",
     "n_candidates",
     "named",
+    "numbers",
     "of",
     "of_checked",
     "of_entries",
@@ -140,6 +151,7 @@ FUNCTIONS = (
     "FunctionDesign.choose",
     "Simulation.model",
     "Simulation.run.progress",
+    "study.model",
     "Waits.round",
     "compare.progress",
     "register_signal_queries",
@@ -244,11 +256,14 @@ USUAL: Arguments = {
     "clients": lambda: SIZES,
     "cohort": lambda: Cohort.of_shares([0, 2], [1, 1], 2),
     "cohort_size": lambda: 2,
+    "comparisons": lambda: {2: compare(SIZES, 2, designs=["size"])},
     "counts": lambda: np.array([1, 1]),
     "design": lambda: Multinomial(2).build(population()),
+    "delta": lambda: 1e-5,
     "dimension": lambda: 3,
     "durations": lambda: np.ones(N),
     "estimator": lambda: "plain",
+    "event": lambda: Multinomial(2).build(population()).privacy_event(rounds=3),
     "features": lambda: np.eye(N),
     "executor": lambda: POOL,
     "groups": lambda: ["x", "y", "x", "y"],
@@ -263,6 +278,7 @@ USUAL: Arguments = {
     "n_clients": lambda: N,
     "norms": lambda: np.ones(N),
     "owner": lambda: "Owner",
+    "participation": lambda: [{"round": 0, "client": "a"}, {"round": 1, "client": "b"}],
     "path": fresh,
     "population": population,
     "rank": lambda: 2,
@@ -291,6 +307,7 @@ OWN: dict[str, Arguments] = {
     "Selector.aggregate": {"updates": dict},
     "Selector.for_average": {"updates": dict},
     "Selector.load": {"path": lambda: saved("selector", selector().save)},
+    "Selector.of_state": {"state": lambda: selector().state()},
     "Selector.receive": {"updates": dict},
     "Selector.remember": {"updates": dict},
     "Selector.step": {"updates": dict},
@@ -332,6 +349,7 @@ def compared() -> Comparison:
 
 
 OBJECTS: Arguments = {
+    "Audit": lambda: audit([{"round": 0, "client": "a"}, {"round": 1, "client": "b"}]),
     "Comparison": compared,
     "Knowledge": lambda: knowledge(Noted(2)),
     "Plan": lambda: SizeClusteredDesign(population(), 2).plan,
@@ -387,6 +405,7 @@ def of_simulator() -> Values:
         "Results": lambda: results,
         "RunFolder": lambda: folder,
         "Simulation": simulation,
+        "Study": lambda: Study.open(runs[0]),
     }
     own: dict[str, Arguments] = {
         "Availability": {
@@ -410,6 +429,7 @@ def of_simulator() -> Values:
         "Devices": dict.fromkeys(("speed", "down", "up"), lambda: np.ones(N)),
         "Experiment.panel": {"label": lambda: "small"},
         "FederatedData": {"train": lambda: ([0, 1], [2]), "test": lambda: ([0], [])},
+        "FederatedData.load": {"path": lambda: saved("some.data", data.save)},
         "FederatedData.from_arrays": {
             "x": lambda: x,
             "y": lambda: y,
@@ -419,6 +439,8 @@ def of_simulator() -> Values:
         "History.of_dicts": {"rows": lambda: history.as_dicts()},
         "LocalTraining": {"steps": lambda: 1},
         "LocalTraining.samples_processed": {"sizes": lambda: np.array(SIZES)},
+        "Part": {"number": lambda: 1, "of": lambda: 2},
+        "Part.read": {"text": lambda: "1/2"},
         "Panel.candidates": {"design": lambda: "multinomial"},
         "Panel.step": {"design": lambda: "multinomial"},
         "Results.class_counts": {"panel": lambda: "small"},
@@ -438,6 +460,16 @@ def of_simulator() -> Values:
         "Simulation": {"options": lambda: Options(device="cpu")},
         "Simulation.resume": {"checkpoint": lambda: Path("checkpoint")},
         "Simulation.save": {"checkpoint": fresh},
+        "Study.compare": {"first": lambda: "multinomial", "second": lambda: "similarity"},
+        "Study.open": {"folder": lambda: runs[0]},
+        "Study.save": {"folder": fresh},
+        "study": {
+            "designs": lambda: [Multinomial(2)],
+            "rounds": lambda: 1,
+            "seeds": lambda: 1,
+            "training": lambda: training,
+            "device": lambda: "cpu",
+        },
         "dirichlet_unbalanced": {"sizes": lambda: ((2, 3),)},
         "load_dataset": {"name": lambda: "digits"},
         "merge_runs": {"paths": lambda: runs, "out": fresh},
@@ -474,6 +506,7 @@ def of_flower() -> Values:
         "CohortStrategy": {"strategy": FedAvg, "seed": lambda: 0},
         "CohortStrategy.load": {"path": lambda: saved("strategy", save)},
         "CohortStrategy.save": {"arrays": lambda: arrays},
+        "record": {"strategy": FedAvg, "path": fresh},
         "register_size_query": {"size": lambda: lambda context: 3},
     }
     return CORE | Values({"app": ClientApp}, own, {})
@@ -488,10 +521,11 @@ def values_of(package: str) -> Values:
 #: The state that a method of an object takes.
 STATES: dict[str, Callable[[Any], Any]] = {
     "restore": lambda one: one.state(),
+    "restoring": lambda one: one.state(),
     "step": lambda one: None if isinstance(one, Selector) else one.step(np.ones(3))[1],
 }
 #: What a selector does between rounds.
-BETWEEN = ("draw", "forget", "next_design", "restore", "save", "set_features")
+BETWEEN = ("draw", "forget", "next_design", "restore", "restoring", "save", "set_features")
 
 
 @dataclass(frozen=True)
@@ -532,6 +566,8 @@ class Door:
     def made(self) -> Any:
         """Make an object to call the method of."""
         assert self.kind is not None
+        if self.name == "Selector.privacy_event":
+            return Selector(SizeClustered(2), SIZES, seed=0)
         if self.kind is Selector and self.name.partition(".")[2] in BETWEEN:
             takes_features = self.name == "Selector.set_features"
             return selector(Regression("given") if takes_features else "plain")
@@ -562,7 +598,9 @@ def doors(package: str) -> Iterator[Door]:
     ]
     for name in sorted(names):
         value = getattr(module, name)
-        if isinstance(value, FunctionType) and not name.startswith("_"):
+        if getattr(value, "__module__", "") == "fedcohort.studies" != package:
+            continue  # it needs torch: its module is a package here
+        if isinstance(value, FunctionType) and not name.startswith("_") and name not in HOOKS:
             yield Door(values, name, value)
         if isinstance(value, type) and not issubclass(value, (BaseException, Enum)):
             yield from _doors_of(value, values)
@@ -578,6 +616,8 @@ def _doors_of(kind: type, values: Values) -> Iterator[Door]:
         found = inspect.getattr_static(kind, name)
         if name.startswith("_") or name in HOOKS or name in INNER:
             continue
+        if name == "privacy_event" and vars(kind).get("reads"):
+            continue  # it has none, whatever the arguments
         if isinstance(found, (classmethod, staticmethod)):
             yield Door(values, f"{kind.__name__}.{name}", getattr(kind, name))
         elif isinstance(found, FunctionType):

@@ -86,12 +86,13 @@ def go_on(path: Path, *, rounds: int | None = None) -> None:
     from fedcohort.experiments import Observer, RunFolder, execute
 
     class Stopping(Observer):
-        left = rounds
+        done = 0
+
+        def advanced(self, work: int, text: str, worker: int) -> None:
+            self.done += 1
 
         def should_stop(self) -> bool:
-            if self.left is not None:
-                self.left -= 1
-            return self.left is not None and self.left <= 0
+            return rounds is not None and self.done >= rounds
 
     try:
         execute(RunFolder.open(path), observer=Stopping())
@@ -119,6 +120,18 @@ def tables(path: Path) -> dict[str, pa.Table]:
         kept = [name for name in table.column_names if name not in TIMES]
         found[str(file.relative_to(path))] = table.select(kept)
     return found
+
+
+def without_times(path: Path) -> dict[str, pa.Table]:
+    """Return all tables of a run folder, its units together."""
+    from fedcohort.experiments import read_results
+
+    results = read_results(path)
+    tables = {**results.tables, "federations": results.federations}
+    return {
+        name: table.select([each for each in table.column_names if each not in TIMES])
+        for name, table in tables.items()
+    }
 
 
 def contents(path: Path) -> dict[str, bytes]:

@@ -30,6 +30,23 @@ def pytorch_loop_holds(shown: Table) -> bool:
     return all(own[0] < loss and own[1] > accuracy for own in others)
 
 
+def paper_holds(shown: Table) -> bool:
+    """Less loss and more accuracy than both, and about the accuracy of the oracle."""
+    (md, first, second, target) = (
+        shown[name] for name in ("MD", "by size", "by similarity", "target")
+    )
+    best = second[0] < min(md[0], first[0]) and second[1] > max(md[1], first[1])
+    return best and abs(second[1] - target[1]) < 5
+
+
+def million_holds(shown: Table) -> bool:
+    """The tournament has less error, and the regression estimator still less."""
+    multinomial, tournament, regression = (
+        shown[name][0] for name in ("multinomial", "tournament", "multinomial, regression")
+    )
+    return 2 * regression < 1.5 * tournament < multinomial
+
+
 def partitions_hold(shown: Table) -> bool:
     """Less variance; multinomial sampling's is its own."""
     (weights,) = shown["variance of the weights, size over multinomial:"]
@@ -37,15 +54,40 @@ def partitions_hold(shown: Table) -> bool:
     return weights < 1 and variance["similarity"] < variance["size"] < variance["multinomial"] == 1
 
 
+def tabular_loop_holds(shown: Table) -> bool:
+    """The biased way is the worst on average, and the worst rounds are those of unlucky draws."""
+    names = ("cohort-mean", "multinomial", "stratified", "difference")
+    means, worst = zip(*(shown[name] for name in names), strict=True)
+    return bool(means[0] > 1.5 * max(means[1:]) and min(worst[:2]) > 3 * max(worst[2:]))
+
+
+def tabular_pytorch_holds(shown: Table) -> bool:
+    """Accuracies are alike; variances are not."""
+    rows = [shown[name] for name in ("multinomial", "size", "similarity", "difference")]
+    accuracies, _, variances = zip(*rows, strict=True)
+    falling = sorted(variances, reverse=True) == list(variances)
+    return max(accuracies) - min(accuracies) < 2 and falling and variances[3] < 0.25
+
+
 CLAIMS: dict[str, Callable[[Table], bool]] = {
     "own_loop.py": own_loop_holds,
+    "paper_figure.py": paper_holds,
     "pytorch_loop.py": pytorch_loop_holds,
+    "million_clients.py": million_holds,
+    "tabular_loop.py": tabular_loop_holds,
+    "tabular_pytorch.py": tabular_pytorch_holds,
     "flwr_datasets_partitions.py": partitions_hold,
 }
+#: Options that make an example small.
+OPTIONS = {"million_clients.py": "--clients 5000 --draws 50 --rounds 60"}
 #: What each example imports that may be missing.
 NEEDS = {
     "own_loop.py": [],
+    "paper_figure.py": ["torch", "sklearn", "matplotlib", "pyarrow"],
     "pytorch_loop.py": ["torch", "sklearn"],
+    "million_clients.py": [],
+    "tabular_loop.py": [],
+    "tabular_pytorch.py": ["torch", "sklearn"],
     "flwr_datasets_partitions.py": ["torch", "flwr_datasets"],
 }
 
@@ -68,19 +110,42 @@ def test_every_example_is_in_the_table_and_has_a_claim() -> None:
     "name",
     [pytest.param(name, marks=pytest.mark.slow if NEEDS[name] else ()) for name in CLAIMS],
 )
-def test_an_example_prints_what_the_page_shows_and_its_claim_holds(name: str) -> None:
+def test_an_example_prints_what_the_page_shows_and_its_claim_holds(
+    name: str, tmp_path: Path
+) -> None:
     skip_without(*NEEDS[name])
-    shown = re.search(rf"^\$ python examples/{name}\n(.*?)^```", README, flags=re.M | re.S)
+    file, options = f"examples/{name}", OPTIONS.get(name, "").split()
+    command = " ".join([file, *options])
+    shown = re.search(rf"^\$ python {command}\n(.*?)^```", README, flags=re.M | re.S)
     assert shown is not None
 
     result = subprocess.run(
-        [sys.executable, f"examples/{name}"], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, ROOT / file, *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
 
     assert (result.returncode, result.stderr) == (0, "")
     assert words(result.stdout) == words(shown[1])
     assert CLAIMS[name](read_table(result.stdout)), result.stdout
     assert CLAIMS[name](read_table(shown[1]))
+
+
+@pytest.mark.slow
+def test_the_errors_of_a_million_clients_are_plotted(tmp_path: Path) -> None:
+    skip_without("matplotlib")
+    file, options = "examples/million_clients.py", ["--clients", "100", "--draws", "5"]
+
+    result = subprocess.run(
+        [sys.executable, file, *options, "--rounds", "2", "--plot", str(tmp_path / "errors.svg")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "multinomial, regression" in (tmp_path / "errors.svg").read_text()
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 
 from fedcohort._arguments import NumberNeed, WholeNeed
 from fedcohort._fields import (
-    check_fields,
+    Record,
     checks,
     choice,
     flag,
@@ -29,8 +29,10 @@ class Inner:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Record):
     """One field of every kind."""
+
+    _error = SimulationError
 
     count: int = whole(3, least=1, most=10**9)
     most: int | None = whole(None, least=0, way_out="None is no limit.")
@@ -40,9 +42,6 @@ class Settings:
     mode: Literal["slow", "fast"] = choice("slow", ("slow", "fast"))
     quiet: bool = flag(False)
     inner: Inner | None = of_kind(None, Inner, way_out="Pass Inner().")
-
-    def __post_init__(self) -> None:
-        check_fields(self, error=SimulationError)
 
 
 @pytest.mark.parametrize(
@@ -91,12 +90,28 @@ def test_a_record_stays_an_ordinary_dataclass() -> None:
         replace(made, count=0)
 
 
-def test_the_owner_in_messages_can_be_another() -> None:
-    made = Settings()
-    object.__setattr__(made, "count", 0)
+@dataclass(frozen=True, slots=True)
+class Pair(Record):
+    """Two fields that concern each other."""
 
-    with pytest.raises(DesignError, match=r"^Selector: count must be a whole number of at least 1"):
-        check_fields(made, owner="Selector")
+    _owner = "Selector"
+
+    low: int = whole(0)
+    high: int = whole(1)
+
+    def _check(self) -> None:
+        if self.low > self.high:
+            raise DesignError(f"Selector: low must be at most high; got {self.low}.")
+        self._put(high=self.high - self.low)
+
+
+def test_a_record_checks_several_fields_after_each_of_them() -> None:
+    with pytest.raises(DesignError, match=r"^Selector: high must be a whole number of at least 0"):
+        Pair(2, -1)
+    with pytest.raises(DesignError, match=r"^Selector: low must be at most high; got 2\.$"):
+        Pair(2, 1)
+
+    assert Pair(2, 5).high == 3
 
 
 @checks(DataError, alpha=NumberNeed(above=0), n_clients=WholeNeed(least=1))

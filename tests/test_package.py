@@ -9,6 +9,7 @@ import tarfile
 import venv
 import zipfile
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,22 @@ def built(source: Path, folder: Path, *targets: str) -> Path:
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(ROOT, tmp_path_factory.mktemp("dist"))
+
+
+def test_the_recipe_for_conda_forge_is_that_of_the_sdist(distributions: Path) -> None:
+    yaml = pytest.importorskip("yaml", reason="reads the recipe")
+    (sdist,) = distributions.glob("*.tar.gz")
+    command = [sys.executable, str(ROOT / "tools" / "conda_recipe.py"), str(sdist)]
+
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    found = yaml.safe_load(text)
+    assert found["context"]["version"] == VERSION
+    assert found["source"]["sha256"] == sha256(sdist.read_bytes()).hexdigest()
+    run = [each.replace(" ", "") for each in found["requirements"]["run"][1:]]
+    assert run == PROJECT["dependencies"]
+    assert found["build"]["python"]["entry_points"] == ["fedcohort = fedcohort.cli:main"]
+    assert "pytorch >=2.3" in found["requirements"]["run_constraints"]
 
 
 def files_in(wheel: Path) -> dict[str, bytes]:
@@ -217,8 +234,8 @@ def test_without_extras_plans_and_comparisons_work(core: Place) -> None:
 
     assert "distribution" in core.says("plan", "sizes.csv", "--cohort-size", "2")
     assert "multinomial" in core.says("compare", "sizes.csv", "--cohort-size", "2")
-    missing = "what is missing comes with: pip install 'fedcohort[flower,report,scale,sim]'"
-    assert missing in core.says("doctor")
+    missing = "what is missing comes with: pip install 'fedcohort[dp,flower,ray,report,scale,sim]'"
+    assert missing in " ".join(core.says("doctor").split())
     assert "Usage: fedcohort" in core.says("--help")
 
 

@@ -110,7 +110,9 @@ RESULTS = [
         "cross-device-cifar10",
         ("multinomial, Adam", "difference rank 32, Adam"),
     ),
+    ("regression-mnist", "1000 clients", ("Adam", "Adam regression (classes)")),
     ("regression", "regression-roles", ("Adam", "Adam regression")),
+    ("roles", "roles", ("multinomial", "tournament")),
 ]
 
 
@@ -123,13 +125,20 @@ def test_the_results_are_those_of_the_run_folders() -> None:
     for line, (folder, name, designs) in zip(shown, RESULTS, strict=True):
         found = results.read_results(ROOT / "results" / folder)
         panels = {panel.label: panel for panel in found.folder.experiment.panels}
-        for design in designs:
-            curve = results.curve(found, panels[name], design, "loss")
-            n_rounds = curve.rounds[-1] + 1
-            last = curve.rounds >= n_rounds - results.window_of(n_rounds)
-            final = curve.values[:, last].mean(axis=1)
-            assert f"{final.mean():.3f} ± {final.std(ddof=1):.3f}" in line
-        assert f"{len(final)} seeds" in line
+        summary = results.summarise(found, panels[name])
+        shown_cells = line.split("|")[2:]
+        for design, cell in zip(designs, shown_cells, strict=False):
+            own = next(each for each in summary.designs if each.label == design)
+            loss = f"{own.final_loss.mean():.3f} ± {own.final_loss.std(ddof=1):.3f}"
+            text = cell.replace("**", "").strip()
+            assert text.startswith(f"{100 * own.final_accuracy.mean():.1f} %, {loss}")
+        assert f"{len(summary.seeds)} seeds" in line
+
+
+def test_the_two_commands_come_first() -> None:
+    (first, *_) = re.findall(r"^```.*?^```", README.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+    assert re.findall(r"^make \w+", first, flags=re.MULTILINE) == ["make demo", "make test"]
 
 
 @pytest.mark.parametrize(

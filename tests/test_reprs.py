@@ -22,7 +22,9 @@ from fedcohort import (
     Regression,
     Selector,
     SizeClustered,
+    Study,
     UpdateMemory,
+    audit,
     diagnostics,
 )
 from fedcohort._display import html_table
@@ -32,7 +34,7 @@ from fedcohort.similarity import cut_tree, merge_tree
 
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
-from fedcohort.experiments import Observer, RunFolder, read_results
+from fedcohort.experiments import Observer, Part, RunFolder, read_results
 from fedcohort.simulation import (
     Availability,
     Cost,
@@ -97,8 +99,11 @@ def test_every_public_method_is_documented_in_its_class_or_above(kind: type) -> 
     assert [name for name in methods if not inspect.getdoc(getattr(kind, name))] == []
 
 
-#: Base classes, which nobody makes; what is named after a user's function; and a table.
-OTHERS = {"ChosenDesign", "RowDesign", "FunctionDesign", "FunctionRecipe", "Comparison"}
+#: Base classes, which nobody makes; what is named after a user's function; and tables.
+OTHERS = {
+    *("ChosenDesign", "RowDesign", "FunctionDesign", "FunctionRecipe"),
+    *("CohortSizes", "Comparison"),
+}
 
 
 def built(recipe: Recipe) -> Design:
@@ -118,6 +123,7 @@ def examples(folder: Path) -> dict[str, Callable[[], object]]:
     return {
         **{name: partial(kind, 20) for name, kind in recipes.items()},
         **{f"{name}Design": partial(built, kind(20)) for name, kind in recipes.items()},
+        "Audit": lambda: audit([{"round": k, "client": f"site-{k}"} for k in range(300)]),
         "Availability": lambda: Availability.diurnal(0.9 * many, awake=0.3, day=86_400.0),
         "Cohort": lambda: cohort,
         "Cost": lambda: Cost(10**9, 10**9, 1e5 / 3, 100, 1e5 / 7),
@@ -147,8 +153,10 @@ def examples(folder: Path) -> dict[str, Callable[[], object]]:
         "Run": lambda: Run(Multinomial(50), DIGITS, estimator=Difference(keep="rank", rank=20)),
         "RunFolder": lambda: RunFolder.open(folder),
         "Selector": lambda: Selector(SizeClustered(20), CLIENTS),
+        "Part": lambda: Part(3, 16),
         "Panel": lambda: RunFolder.open(folder).experiment.panels[0],
         "Simulation": lambda: SIMULATION,
+        "Study": lambda: Study.open(folder),
         "Summary": lambda: diagnostics.summary(design),
         "UpdateMemory": lambda: MEMORY,
         "Yardstick": lambda: Yardstick(*numbers),

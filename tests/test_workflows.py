@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from command_line import lint
 from requirement_closure import PROJECT, ROOT
 
 GITHUB = ROOT / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
 LOCAL_HOOK = re.compile(r"\.venv/bin/([\w-]+)")
-
-
-def lint(*command: str) -> None:
-    """Run a linter, which is beside this Python or on the path."""
-    beside = Path(sys.executable).with_name(command[0])
-    program = str(beside) if beside.exists() else shutil.which(command[0])
-    if program is None:
-        pytest.skip(f"{command[0]} is not installed")
-    result = subprocess.run([program, *command[1:]], cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def read(path: Path) -> Any:

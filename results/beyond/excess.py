@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedcohort.experiments.results import WINDOW, Curve, interval, read_results
+from fedcohort.experiments.results import WINDOW, Curve, half_life_of, interval, read_results
 
 FULL, BASELINE = "full participation", "multinomial"
 
@@ -45,10 +45,11 @@ def main(path: Path) -> None:
     print("| | final loss | above full participation | below multinomial | accuracy", end="")
     print(" | V / V_MD measured | expected | rounds to multinomial's loss |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    half_life = half_life_of(panel.rounds)
     for design, values in final.items():
         above, below = interval(values - final[FULL]), interval(final[BASELINE] - values)
         needed = np.array(
-            [float(c.rolling(WINDOW).first_below(level)[0]) for c in losses[design].values()]
+            [float(c.smoothed(half_life).first_below(level)[0]) for c in losses[design].values()]
         )
         reached = needed[~np.isnan(needed)]
         print(

@@ -13,8 +13,15 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fedcohort.experiments.costs import COSTS, cost_axis, prices, spent
-from fedcohort.experiments.results import WINDOW, Results, curve, interval, read_results
-from fedcohort.report.panel_data import band
+from fedcohort.experiments.results import (
+    WINDOW,
+    Results,
+    curve,
+    half_life_of,
+    interval,
+    read_results,
+)
+from fedcohort.report.page_data import band
 
 HERE = Path(__file__).parent
 #: Bytes of a megabyte, and seconds of an hour.
@@ -66,10 +73,16 @@ SHOWN, SEED = range(150, 200), 0
 FAST = ("deadline deadline=4.0", "oort", "tournament")
 
 
+def plain(label: str) -> str:
+    """Return a label without a word that it says twice: the run has ``deadline deadline=4.0``."""
+    return label.replace("deadline deadline=", "deadline ")
+
+
 def pictures() -> None:
-    """Draw the rolling loss against rounds and against each cost."""
+    """Draw the smoothed loss against rounds and against each cost."""
     results = read_results(HERE)
     panel = results.folder.experiment.panels[0]
+    half_life = half_life_of(panel.rounds)
     assert sorted(label for _, labels in KINDS.values() for label in labels) == sorted(
         entry.label for entry in panel.design
     )
@@ -79,13 +92,15 @@ def pictures() -> None:
     for axes, cost in zip(grid, (None, *COSTS), strict=True):
         for colour, labels in KINDS.values():
             for label, dash in zip(labels, DASHES, strict=False):
-                over = band(curve(results, panel, label, "loss").rolling(WINDOW))
+                over = band(curve(results, panel, label, "loss").smoothed(half_life))
                 places = over.rounds
                 if cost is not None:
                     total = spent(results, panel, label, cost)
                     assert total is not None
                     places = total.mean(axis=0)[over.rounds - 1] / UNITS[cost]
-                axes.plot(places, over.mean, linestyle=dash, color=colour, label=label, lw=1.3)
+                axes.plot(
+                    places, over.mean, linestyle=dash, color=colour, label=plain(label), lw=1.3
+                )
                 if label in NAMED and (cost is not None or label != "norm-optimal"):
                     axes.annotate(
                         label.split()[0] if label != FULL else FULL,
@@ -109,8 +124,8 @@ def pictures() -> None:
     lines = {str(line.get_label()): line for line in grid[0].lines}
     for number, (kind, (_, labels)) in enumerate(KINDS.items()):
         legend = names.legend(
-            [lines[label] for label in labels],
-            labels,
+            [lines[plain(label)] for label in labels],
+            [plain(label) for label in labels],
             title=kind,
             loc="upper left",
             bbox_to_anchor=(number / len(KINDS), 1),
@@ -162,11 +177,11 @@ def digits_drawn(results: Results, label: str) -> NDArray[np.float64]:
 
 
 def draw_accuracies(axes: Axes, results: Results) -> None:
-    """Draw the accuracies of the headline: rolling mean over seeds, and lowest to highest seed."""
+    """Draw the smoothed accuracies of the headline: mean, lowest and highest seed."""
     panel = results.folder.experiment.panels[0]
     for place, (label, (colour, name)) in enumerate(HEADLINE.items()):
         values = curve(results, panel, label, "accuracy")
-        over = band(values.rolling(10))
+        over = band(values.smoothed(half_life_of(panel.rounds)))
         low, high = 100 * over.low, 100 * over.high
         axes.fill_between(over.rounds, low, high, color=colour, alpha=0.18, lw=0)
         axes.plot(over.rounds, 100 * over.mean, color=colour, lw=2)
@@ -210,7 +225,7 @@ def table() -> None:
             for name, cost in price.costs.items()
         ]
         print(
-            f"| {price.design} | {own.mean():.3f} ± {own.std(ddof=1):.3f} "
+            f"| {plain(price.design)} | {own.mean():.3f} ± {own.std(ddof=1):.3f} "
             f"| {above.mean:+.3f} ({above.low:+.3f} to {above.high:+.3f}) "
             f"| {100 * accuracy[price.design]:.1f} % | {rounds} | {' | '.join(costs)} |"
         )
@@ -219,8 +234,7 @@ def table() -> None:
 def early(hours: float, rounds: int = 10) -> None:
     """Print the loss of schemes that prefer fast clients, and of the tournament, after ``hours``.
 
-    The loss is the mean over the last rounds that ended by then, over seeds. The rolling mean of
-    50 rounds would not do: it reaches back to the first round of a slow scheme.
+    The loss is the mean over the last rounds that ended by then, over seeds.
     """
     results = read_results(HERE)
     panel = results.folder.experiment.panels[0]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedcohort import diagnostics
     from fedcohort.client_files import read_clients
     from fedcohort.cohort import Cohort, aggregate
-    from fedcohort.comparison import Comparison, compare
+    from fedcohort.comparison import CohortSizes, Comparison, compare
     from fedcohort.designs import (
         Auto,
         Balanced,
@@ -42,16 +42,18 @@ if TYPE_CHECKING:
     from fedcohort.designs.function_recipe import recipe
     from fedcohort.errors import FedcohortError
     from fedcohort.memory import Difference, Regression, UpdateMemory
+    from fedcohort.participation import Audit, audit
     from fedcohort.plan import Plan
     from fedcohort.population import Population
     from fedcohort.selector import Selector
+    from fedcohort.studies import Study, study
 else:
     __getattr__, __dir__ = attach(
         __name__,
         {
             "client_files": "read_clients",
             "cohort": "Cohort aggregate",
-            "comparison": "Comparison compare",
+            "comparison": "CohortSizes Comparison compare",
             "designs": (
                 "Auto Balanced CohortMean Deadline Design DivFL FirstResponders "
                 "Multinomial NormOptimal Oort Poisson PowerOfChoice Recipe RoundRobin "
@@ -60,18 +62,22 @@ else:
             "designs.function_recipe": "recipe",
             "errors": "FedcohortError",
             "memory": "Difference Regression UpdateMemory",
+            "participation": "Audit audit",
             "plan": "Plan",
             "population": "Population",
             "selector": "Selector",
+            "studies": "Study study",
         },
         modules=("designs", "diagnostics", "errors", "memory", "similarity"),
     )
 
 __all__ = [
+    "Audit",
     "Auto",
     "Balanced",
     "Cohort",
     "CohortMean",
+    "CohortSizes",
     "Comparison",
     "Deadline",
     "Design",
@@ -93,13 +99,16 @@ __all__ = [
     "SimilarityClustered",
     "SizeClustered",
     "Stratified",
+    "Study",
     "Target",
     "Tournament",
     "Uniform",
     "UpdateMemory",
     "aggregate",
+    "audit",
     "compare",
     "diagnostics",
     "read_clients",
     "recipe",
+    "study",
 ]

@@ -1,11 +1,19 @@
 """Display of objects and numbers: a short ``repr``, equal digits, units that fit, HTML tables."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import fields, is_dataclass
+from io import StringIO
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+#: The width of a printed object.
+COLUMNS = 80
 #: The longest text of a value in a list.
 LONGEST = 24
 #: Units, smallest first: name, short name, and size.
@@ -212,3 +220,38 @@ def fitting_unit(largest: float, units: Units) -> tuple[str, str, float]:
     'hours'
     """
     return next((unit for unit in reversed(units) if unit[2] <= largest), units[0])
+
+
+def plain_table(*headings: str, left: tuple[str, ...] = (), min_width: int = 0) -> Table:
+    """Return a table without a frame. Align the first column and those in ``left`` to the left.
+
+    With ``min_width``, only the first column may wrap, down to this width. Without it, all may.
+    """
+    from rich import box  # only who prints a table needs it
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for place, heading in enumerate(headings):
+        is_left = place == 0 or heading in left
+        table.add_column(
+            heading,
+            justify="left" if is_left else "right",
+            overflow="fold" if min_width and place == 0 else "ellipsis",
+            min_width=min_width if place == 0 else None,
+            no_wrap=bool(min_width) and place > 0,
+        )
+    return table
+
+
+def printed(*parts: Any) -> str:
+    """Return what rich prints of texts, tables and other parts, plain and of 80 columns."""
+    from rich.console import Console
+
+    console = Console(
+        width=COLUMNS, file=StringIO(), color_system=None, force_jupyter=False,
+        legacy_windows=False, markup=False, emoji=False, highlight=False,
+    )  # fmt: skip
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())

@@ -2,12 +2,9 @@
 
 >>> from dataclasses import dataclass
 >>> @dataclass(frozen=True, slots=True)
-... class Training:
+... class Training(Record):
 ...     batch_size: int = whole(50, least=1)
 ...     lr: float = number(0.01, above=0, way_out="Pass for example 0.05.")
-...
-...     def __post_init__(self) -> None:
-...         check_fields(self)
 >>> Training(lr=0)
 Traceback (most recent call last):
     ...
@@ -22,9 +19,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, field, fields, replace
+from dataclasses import MISSING, Field, field, fields, replace
 from functools import wraps
-from typing import Any, Literal, NamedTuple, TypeVar, Unpack
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, Unpack
 
 from fedcohort._arguments import (
     ChoiceNeed,
@@ -94,20 +91,38 @@ def of_kind(default: Value, kind: type, *, way_out: str) -> Value:
     return declared(KindNeed(kind=kind, way_out=way_out), default)  # type: ignore[no-any-return]
 
 
-def check_fields(
-    record: Any, *, owner: str | None = None, error: type[FedcohortError] = DesignError
-) -> None:
-    """Check the declared fields of a frozen record, and keep them in Python's own types.
+class Record:
+    """The base of frozen dataclasses: check the declared fields, keep them in Python's own types.
 
-    Call it in ``__post_init__``, before checks that concern several fields. ``owner`` is the name
-    in messages; by default the record's class.
+    A subclass checks in :meth:`_check` what concerns several fields, and other values.
     """
-    owner = type(record).__name__ if owner is None else owner
-    for each in fields(record):
-        if NEED in each.metadata:
-            value = getattr(record, each.name)
-            found = each.metadata[NEED].checked(owner, each.name, value, error=error)
-            object.__setattr__(record, each.name, found)
+
+    __slots__ = ()
+    #: The name in messages; None: the class's.
+    _owner: ClassVar[str | None] = None
+    #: What is raised.
+    _error: ClassVar[type[FedcohortError]] = DesignError
+
+    def __post_init__(self) -> None:
+        owner = type(self).__name__ if self._owner is None else self._owner
+        for own in fields(self):  # type: ignore[arg-type]  # a dataclass
+            if (need := self._need_of(own)) is not None:
+                value = need.checked(owner, own.name, getattr(self, own.name), error=self._error)
+                self._put(**{own.name: value})
+        self._check()
+
+    @classmethod
+    def _need_of(cls, own: Field[Any]) -> Need | None:
+        """Return what a field must be; None if it declares nothing."""
+        return own.metadata.get(NEED)
+
+    def _check(self) -> None:
+        """Raise if the values do not fit each other. The declared fields are checked before."""
+
+    def _put(self, **values: Any) -> None:
+        """Replace values by checked ones, while the record is made."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
 
 def checks(error: type[FedcohortError], **needs: Need) -> Callable[[Function], Function]:

@@ -6,13 +6,24 @@ formula (``exact_weights`` and ``exact_moments`` say so).
 
 import math
 from dataclasses import asdict, dataclass
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import Rng, checked_kind, checked_rng, checked_rounds, suggest_names
+from fedcohort._arguments import (
+    Rng,
+    brief,
+    checked_choice,
+    checked_kind,
+    checked_number,
+    checked_rng,
+    checked_rounds,
+    suggest_names,
+)
 from fedcohort._display import short_repr
-from fedcohort.designs.base import Design, checked_population
+from fedcohort._lazy import import_extra
+from fedcohort.designs.base import Design, Relation, checked_population
 from fedcohort.designs.recipe import Recipe
 from fedcohort.designs.signals import Signals
 from fedcohort.errors import DesignError
@@ -27,6 +38,7 @@ __all__ = [
     "Summary",
     "aggregate_variance",
     "bias",
+    "epsilon",
     "estimated_aggregate_variance",
     "estimated_bias",
     "expected_distinct",
@@ -82,6 +94,51 @@ def weight_covariance(design: Design) -> NDArray[np.float64]:
     [[0.0625, -0.0625], [-0.0625, 0.0625]]
     """
     return _checked(design).weight_covariance()
+
+
+def epsilon(event: Any, delta: float, relation: Relation = "zero-out") -> float:
+    """Return the smallest epsilon that dp-accounting certifies for an event, at ``delta``.
+
+    Parameters
+    ----------
+    event
+        What :meth:`fedcohort.Design.privacy_event` gave.
+    delta
+        The probability that the guarantee leaves out.
+    relation
+        The neighbouring federations, as for ``privacy_event``. An epsilon holds for its own
+        relation only. Repeated Gaussian noise is computed exactly, coins by the distribution of
+        the privacy loss (PLD), and draws of fixed size by Renyi divergences (RDP).
+
+    Examples
+    --------
+    >>> from fedcohort import Poisson, Population
+    >>> design = Poisson(10).build(Population([5] * 1000))
+    >>> known = design.privacy_event(noise=1.0, rounds=600, amplified=False)
+    >>> secret = design.privacy_event(noise=1.0, rounds=600)
+    >>> round(epsilon(known, delta=5e-4), 1), round(epsilon(secret, delta=5e-4), 2)
+    (379.7, 0.97)
+    """
+    dp = import_extra("dp_accounting", extra="dp", owner="epsilon")
+    delta = checked_number("epsilon", "delta", delta, above=0, below=1)
+    checked_choice("epsilon", "relation", relation, get_args(Relation))
+    checked_kind("epsilon", "event", event, dp.DpEvent, way_out="Pass what privacy_event gave.")
+    times, once = 1, event
+    while isinstance(once, dp.SelfComposedDpEvent):
+        times, once = times * once.count, once.event
+    if isinstance(once, dp.GaussianDpEvent):
+        return float(dp.get_epsilon_gaussian(once.noise_multiplier / math.sqrt(times), delta))
+    neighbours = dp.NeighboringRelation
+    if relation == "zero-out":
+        accountant = dp.pld.PLDAccountant(neighbours.REPLACE_SPECIAL)
+    else:
+        accountant = dp.rdp.RdpAccountant(neighboring_relation=neighbours.REPLACE_ONE)
+    if not accountant.supports(event):
+        raise DesignError(
+            f"epsilon: relation {relation!r} does not fit {brief(event)}. Pass the relation that "
+            f"privacy_event was called with."
+        )
+    return float(accountant.compose(event).get_epsilon(delta))
 
 
 def inclusion_probability(design: Design) -> NDArray[np.float64]:

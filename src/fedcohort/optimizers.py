@@ -34,7 +34,7 @@ from typing import Literal, final, get_args
 import numpy as np
 
 from fedcohort._arguments import MOST, brief, suggest_names
-from fedcohort._fields import check_fields, choice, flag, number
+from fedcohort._fields import Record, choice, flag, number
 from fedcohort._updates import Array, Layout, Update, double, is_finite, is_tensor, like
 from fedcohort.errors import AggregationError
 
@@ -47,13 +47,12 @@ State = Mapping[str, Array]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptimizer(ABC):
+class ServerOptimizer(Record, ABC):
     """Turns a round's aggregate v, the direction of the update, into the model's step."""
 
-    lr: float = number(1.0, least=0)
+    _error = AggregationError
 
-    def __post_init__(self) -> None:
-        check_fields(self, error=AggregationError)
+    lr: float = number(1.0, least=0)
 
     def step(self, aggregate: Update, state: State | None = None) -> tuple[Update, State]:
         """Return the step and the next state; the arguments stay as they are.
@@ -134,8 +133,7 @@ class SGD(ServerOptimizer):
     damped: bool = flag(False)
     nesterov: bool = flag(False)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if not self.momentum and (self.damped or self.nesterov):
             raise AggregationError(
                 f"SGD: momentum must be above 0 for damped and nesterov; got {self.momentum:g}. "

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedcohort._arguments import Rng, checked_rng, checked_rounds
+from fedcohort._arguments import Rng, checked_kind, checked_rng, checked_rounds
 from fedcohort._display import html_table, short_repr
 from fedcohort._figures import (
     check_axes,
@@ -177,11 +177,8 @@ class Plan:
     __slots__ = ("_ends", "_ids", "_total", "_units")
 
     def __init__(self, units: csr_array, population: Population) -> None:
-        if not isinstance(population, Population):
-            raise PlanError(
-                f"Plan: population must be a Population; got {type(population).__name__}. Pass "
-                f"Population(sizes)."
-            )
+        way_out = "Pass Population(sizes)."
+        checked_kind("Plan", "population", population, Population, way_out=way_out, error=PlanError)
         self._total, self._ids = population.total, population.ids
         self._units = _checked_units(units, population)
         # Every row has M units: in one cumulative sum, row k covers k M ... (k + 1) M.

@@ -22,7 +22,7 @@ Make = Callable[..., Any]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"recipe": "size"}, "recipe must be a Recipe; got str"),
+        ({"recipe": "size"}, "recipe must be a Recipe; got 'size'"),
         ({"on_failure": "redraw"}, "Fed-BioMed asks nodes once a round.*Use 'keep'"),
         ({"on_failure": "hope"}, "on_failure must be"),
         ({"estimator": "best"}, "estimator must be"),

@@ -2,9 +2,12 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,10 +39,14 @@ def test_json_has_every_design_with_exact_numbers(capsys: pytest.CaptureFixture[
 
 
 def test_the_table_is_readable_at_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    result = run(capsys, "compare", SIZES, "--cohort-size", 10)
-    lines = result.out.splitlines()
+    short = run(capsys, "compare", SIZES, "--cohort-size", 10)
+    result = run(capsys, "compare", SIZES, "--cohort-size", 10, "--all", "--explain")
+    lines = result.out.partition("\nIn your server loop:")[0].splitlines()
 
     assert max(map(len, lines)) <= 80
+    rows = [line.split() for line in short.out.splitlines() if line.startswith("size  ")]
+    assert rows == [["size", "none", "0.886", "9.97"]]
+    assert "weight variance  " not in short.out
     size = next(line.split() for line in lines if line.startswith("size "))
     assert size[:6] == ["size", "none", "0.0875", "0.886", "0.0206", "9.97"]
     poisson = next(line for line in lines if line.startswith("poisson "))
@@ -82,7 +89,8 @@ def test_what_is_printed_is_the_librarys_comparison(
     options = ("-m", 2, "-d", "multinomial,size", "--seed", 7)
     result = run(capsys, "compare", "-", *options, stdin="[5, 3, 1]")
 
-    assert (result.code, result.out, result.err) == (0, f"{made!r}\n", "")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(f"{made!r}\n")
     assert calls == [(2, "multinomial,size", None, 7)]
 
 
@@ -126,7 +134,7 @@ def test_a_design_that_is_named_twice_is_refused(capsys: pytest.CaptureFixture[s
 def test_no_number_is_cut_off_the_table(
     sizes: list[int], cohort_size: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = run(capsys, "compare", "-", "-m", cohort_size, stdin=json.dumps(sizes))
+    result = run(capsys, "compare", "-", "-m", cohort_size, "--all", stdin=json.dumps(sizes))
 
     table = result.out.split("\n\n")[1].splitlines()
     assert max(map(len, table)) <= 80
@@ -214,7 +222,9 @@ def test_one_client_has_no_variance_to_compare(capsys: pytest.CaptureFixture[str
     ("options", "parts"),
     [
         (("-m", 0), ("cohort_size must be a whole number of at least 1; got 0",)),
-        (("-m", "ten"), ("--cohort-size", "integer")),
+        (("-m", "ten"), ("--cohort-size must be a whole number of draws, or several; got",)),
+        (("-m", "5,5"), ("--cohort-size must be a whole number of draws, or several; got",)),
+        (("-m", "5,10", "--plot", "a.png"), ("--plot needs one cohort size; got 2",)),
         ((), ("needs --cohort-size",)),
         (("-m", 3, "-d", "siz"), ("unknown design 'siz'", "Did you mean 'size'?")),
         (("-m", 3, "-d", ""), ("unknown design ''",)),
@@ -292,3 +302,135 @@ def test_the_plan_of_a_design_that_chooses_anew_is_its_law(
         assert row[1:] == ["1000", "0.1", "0.1", "1"]
     assert turns.err.startswith("round-robin draws nothing: the clients take turns.")
     assert mean.err == ""
+
+
+def pasted(out: str, where: str) -> str:
+    """Return the lines below a heading of the next steps."""
+    return out.partition(f"\n{where}:\n")[2].partition("\n\n")[0]
+
+
+SIZE_2 = "SizeClustered(cohort_size=2)"
+FILE = "Klinik;Land;Fallzahl;Betten\nSüd;a;1.512;9\nNord;b;90;9\nOst;b;655;9\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "options", "design", "clients"),
+    [
+        ("sizes.csv", "size\n5\n3\n2\n", (), SIZE_2, {0: 5, 1: 3, 2: 2}),
+        (
+            "Kliniken 2024.csv",
+            FILE,
+            ("--group-column", "Land", "--seed", 3),
+            "Stratified(cohort_size=2)",
+            {"Nord": 90, "Ost": 655, "Süd": 1512},
+        ),
+        ("-", "[5, 3, 2]", (), SIZE_2, {0: 5, 1: 3, 2: 2}),
+        ("-", '{"a": 5, "b": 3}', ("-d", "size"), SIZE_2, {"a": 5, "b": 3}),
+    ],
+)
+def test_the_lines_to_paste_run(
+    path: str,
+    content: str,
+    options: tuple[object, ...],
+    design: str,
+    clients: dict[object, int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if path != "-":
+        Path(path).write_text(content, encoding="utf-8")
+
+    result = run(capsys, "compare", path, "-m", 2, *options, stdin=content)
+
+    loop = pasted(result.out, "In your server loop")
+    assert len(loop.splitlines()) == 3
+    names: dict[str, Any] = {}
+    exec(loop, names)
+    selector = names["selector"]
+    assert repr(selector.recipe) == design
+    assert selector.clients == clients
+    assert selector.seed == (3 if "--seed" in options else 0)
+    assert names["cohort"].round_ == 0
+    command = shlex.split(result.out.strip().splitlines()[-1])
+    drawn = run(capsys, *command[1:], "--json", stdin=content)
+    (first,) = json.loads(drawn.out)["rounds"]
+    assert [each["client"] for each in first["clients"]] == names["cohort"].ids
+
+
+def test_the_lines_for_flower_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    strategies = pytest.importorskip("flwr.serverapp.strategy", reason="flwr is not installed")
+    path = tmp_path / "kliniken.csv"
+    path.write_text(FILE, encoding="utf-8")
+
+    from_file = run(capsys, "compare", path, "-m", 2, "--group-column", "Land").out
+    from_pipe = run(capsys, "compare", "-", "-m", 2, stdin="[5, 3, 2]").out
+
+    made = []
+    for out in (from_file, from_pipe):
+        lines = pasted(out, "In Flower, around your strategy")
+        assert len(lines.splitlines()) == 3
+        names = {"strategy": strategies.FedAvg()}
+        exec(lines, names)
+        made.append(names["strategy"])
+    assert [strategy.recipe.name for strategy in made] == ["stratified", "size"]
+    assert made[0].directory._given == {"Nord": 90, "Ost": 655, "Süd": 1512}
+    assert made[0].selector._roster.labels == {"Nord": "b", "Ost": "b", "Süd": "a"}
+    assert made[1].directory._given == {"0": 5, "1": 3, "2": 2}
+
+
+def test_with_groups_the_answer_names_what_weights_cannot_see(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As the page on designs: a draw for each group, or target if there are more groups."""
+    text = "size,group\n" + "".join(f"{k + 1},g{k % 5}\n" for k in range(20))
+
+    few = json.loads(run(capsys, "compare", "-", "-m", 5, "--json", stdin=text).out)
+    many = json.loads(run(capsys, "compare", "-", "-m", 4, "--json", stdin=text).out)
+
+    assert few["answer"].startswith(
+        "Use stratified if clients of a group are alike: in every round each of the 5 groups has "
+        "its own draws and its full weight. The variance of the weights ("
+    )
+    assert "cannot see this, as it knows sizes only." in few["answer"]
+    assert " Otherwise use size" in few["answer"]
+    assert many["answer"].startswith("Use target if clients of a group are alike: in every round")
+    page = (Path(__file__).parents[2] / "docs" / "which-design.md").read_text("utf-8")
+    row = next(line for line in page.splitlines() if line.startswith("| who is alike"))
+    assert "`stratified` if each group gets its own draw, `target` if there are more" in row
+    losses = re.findall(r"0\.\d{3}", row.split("|")[3])
+    assert [f"from 0.936 to {loss}; sizes alone to 0.906" in each["answer"]
+            for loss, each in zip(losses, (few, many), strict=True)] == [True, True]  # fmt: skip
+    assert "`multinomial` 0.936" in page
+    assert "draws a client twice | 0.906" in page
+
+
+def test_several_cohort_sizes_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    """Multinomial sampling's variance is (1 - sum of p^2) / m."""
+    result = run(capsys, "compare", SIZES, "-m", "5,10,20", "-d", "multinomial,size")
+    found = json.loads(
+        run(capsys, "compare", SIZES, "-m", "5,10,20", "-d", "multinomial,size", "--json").out
+    )
+
+    table = result.out.split("\n\n")[1].splitlines()
+    lines = {line.split()[0]: line.split()[1:] for line in table}
+    assert lines["design"] == ["5", "10", "20"]
+    assert lines["multinomial"] == ["1.000", "0.500", "0.250"]
+    ratios = [each["designs"][1]["weight_variance_ratio"] for each in found]
+    assert [each["cohort_size"] for each in found] == [5, 10, 20]
+    shown = [f"{ratio * 5 / m:.3f}" for ratio, m in zip(ratios, (5, 10, 20), strict=True)]
+    assert lines["size"] == shown
+    worth = [
+        f"{m} draws by size are worth {m / r:.3g}" for m, r in zip((5, 10, 20), ratios, strict=True)
+    ]
+    assert all(each in " ".join(result.out.split()) for each in worth)
+
+
+def test_importances_are_compared_without_a_number_of_samples(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    result = run(capsys, "compare", "-", "-m", 1, stdin="site;share\na;75 %\nb;25 %\n")
+
+    assert result.out.startswith("1 draw from 2 clients, by importance\n")
+    assert "read share as importance, site as id." in result.err

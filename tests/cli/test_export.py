@@ -115,7 +115,7 @@ def test_one_kind_must_be_chosen(
 
     result = run(capsys, "export", results.folder.path, *options)
 
-    assert refused(result, "export: needs either --csv or --parquet; got ")
+    assert refused(result, "export: needs one of --csv, --parquet, --latex; got ")
     assert contents(results.folder.path) == before
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from command_line import SIZES, run
+from fedcohort import Selector, SizeClustered, read_clients
 from fedcohort.cli.app import app
 from fedcohort.designs import RECIPES
 from fedcohort.synthetic import clustered_updates
@@ -35,6 +36,26 @@ recipe = "multinomial"
 [[design]]
 recipe = "size"
 """
+
+
+#: The least of a Flower app.
+APP = {
+    "pyproject.toml": """
+[tool.flwr.app.components]
+serverapp = "server:app"
+clientapp = "client:app"
+""",
+    "client.py": """
+app = ClientApp()
+@app.train()
+def train(msg, context):
+    return {"num-examples": 3}
+""",
+    "server.py": """
+strategy = FedAvg()
+strategy.start()
+""",
+}
 
 
 def helped(
@@ -84,6 +105,7 @@ def test_every_command_stands_in_a_panel_in_one_line(
     assert re.findall(r"^╭─ (.*?) ─", text, flags=re.MULTILINE) == [
         "Options",
         "From a list of sizes",
+        "From the log of a run",
         "Experiments",
         "This installation",
     ]
@@ -109,6 +131,20 @@ def test_help_names_every_design(
     assert f"Designs: {', '.join(RECIPES)}." in text
 
 
+def make_logs() -> None:
+    """Write the logs that the examples name."""
+    clients = read_clients(SIZES)
+    selector = Selector(SizeClustered(10), clients, seed=0, log="selections.jsonl")
+    for _ in range(5):
+        cohort = selector.draw()
+        selector.remember(dict.fromkeys(cohort.ids, np.zeros(1)))
+    rows = [f"{round_},{each}" for round_ in range(5) for each in clients.ids[:20]]
+    Path("rounds.csv").write_text("\n".join(["round,client", *rows]))
+    written = Path(__file__).parents[1] / "participation" / "written" / "flare-fedavg.txt"
+    Path("workspace").mkdir()
+    Path("workspace/log.txt").write_text(written.read_text())
+
+
 @pytest.mark.slow
 def test_the_examples_of_all_commands_run_in_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -122,7 +158,11 @@ def test_the_examples_of_all_commands_run_in_their_order(
     monkeypatch.chdir(tmp_path)
     Path("sizes.csv").write_text(SIZES.read_text())
     Path("digits.toml").write_text(DIGITS)
+    Path("my-app").mkdir()
+    for name, text in APP.items():
+        Path("my-app", name).write_text(text)
     np.save("updates.npy", clustered_updates(100, seed=0))
+    make_logs()
     # watch ends with Ctrl-C alone
     monkeypatch.setattr(BaseServer, "serve_forever", Mock(side_effect=KeyboardInterrupt))
 
@@ -132,6 +172,15 @@ def test_the_examples_of_all_commands_run_in_their_order(
         result = run(capsys, *shlex.split(command)[1:], stdin=stdin)
         assert result.code == 0, (line, result.err)
 
-    made = {"line.png", "both.html", "runs/digits/report.html", "runs/short", "runs/digits/export"}
+    made = {
+        "line.png",
+        "my-experiment/my_data.py",
+        "both.html",
+        "audit.html",
+        "clients.csv",
+        "runs/digits/report.html",
+        "runs/short",
+        "runs/digits/export",
+    }
     assert all(Path(name).exists() for name in made)
     assert list(Path("runs/digits/figures").glob("*.pdf"))

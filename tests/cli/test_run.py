@@ -16,8 +16,8 @@ import pytest
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from command_line import refused, run
-from fedcohort.cli.run import Watcher
 from fedcohort.experiments import read_results
+from fedcohort.experiments.progress import Watcher
 from small_runs import SMALL, TWO_UNITS, contents, make_folder, small_run, tables, write
 
 DIGITS = Path(__file__).parents[2] / "experiments" / "digits.toml"
@@ -192,7 +192,7 @@ def test_the_time_left_does_not_count_what_was_done_before(
 ) -> None:
     """Half was in a checkpoint; a tenth took ten seconds: four tenths are left."""
     clock = [0.0]
-    monkeypatch.setattr("fedcohort.cli.run.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("fedcohort.experiments.progress.time.perf_counter", lambda: clock[0])
     watcher = Watcher("1 unit")
     watcher.started(100, 50, 1)
     clock[0] = 10.0
@@ -279,7 +279,9 @@ def test_the_summary_fits_80_columns_and_names_every_design(
     table = lines[: next(k for k, line in enumerate(lines) if line.startswith("run folder"))]
     assert max(map(len, table)) <= 80
     assert "Some digits: 6 rounds, 3 seeds" in lines
-    cells = [line[:20] for line in lines if not line.startswith(("rounds needed", "final"))]
+    cells = [
+        line[:20] for line in lines if not line.startswith(("rounds needed", "smoothed", "final"))
+    ]
     joined = "".join("".join(cells).split())
     assert "multinomial" in joined
     for word in long.split():

@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from command_line import Result, refused, run
+from fedcohort._lock import locked
 from fedcohort.cli.runs import worded_time
-from fedcohort.experiments.run_folder import locked
 from small_runs import make_folder, truncate
 
 

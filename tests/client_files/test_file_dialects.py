@@ -242,7 +242,7 @@ def test_a_note_names_the_sheet_if_there_are_several(
 ) -> None:
     result = run(capsys, "plan", saved(tmp_path / "a.xlsx", workbook(int, sheets=3)), "-m", 1)
 
-    assert "a.xlsx: read sheet 'Sheet', the first of 3.\n" in result.err
+    assert "a.xlsx: read sheet 'Sheet' of Sheet, Sheet1, Sheet2.\n" in result.err
 
 
 @pytest.mark.parametrize("command", ["plan", "compare"])

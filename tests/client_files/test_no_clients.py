@@ -596,16 +596,12 @@ def test_a_title_does_not_hide_the_delimiter(
             ("line 1: stands above the header on line 3, but has a size (a, 5). Put the header",),
         ),
         (
-            "Table 1\nHospital,Beds\nA,5\nB,3\n",
-            ("got Hospital, Beds. Name it: --size-column Beds.",),
-        ),
-        (
             "Hospital,2023,2024\n,n,n\nA,5,3\n",
             (", lines 1 and 2: needs one column of sizes; got n, n. Rename or drop one.",),
         ),
         (
             "Hospital,Patients,Patients\nName,Train,Test\nA,5,3\n",
-            (", lines 1 and 2: needs a column of sizes", "got Hospital, Patients, Patients."),
+            (", lines 1 and 2: needs one column of sizes; got Patients, Patients. Rename or",),
         ),
         ("Table 1\nid,n,n\nA,5,3\n", (", line 2: needs one column of sizes; got n, n.",)),
         ("id,size\nTotal,5\n", ("needs at least one client; got only totals.",)),
@@ -661,7 +657,7 @@ def test_a_file_without_such_lines_is_read_as_it_is(
 
     assert found.row_notes == ()
     assert found.population.sizes.tolist() == sizes
-    assert list(found.population.ids) == (names if title != "Klinik" else list(range(len(sizes))))
+    assert list(found.population.ids) == names
 
 
 def test_python_logs_what_the_command_line_prints(

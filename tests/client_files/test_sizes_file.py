@@ -90,7 +90,13 @@ def test_clients_stand_in_the_order_of_ids_numbers_first(tmp_path: Path) -> None
         ("5\ninf", (", line 2: size must be a whole number; got 'inf'. Give 0",)),
         ("id,size\na,N/A", (", line 2: size must be a whole number; got 'N/A'. Give 0",)),
         ("id,size\na,5\nb, ", (", line 3: size must be a whole number; it is empty. Give 0",)),
-        ("id,size\na,\nb,", (", line 2: size must be a whole number; it is empty.",)),
+        (
+            "id,size\na,\nb,\nc,n/a\nd,5\ne,-2",
+            (
+                ": size must be whole numbers, at least 0; 4 are not: line 2 is empty, line 3 is "
+                "empty, line 4 has 'n/a', line 6 has '-2'. Give 0 if a client has no samples,",
+            ),
+        ),
         ("5\nfive", (", line 2: size must be a whole number; got 'five'. Correct it",)),
         (
             "id,count\na,12\nb,5.146\nc,1.000",
@@ -101,8 +107,15 @@ def test_clients_stand_in_the_order_of_ids_numbers_first(tmp_path: Path) -> None
             ),
         ),
         ("1.000", (", line 1: size must be a whole number; got '1.000'", "--thousands .")),
-        ("size\n1.234.567", ("got '1.234.567'", "--thousands .")),
-        ("id;size\na;5.146,00", ("got '5.146,00'", "--thousands .")),
+        ("site;share\na;40 %\nb;\nc;60 %", ("share must be shares; 1 is not: line 3 is empty.",)),
+        (
+            "site;share\na;40 %\nb;50 %",
+            (
+                "share must sum to 100 % or 1",
+                "got 90. Add the",
+            ),
+        ),
+        ("site,patients\na,<5\nb,10 patients", ("2 are not: line 2 has '<5', line 3 has '10 pa",)),
         # rows and columns
         ("id,size\n", (": needs at least one client; got none. Give one size per line",)),
         ("id,size\na", (", line 2: needs 2 values (id, size); got 1 ('a'). Add what",)),
@@ -112,13 +125,15 @@ def test_clients_stand_in_the_order_of_ids_numbers_first(tmp_path: Path) -> None
         ),
         ('id,size\na,1\n"b\nc,5', (", line 3: is not valid CSV", "Check the quotes.")),
         ('"id,size', (", line 1: is not valid CSV",)),
-        ("1_000", (": needs a column of sizes, called size, n_samples, count or similar; got",)),
-        ("siz\n5", ("similar; got siz. Name it: --size-column siz.",)),
-        ("id\na", ("similar; got id. Give one size per line, or a header such as id,size.",)),
-        ("id,my beds\na,5", ("got id, my beds. Name it: --size-column 'my beds'.",)),
-        ("a,year,beds\nx,1,2", ("got a, year, beds. Name it: --size-column year or beds.",)),
+        ("1_000", (": needs a column of sizes, called size, n_samples, patients or similar",)),
+        ("id\na", ("similar; got id. Give one size per line, or a header such as id,size; or",)),
+        (
+            "a,year,visits,my beds\nx,1990,1,2",
+            ("got a, year, visits, my beds. Name it: --size-column visits or 'my beds'.",),
+        ),
+        ("a,opened\nx,1.5.2024\ny,2.6.2024", ("got a, opened. Give one size per line",)),
         ("5,3,2", (": needs a first line that names the columns; got 5, 3, 2. Give one size",)),
-        ("Nice,5\nLyon,3", (": needs a first line that names the columns; got Nice, 5.",)),
+        ("Site,2024\nLyon,3", (": needs a first line that names the columns; got Site, 2024.",)),
         ("size,size\n5,5", (": needs one column of sizes; got size, size. Rename or drop one.",)),
         (
             "id,n,Num Rows\na,5,5",
@@ -200,7 +215,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
         (("--group-column", "regions"), ("got 'regions'. Did you mean 'Region'?",)),
         (
             ("--size-column", "region"),
-            (", line 2: Region must be a whole number; got 'x'. Correct it, drop the row if it",),
+            (": Region must be whole numbers, at least 0; 2 are not: line 2 has 'x', line 3 has",),
         ),
         (("--id-column", "region"), (", line 3: Region must be distinct; 'x' is also on line 2",)),
         (

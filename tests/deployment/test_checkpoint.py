@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fedcohort import Selector, SizeClustered
-from fedcohort.deployment import Plugin, read_checkpoint, write_checkpoint
-from fedcohort.deployment.checkpoint import must_resume
+from fedcohort.deployment import Directory, Limits, Plugin, Rounds
+from fedcohort.deployment.checkpoint import must_resume, read_checkpoint, write_checkpoint
 from fedcohort.errors import DeploymentError
 
 MINE = Plugin(framework="mine", owner="MyServer")
@@ -35,6 +35,29 @@ def test_what_was_written_is_read_whatever_the_names(tmp_path: Path) -> None:
     assert all((found["model"][name] == own).all() for name, own in model.items())
     assert (again.round_, again.clients) == (1, {"Lyon": 30})
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_servers_rounds_are_restored_when_its_own_parts_fit(tmp_path: Path) -> None:
+    def made() -> tuple[Selector, Directory, Rounds]:
+        directory = Directory(MINE, {"Lyon": 30})
+        selector = Selector(SizeClustered(1), {}, seed=0)
+        return selector, directory, Rounds(MINE, selector, directory, Limits())
+
+    before, seen, rounds = made()
+    seen.see(["Lyon"])
+    seen.seat()
+    rounds.draw(None, lambda signal, ids: {})
+    before.skip()
+    rounds.save(tmp_path / "state", {"model": {"w": np.arange(3.0)}})
+
+    after, restored, other = made()
+    parts, take_over = other.read(tmp_path / "state")
+    unchanged = after.round_, restored.sizes
+    take_over()
+
+    assert parts["model"]["w"].tolist() == [0.0, 1.0, 2.0]
+    assert unchanged == (0, {})
+    assert (after.round_, restored.sizes) == (1, {"Lyon": 30})
 
 
 def test_another_framework_or_origin_is_refused(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def with_design(*lines: str, recipe: str = "multinomial") -> str:
         (['estimator = "difference"'], "multinomial + difference", Difference(), 3),
         (
             ["rank = 4", 'estimator = "difference"', 'keep = "rank"', "shrink = 0.5"],
-            "multinomial + difference shrink=0.5 rank rank=4",
+            "multinomial + difference shrink=0.5 rank 4",
             Difference(0.5, "rank", 4),
             3,
         ),
@@ -61,7 +61,7 @@ def with_design(*lines: str, recipe: str = "multinomial") -> str:
         (['estimator = "regression"'], "multinomial + regression", Regression(), 3),
         (
             ['estimator = "regression"', 'features = "output"', "output = 1", 'keep = "none"'],
-            "multinomial + regression no keep output output=1",
+            "multinomial + regression no keep output 1",
             Regression("output", None, 1),
             3,
         ),

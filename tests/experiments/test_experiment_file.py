@@ -107,6 +107,9 @@ def test_labels_tell_hyperparameters(tmp_path: Path) -> None:
     [[design]]
     recipe = "some.module:MyRecipe"
     depth = 3
+    [[design]]
+    recipe = "deadline"
+    deadline = 4.0
     """
 
     (panel,) = read_experiment(write(tmp_path, text)).panels
@@ -116,6 +119,7 @@ def test_labels_tell_hyperparameters(tmp_path: Path) -> None:
         "size whole_rows_first",
         "size no whole_rows_first",
         "MyRecipe depth=3",
+        "deadline 4.0",
     ]
 
 

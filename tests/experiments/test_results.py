@@ -21,6 +21,7 @@ from fedcohort.experiments.results import (
     Interval,
     common_rounds,
     curve,
+    half_life_of,
     interval,
     summarise,
     window_of,
@@ -48,18 +49,28 @@ def curves(draw: st.DrawFn) -> Curve:
 
 
 @given(curves(), st.integers(1, 60))
-def test_the_rolling_mean_is_the_mean_of_the_last_rounds(measured: Curve, window: int) -> None:
-    rolled = measured.rolling(window)
+def test_a_smoothed_value_is_a_mean_whose_weights_halve_with_age(
+    measured: Curve, half_life: int
+) -> None:
+    smoothed = measured.smoothed(half_life)
 
-    assert (rolled.rounds == measured.rounds).all()
+    assert (smoothed.rounds == measured.rounds).all()
     for seed, values in enumerate(measured.values):
         for place, end in enumerate(measured.rounds):
-            near = [
-                value
-                for round_, value in zip(measured.rounds, values, strict=True)
-                if end - window < round_ <= end
-            ]
-            assert rolled.values[seed, place] == pytest.approx(sum(near) / len(near), abs=1e-11)
+            ages = end - measured.rounds[: place + 1]
+            mean = np.average(values[: place + 1], weights=0.5 ** (ages / half_life))
+            assert smoothed.values[seed, place] == pytest.approx(mean, abs=1e-11)
+
+
+def test_a_straight_line_is_smoothed_without_a_kink() -> None:
+    """A window that is full after 50 rounds bends a falling line there; this mean must not."""
+    line = Curve(np.arange(200), -np.arange(200.0)[None])
+
+    bends = np.diff(line.smoothed(5).values[0], n=2)
+
+    # The lag grows from 0 to its limit, by less in every round.
+    assert (bends < 0).all()
+    assert (np.diff(bends[:100]) > 0).all()
 
 
 @given(curves(), st.floats(-100, 100))
@@ -82,7 +93,7 @@ def test_a_curve_without_points_is_never_below() -> None:
     empty = Curve(np.empty(0, dtype=np.int64), np.empty((2, 0)))
 
     assert np.isnan(empty.first_below(1.0)).all()
-    assert empty.rolling(5).values.shape == (2, 0)
+    assert empty.smoothed(5).values.shape == (2, 0)
 
 
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=8))
@@ -109,9 +120,14 @@ def test_a_difference_is_clear_when_its_interval_excludes_zero(
     assert Interval((low + high) / 2, low, high).excludes_zero is excludes
 
 
-@pytest.mark.parametrize(("rounds", "window"), [(1, 1), (7, 1), (8, 2), (199, 49), (1000, 50)])
-def test_the_window_is_the_papers_or_a_quarter(rounds: int, window: int) -> None:
-    assert window_of(rounds) == window
+@pytest.mark.parametrize(
+    ("rounds", "window", "half_life"),
+    [(1, 1, 1), (7, 1, 1), (8, 2, 1), (150, 37, 4), (199, 49, 5), (1000, 50, 5)],
+)
+def test_the_window_is_the_papers_or_a_quarter_and_the_half_life_a_tenth_of_it(
+    rounds: int, window: int, half_life: int
+) -> None:
+    assert (window_of(rounds), half_life_of(rounds)) == (window, half_life)
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +168,7 @@ def test_the_final_values_are_means_of_the_last_quarter(run: Results) -> None:
             ("accuracy", design.final_accuracy),
             ("distinct_classes", design.classes),
             ("distinct_clients", design.clients),
+            ("distinct_clients", 3 * design.share),
         ):
             means = [np.mean(late(run, design.label, seed, column)) for seed in summary.seeds]
             assert found.tolist() == pytest.approx(means, abs=1e-12)
@@ -254,8 +271,9 @@ def test_rounds_needed_and_jumps_are_those_of_plain_loops(run: Results) -> None:
             lines = plain(run, design.label, seed, "loss")
             needed = math.nan
             for end, _ in reversed(lines):
-                near = [value for round_, value in lines if end - 3 < round_ <= end]
-                if np.mean(near) <= summary.level:
+                past = [(end - round_, value) for round_, value in lines if round_ <= end]
+                ages, values = np.array(past).T
+                if np.average(values, weights=0.5**ages) <= summary.level:
                     needed = end + 1
             ending = late(run, design.label, seed, "loss")
             jumps = [abs(b - a) for a, b in pairwise(ending)]

@@ -1,6 +1,7 @@
 """Units: every run once, together what can train together; run anywhere, and their ends."""
 
 import pickle
+import re
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -12,9 +13,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
-from fedcohort.errors import ExperimentError
-from fedcohort.experiments import Experiment, RunFolder, read_experiment
-from fedcohort.experiments.runner import Outcome, UnitRunner
+from fedcohort.errors import ExperimentError, WriteError
+from fedcohort.experiments import Experiment, Observer, RunFolder, read_experiment
+from fedcohort.experiments.runner import Ledger, Outcome, UnitRunner
 from fedcohort.experiments.settings import Rates
 from fedcohort.experiments.units import (
     LANES,
@@ -244,9 +245,9 @@ def test_a_unit_can_be_run_anywhere_and_says_how_it_ended(tmp_path: Path) -> Non
     runner = UnitRunner(folder, lambda message: None, lambda: next(stops), tracked=False)
     runner.prepare()
 
-    stopped = runner.attempt(folder.units[0])
+    stopped = runner.run(folder.units[0])
     again = UnitRunner(RunFolder.open(folder.path), lambda message: None, bool, tracked=False)
-    outcomes = [again.attempt(unit) for unit in folder.units]
+    outcomes = [again.run(unit) for unit in folder.units]
 
     assert stopped == Outcome(is_stopped=True)
     assert outcomes == [Outcome()] * len(folder.units)
@@ -272,8 +273,28 @@ def test_a_unit_reports_an_error_that_another_process_can_raise(tmp_path: Path) 
     unit.begin()
     unit.checkpoint.write_text("no checkpoint")
 
-    outcome = UnitRunner(folder, lambda message: None, bool, tracked=False).attempt(unit)
+    outcome = UnitRunner(folder, lambda message: None, bool, tracked=False).run(unit)
 
-    assert pickle.loads(pickle.dumps(outcome)) == outcome
+    received = pickle.loads(pickle.dumps(outcome))
     with pytest.raises(ExperimentError, match=r"cannot be read .* Delete the file"):
-        outcome.raise_error()
+        Ledger(folder, Observer(), None).settle(unit, received)
+
+
+def test_the_cause_of_an_error_and_the_place_of_an_internal_one_reach_another_process() -> None:
+    full = ExperimentError("the run stopped")
+    full.__cause__ = WriteError("rounds.parquet: no space left")
+    try:
+        int("nothing")
+    except ValueError as error:
+        internal = error
+
+    first, second = (
+        pickle.loads(pickle.dumps(Outcome(error=error))).error for error in (full, internal)
+    )
+
+    assert (type(first), str(first)) == (ExperimentError, "the run stopped")
+    assert first.__cause__.place == "rounds.parquet: no space left"
+    assert type(second) is RuntimeError
+    assert re.fullmatch(
+        r"(?s)a worker failed:\nTraceback .*test_units.py.*ValueError: .*'nothing'\n", str(second)
+    )

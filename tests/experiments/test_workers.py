@@ -21,7 +21,7 @@ import torch
 from command_line import refused, run
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments import FailedUnitsError, Observer, RunFolder, execute, runner
-from fedcohort.experiments.runner import Ledger
+from fedcohort.experiments.runner import Ledger, Outcome
 from fedcohort.experiments.workers import _quota, auto_workers, gpu_of, usable_cores
 from small_runs import SMALL, contents, go_on, make_folder, small_run, tables, write
 
@@ -420,13 +420,17 @@ def test_a_ledger_gives_every_unit_once_and_trials_first(tmp_path: Path) -> None
     ledger = Ledger(folder, Observer(), None)
 
     first, waiting = ledger.take(), ledger.take()
-    ledger.finish(units[1])
+    ledger.settle(units[1], Outcome())
     rest = [ledger.take() for _ in range(3)]
 
     assert (first, waiting) == (units[1], None)
     assert rest == [units[2], units[3], None]
-    ledger.put_back(units[2])
+    ledger.settle(units[2], Outcome(crash="vanished"))
     assert ledger.take() is units[2]
+    ledger.settle(units[2], Outcome(is_stopped=True))
+    assert (ledger.left, ledger.take()) == ([units[2]], None)
+    with pytest.raises(KeyboardInterrupt):
+        ledger.close()
 
 
 def test_a_unit_fails_after_too_many_crashes_whatever_runs_it(tmp_path: Path) -> None:
@@ -437,9 +441,9 @@ def test_a_unit_fails_after_too_many_crashes_whatever_runs_it(tmp_path: Path) ->
     for _ in range(runner.RESTARTS + 1):
         unit = ledger.take()
         assert unit is folder.units[0]
-        ledger.crash(unit, "vanished")
+        ledger.settle(unit, Outcome(crash="vanished"))
 
     assert folder.units[0].ended("failed")
     assert len(ledger.left) == n_units - 1
     with pytest.raises(FailedUnitsError, match=r"unit 0: its worker died 4 times, .* vanished\)"):
-        ledger.raise_failures()
+        ledger.close()

@@ -37,6 +37,7 @@ class InProcessGrid(Grid):
         self.is_slow = False  # one reply a look
         self.sent: list[Message] = []
         self._waiting: dict[str, Message] = {}
+        self._states: dict[int, RecordDict] = {}  # what apps keep from message to message
 
     def set_run(self, run: Any) -> None:
         raise NotImplementedError
@@ -83,7 +84,7 @@ class InProcessGrid(Grid):
             run_id=1,
             node_id=node,
             node_config={"partition-id": self.partitions[node]},
-            state=RecordDict(),
+            state=self._states.setdefault(node, RecordDict()),
             run_config={},
         )
         return [self.app(message, context)]

@@ -16,6 +16,7 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 from flwr.app import Context, RecordDict
 
 from documented_blocks import blocks_of
+from fedcohort.cli.app import main
 from flower.in_process import InProcessGrid
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "flower.md"
@@ -68,6 +69,11 @@ def main(grid: Grid, context: Context) -> None:
     context.state["arrays"] = result.arrays
 """,
 }
+PROJECT = """
+[tool.flwr.app.components]
+serverapp = "server_app:app"
+clientapp = "client_app:app"
+"""
 
 
 def changes() -> dict[str, list[tuple[str, str]]]:
@@ -96,16 +102,27 @@ def test_the_page_counts_the_lines_that_change() -> None:
     assert "you add [nine lines]" in (PAGE.parents[2] / "README.md").read_text()
 
 
-@pytest.fixture
-def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Write the changed app; import it, and forget it afterwards."""
-    texts = dict(APP)
+def changed_by_the_page(folder: Path) -> None:
     for name, hunks in changes().items():
+        text = (folder / f"{name}.py").read_text()
         for before, after in hunks:
-            assert texts[name].count(before) == 1, before
-            texts[name] = texts[name].replace(before, after)
-    for name, text in texts.items():
+            assert text.count(before) == 1, before
+            text = text.replace(before, after)
+        (folder / f"{name}.py").write_text(text)
+
+
+def changed_by_the_command(folder: Path) -> None:
+    assert main(["init", "--flower", str(folder)]) == 0
+
+
+@pytest.fixture(params=[changed_by_the_page, changed_by_the_command])
+def modules(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Write the changed app; import it, and forget it afterwards."""
+    for name, text in APP.items():
         (tmp_path / f"{name}.py").write_text(text)
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    request.param(tmp_path)
+    texts = list(APP)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield lambda name: import_module(name)
     for name in texts:

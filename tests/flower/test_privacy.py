@@ -1,4 +1,4 @@
-"""Flower's wrappers for differential privacy, around the strategy and inside it; no SecAgg+."""
+"""Flower's wrappers for differential privacy, around the strategy and inside it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
-from flwr.server import LegacyContext
-from flwr.server.workflow import SecAggPlusWorkflow
-from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD
-from flwr.server.workflow.constant import Key as WorkflowKey
+from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
 from fedcohort import Poisson, Recipe, SimilarityClustered, SizeClustered
@@ -111,56 +107,3 @@ def test_an_accountant_of_equal_weights_is_refused() -> None:
 
     with pytest.raises(FlowerError, match="needs replies of equal weight"):
         CohortStrategy(wrapper, SizeClustered(4), seed=0)
-
-
-WORKFLOW = "because Flower's SecAgg+ calls a strategy's configure_fit and aggregate_fit, which"
-
-
-@pytest.mark.parametrize(
-    ("recipe", "estimator", "hidden", "way_out"),
-    [
-        (SizeClustered(3), "plain", "", "Use TLS, or differential privacy."),
-        (
-            SimilarityClustered(3),
-            "plain",
-            "it also hides the single updates that similarity needs",
-            "Use TLS, or differential privacy.",
-        ),
-        (
-            SizeClustered(3),
-            "difference",
-            "it also hides the single updates that the difference estimator needs",
-            "Use TLS.",
-        ),
-    ],
-    ids=["size", "similarity", "difference"],
-)
-def test_secure_aggregation_is_refused_with_the_reason(
-    recipe: Recipe, estimator: Any, hidden: str, way_out: str
-) -> None:
-    """It recommends nothing that is refused in turn."""
-    with pytest.raises(FlowerError) as caught:
-        CohortStrategy(FedAvg(), recipe, seed=0, estimator=estimator, secure_aggregation=True)
-
-    message = str(caught.value)
-    assert WORKFLOW in message
-    assert hidden in message
-    assert message.endswith(way_out)
-
-
-def test_the_reason_is_true_the_workflow_calls_what_no_strategy_of_the_message_api_has() -> None:
-    """The workflow takes its clients from ``configure_fit``: it draws none itself."""
-    strategy = CohortStrategy(FedAvg(), SizeClustered(3), seed=0)
-    state = RecordDict(
-        {
-            MAIN_CONFIGS_RECORD: ConfigRecord({WorkflowKey.CURRENT_ROUND: 1}),
-            MAIN_PARAMS_RECORD: model(),
-        }
-    )
-    context = LegacyContext(
-        context=Context(run_id=1, node_id=1, node_config={}, state=state, run_config={}),
-        strategy=strategy,  # type: ignore[arg-type]
-    )
-
-    with pytest.raises(AttributeError, match="no attribute 'configure_fit'"):
-        SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2)(grid_of(), context)

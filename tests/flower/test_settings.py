@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedcohort import Poisson, SizeClustered
 from fedcohort.errors import DeploymentError, FedcohortError, FlowerError
-from fedcohort.flower import CohortStrategy, Limits, Waits
+from fedcohort.flower import CohortStrategy, Limits, SecureAggregation, Waits
 from flower.federation import grid_of, model
 
 NAN, INF = math.nan, math.inf
@@ -131,8 +131,9 @@ ARGUMENTS: dict[str, list[Any]] = {
     "checkpoint": [NAN, -1, 0, True, 1.5, [], b"x"],
     "every": [*NO_WHOLE, 0, None],
     "log_file": [NAN, -1, 0, True, 1.5, [], b"x"],
+    "audit_every": [*NO_WHOLE, 0],
     "decode": [NAN, -1, 0, "x", True, 1.5, [], b"x"],
-    "secure_aggregation": [NAN, -1, 0, "x", None, 1.5, []],
+    "secure": [NAN, -1, 0, "x", True, 1.5, [], SecureAggregation],
 }
 
 

@@ -528,7 +528,7 @@ def test_bad_settings_get_one_sentence(arguments: dict[str, Any], message: str) 
 def table(ids: list[Any], given: Any) -> FeatureTable:
     found = FeatureTable(seed=0)
     found.rearrange(np.full(len(ids), -1), ids)
-    found.set(ids, given, {each: k for k, each in enumerate(ids)})
+    found.set(ids, given, np.arange(len(ids)))
     return found
 
 
@@ -551,7 +551,7 @@ def test_features_that_come_one_by_one_are_encoded_as_if_they_came_together(at_o
     for k in () if at_once else (1, 2):
         found.encoded()
         found.rearrange(np.array([*range(k), -1]), list(range(k + 1)))
-        found.set([k], [rows[k]], {k: k})
+        found.set([k], [rows[k]], np.array([k]))
 
     values = found.encoded().values
 
@@ -569,7 +569,7 @@ def test_what_was_learned_is_expressed_in_the_new_encoding() -> None:
     gram, cross = memory.state()["gram"], memory.state()["cross"]
     before = np.c_[np.ones(3), first.values] @ np.linalg.pinv(gram) @ cross
     found.rearrange(np.array([0, 1, 2, -1]), list(range(4)))
-    found.set([3], [[9.0, "c", 6.0]], {3: 3})
+    found.set([3], [[9.0, "c", 6.0]], np.array([3]))
     memory.rearrange(np.array([0, 1, 2, -1]))
 
     second = found.encoded()
@@ -601,7 +601,7 @@ def test_a_value_that_is_corrected_does_not_drown_what_was_learned(
     memory.know(found.encoded())
     for round_ in range(60):
         if round_ == 30:
-            found.set([0], [x[0]], {0: 0})
+            found.set([0], [x[0]], np.array([0]))
             memory.know(found.encoded())
             np.testing.assert_allclose(memory.expected(), 1 + x.mean() * slope, atol=0.2)
         clients = np.sort(rng(round_).choice(np.arange(not is_drawn, n), 6, replace=False))
@@ -621,7 +621,7 @@ def test_encoding_the_same_features_again_changes_no_bit_of_what_was_learned() -
     memory.record(np.arange(5), rng(1).standard_normal((5, D)))
     before = {name: own.tobytes() for name, own in memory.state().items()}
 
-    found.set(list(range(5)), rows, {k: k for k in range(5)})
+    found.set(list(range(5)), rows, np.arange(5))
     memory.know(found.encoded())
 
     assert {name: own.tobytes() for name, own in memory.state().items()} == before
@@ -630,9 +630,8 @@ def test_encoding_the_same_features_again_changes_no_bit_of_what_was_learned() -
 def test_features_are_matched_by_name_and_may_be_withdrawn() -> None:
     first = [{"beds": 1.0, "side": "a"}, {"beds": 3.0, "side": "b"}, {"beds": 8.0}]
     found = table([0, 1, 2], first)
-    places: dict[str | int, int] = {0: 0, 1: 1, 2: 2}
-    found.set([0], [{"side": "b", "beds": 2.0}], places)
-    found.set([2], [None], places)
+    found.set([0], [{"side": "b", "beds": 2.0}], np.array([0]))
+    found.set([2], [None], np.array([2]))
     encoded = found.encoded()
 
     assert encoded.values[:2, 0].tolist() == [-1, 1]
@@ -672,17 +671,17 @@ def test_a_column_without_values_may_become_numbers_or_text(
     if forgotten:
         found.rearrange(np.array([-1, 1]), [0, 1])
     else:
-        found.set([0], [{"x": None}], {0: 0})
-    found.set([0], [{"x": then, "y": 3}], {0: 0})
+        found.set([0], [{"x": None}], np.array([0]))
+    found.set([0], [{"x": then, "y": 3}], np.array([0]))
 
     assert found.encoded().known.all()
     with pytest.raises(MemoryOfUpdatesError, match="feature 'x' must be finite numbers"):
-        found.set([1], [{"x": first}], {1: 1})
+        found.set([1], [{"x": first}], np.array([1]))
 
 
 def test_features_of_clients_that_come_later_wait_for_them() -> None:
     found = table([0], [[1.0]])
-    found.set(["late"], [[5.0]], {0: 0})
+    found.set(["late"], [[5.0]], np.array([-1]))
     restored = FeatureTable.of_state(found.state(), 1, 0)
     restored.rearrange(np.array([0, -1]), [0, "late"])
 
@@ -692,7 +691,7 @@ def test_features_of_clients_that_come_later_wait_for_them() -> None:
 
 def test_a_client_that_is_forgotten_before_it_comes_leaves_nothing() -> None:
     found = table([0, 1], ["north", "south"])
-    found.set(["late", "later"], ["Sorbonne", "south"], {})
+    found.set(["late", "later"], ["Sorbonne", "south"], np.array([-1, -1]))
     found.forget(["late", "late"])
 
     kept = b"".join(array.tobytes() for array in found.state().values())
@@ -720,7 +719,7 @@ def test_what_was_learned_of_other_projected_columns_is_dropped() -> None:
     ids = list(range(100))
     found = table(ids, rng(0).standard_normal((100, 200)))
     found.encoded()
-    found.set(ids, [{"new": float(k)} for k in ids], {each: each for each in ids})
+    found.set(ids, [{"new": float(k)} for k in ids], np.array(ids))
 
     assert found.encoded().source.tolist() == [0] + [-1] * MOST_FEATURES
 

@@ -62,7 +62,7 @@ class Opened:
         self.complaints[:], self.requests[:] = self._first_complaints, self._first_requests
         if self.state() == self._first:
             return True
-        self.page.check("#rolling")
+        self.page.check("#smoothed")
         self.page.uncheck("#log")
         for box in self.page.locator("#designs input").all():
             box.check()

@@ -38,6 +38,7 @@ def design(
         worst_accuracy=values,
         classes=values,
         clients=values,
+        share=values,
         rounds_needed=np.array(needed),
         jump=values,
         difference=None if base is None else interval(values - np.array(base)),
@@ -104,7 +105,7 @@ def test_a_difference_larger_than_the_spread_over_seeds_is_called_so() -> None:
         "interval 0.182 to 0.211): more than the spread over seeds."
     )
     assert third == (
-        "The rolling mean reached the loss of 1.100, where md ends: size after 62 rounds and md "
+        "The smoothed loss reached 1.100, where md ends: size after 62 rounds and md "
         "after 50 rounds (in 2 of 3 seeds)."
     )
 
@@ -281,13 +282,13 @@ def test_one_design_alone_is_not_the_lowest_of_anything() -> None:
     first, second = sentences([design("md", [1.0, 1.2], [90, NAN])])
 
     assert first.endswith("md, the only design, has a final loss of 1.100 \u00b1 0.141.")
-    assert second.startswith("The rolling mean reached")
+    assert second.startswith("The smoothed loss reached")
 
 
 def test_a_level_that_nobody_reached_is_told() -> None:
     last = sentences([design("md", [1.0], [NAN]), design("size", [2.0], [NAN], [1.0])])[-1]
 
-    assert last == "No design's rolling mean reached the loss of 1.000, where md ends."
+    assert last == "No design's smoothed loss reached 1.000, where md ends."
 
 
 def test_a_loss_that_was_not_measured_has_no_winner() -> None:

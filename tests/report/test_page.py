@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ ALL_PLOTS = {
     "loss",
     "accuracy",
     "distinct_classes",
-    "distinct_clients",
+    "distinct_share",
     "needed",
     "inclusion",
     "weight_variance",
@@ -69,17 +70,18 @@ def test_the_policy_of_the_page_forbids_what_it_does_not_need(two: Opened) -> No
     assert two.requests == []
 
 
-def test_raw_and_rolling_differ_and_switch_back(two: Opened) -> None:
-    rolling = two.traces("loss")
+def test_raw_and_smoothed_differ_and_switch_back(two: Opened) -> None:
+    smoothed = two.traces("loss")
     two.page.check("#raw")
     raw = two.traces("loss")
-    two.page.check("#rolling")
+    two.page.check("#smoothed")
 
     assert list(raw) == ["multinomial", "size", "similarity", "similarity l2"]
-    assert raw["size"] != rolling["size"]
-    last = raw["size"][-3:]
-    assert rolling["size"][-1] == pytest.approx(sum(last) / 3, rel=1e-4)
-    assert two.traces("loss") == rolling
+    assert raw["size"] != smoothed["size"]
+    weights = [0.5**age for age in reversed(range(12))]
+    mean = sum(map(mul, raw["size"], weights)) / sum(weights)
+    assert smoothed["size"][-1] == pytest.approx(mean, rel=1e-4)
+    assert two.traces("loss") == smoothed
 
 
 def test_the_logarithmic_switch_changes_the_axis_of_the_loss_only(two: Opened) -> None:
@@ -117,7 +119,7 @@ def test_the_panel_switch_changes_words_and_plots(two: Opened) -> None:
 
 def test_controls_work_from_the_keyboard(two: Opened) -> None:
     before = two.traces("loss")
-    two.page.focus("#rolling")
+    two.page.focus("#smoothed")
     two.page.keyboard.press("ArrowRight")
     labelled = two.page.evaluate(
         "[...document.querySelectorAll('select, input')].every((control) => control.labels.length)"

@@ -15,7 +15,7 @@ pytest.importorskip("plotly", reason="the extra 'report' is not installed")
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 from chromium import CHROMIUM
-from fedcohort.experiments import Results
+from fedcohort.experiments import Results, read_results
 from fedcohort.experiments.results import summarise
 from fedcohort.experiments.units import PlannedRun
 from fedcohort.report.page import write_page
@@ -37,6 +37,11 @@ CUT_OFF = """() => [...document.querySelectorAll("main th, main td, .scroll")]
   .filter((each) => each.getClientRects().length)
   .filter((each) => each.getBoundingClientRect().right > innerWidth + 0.5
     || (each.className === "scroll" && each.scrollWidth > each.clientWidth)).length"""
+
+SHARE_AXIS = (
+    "document.querySelector('[data-plot=distinct_share] > div')._fullLayout.yaxis.range.map(Number)"
+)
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +95,43 @@ def test_all_none_and_only_unbiased(many: Opened) -> None:
         shown.append(checked)
 
     assert shown == [[], ["multinomial", "size"], ["multinomial", "size", "cohort-mean"]]
+
+
+@pytest.mark.slow
+def test_of_many_designs_the_eight_best_are_shown_first_and_no_share_is_above_all(
+    browser: Any, tmp_path: Path
+) -> None:
+    """The real run of 21 designs, one of which draws 10 clients only on average."""
+    results = read_results(RESULTS / "everyone")
+    path = tmp_path / "everyone.html"
+    write_page([results], path)
+    opened = Opened(browser, path, viewport={"width": 1280, "height": 900})
+    summary = summarise(results, results.folder.experiment.panels[0])
+    assert summary is not None
+    by_loss = [
+        each.label for each in sorted(summary.designs, key=lambda each: each.final_loss.mean())
+    ]
+
+    assert [
+        name.split("\n")[0].removesuffix(" biased") for name in column(opened, ".designs", 0)
+    ] == by_loss[:8]
+    assert set(opened.traces("loss")) == set(by_loss[:8])
+    assert opened.text("#shown") == "8 of 21 designs shown"
+    opened.page.click("[data-choose=all]")
+    shares = opened.traces("distinct_share")
+    assert len(shares) == len(column(opened, ".designs", 0)) == 21
+    assert max(map(max, shares.values())) <= 1
+    assert max(opened.with_all_plots(SHARE_AXIS)) < 1.02
+    opened.page.click("[data-choose=best]")
+    assert len(column(opened, ".designs", 0)) == 8
+    opened.context.close()
+
+
+def test_check_boxes_filter_the_table(two: Opened) -> None:
+    two.page.get_by_label("similarity", exact=True).uncheck()
+
+    assert sorted(column(two, ".designs", 0)) == ["multinomial", "similarity l2", "size"]
+    assert two.text("#shown") == "3 of 4 designs shown"
 
 
 def test_only_unbiased_is_offered_only_where_it_differs_from_all(two: Opened) -> None:
@@ -231,7 +273,7 @@ def test_the_worst_served_clients_come_first_and_any_can_be_found(
     cells = found[0].split("\t")
     assert (cells[0], cells[1], cells[3]) == ("17", "20", str(drawn))
     assert cells[7] == f"{100 * known[17]:.1f} %"
-    assert nobody == "No client has this number."
+    assert nobody == "No client fits."
 
 
 def test_clients_are_sorted_by_a_click_and_all_are_downloaded(

@@ -74,10 +74,11 @@ def test_numbers_are_short_and_what_is_not_there_is_null() -> None:
 def test_rounds_needed_are_drawn_only_where_all_seeds_reach_the_level() -> None:
     loss = Curve(np.arange(4), np.array([[4.0, 3, 2, 1], [4.0, 4, 3, 2]]))
 
-    found = _needed(loss, 1, [4.0, 3.0, 2.0, 1.0])
+    # Smoothed with a half-life of one round: 4, 3.3, 2.6, 1.7 and 4, 4, 3.4, 2.7.
+    found = _needed(loss, 1, [4.0, 3.0, 2.7, 1.0])
 
-    assert found["x"] == [4, 3, 2]
-    assert (found["low"], found["mean"], found["high"]) == ([1, 2, 3], [1, 2.5, 3.5], [1, 3, 4])
+    assert found["x"] == [4, 3, 2.7]
+    assert (found["low"], found["mean"], found["high"]) == ([1, 3, 3], [1, 3.5, 3.5], [1, 4, 4])
 
 
 def test_observed_inclusion_and_weight_variance_equal_plain_loops(two_panels: Results) -> None:
@@ -207,9 +208,11 @@ def test_a_panel_is_plain_json_with_all_its_parts(two_panels: Results) -> None:
     ]
     assert [each["label"] for each in content["clusters"]] == ["similarity", "similarity l2"]
     assert content["designs"][0]["error"]["x"] == [1, 4, 7, 10]
-    raw, rolling = (content["designs"][0]["curves"]["loss"][kind] for kind in ("raw", "rolling"))
+    raw, smoothed = (content["designs"][0]["curves"]["loss"][kind] for kind in ("raw", "smoothed"))
     assert raw["x"] == list(range(1, 13))
-    assert rolling["mean"][-1] == pytest.approx(np.mean(raw["mean"][-3:]), rel=1e-4)
+    assert content["half_life"] == 1
+    weights = 0.5 ** np.arange(12)[::-1]
+    assert smoothed["mean"][-1] == pytest.approx(np.average(raw["mean"], weights=weights), rel=1e-4)
 
 
 def test_the_loss_stands_against_what_was_spent_until_then(two_panels: Results) -> None:
@@ -217,14 +220,14 @@ def test_the_loss_stands_against_what_was_spent_until_then(two_panels: Results) 
 
     found = panel_data(two_panels, panel, most_points=500)["designs"][1]
 
-    rolling = found["curves"]["loss"]["rolling"]
+    smoothed = found["curves"]["loss"]["smoothed"]
     assert set(found["costs"]) == {"bytes", "client_seconds", "simulated_seconds"}
     for name in ("client_seconds", "simulated_seconds"):
         each = [
             two_panels.column("rounds", PlannedRun(panel.label, "size", s), name) for s in (0, 1)
         ]
         spent = np.cumsum(np.mean(each, axis=0))
-        assert found["costs"][name]["mean"] == rolling["mean"]
+        assert found["costs"][name]["mean"] == smoothed["mean"]
         assert found["costs"][name]["x"] == pytest.approx(spent.tolist(), rel=1e-4)
 
 
@@ -406,7 +409,7 @@ def test_distinct_clients_are_a_share_of_the_draws(two_panels: Results) -> None:
         for seed in (0, 1)
     ]
     expected = (np.mean(counts, axis=0) / 3).tolist()
-    assert content["distinct_clients"]["raw"]["mean"] == pytest.approx(expected, rel=1e-4)
+    assert content["distinct_share"]["raw"]["mean"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_axes_have_the_unit_that_fits(two_panels: Results) -> None:

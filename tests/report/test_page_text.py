@@ -19,8 +19,9 @@ from fedcohort.experiments import Results, read_results
 from fedcohort.experiments.results import summarise
 from fedcohort.experiments.tuning import candidate_losses
 from fedcohort.experiments.units import baseline_of
-from fedcohort.report.page import most_points, page_html, panel_text, script_json, setup_text
+from fedcohort.report.page import most_points, page_html, panel_text, setup_text
 from fedcohort.report.page_data import design_labels
+from fedcohort.report.page_parts import script_json
 from small_runs import emptied
 
 LABELS = ("multinomial", "size", "similarity", "similarity l2")

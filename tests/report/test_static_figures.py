@@ -59,7 +59,7 @@ def test_only_figures_that_apply_are_drawn(
     assert list(static_figures(partition)) == ["partition"]
 
 
-def test_the_loss_is_a_rolling_mean_over_seeds_in_the_designs_colour(
+def test_the_loss_is_smoothed_and_a_mean_over_seeds_in_the_designs_colour(
     two_panels: Results, figures: dict[str, Figure]
 ) -> None:
     axes = figures["loss"].axes[0]
@@ -68,7 +68,7 @@ def test_the_loss_is_a_rolling_mean_over_seeds_in_the_designs_colour(
     runs = [
         two_panels.column("rounds", PlannedRun("alpha = 0.01", "size", s), "loss") for s in (0, 1)
     ]
-    expected = np.mean([run[-3:].mean() for run in runs])
+    expected = np.mean([np.average(run, weights=0.5 ** np.arange(12)[::-1]) for run in runs])
     assert np.asarray(line.get_ydata())[-1] == pytest.approx(expected)
     assert np.asarray(line.get_xdata()).tolist() == list(range(1, 13))
     assert to_hex(str(line.get_color())) == design_colours(LABELS)["size"]

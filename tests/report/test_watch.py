@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
@@ -20,6 +21,7 @@ pytest.importorskip("plotly", reason="the extra 'report' is not installed")
 
 from chromium import CHROMIUM
 from command_line import refused, run
+from fedcohort import Selector, SizeClustered
 from fedcohort.experiments import Results
 from fedcohort.report.watch import WatchServer
 from small_runs import go_on, make_folder, small_run, start, truncate
@@ -188,10 +190,10 @@ def test_a_port_that_is_taken_and_a_file_are_refused(
     with serving(partition.folder.path) as server:
         port = server.server_port
         taken = run(capsys, "watch", partition.folder.path, "--port", port)
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("a,b\n1,2\n")
 
     assert refused(taken, f"watch: port {port} cannot be used", "Choose another with --port")
-    assert refused(run(capsys, "watch", tmp_path / "file"), "must be a run folder; it is a file")
+    assert refused(run(capsys, "watch", tmp_path / "file"), "needs columns of rounds and clients")
 
 
 def test_without_a_name_and_without_a_run_there_is_nothing_to_watch(
@@ -200,3 +202,26 @@ def test_without_a_name_and_without_a_run_there_is_nothing_to_watch(
     monkeypatch.chdir(tmp_path)
 
     assert refused(run(capsys, "watch"), "watch: needs a run; there is none under ./runs.")
+
+
+def test_the_audit_of_a_log_follows_it(tmp_path: Path) -> None:
+    log = tmp_path / "selections.jsonl"
+    with serving(log) as server:
+        waiting = state(server)
+        selector = Selector(SizeClustered(2), {"Nice": 5, "Lyon": 3, "Brest": 2}, seed=0, log=log)
+        versions = []
+        for _ in range(2):
+            cohort = selector.draw()
+            selector.remember(dict.fromkeys(cohort.ids, np.zeros(1)))
+            versions.append(state(server))
+        code, page = get(server, "/")
+
+    assert waiting["text"].startswith(f"There is no log {log} yet.")
+    assert [each["text"] for each in versions] == [
+        "1 round so far; the page follows the log.",
+        "2 rounds so far; the page follows the log.",
+    ]
+    assert versions[0]["version"] != versions[1]["version"]
+    assert code == 200
+    assert "<h1>Who took part: selections.jsonl</h1>" in page
+    assert f'const WATCHED = "{versions[1]["version"]}"' in page

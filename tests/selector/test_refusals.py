@@ -160,7 +160,7 @@ def test_a_failed_first_round_leaves_no_memory_behind() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"recipe": "size"}, "recipe must be a Recipe; got str"),
+        ({"recipe": "size"}, "recipe must be a Recipe; got 'size'"),
         ({"seed": -1}, "seed must be a whole number of at least 0"),
         ({"seed": 1.5}, "seed must be a whole number of at least 0"),
         ({"seed": True}, "seed must be a whole number of at least 0"),

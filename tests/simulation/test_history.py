@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
-from fedcohort import Multinomial
+from fedcohort import Multinomial, SizeClustered
 from fedcohort.errors import InputError, MissingExtraError, SimulationError
 from fedcohort.simulation import (
     FederatedData,
@@ -337,3 +337,28 @@ def test_bad_progress_and_checkpoint_intervals_are_refused_before_a_round() -> N
     with pytest.raises(SimulationError, match="the folder of checkpoint must be there; got "):
         simulation.run(1, checkpoint=Path("nowhere") / "state")
     assert simulation.rounds_done == 0
+
+
+def test_a_history_knows_its_run_also_after_a_resume(pyplot: Any, tmp_path: Path) -> None:
+    runs = [
+        Run(SizeClustered(3, whole_rows_first=True), DIGITS, 7, estimator="difference"),
+        Run(Multinomial(3), DIGITS, label="mine"),
+    ]
+    training = LocalTraining(steps=1, batch_size=5, lr=0.1)
+
+    def made() -> Simulation:
+        return Simulation(runs, lambda: mlp(64, 4), training, Options(device="cpu"))
+
+    made().run(1, checkpoint=tmp_path / "state")
+    resumed = made()
+    resumed.resume(tmp_path / "state")
+
+    histories = resumed.run(1)
+
+    assert [(each.label, each.seed) for each in histories] == [
+        ("size:whole_rows_first + difference", 7),
+        ("mine", 0),
+    ]
+    assert repr(histories[1]).startswith("History(label='mine', seed=0, rounds=2, ")
+    loss, _ = histories[1].plot()
+    assert loss.get_legend().get_texts()[0].get_text() == "mine"

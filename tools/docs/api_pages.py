@@ -1,4 +1,8 @@
-"""Write the public names of packages: tables, and a section for each name with its docstring."""
+"""Write the public names of packages: tables, and each name with its docstring.
+
+A class with methods has a page of its own; the page of its package has a section for every other
+name.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from sphinx.pycode import ModuleAnalyzer
 
 from docstrings import as_markdown, described, summary
 from fedcohort.designs import RECIPES
-from public_names import design_of, exported, home, value_of
+from public_names import design_of, exported, home, packages, value_of
 from signatures import shown, signature
 
 #: Classes that are described with what they inherit, since their base is not public.
@@ -23,6 +27,7 @@ GROUPS = {
     "plug-ins": ("flower", "nvflare", "fedbiomed", "deployment"),
     "tools": (
         "diagnostics",
+        "participation",
         "selector",
         "memory",
         "similarity",
@@ -42,10 +47,51 @@ def names(package: str) -> str:
     parts = [_table(own)]
     if len(own) < len(homes):
         parts.append(_with_design_pages(path for path in homes if _has_design_page(path)))
-    for path in own:
-        if path.rpartition(".")[0] == package and not inspect.ismodule(value_of(path)):
+    for path in _described(package):
+        if not has_page(path):
             parts.append(section(path, level=2, has_members=True))
     return "\n\n".join(parts)
+
+
+def _described(package: str) -> list[str]:
+    """Return what is described with a package, and not with another one or with a design."""
+    homes = (home(f"{package}.{name}") for name in sorted(exported(package), key=str.lower))
+    own = (path for path in homes if path.rpartition(".")[0] == package)
+    return [p for p in own if not _has_design_page(p) and not inspect.ismodule(value_of(p))]
+
+
+def has_page(path: str) -> bool:
+    """Return whether a name has a page of its own: a class with methods or properties."""
+    return inspect.isclass(value_of(path)) and any(_members(path, value_of(path), 2))
+
+
+def class_pages(package: str) -> list[str]:
+    """Return the classes of a package that have pages of their own.
+
+    >>> class_pages("fedcohort")[:3]
+    ['fedcohort.Audit', 'fedcohort.Cohort', 'fedcohort.CohortSizes']
+    """
+    return [path for path in _described(package) if has_page(path)]
+
+
+def page_of(path: str) -> str:
+    """Return the page of a package or class, as a name below docs/.
+
+    >>> page_of("fedcohort"), page_of("fedcohort.memory"), page_of("fedcohort.memory.Memory")
+    ('reference/api/fedcohort', 'reference/api/memory', 'reference/api/memory/Memory')
+    """
+    if path in packages():
+        return f"reference/api/{path.removeprefix('fedcohort.')}"
+    package, _, name = path.rpartition(".")
+    return f"{page_of(package)}/{name}"
+
+
+def the_class(path: str) -> str:
+    """Return the page of a class below its title."""
+    package, _, name = path.rpartition(".")
+    start = f"`from {package} import {name}`; the package: [`{package}`](name:{package})."
+    content = section(path, level=1, has_members=True).partition("\n\n")[2]
+    return f"{start}\n\n{content}"
 
 
 def group(name: str) -> str:

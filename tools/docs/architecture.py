@@ -30,7 +30,7 @@ LAYERS = [
     ["version", "errors", "colours"],
     ["arguments", "display", "updates"],
     ["lazy", "fields", "whole_file"],
-    ["archive"],
+    ["archive", "lock"],
     ["streams", "optimizers", "figures"],
     ["population", "cohort", "synthetic"],
     ["plan"],
@@ -39,10 +39,11 @@ LAYERS = [
     ["designs", "baselines"],
     ["selector"],
     ["diagnostics"],
-    ["comparison"],
+    ["comparison", "participation"],
     ["simulation", "deployment", "testing"],
     ["experiments", "flower", "nvflare", "fedbiomed"],
     ["report"],
+    ["studies"],
     ["cli"],
 ]
 #: The experiment of the walk through a run and its report.

@@ -18,6 +18,7 @@ import command_line_page
 import contents
 import design_pages
 import experiment_file_page
+import gallery
 import repository_links
 from mathml_formulas import repository_formulas
 from public_names import design_of, exported, full_path, home, packages
@@ -27,11 +28,13 @@ MARK = re.compile(r"(<!-- made: ([\w-]+) ?(\S*) -->\n).*?(<!-- end -->)", re.DOT
 LINK = re.compile(r"\[(`[^`]+`|\*\*[^*]+\*\*)\]\(name:(?:([\w.]+)/)?([\w.]+)\)")
 MAKERS: dict[str, Callable[..., str]] = {
     "all-designs": design_pages.all_designs,
+    "class": api_pages.the_class,
     "commands": command_line_page.commands,
     "design-class": design_pages.the_class,
     "design-facts": design_pages.facts,
     "design-recipe": design_pages.the_recipe,
     "example": design_pages.the_example,
+    "gallery": gallery.gallery,
     "group": api_pages.group,
     "kinds": contents.kinds,
     "names": api_pages.names,
@@ -83,7 +86,7 @@ def _led(link: re.Match[str], page: str) -> str:
     for path in (target, f"{near}.{target}", f"{package}.{target}", full_path(target)):
         if path in places():
             there, anchor = places()[path]
-            to = "" if there == page else f"{os.path.relpath(there, Path(page).parent)}.md"
+            to = "" if there == page else os.path.relpath(f"{there}.md", Path(page).parent)
             return f"[{link[1]}]({to}#{anchor})"
     return link[1]
 
@@ -107,9 +110,13 @@ def path_of_heading(page: str, heading: str, *, is_title: bool = False) -> str:
     >>> path_of_heading("reference/designs/size", "Cost")
     ''
     """
-    package = next((each for each in packages() if _page_of(each) == page), "")
+    path = described_on().get(page, "")
     if is_title:
-        return package
+        return path
+    if path and path not in packages():
+        name = path.rpartition(".")[2]
+        return f"{path}{heading.removeprefix(name)}" if heading.startswith(f"{name}.") else ""
+    package = path
     name = heading.partition(".")[0]
     if page.startswith("reference/designs/") and design_of().get(name) == Path(page).name:
         return full_path(name)
@@ -119,12 +126,29 @@ def path_of_heading(page: str, heading: str, *, is_title: bool = False) -> str:
     return f"{package}.{heading}" if is_here else ""
 
 
-def _page_of(package: str) -> str:
-    return f"reference/api/{package.removeprefix('fedcohort.')}"
+@cache
+def described_on() -> dict[str, str]:
+    """Return the package or class that each page of the Python reference is about."""
+    classes = [path for package in packages() for path in api_pages.class_pages(package)]
+    return {api_pages.page_of(path): path for path in [*packages(), *classes]}
+
+
+def _make_class_pages() -> None:
+    """Add a page for every class that needs one, and delete those of classes that are gone."""
+    for page, path in described_on().items():
+        file = DOCS / f"{page}.md"
+        if not file.exists():
+            file.parent.mkdir(exist_ok=True)
+            made = f"<!-- made: class {path} -->\n<!-- end -->"
+            file.write_text(f"# {path.rpartition('.')[2]}\n\n{made}\n", encoding="utf-8")
+    for file in (DOCS / "reference" / "api").glob("*/*.md"):
+        if _name(file) not in described_on():
+            file.unlink()
 
 
 def main() -> None:
     """Write the made parts and the formulas of all pages, and the pictures."""
+    _make_class_pages()
     for path, picture in design_pages.pictures().items():
         (DOCS / path).parent.mkdir(exist_ok=True)
         (DOCS / path).write_text(picture, encoding="utf-8")

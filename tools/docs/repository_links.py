@@ -70,7 +70,7 @@ def anchors(text: str) -> Iterator[tuple[str, bool, str]]:
 def summary(page: str) -> str:
     """Return what a repository shows of a page that stands for a file: its start and sections.
 
-    >>> "](../CHANGELOG.md#unreleased)" in summary("changelog")
+    >>> "](../CHANGELOG.md#020---2026-11-19)" in summary("changelog")
     True
     """
     here = DOCS / f"{page}.md"

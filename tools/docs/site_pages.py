@@ -11,7 +11,7 @@ from sphinx.application import Sphinx
 
 import contents
 from made_pages import MARK, path_of_heading
-from public_names import value_of
+from public_names import packages, value_of
 from repository_links import DOCS, PAGES, relocated
 
 #: Doctest needs a line between what it expects and the end of a block; readers do not.
@@ -39,7 +39,7 @@ def note_names(app: Sphinx, doctree: nodes.document) -> None:
     for section in doctree.findall(nodes.section):
         is_title, place = section.parent is doctree, section["ids"][0]
         path = path_of_heading(app.env.docname, section[0].astext(), is_title=is_title)
-        if path and is_title:
+        if path in packages():
             domain.note_module(path, place, synopsis="", platform="", deprecated=False)
         elif path:
             domain.note_object(path, _kind(path), place)

@@ -147,6 +147,11 @@ class CohortMeanRounds(RoundsDesign):
         n, m = len(self._drawable), self.cohort_size
         return math.comb(n, min(m, n - m, 64))
 
+    def largest_weight(self) -> float:
+        """Return the share of the largest client in a cohort with the smallest others."""
+        sizes = np.sort(self.population.sizes[self._drawable])
+        return float(sizes[-1] / (sizes[-1] + sizes[: self.cohort_size - 1].sum()))
+
     def weight_variance(self) -> NDArray[np.float64]:
         if self.exact_moments:
             return super().weight_variance()

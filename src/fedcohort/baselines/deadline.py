@@ -59,6 +59,8 @@ class DeadlineDesign(ChosenDesign):
     in mobile edge", ICC 2019.
     """
 
+    reads = "clients' durations"
+
     def __init__(
         self,
         population: Population,

@@ -55,6 +55,8 @@ class DivFLDesign(ChosenDesign):
     set functions", 1978 (which clients a step need not look at).
     """
 
+    reads = "clients' updates"
+
     def __init__(
         self,
         population: Population,

@@ -47,6 +47,8 @@ class FirstRespondersDesign(ChosenDesign):
     asks more devices than it needs and goes on with the first to report).
     """
 
+    reads = "clients' durations"
+
     def __init__(
         self,
         population: Population,

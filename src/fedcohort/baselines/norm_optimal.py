@@ -76,6 +76,8 @@ class NormOptimalDesign(CoinDesign):
     W. Chen, S. Horváth, P. Richtárik, "Optimal client sampling for federated learning", TMLR 2022.
     """
 
+    reads = "norms of clients' updates"
+
     def __init__(
         self,
         population: Population,

@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedcohort._arguments import Rng, brief, checked_rng, checked_whole
-from fedcohort._fields import check_fields, number
+from fedcohort._arguments import Rng, checked_kind, checked_rng, checked_whole
+from fedcohort._fields import Record, number
 from fedcohort.designs.base import DistinctDesign, drawable_clients, spread
 from fedcohort.designs.poisson import capped_coins
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.designs.signals import PAST, SignalName, Signals, checked_signal, collected
-from fedcohort.errors import DesignError
 from fedcohort.population import Population
 
 
@@ -111,7 +110,7 @@ LARGEST_PENALTY = 1e6
 
 
 @dataclass(frozen=True)
-class OortOptions:
+class OortOptions(Record):
     """Hyper-parameters of :class:`OortDesign`.
 
     The defaults are those of the published program, except ``cutoff`` (0.7 there) and ``pace``
@@ -140,9 +139,6 @@ class OortOptions:
     cutoff: float = number(0.95, least=0, most=1)
     pace: float = number(0.5, least=0, most=1)
     penalty: float = number(2.0, least=0, most=LARGEST_PENALTY)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 @final
@@ -210,6 +206,7 @@ class OortDesign(DistinctDesign):
     participant selection", OSDI 2021.
     """
 
+    reads = "clients' losses and durations"
     unbiased = False
 
     exploit: SystematicDraw
@@ -229,11 +226,8 @@ class OortDesign(DistinctDesign):
         rng = checked_rng(self.name, rng)
         round_ = checked_whole(self.name, "round_", round_, way_out="Count rounds from 0.")
         options = OortOptions() if options is None else options
-        if not isinstance(options, OortOptions):
-            raise DesignError(
-                f"{self.name}: options must be OortOptions; got {brief(options)}. Pass for example "
-                f"OortOptions(clip=0.9)."
-            )
+        way_out = "Pass for example OortOptions(clip=0.9)."
+        checked_kind(self.name, "options", options, OortOptions, way_out=way_out)
         n = population.n_clients
         given = {name: collected(self.name, signals, name) for name in PAST}
         past = {name: checked_signal(self.name, name, each, n) for name, each in given.items()}
@@ -331,9 +325,6 @@ class Oort(OortOptions, Recipe):
 
     name: ClassVar[str] = "oort"
     signals: ClassVar[tuple[SignalName, ...]] = PAST
-
-    def __post_init__(self) -> None:
-        Recipe.__post_init__(self)
 
     __repr__ = Recipe.__repr__
 

@@ -46,6 +46,8 @@ class PowerOfChoiceDesign(ChosenDesign):
     learning", AISTATS 2022 (the strategy that they call pow-d).
     """
 
+    reads = "clients' losses"
+
     def __init__(
         self,
         population: Population,

@@ -65,6 +65,10 @@ class RoundRobinDesign(ChosenDesign):
         turn = self._circle[(start + np.arange(self.cohort_size)) % n]
         self._choose(turn, n / self.cohort_size * population.importance[turn])
 
+    def participations(self, rounds: int) -> int:
+        """Return the most turns of a client in ``rounds`` rounds in a row."""
+        return -(-super().participations(rounds) * self.cohort_size // len(self._circle))
+
     def over_rounds(self) -> "RoundRobinCycle":
         """Return the law of a random round of the cycle."""
         return RoundRobinCycle(self.population, self.cohort_size, self._circle)

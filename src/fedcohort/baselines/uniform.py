@@ -1,14 +1,14 @@
 """Uniform sampling without replacement: FedAvg's version, and an unbiased one."""
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort._arguments import checked_flag
 from fedcohort.cohort import Cohort
-from fedcohort.designs.base import DistinctDesign, drawable_clients, spread
+from fedcohort.designs.base import DistinctDesign, Relation, drawable_clients, spread
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.population import Population
 from fedcohort.streams import draw_subsets
@@ -77,6 +77,12 @@ class UniformDesign(DistinctDesign):
     def sample(self, rng: np.random.Generator, rounds: int) -> NDArray[np.int64]:
         positions = draw_subsets(rng, len(self._drawable), self.cohort_size, rounds)
         return self._drawable[positions]
+
+    def amplified_event(self, accounting: Any, gaussian: Any, relation: Relation) -> Any:
+        n, m = len(self._drawable), self.cohort_size
+        if relation != "replace-one" or m == n:
+            return None
+        return accounting.SampledWithoutReplacementDpEvent(n, m, gaussian)
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
         # The variance of a total without replacement: m (1 - m/n) times the sample variance.

@@ -9,14 +9,19 @@ from typing import Annotated
 import typer
 
 from fedcohort._version import __version__
+from fedcohort.cli.audit import audit
 from fedcohort.cli.compare import compare
 from fedcohort.cli.doctor import doctor
+from fedcohort.cli.draw import draw
 from fedcohort.cli.export import export
+from fedcohort.cli.init import init
 from fedcohort.cli.merge import merge
 from fedcohort.cli.plan import plan
+from fedcohort.cli.privacy import privacy
 from fedcohort.cli.report import report
 from fedcohort.cli.run import resume, run
 from fedcohort.cli.runs import runs
+from fedcohort.cli.slurm import slurm, status
 from fedcohort.cli.watch import watch
 from fedcohort.designs import RECIPES
 from fedcohort.errors import FedcohortError
@@ -33,6 +38,7 @@ DESIGN_LINES = (
 )
 #: Groups of commands in the help.
 FROM_SIZES, EXPERIMENTS, HERE = "From a list of sizes", "Experiments", "This installation"
+FROM_LOGS = "From the log of a run"
 
 app = typer.Typer(
     help="fedcohort chooses who trains: client sampling for federated learning.",
@@ -68,9 +74,44 @@ _add(
     *DESIGN_LINES,
     "Examples:",
     "fedcohort compare sizes.csv --cohort-size 10",
+    "fedcohort compare sizes.csv -m 5,10,20",
     "fedcohort compare sizes.csv -m 10 --designs multinomial,size --json",
     "fedcohort compare sizes.csv -m 10 --updates updates.npy",
     "fedcohort compare runs/digits",
+)
+_add(
+    privacy,
+    FROM_SIZES,
+    *DESIGN_LINES,
+    "Examples:",
+    "fedcohort privacy sizes.csv -m 10 --rounds 600",
+    "fedcohort privacy sizes.csv -m 10 --rounds 600 --noise 2 -d poisson",
+)
+_add(
+    draw,
+    FROM_SIZES,
+    *DESIGN_LINES,
+    "Examples:",
+    "fedcohort draw sizes.csv -m 10 --rounds 20",
+    "fedcohort draw sizes.csv -m 10 --state rounds.state --csv",
+    "fedcohort draw sizes.csv --state rounds.state --failed client-11",
+)
+_add(
+    audit,
+    FROM_LOGS,
+    *DESIGN_LINES,
+    "Examples:",
+    "fedcohort audit selections.jsonl",
+    "fedcohort audit rounds.csv --sizes sizes.csv --out audit.html",
+    "fedcohort audit workspace --design cohort-mean --cohort-size 3",
+    "fedcohort audit selections.jsonl --pseudonyms audit.key --csv clients.csv",
+)
+_add(
+    init,
+    EXPERIMENTS,
+    "Examples:",
+    "fedcohort init my-experiment",
+    "fedcohort init --flower my-app --diff",
 )
 _add(
     run,
@@ -80,6 +121,7 @@ _add(
     "fedcohort run digits.toml --seeds 0-1 --designs multinomial,size",
     "fedcohort run digits.toml --set rounds=20 --out runs/short",
     "fedcohort run digits.toml --workers auto",
+    "fedcohort run digits.toml --seeds 0-5 --part 1/3 --out parts/1",
 )
 _add(resume, EXPERIMENTS, "Example: fedcohort resume runs/digits")
 _add(runs, EXPERIMENTS, "Example: fedcohort runs")
@@ -92,6 +134,14 @@ _add(
     "fedcohort merge runs/first runs/second --out runs/all",
 )
 _add(
+    slurm,
+    EXPERIMENTS,
+    "Examples:",
+    "fedcohort slurm digits.toml --out jobs --time 2:00:00 --mem 8G",
+    "fedcohort slurm digits.toml --out gpu-jobs --gpus 1 --sbatch=--qos=high",
+)
+_add(status, EXPERIMENTS, "Example: fedcohort status jobs")
+_add(
     report,
     EXPERIMENTS,
     "Examples:",
@@ -100,7 +150,13 @@ _add(
     "fedcohort report runs/digits runs/short --out both.html",
 )
 _add(watch, EXPERIMENTS, "Example: fedcohort watch runs/digits")
-_add(export, EXPERIMENTS, "Example: fedcohort export runs/digits --csv")
+_add(
+    export,
+    EXPERIMENTS,
+    "Examples:",
+    "fedcohort export runs/digits --csv",
+    "fedcohort export runs/digits --latex",
+)
 _add(doctor, HERE, "Example: fedcohort doctor --json")
 
 

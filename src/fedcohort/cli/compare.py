@@ -4,39 +4,41 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from fedcohort._display import decimals_of, fitting_unit, fixed
+from fedcohort._display import decimals_of, fitting_unit, fixed, plain_table
 from fedcohort._figures import checked_figure_path, save_figure
 from fedcohort._lazy import import_extra
 from fedcohort.cli.options import (
+    READING,
     SIZES_HELP,
     AsJson,
-    GroupColumn,
-    IdColumn,
     Plot,
     Seed,
-    SizeColumn,
-    Thousands,
     argument,
     option,
     plain_console,
-    plain_table,
     read_clients,
+    reads_clients,
     some_designs,
 )
-from fedcohort.comparison import Comparison
+from fedcohort.client_files.table import Reading
+from fedcohort.comparison import CohortSizes, Comparison
 from fedcohort.comparison import compare as compare_designs
-from fedcohort.comparison.rows import Row
+from fedcohort.comparison.rows import FEW, Row
+from fedcohort.comparison.shown import Shown
 from fedcohort.designs import AutoDesign
+from fedcohort.designs.catalogue import text_of
 from fedcohort.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,10 +61,16 @@ VARIANCE_HEADINGS = {
 }
 
 
+@reads_clients
 def compare(
     sizes: Annotated[str, argument("FILE", f"{SIZES_HELP} Or a run folder.")],
     cohort_size: Annotated[
-        int | None, option("--cohort-size -m", "M", "Draws in a round; needed for sizes.")
+        str | None,
+        option(
+            "--cohort-size -m",
+            "M,...",
+            "Draws in a round; needed for sizes. Several, such as 5,10,20, are compared.",
+        ),
     ] = None,
     designs: Annotated[
         str | None, option("--designs -d", "DESIGN,...", DESIGNS_HELP, complete=some_designs)
@@ -71,14 +79,19 @@ def compare(
     seed: Seed = 0,
     as_json: AsJson = False,
     plot: Plot = None,
-    size_column: SizeColumn = None,
-    id_column: IdColumn = None,
-    group_column: GroupColumn = None,
-    thousands: Thousands = None,
+    all_columns: Annotated[
+        bool, typer.Option("--all", help="Show all columns of the table.")
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Explain the columns of the table.")
+    ] = False,
+    *,
+    reading: Reading,
 ) -> None:
     """Compare designs on client sizes, or by the costs of a run.
 
-    With sizes: bias, variance of the weights, chance to be drawn, and time of each design.
+    With sizes: the bias and variance of each design's weights, which design to use, and the lines
+    that use it.
 
     With --updates: also V, the mean squared distance of a cohort's aggregate from everyone's.
 
@@ -87,19 +100,19 @@ def compare(
     With a run folder: the rounds, bytes, client work and simulated time that each design needed to
     reach the baseline's final loss. With --plot: the loss against each of these.
     """
+    draws = [] if cohort_size is None else _cohort_sizes(cohort_size)
+    if plot is not None and len(draws) > 1:
+        raise InputError(
+            f"compare: --plot needs one cohort size; got {len(draws)}. Drop the others."
+        )
     if plot is not None:
         checked_figure_path(plot, "compare")
-    reading = {
-        "size_column": size_column,
-        "id_column": id_column,
-        "group_column": group_column,
-        "thousands": thousands,
-    }
     if Path(sizes).is_dir():
-        if designs or updates or cohort_size is not None or any(reading.values()):
+        is_read = reading != Reading(on_command_line=True)
+        if designs or updates or cohort_size is not None or is_read or all_columns or explain:
             raise InputError(
-                "compare: a run folder needs no --cohort-size, --designs or --updates, and no "
-                "columns or --thousands; got some. Drop them."
+                "compare: a run folder needs no --cohort-size, --designs, --updates, --all or "
+                "--explain, and no options for reading a file; got some. Drop them."
             )
         _compare_run(Path(sizes), as_json=as_json, plot=plot)
         return
@@ -108,21 +121,66 @@ def compare(
             "compare: needs --cohort-size, the number of draws in a round; got none. Add "
             "--cohort-size 10."
         )
-    clients = read_clients(sizes, **reading)
-    found = compare_designs(
-        clients.population,
-        cohort_size,
-        designs=designs,
-        updates=updates,
-        seed=seed,
-        progress=_bar,
-    )
+    clients = read_clients(sizes, reading)
+    each = {}
+    for m in draws:
+        found = compare_designs(
+            clients.population, m, designs=designs, updates=updates, seed=seed, progress=_bar
+        )
+        each[m] = replace(found, source=_source(sizes, reading, found))
     if plot is not None:
         found.plot(plot)
     if as_json:
-        print(json.dumps(_content(found, clients.row_notes), indent=2))
+        content = [_content(one, clients.row_notes) for one in each.values()]
+        print(json.dumps(content if len(draws) > 1 else content[0], indent=2))
+    elif len(draws) > 1:
+        _print(CohortSizes(each))
     else:
-        _print(found)
+        _print(each[draws[0]].shown(all_columns=all_columns, explain=explain))
+        _print_next_steps(each[draws[0]], sizes, reading)
+
+
+def _cohort_sizes(text: str) -> list[int]:
+    """Parse the value of --cohort-size."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts) or len(set(parts)) < len(parts):
+        raise InputError(
+            f"compare: --cohort-size must be a whole number of draws, or several; got {text!r}. "
+            f"Write 10, or 5,10,20."
+        )
+    return list(map(int, parts))
+
+
+def _source(path: str, reading: Reading, found: Comparison) -> str:
+    """Write in Python how the clients are read."""
+    population = found.population
+    if path == "-" and population.n_clients <= FEW and population.groups is None:
+        sizes = population.sizes.tolist()
+        named = not isinstance(population.ids, range)
+        return repr(dict(zip(population.ids, sizes, strict=True)) if named else sizes)
+    more = "".join(f", {name}={value!r}" for name, value in _given(reading).items())
+    return f"read_clients({'sizes.csv' if path == '-' else path!r}{more})"
+
+
+def _given(reading: Reading) -> dict[str, Any]:
+    """Return the settings that the user gave."""
+    values = {name: getattr(reading, name) for name in READING}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _print_next_steps(found: Comparison, path: str, reading: Reading) -> None:
+    """Print lines to paste, and the command that draws cohorts."""
+    for where, lines in found.next_steps.items():
+        print(f"\n{where}:\n{lines}")
+    best = found.best
+    if best is not None and not (best.recipe.learns or best.recipe.signals):
+        words = ["fedcohort", "draw", path, "-m", best.recipe.cohort_size]
+        design = text_of(best.recipe)
+        words += ["--design", design] if design != "size" else []
+        words += ["--seed", found.seed] if found.seed else []
+        for name, value in _given(reading).items():
+            words += [reading.name(name), value]
+        print(f"\nBy hand, or from another language:\n{shlex.join(map(str, words))}")
 
 
 def _compare_run(folder: Path, *, as_json: bool, plot: Path | None) -> None:
@@ -186,7 +244,7 @@ def _print_costs(results: Results, known: list[tuple[str, float, list[Price]]]) 
     console = plain_console()
     for label, level, each in known:
         own = results.folder.experiment.panel(label)
-        goal = f"cost until the rolling loss is at most {level:.4g}"
+        goal = f"cost until the smoothed loss is at most {level:.4g}"
         if math.isnan(level):
             goal = f"there is no loss to reach, since {baseline_of(own)} has no final loss"
         console.print(f"{label}: {goal}\n")
@@ -270,7 +328,7 @@ def _bar(labels: list[str]) -> Iterable[str]:
     return track(labels, "designs", console=errors, transient=True, disable=not errors.is_terminal)
 
 
-def _print(found: Comparison) -> None:
+def _print(found: Shown | CohortSizes) -> None:
     """Print the comparison: styled on a terminal, in ASCII if the output is not UTF-8."""
     console, is_unicode = plain_console(), sys.stdout.encoding.lower().startswith("utf")
     if console.is_terminal and is_unicode:
@@ -291,6 +349,7 @@ def _content(found: Comparison, row_notes: Sequence[str]) -> dict[str, object]:
         **head,
         "cohort_size": found.cohort_size,
         "answer": found.answer,
+        "next_steps": found.next_steps,
         "designs": rows,
         "left_out": missing,
         "notes": [*row_notes, *found.notes],

@@ -14,8 +14,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from fedcohort._display import plain_table
 from fedcohort._version import __version__
-from fedcohort.cli.options import AsJson, plain_console, plain_table
+from fedcohort.cli.options import AsJson, plain_console
 
 #: A requirement in the package's metadata: name, oldest accepted release, extra.
 REQUIREMENT = re.compile(
@@ -34,6 +35,8 @@ PURPOSES = {
     "nvflare": "jobs on NVIDIA FLARE",
     "fedbiomed": "experiments on Fed-BioMed",
     "scale": "trees of vectors, for thousands of clients",
+    "dp": "epsilon of noise on the aggregate",
+    "ray": "experiments on a Ray cluster",
 }
 #: Packages for ``--tracker``. No extra installs them; the user chooses one.
 TRACKER_PACKAGES = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny", "wandb": "wandb"}

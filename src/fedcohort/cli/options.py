@@ -1,19 +1,20 @@
 """Shared by several commands: options, completion, files of clients, run folders, the console."""
 
+import inspect
 import json
 import shutil
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
+from fedcohort._display import COLUMNS
 from fedcohort.client_files.clients import ReadClients, read
 from fedcohort.client_files.table import Reading
 from fedcohort.designs import RECIPES
@@ -128,32 +129,10 @@ def _keys(table: dict[str, Any], before: str = "") -> Iterator[str]:
             yield before + key
 
 
-#: Smallest width of tables. A narrower window wraps their lines.
-COLUMNS = 80
-
-
 def plain_console() -> Console:
-    """Return a console of at least 80 columns, without markup, emoji or highlighting."""
+    """Return a console of at least ``COLUMNS``, without markup, emoji or highlighting."""
     width = max(COLUMNS, shutil.get_terminal_size((COLUMNS, 24)).columns)
     return Console(markup=False, emoji=False, highlight=False, width=width)
-
-
-def plain_table(*headings: str, left: tuple[str, ...] = (), min_width: int = 0) -> Table:
-    """Return a table without a frame. Align the first column and those in ``left`` to the left.
-
-    With ``min_width``, only the first column may wrap, down to this width. Without it, all may.
-    """
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for place, heading in enumerate(headings):
-        is_left = place == 0 or heading in left
-        table.add_column(
-            heading,
-            justify="left" if is_left else "right",
-            overflow="fold" if min_width and place == 0 else "ellipsis",
-            min_width=min_width if place == 0 else None,
-            no_wrap=bool(min_width) and place > 0,
-        )
-    return table
 
 
 def option(
@@ -200,51 +179,79 @@ SIZES_HELP = (
 Sizes = Annotated[str, argument("FILE", SIZES_HELP)]
 
 
-def _reading(name: str, value: str, text: str) -> Any:
-    return option(name, value, text, group="How the file is read")
-
-
-SizeColumn = Annotated[
-    str | None,
-    _reading(
-        "--size-column",
+#: The options of :class:`Reading`: type, placeholder, help.
+READING: dict[str, tuple[Any, str, str]] = {
+    "size_column": (
+        str,
         "NAME",
         "Column of sizes. Default: size, count, n, or the number of samples, examples, records, "
         "rows, instances, observations or data points, as n_samples, num_samples, samples, "
-        "sample_count or sample_size.",
+        "sample_count or sample_size; else of patients or cases; else the only column of whole "
+        "numbers, or of percentages.",
     ),
-]
-IdColumn = Annotated[
-    str | None,
-    _reading(
-        "--id-column",
+    "id_column": (
+        str,
         "NAME",
         "Column of ids. Default: the first of id, client, name, hospital, site, centre, "
-        "institution, node, device, user; also as client_id or client_name.",
+        "institution, node, device, user, clinic; also as client_id or client_name; else the first "
+        "column with a different name for each client.",
     ),
-]
-GroupColumn = Annotated[
-    str | None,
-    _reading(
-        "--group-column",
+    "group_column": (
+        str,
         "NAME",
         "Column of groups. Default: the first of group, stratum, region, cluster.",
     ),
-]
-Thousands = Annotated[
-    str | None,
-    _reading(
-        "--thousands",
+    "thousands": (
+        str,
         "MARK",
         "Thousands mark of the sizes: a point, a comma, an apostrophe or a space. Default: all of "
-        "them but the point.",
+        "them, but the point only if it cannot be a decimal mark.",
     ),
-]
+    "sheet": (
+        str,
+        "NAME",
+        "Sheet of an Excel file, or its number from 1. Default: the first one with sizes.",
+    ),
+    "header_row": (
+        int,
+        "N",
+        "Line or row that names the columns, from 1. Default: found by looking.",
+    ),
+}
 
 
-def read_clients(path: str, **settings: str | None) -> ReadClients:
+def reads_clients(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of :class:`Reading`; it gets them as ``reading``."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [each for each in signature.parameters.values() if each.name != "reading"]
+    more = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[kind | None, _reading_option(name, value, text)],
+        )
+        for name, (kind, value, text) in READING.items()
+    ]
+
+    @wraps(command)
+    def call(**given: Any) -> None:
+        settings = {name: given.pop(name) for name in READING}
+        command(**given, reading=Reading(**settings, on_command_line=True))
+
+    del call.__wrapped__  # typer would read its signature
+    vars(call)["__signature__"] = signature.replace(parameters=[*own, *more])
+    call.__annotations__ = {each.name: each.annotation for each in (*own, *more)}
+    return call
+
+
+def _reading_option(name: str, value: str, text: str) -> Any:
+    return option(f"--{name.replace('_', '-')}", value, text, group="How the file is read")
+
+
+def read_clients(path: str, reading: Reading) -> ReadClients:
     """Read clients from a file, and print the notes on it to standard error."""
-    found = read(path, Reading(**settings, on_command_line=True))
+    found = read(path, reading)
     for note in (*found.notes, *found.row_notes):
         print(note, file=sys.stderr)
     return found

@@ -9,23 +9,21 @@ from typing import Annotated
 import numpy as np
 from rich.table import Table
 
+from fedcohort._display import plain_table
 from fedcohort._figures import checked_figure_path
 from fedcohort._whole_file import replace_whole
 from fedcohort.cli.options import (
     CohortSize,
-    GroupColumn,
-    IdColumn,
     Plot,
     Seed,
-    SizeColumn,
     Sizes,
-    Thousands,
     a_design,
     option,
     plain_console,
-    plain_table,
     read_clients,
+    reads_clients,
 )
+from fedcohort.client_files.table import Reading
 from fedcohort.comparison.rows import first_design
 from fedcohort.comparison.shown import note_on
 from fedcohort.designs import Design, RowDesign
@@ -43,6 +41,7 @@ CSV_HEADER = (
 NAMED_MEMBERS = 4
 
 
+@reads_clients
 def plan(
     sizes: Sizes,
     cohort_size: CohortSize,
@@ -56,10 +55,8 @@ def plan(
         Path | None, option("--out", "FILE", "Also write all of it to this CSV file.")
     ] = None,
     plot: Plot = None,
-    size_column: SizeColumn = None,
-    id_column: IdColumn = None,
-    group_column: GroupColumn = None,
-    thousands: Thousands = None,
+    *,
+    reading: Reading,
 ) -> None:
     """Show a design's distributions and each client's chance to be drawn.
 
@@ -67,13 +64,7 @@ def plan(
     """
     if plot is not None:
         checked_figure_path(plot, "plan")
-    clients = read_clients(
-        sizes,
-        size_column=size_column,
-        id_column=id_column,
-        group_column=group_column,
-        thousands=thousands,
-    )
+    clients = read_clients(sizes, reading)
     population, _ = clients.population.in_order_of_ids()
     built = first_design(named_recipe(design, cohort_size), population, seed=seed)
     if plot is not None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from fedcohort._display import plain_table
 from fedcohort.cli.options import (
     RUNS,
     a_run_folder,
     argument,
     plain_console,
-    plain_table,
     run_paths,
 )
 from fedcohort.errors import ExperimentError, InputError
@@ -44,7 +44,7 @@ def runs(
             continue
         table.add_row(
             str(path),
-            progress.state,
+            progress.state if found.part is None else f"{progress.state} ({found.part})",
             f"{progress.done}/{progress.total}",
             worded_time(progress.seconds),
             str(found.head.get("created", ""))[5:16].replace("T", " "),

@@ -10,6 +10,7 @@ from typing import Annotated
 from fedcohort._lazy import import_extra
 from fedcohort.cli.options import RUNS, a_run_folder, argument, latest_run, option
 from fedcohort.errors import InputError
+from fedcohort.participation import read_participation
 
 PORT_HELP = "The port of the page; 0 takes one that is free."
 
@@ -19,23 +20,26 @@ def watch(
         Path | None,
         argument(
             "[DIR]",
-            f"A run folder, which may not be there yet. Default: the latest under ./{RUNS}.",
+            f"A run folder, which may not be there yet, or the log of a server, whose audit is "
+            f"shown. Default: the latest run under ./{RUNS}.",
             a_run_folder,
         ),
     ] = None,
     port: Annotated[int, option("--port", "N", PORT_HELP, default=True, least=0, most=65535)] = 0,
 ) -> None:
-    """Show the report of a run in the browser while the run goes on.
+    """Show a run, or the audit of a log, in the browser while it goes on.
 
     The page is served on this machine only, at the address that is printed. Ctrl-C ends it; the run
     goes on. To keep the page, use: fedcohort report
     """
     chosen = folder or latest_run("watch")
-    if chosen.exists() and not chosen.is_dir():
-        raise InputError(f"watch: {chosen} must be a run folder; it is a file. Name its folder.")
-    import_extra("plotly.offline", extra="report", owner="watch")
-    import_extra("pyarrow", extra="sim", owner="watch")
-    from fedcohort.report.watch import WatchServer
+    from fedcohort.report.watch import WatchServer, is_log
+
+    if not is_log(chosen):
+        import_extra("plotly.offline", extra="report", owner="watch")
+        import_extra("pyarrow", extra="sim", owner="watch")
+    elif chosen.is_file() and chosen.stat().st_size:
+        read_participation(chosen)  # refuse another file at once
 
     try:
         server = WatchServer(chosen, port)

@@ -19,6 +19,7 @@ from typing import Any
 from fedcohort._arguments import as_name, brief
 from fedcohort.client_files.formats import Source, must_be_read, read_table
 from fedcohort.client_files.table import (
+    ENOUGH_NAMES,
     EXAMPLE,
     Reading,
     Table,
@@ -29,14 +30,16 @@ from fedcohort.client_files.table import (
     has_mark,
     is_footnote,
     is_number,
+    is_own,
     label_form,
     listed,
     look_alikes,
+    names_sizes,
     text_in,
     total_in,
     totals_in,
 )
-from fedcohort.client_files.words import MEDIAN, OWN_NAMES, STATISTICS, USUAL
+from fedcohort.client_files.words import MEDIAN, OWN_NAMES, STATISTICS, UNCLEAR, USUAL
 from fedcohort.errors import InputError, PopulationError
 from fedcohort.population import UNLABELLED, Population
 
@@ -46,8 +49,6 @@ log = getLogger(__name__)
 SURROGATE = re.compile("[\ud800-\udfff]")
 #: Number of notes of one kind; the others are counted.
 MOST_NOTES = 3
-#: A column with this many different texts holds names, whatever it is called.
-ENOUGH_NAMES = 5
 #: What more clients do than those that are noted.
 ALIKE = "have names that are nearly the same"
 #: The kinds of rows that sum up others.
@@ -88,6 +89,8 @@ def read_clients(
     id_column: str | None = None,
     group_column: str | None = None,
     thousands: str | None = None,
+    sheet: str | int | None = None,
+    header_row: int | None = None,
 ) -> Population:
     """Read clients from a CSV, JSON or Excel file or a data frame, as ``fedcohort compare`` does.
 
@@ -104,7 +107,12 @@ def read_clients(
         reference of the command line.
     thousands
         The thousands mark of the sizes: a point, a comma, an apostrophe or a space. By default all
-        of them but the point.
+        of them, but the point only if it cannot be a decimal mark.
+    sheet
+        The name of a sheet of an Excel file, or its number from 1. By default the first one with
+        sizes.
+    header_row
+        The line or row with the names of the columns, from 1. By default it is found by looking.
 
     Returns
     -------
@@ -116,9 +124,8 @@ def read_clients(
     InputError
         If the file cannot be read, or a size or an id is missing.
     """
-    return (
-        read(source, Reading(size_column, id_column, group_column, thousands)).logged().population
-    )
+    reading = Reading(size_column, id_column, group_column, thousands, sheet, header_row)
+    return read(source, reading).logged().population
 
 
 def read(source: Source, reading: Reading) -> ReadClients:
@@ -130,17 +137,54 @@ def read(source: Source, reading: Reading) -> ReadClients:
         )
     table = read_table(source, reading)
     taken = chosen_columns(table, reading)
-    _refuse_nobody(table, taken["size"])
+    size = taken["size"]
+    _refuse_nobody(table, size)
+    if reading.thousands is None and table.points_group(size):
+        table = table.noted(_note_on_points(table.columns[size]))
+        reading = replace(reading, thousands=".")
+    table = _filled_down(table, taken)
+    unit = None if (shares := table.shares(size)) is None else shares[1]
     table, sizes, doubts = _clients_in(table, taken, reading)
-    _refuse_nobody(table, taken["size"])
+    _refuse_nobody(table, size)
+    names = taken.get("id", size)
+    is_found = names != size and not is_own(table, "id", names, reading)
+    if is_found and len({*map(text_in, table.columns[names])} - {""}) < len(sizes):
+        del taken["id"]  # not all clients have such a name
     labels = {role: _labels(table, role, k, reading) for role, k in taken.items() if role != "size"}
     ids, groups = labels.get("id"), labels.get("group")
     try:
-        population = Population(sizes, ids=ids, groups=groups)
+        if unit is None:
+            population = Population(sizes, ids=ids, groups=groups)
+        else:
+            importance = table.importance(size, sizes, unit, reading)
+            population = Population(importance=importance, ids=ids, groups=groups)
     except PopulationError as error:
         raise InputError(f"{table.source}: {error}") from error
-    notes = tuple(_notes(table, taken, reading, groups))
+    notes = tuple(_notes(table, taken, reading, groups, is_share=unit is not None))
     return ReadClients(population, notes, (*table.left_out_notes(), *doubts))
+
+
+def _note_on_points(cells: Iterable[Any]) -> str:
+    shown = next(text for cell in cells if UNCLEAR.fullmatch(text := text_in(cell)))
+    whole = shown.partition(",")[0].replace(".", "")
+    return f"read {shown} as {whole}, since points separate thousands here."
+
+
+def _filled_down(table: Table, taken: Mapping[str, int]) -> Table:
+    """Fill the groups down if each stands once above empty cells, left of ids and sizes."""
+    group = taken.get("group")
+    if group is None or group > min(taken.values()):
+        return table
+    cells = list(map(text_in, table.columns[group]))
+    labels = [label for label in cells if label]
+    if not cells[0] or len(labels) == len(cells) or len(set(labels)) < len(labels):
+        return table
+    filled: list[Any] = []
+    for cell in cells:
+        filled.append(cell or filled[-1])
+    columns = [filled if k == group else column for k, column in enumerate(table.columns)]
+    note = f"filled {table.names[group]} down, since each of them stands once above empty cells."
+    return replace(table, columns=columns).noted(note)
 
 
 def _refuse_nobody(table: Table, size: int) -> None:
@@ -186,7 +230,9 @@ def _is_label(label: object) -> bool:
     return as_name(label) is not None
 
 
-def _notes(table: Table, taken: Mapping[str, int], reading: Reading, groups: Any) -> Iterator[str]:
+def _notes(
+    table: Table, taken: Mapping[str, int], reading: Reading, groups: Any, *, is_share: bool
+) -> Iterator[str]:
     """Say how the file was read, if that may surprise."""
     yield from table.notes
     own = {role for role, k in taken.items() if form(table.names[k]) in OWN_NAMES[role]}
@@ -197,9 +243,16 @@ def _notes(table: Table, taken: Mapping[str, int], reading: Reading, groups: Any
     ]
     if ignored or any(reading.column(role) is None for role in taken.keys() - own):
         names = {role: table.names[taken[role]] for role in USUAL if role in taken}
-        read = (name if role in own else f"{name} as {role}" for role, name in names.items())
+        roles = {role: "importance" if role == "size" and is_share else role for role in names}
+        read = (n if role in own else f"{n} as {roles[role]}" for role, n in names.items())
         rest = f"; ignored {listed(ignored)}" if ignored else ""
         yield f"{table.source}: read {', '.join(read)}{rest}."
+    size = table.names[taken["size"]]
+    if not (reading.size_column or is_share or names_sizes(size)):
+        yield (
+            f"{table.source}: {size} is the only column of whole numbers that may be sizes. Choose "
+            f"another with {reading.way('size_column')}."
+        )
     if groups is not None and None in groups:
         missing = groups.count(None)
         yield f"{table.source}: {missing} without a {table.names[taken['group']]}: {UNLABELLED}."
@@ -212,25 +265,26 @@ def _clients_in(
     size = taken["size"]
     if len({len(column) for column in table.columns}) > 1:  # lists of JSON; refused later
         return table, table.sizes(size, reading), []
-    name_column = taken["id"] if "id" in taken else _name_column(table, size)
+    name_column, has_ids = taken.get("id"), is_own(table, "id", taken.get("id"), reading)
     names = _names(table, name_column, size)
     named = totals_in(names)
-    are_names = "id" in taken or len(set(names)) > ENOUGH_NAMES
+    are_names = has_ids or len(set(names)) > ENOUGH_NAMES
     sure = {k: each.kind for k, each in named.items() if each.is_sure and are_names}
     sure |= _footnotes(table, size, names)
     statistics = _statistics(names, sure)
     sizes = _sizes(table, size, reading, sure | statistics)
     if not _is_total_of(statistics, sure, sizes):
         sure |= statistics
-    possible = _possible_totals(table, taken, name_column) | named
+    possible = _possible_totals(table, taken, has_ids) | named
     possible = {k: each for k, each in possible.items() if k not in sure}
     rows = _Rows(table, taken, names, sizes, [k for k in range(len(names)) if k not in sure])
     totals, doubts = _totals_by_size(rows, possible)
     gone = sure | {k: possible[k].kind for k in totals}
     clients = rows.only(k for k in rows.clients if k not in gone)
-    wrong = (clients.wrong_total(k) for k, kind in sure.items() if kind == "total")
+    has_sizes = table.shares(size) is None
+    wrong = (clients.wrong_total(k) for k, kind in sure.items() if kind == "total" and has_sizes)
     equal = [*clients.subtotals(), *clients.equal_to_others(skip=doubts)]
-    alike = _alike(table, clients.clients, names) if "id" in taken else ()
+    alike = _alike(table, clients.clients, names) if has_ids else ()
     found: dict[str, Iterable[str]] = {
         "may be totals": doubts.values(),
         "are totals of another number than their clients have": filter(None, wrong),
@@ -251,6 +305,8 @@ def _first_of(notes: Iterable[str], table: Table, what: str) -> Iterator[str]:
 
 def _sizes(table: Table, size: int, reading: Reading, sure: Mapping[int, str]) -> list[int]:
     """Return the size of each row; 0 if one that is left out has none."""
+    if (shares := table.shares(size)) is not None:
+        return shares[0]
     if sure:
         with suppress(InputError):
             return table.sizes(size, reading)
@@ -268,18 +324,6 @@ def _names(table: Table, name_column: int | None, size: int) -> list[str]:
         texts = (text_in(column[k]) for column in others)
         names[k] = next((text for text in texts if text and not is_number(text)), "")
     return names
-
-
-def _name_column(table: Table, size: int) -> int | None:
-    """Return the first column with a different text for each client."""
-    for k, column in enumerate(table.columns):
-        texts = [text for cell in column if isinstance(cell, str) and (text := cell.strip())]
-        totals = totals_in(texts)
-        names = [text for j, text in enumerate(texts) if j not in totals and not is_number(text)]
-        is_list = len(names) >= ENOUGH_NAMES or len(set(texts)) == len(texts)
-        if k != size and is_list and names and len(set(names)) == len(names):
-            return k
-    return None
 
 
 def _footnotes(table: Table, size: int, names: Sequence[str]) -> dict[int, str]:
@@ -322,16 +366,14 @@ def _is_total_of(
     return whole in totals and all(sizes[k] for k in statistics)
 
 
-def _possible_totals(
-    table: Table, taken: Mapping[str, int], name_column: int | None
-) -> dict[int, Total]:
+def _possible_totals(table: Table, taken: Mapping[str, int], has_ids: bool) -> dict[int, Total]:
     """Return the rows without an id, and those with a word for a total in another column."""
     found: dict[int, Total] = {}
-    if "id" in taken:
+    if has_ids:
         unnamed = [k for k, cell in enumerate(table.columns[taken["id"]]) if not text_in(cell)]
         found |= dict.fromkeys(unnamed, Total(is_sure=True))
     for c, column in enumerate(table.columns):
-        if c in (taken["size"], name_column):
+        if c in (taken["size"], taken.get("id")):
             continue
         texts = list({cell for cell in column if isinstance(cell, str)})
         words = {texts[k]: each for k, each in totals_in(texts).items() if not each.rest}

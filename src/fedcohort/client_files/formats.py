@@ -11,7 +11,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from itertools import chain, islice
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeGuard
 from zipfile import BadZipFile
 
-from fedcohort._arguments import brief, name_of
+from fedcohort._arguments import as_whole, brief, name_of
 from fedcohort._display import counted
 from fedcohort._whole_file import reason_of
 from fedcohort.client_files.table import (
@@ -28,12 +28,14 @@ from fedcohort.client_files.table import (
     Reading,
     Record,
     Table,
+    chosen_columns,
     form,
     has_mark,
     is_footnote,
     is_grouped,
     is_number,
     listed,
+    names_sizes,
     text_in,
     texts_in,
     total_in,
@@ -140,9 +142,20 @@ class File:
 def read_table(source: Source, reading: Reading) -> Table:
     """Read a data frame, a file, or standard input if the path is ``-``."""
     if not isinstance(source, (str, os.PathLike)):
+        _refuse_settings(type(source).__name__, reading, "sheet", "header_row")
         return _from_frame(source)
     file = File.at(os.fsdecode(source))
     return next(each for each in FORMATS if each.fits(file)).read(file, reading)
+
+
+def _refuse_settings(source: str, reading: Reading, *names: str) -> None:
+    """Refuse settings that mean nothing for this kind of source."""
+    for name in names:
+        if getattr(reading, name) is not None:
+            kind = "an Excel file" if name == "sheet" else "an Excel or text file"
+            raise InputError(
+                f"{source}: {reading.name(name)} needs {kind}; this is none. Leave it out."
+            )
 
 
 def _from_old_excel(file: File, reading: Reading) -> NoReturn:
@@ -154,10 +167,14 @@ def _from_old_excel(file: File, reading: Reading) -> NoReturn:
 
 def _from_text(file: File, reading: Reading) -> Table:
     """Read lines that a delimiter divides into cells."""
+    _refuse_settings(file.name, reading, "sheet")
     if EMPTY.fullmatch(file.text):
         _refuse_empty(file.name)
-    records = _records(file.text, _delimiter(file.text, reading), file.name)
-    return _Lines(file.name, "line", reading).table(records, file.notes)
+    delimiter = _delimiter(file.text, reading)
+    table = _Lines(file.name, "line", reading).table(
+        _records(file.text, delimiter, file.name), file.notes
+    )
+    return replace(table, has_semicolons=delimiter == ";")
 
 
 def _records(text: str, delimiter: str, source: str = "") -> Iterator[tuple[int, list[str]]]:
@@ -222,16 +239,28 @@ class _Lines:
 
     def table(self, records: Iterator[Record], notes: tuple[str, ...]) -> Table:
         """Divide the records. A file with one column of numbers needs no header."""
+        named, before = self.reading.header_row, []
+        if named is not None:
+            whole = list(records)
+            before = [record for record in whole if record[0] < named]
+            records = iter(whole[len(before) :])
         first = list(islice(records, HEAD))
+        if not first and named is not None:
+            raise InputError(
+                f"{self.source}: {self.reading.name('header_row')} must be one of its "
+                f"{len(before)} {self.unit}s; got {brief(named)}. Count them from 1."
+            )
         if not first:
             _refuse_empty(self.source)
         header, above, start, lines = ["size"], [], 0, ""
-        if not is_bare(first):
-            at = header_among(first, self.reading)
+        at = 0 if named is not None else header_among(first, self.reading)
+        if at is None and _has_no_header(first):
+            header = [f"column {k}" for k in range(1, len(first[0][1]) + 1)]
+        elif named is not None or not is_bare(first):
             if at is None:  # take the most similar record: the message about sizes shows it
                 at = next((k for k, (_, cells) in enumerate(first) if len(texts_in(cells)) > 1), 0)
             header = list(map(text_in, first[at][1]))
-            above = [LeftOut.of(record, "title") for record in first[:at]]
+            above = [LeftOut.of(record, "title") for record in (*before, *first[:at])]
             self._refuse_clients_above(first[: at + 1])
             lines = self._lines_of_header(first, at)
             start = at + 1
@@ -328,31 +357,43 @@ class _Lines:
 def header_among(first: Sequence[Record], reading: Reading) -> int | None:
     """Return which of a file's first records is the header: names, and numbers below them.
 
-    If there is none, it is the first record, if this has several names. Return None without a
-    header.
+    One of the names is that of sizes. If there is none, it is the first record with several names
+    and numbers below one of them. Return None without a header.
     """
-    without_numbers: int | None = None
+    unusual: int | None = None
     for k, (_, cells) in enumerate(first):
         sizes, has_numbers = _size_column(cells, reading), any(map(is_number, cells))
-        if sizes is None or (k > 0 and has_numbers):
+        if k > 0 and has_numbers:
             continue
-        below = [row[sizes] for _, row in first[k + 1 : k + 4] if len(row) > sizes]
-        if any(map(is_number, below)):
+        below = [row for _, row in first[k + 1 : k + 4] if len(row) == len(cells)]
+        if sizes is not None and any(is_number(row[sizes]) for row in below):
             return k
-        if k == 0 and len(texts_in(cells)) > 1 and not has_numbers:
-            without_numbers = k
-    return without_numbers
+        is_first = k == 0 and sizes is not None
+        if unusual is None and len(texts_in(cells)) > 1 and not has_numbers:
+            named = [c for c, cell in enumerate(cells) if text_in(cell)]
+            if is_first or any(is_number(row[c]) for row in below[:1] for c in named):
+                unusual = k
+    return unusual
 
 
 def _size_column(cells: Iterable[Any], reading: Reading) -> int | None:
     """Return the first cell that may name the sizes: as the user does, or with a usual name."""
-    usual = USUAL["size"] if reading.size_column is None else [form(reading.size_column)]
-    return next((k for k, cell in enumerate(cells) if form(text_in(cell)) in usual), None)
+    if reading.size_column is None:
+        return next((k for k, cell in enumerate(cells) if names_sizes(text_in(cell))), None)
+    own = form(reading.size_column)
+    return next((k for k, cell in enumerate(cells) if form(text_in(cell)) == own), None)
 
 
 def is_bare(first: Sequence[Record]) -> bool:
     """Return whether a file has one column of numbers, without a header."""
     return bool(first) and len(first[0][1]) == 1 and is_number(first[0][1][0])
+
+
+def _has_no_header(first: Sequence[Record]) -> bool:
+    """Return whether the first record is a client: a name beside a number (not a year)."""
+    texts = texts_in(first[0][1])
+    numbers = [text for text in texts if is_number(text)]
+    return 0 < len(numbers) < len(texts) and not any(map(YEAR.fullmatch, numbers))
 
 
 def _refuse_empty(source: str) -> NoReturn:
@@ -372,12 +413,19 @@ def kind_of(row: Iterable[Any]) -> str:
 def _from_json(file: File, reading: Reading) -> Table:
     """Read sizes, records, ``{id: size}``, or columns such as ``{"sizes": [5, 3]}``."""
     source, notes = file.name, file.notes
+    _refuse_settings(source, reading, "sheet", "header_row")
     try:
-        content = json.loads(file.text, object_pairs_hook=_distinct)
+        content = _parsed(file.text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{source}: is not valid JSON ({error}). Check the file.") from error
+    if isinstance(content, dict):
+        lists = [each for each in content.values() if _are_records(each)]
+        if len(lists) == 1:  # {"hospitals": [{"name": ...}, ...]}
+            [content] = lists
+        elif _are_records([*content.values()]) and not any(map(_names_column, content)):
+            content = [{"id": each, **values} for each, values in content.items()]
     if isinstance(content, list):
-        if content and all(isinstance(each, dict) for each in content):
+        if _are_records(content):
             names = list(dict.fromkeys(name for each in content for name in each))
             cells = [[each.get(name) for each in content] for name in names]
             return Table(source, names, cells, notes=notes)
@@ -392,6 +440,28 @@ def _from_json(file: File, reading: Reading) -> Table:
             f'{brief(content[sizes[0]])}. Write {{"sizes": [5, 3]}}.'
         )
     return Table(source, ["id", "size"], [list(content), list(content.values())], notes=notes)
+
+
+def _parsed(text: str) -> Any:
+    """Parse JSON, or JSON lines: an object on each line."""
+    text = text.lstrip("\ufeff")
+    try:
+        return json.loads(text, object_pairs_hook=_distinct)
+    except json.JSONDecodeError:
+        lines = [line for line in text.split("\n") if line.strip()]
+        if len(lines) < 2 or not all(line.lstrip().startswith("{") for line in lines):
+            raise
+        return [json.loads(line, object_pairs_hook=_distinct) for line in lines]
+
+
+def _are_records(content: Any) -> bool:
+    """Return whether this is a list of objects."""
+    is_list = isinstance(content, list) and len(content) > 0
+    return is_list and all(isinstance(each, dict) for each in content)
+
+
+def _names_column(name: str) -> bool:
+    return names_sizes(name) or any(form(name) in usual for usual in USUAL.values())
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -421,7 +491,10 @@ def _columns_of(content: dict[str, Any], source: str) -> tuple[list[str], list[l
 
 
 def _from_excel(file: File, reading: Reading) -> Table:
-    """Read the first sheet of a workbook, a header and a row for each client."""
+    """Read a sheet of a workbook: a header and a row for each client.
+
+    By default it is the first sheet with sizes of a usual name, or else with sizes.
+    """
     source = file.name
     try:
         openpyxl = import_module("openpyxl")
@@ -432,23 +505,69 @@ def _from_excel(file: File, reading: Reading) -> Table:
         ) from error
     try:
         with warnings.catch_warnings(action="ignore"):  # on styles and the like
-            book = openpyxl.load_workbook(io.BytesIO(file.data), read_only=True, data_only=True)
-            sheet = book.worksheets[0]
-            sheet.reset_dimensions()  # some programs write wrong ones
-            rows = list(enumerate(sheet.iter_rows(values_only=True), start=1))
+            book = openpyxl.load_workbook(io.BytesIO(file.data), data_only=True)
+            sheets = {each.title: _rows_of(each) for each in book.worksheets}
     except NO_WORKBOOK as error:
         raise InputError(
             f"{source}: must be an .xlsx file or text; it is not, or not whole "
             f"({brief(str(error))}). Save it again, or as CSV."
         ) from error
-    rows = [(place, row) for place, row in rows if any(cell not in (None, "") for cell in row)]
+    titles = list(sheets)
+    if reading.sheet is not None:
+        return _from_sheet(sheets[_named_sheet(titles, source, reading)], source, reading)
+    fits: dict[bool, Table] = {}
+    for title in titles:
+        with suppress(InputError):
+            table = _from_sheet(sheets[title], source, reading)
+            size = chosen_columns(table, reading)["size"]
+            note = f"read sheet {title!r} of {listed(titles)}."
+            table = table.noted(note) if len(titles) > 1 else table
+            fits.setdefault(names_sizes(table.names[size]), table)
+        if True in fits:
+            break
+    if not fits:
+        fits[True] = _from_sheet(sheets[titles[0]], f"{source}, sheet {titles[0]!r}", reading)
+    return fits.get(True) or fits[False]
+
+
+def _named_sheet(titles: Sequence[str], source: str, reading: Reading) -> str:
+    """Return the title of the sheet that the user named, or gave the number of."""
+    named, number = reading.sheet, as_whole(reading.sheet)
+    if isinstance(named, str):
+        if named in titles:
+            return named
+        number = int(named) if named.isdecimal() and len(named) < 5 else None
+    if number is not None and 0 < number <= len(titles):
+        return titles[number - 1]
+    found = [title for title in titles if form(title) == form(str(named))] if number is None else []
+    if len(found) != 1:
+        raise InputError(
+            f"{source}: {reading.name('sheet')} must be one of {listed(titles)}, or a number from "
+            f"1; got {brief(reading.sheet)}. Choose one of these."
+        )
+    return found[0]
+
+
+def _from_sheet(rows: list[Record], source: str, reading: Reading) -> Table:
     if not rows:
-        _refuse_empty(f"{source}, sheet {sheet.title!r}")
-    several = f"{source}: read sheet {sheet.title!r}, the first of {len(book.worksheets)}."
-    notes = (several,) if len(book.worksheets) > 1 else ()
-    width = max(len(row) for _, row in rows)
-    filled = ((place, (*row, *[None] * (width - len(row)))) for place, row in rows)
-    return _Lines(source, "row", reading).table(filled, notes)
+        _refuse_empty(source)
+    return _Lines(source, "row", reading).table(iter(rows), ())
+
+
+def _rows_of(sheet: Any) -> list[Record]:
+    """Return the rows of a sheet that are not empty. Text in merged cells stands in each row."""
+    rows = [list(row) for row in sheet.iter_rows(values_only=True)]
+    for cells in sheet.merged_cells.ranges:
+        column, first = cells.min_col - 1, cells.min_row - 1
+        text = rows[first][column]
+        for row in rows[first + 1 : cells.max_row] if isinstance(text, str) else ():
+            if any(cell not in (None, "") for cell in row):
+                row[column] = text
+    return [
+        (place, row)
+        for place, row in enumerate(rows, start=1)
+        if any(cell not in (None, "") for cell in row)
+    ]
 
 
 def _from_frame(frame: Frame) -> Table:

@@ -4,20 +4,24 @@ import re
 import shlex
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
+from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any, NamedTuple, NoReturn
 
-from fedcohort._arguments import brief
+from fedcohort._arguments import as_whole, brief
 from fedcohort._arguments import listed as sentence
 from fedcohort._display import counted, shortened
 from fedcohort.client_files import words
 from fedcohort.errors import InputError
 
 EXAMPLE = "Give one size per line, or a header such as id,size."
-#: Number of cells that tell whether a column holds numbers.
-LOOKED_AT = 50
+#: Number of bad sizes that one message names.
+MOST_BAD = 20
+#: A column with this many different texts holds names, whatever it is called.
+ENOUGH_NAMES = 5
 #: Separates names that are translated together.
 SEPARATOR = "\x1f"
 #: Marks in ASCII: all of them become spaces, or are left out.
@@ -40,13 +44,17 @@ class Reading:
 
     ``size_column``, ``id_column`` and ``group_column`` are names of columns; None finds a column by
     its usual names. ``thousands`` is the thousands mark of the sizes; None accepts every mark but
-    the point. With ``on_command_line``, messages name options (``--size-column beds``).
+    the point. ``sheet`` is the name of a sheet of an Excel file, or its number from 1;
+    ``header_row`` the line or row that names the columns, from 1. None finds both by looking. With
+    ``on_command_line``, messages name options (``--size-column beds``).
     """
 
     size_column: str | None = None
     id_column: str | None = None
     group_column: str | None = None
     thousands: str | None = None
+    sheet: str | int | None = None
+    header_row: int | None = None
     on_command_line: bool = False
 
     def __post_init__(self) -> None:
@@ -57,9 +65,20 @@ class Reading:
                     f"read_clients: {role}_column must be the name of a column; got {brief(name)}. "
                     f"Pass a string."
                 )
+        owner = "" if self.on_command_line else "read_clients: "
+        row, sheet = self.header_row, self.sheet
+        if row is not None and (as_whole(row) or 0) < 1:
+            raise InputError(
+                f"{owner}{self.name('header_row')} must be a line's number, from 1; got "
+                f"{brief(row)}. Count the lines of the file."
+            )
+        if not (sheet is None or isinstance(sheet, str) or (as_whole(sheet) or 0) > 0):
+            raise InputError(
+                f"{owner}{self.name('sheet')} must be a sheet's name, or its number from 1; got "
+                f"{brief(sheet)}. Pass a string."
+            )
         mark = self.thousands
         if not (mark is None or (isinstance(mark, str) and mark in words.THOUSANDS)):
-            owner = "" if self.on_command_line else "read_clients: "
             ways = f"{self.way('thousands', '.')} or {self.way('thousands', ' ')}"
             raise InputError(
                 f"{owner}{self.name('thousands')} must be a point, a comma, an apostrophe or a "
@@ -89,6 +108,11 @@ def text_in(cell: Any) -> str:
 def texts_in(cells: Iterable[Any]) -> list[str]:
     """Return the cells of a row that are not empty, as text."""
     return [text for text in map(text_in, cells) if text]
+
+
+def is_missing(cell: Any) -> bool:
+    """Return whether a cell is empty, or says that its value is missing."""
+    return text_in(cell).lower() in ("", *words.MISSING)
 
 
 def is_number(cell: Any) -> bool:
@@ -130,22 +154,13 @@ def digits_only(cells: Sequence[Any]) -> list[int] | None:
         return None
 
 
-def whole_numbers(cells: Sequence[Any], thousands: str | None) -> list[int]:
-    """Return the whole numbers of a column, up to the first cell that is none.
+def whole_numbers(cells: Sequence[Any], thousands: str | None) -> list[int | None]:
+    """Return the whole numbers of a column, None for a cell that is none.
 
     Reads 5146, 5,146, 5 146, 5'146 and 5146.0, and numbers from JSON, Excel or a data frame.
     """
-    found = [_numbers(cells, pattern) for pattern in _patterns(thousands)]
-    return next((numbers for numbers in found if len(numbers) == len(cells)), found[0])
-
-
-def _numbers(cells: Sequence[Any], pattern: re.Pattern[str]) -> list[int]:
-    numbers: list[int] = []
-    for cell in cells:
-        if (number := _number(cell, pattern)) is None:
-            break
-        numbers.append(number)
-    return numbers
+    found = [[_number(cell, each) for cell in cells] for each in _patterns(thousands)]
+    return next((numbers for numbers in found if None not in numbers), found[0])
 
 
 def _number(cell: Any, pattern: re.Pattern[str]) -> int | None:
@@ -336,6 +351,8 @@ class Table:
         The lines that are not clients, in the order of the file.
     header
         The line or lines of the header, for messages; nothing if there is none.
+    has_semicolons
+        Whether semicolons divide the cells, as where the comma is the decimal mark.
     """
 
     source: str
@@ -346,6 +363,7 @@ class Table:
     notes: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     header: str = ""
+    has_semicolons: bool = False
 
     @property
     def head(self) -> str:
@@ -380,6 +398,10 @@ class Table:
             left_out=(*self.left_out, *more),
         )
 
+    def noted(self, note: str) -> "Table":
+        """Return the table with one more note."""
+        return replace(self, notes=(*self.notes, f"{self.source}: {note}"))
+
     def left_out_notes(self) -> Iterator[str]:
         """Yield one sentence for each kind of lines that were left out."""
         kinds: dict[str, list[str]] = defaultdict(list)
@@ -389,17 +411,93 @@ class Table:
             yield f"{self.source}: left out {counted(len(each), kind)}: {named(each, most=5)}."
 
     def sizes(self, column: int, reading: Reading) -> list[int]:
-        """Return the whole numbers of a column; name the first cell that is none."""
+        """Return the whole numbers of a column; name all cells that are none."""
         cells, name = self.columns[column], self.names[column]
         numbers = digits_only(cells)
-        if numbers is None:
-            if reading.thousands is None:
-                self._refuse_unclear(cells, name, reading)
-            numbers = whole_numbers(cells, reading.thousands)
-        if len(numbers) < len(cells):
-            bad = len(numbers)
-            raise InputError(f"{self.place(bad)}: {_complaint(name, cells[bad], reading)}")
-        return numbers
+        if numbers is not None:
+            return numbers
+        if reading.thousands is None:
+            self._refuse_unclear(cells, name, reading)
+        found = whole_numbers(cells, reading.thousands)
+        numbers = [number for number in found if number is not None]
+        if len(numbers) == len(found):
+            return numbers
+        bad = [k for k, number in enumerate(found) if number is None]
+        if len(bad) == 1:
+            raise InputError(f"{self.place(bad[0])}: {_complaint(name, cells[bad[0]], reading)}")
+        raise self._bad_cells(bad, column, "whole numbers, at least 0", reading)
+
+    def _bad_cells(
+        self, bad: Sequence[int], column: int, need: str, reading: Reading
+    ) -> InputError:
+        """Return the error that names all bad cells of a column."""
+        cells = self.columns[column]
+        each = [
+            f"{self.place_of(k)} {f'has {brief(cells[k])}' if text_in(cells[k]) else 'is empty'}"
+            for k in bad
+        ]
+        return InputError(
+            f"{self.source}: {self.names[column]} must be {need}; {len(bad)} "
+            f"{'is' if len(bad) == 1 else 'are'} not: {named(each, most=MOST_BAD)}. Give 0 if a "
+            f"client has no samples, correct the others, drop rows that are not clients, or name "
+            f"the column of sizes with {reading.way('size_column')}."
+        )
+
+    def shares(self, column: int) -> tuple[list[int], int] | None:
+        """Return a column of percentages or shares as integers, and the units of 1 of them.
+
+        An empty cell is 0. None if neither the column's name nor its cells say that it has shares.
+        """
+        name, cells = self.names[column], self.columns[column]
+        is_named = "%" in name or _has(words.SHARES, words_in(name))
+        if not is_named and not all(text_in(cell).endswith("%") for cell in cells):
+            return None
+        found = [Decimal(0) if is_missing(cell) else _share(cell) for cell in cells]
+        shares = [share for share in found if share is not None]
+        if not any(shares) or len(shares) < len(cells):
+            return None
+        unit = 10 ** max(max(-int(share.as_tuple().exponent) for share in shares), 0)
+        return [int(share * unit) for share in shares], unit
+
+    def importance(self, column: int, shares: Sequence[int], unit: int, reading: Reading) -> Any:
+        """Return the shares of the clients; they must sum to 100 or 1, up to rounding."""
+        if bad := [k for k, cell in enumerate(self.columns[column]) if is_missing(cell)]:
+            raise self._bad_cells(bad, column, "shares", reading)
+        total = sum(shares)
+        for whole in (unit, 100 * unit):
+            if 2 * abs(total - whole) <= len(shares) and 50 * abs(total - whole) <= whole:
+                return [share / total for share in shares]
+        raise InputError(
+            f"{self.source}: {self.names[column]} must sum to 100 % or 1, as shares of all "
+            f"samples; got {total / unit:g}. Add the clients that are missing, or name the column "
+            f"of sizes with {reading.way('size_column')}."
+        )
+
+    def points_group(self, column: int) -> bool:
+        """Return whether points in these sizes must separate thousands, as in 1.234.567."""
+        cells = self.columns[column]
+        if digits_only(cells) is not None:
+            return False
+        texts = [cell.strip() for cell in cells if isinstance(cell, str)]
+        if not any(map(words.UNCLEAR.fullmatch, texts)):
+            return False
+        is_sure = self.has_semicolons or any(map(words.POINTS_GROUP.fullmatch, texts))
+        pattern = _patterns(".")[0]
+        return is_sure and all(_number(each, pattern) is not None for each in texts if each)
+
+    def is_count(self, column: int) -> bool:
+        """Return whether a column may hold sizes: named whole numbers, no dates, no codes."""
+        name, cells = self.names[column], self.columns[column]
+        known = [cell for cell in cells if not is_missing(cell)]
+        if not name or not known or _has(words.NO_COUNTS, words_in(name)):
+            return False
+        if all(map(is_date, known)):
+            return False
+        numbers = digits_only(known) or whole_numbers(
+            known, "." if self.points_group(column) else None
+        )
+        is_running = [*numbers] in ([*range(len(numbers))], [*range(1, len(numbers) + 1)])
+        return None not in numbers and not (is_running and len(numbers) > 1)
 
     def _refuse_unclear(self, cells: Sequence[Any], name: str, reading: Reading) -> None:
         """Refuse 5.146, which is a number of samples only if the point separates thousands."""
@@ -447,7 +545,28 @@ def named(names: Sequence[str], most: int) -> str:
 
 def form(name: str) -> str:
     """Return a name in lower case, without spaces, underscores, hyphens, points and #."""
-    return re.sub(r"[\s_.#-]+", "", name.casefold())
+    return re.sub(r"[\s_.#-]+", "", plain(name))
+
+
+def words_in(name: str) -> list[str]:
+    """Return the words of a column's name, without brackets and numbers."""
+    found = WORD.findall(BRACKETS.sub(" ", plain(name)))
+    return [word for word in found if not word.isdecimal()]
+
+
+def is_own(table: Table, role: str, column: int | None, reading: Reading) -> bool:
+    """Return whether the user named this column, or its name is a usual one for its role."""
+    if column is None:
+        return False
+    return reading.column(role) is not None or form(table.names[column]) in words.USUAL[role]
+
+
+def names_sizes(name: str) -> bool:
+    """Return whether a column has a usual name of sizes, or one such as ``No. of patients``."""
+    if form(name) in words.USUAL["size"]:
+        return True
+    found = set(words_in(name)) - words.NUMBER_WORDS
+    return bool(found) and found <= words.PEOPLE and not name[0].isdecimal()
 
 
 def chosen_columns(table: Table, reading: Reading) -> dict[str, int]:
@@ -461,8 +580,51 @@ def chosen_columns(table: Table, reading: Reading) -> dict[str, int]:
         if found is not None:
             taken[role] = found
     if "size" not in taken:
-        _refuse_without_sizes(table, set(taken.values()), reading)
+        taken["size"] = _only_numbers(table, set(taken.values()), reading)
+    if "id" not in taken and (names := _name_column(table, taken.values())) is not None:
+        taken["id"] = names
     return taken
+
+
+def _only_numbers(table: Table, taken: Collection[int], reading: Reading) -> int:
+    """Return the only column of whole numbers, or else of shares; refuse several, and none."""
+    if any(map(is_number, table.names)):
+        _refuse_without_sizes(table, (), reading)
+    free = [k for k in range(len(table.names)) if k not in taken]
+    counts = [k for k in free if table.is_count(k) and table.shares(k) is None]
+    found = counts or [k for k in free if table.shares(k) is not None]
+    if len(found) != 1:
+        _refuse_without_sizes(table, found, reading)
+    return found[0]
+
+
+def _name_column(table: Table, taken: Collection[int]) -> int | None:
+    """Return the first column with a different text for each client."""
+    for k, column in enumerate(table.columns):
+        name = table.names[k]
+        if k in taken or not name or form(name) in words.USUAL["group"]:
+            continue
+        texts = [text for cell in column if isinstance(cell, str) and (text := cell.strip())]
+        totals = totals_in(texts)
+        names = [text for j, text in enumerate(texts) if j not in totals and not is_number(text)]
+        is_list = len(names) >= ENOUGH_NAMES or len(set(texts)) == len(texts)
+        if is_list and names and len(set(names)) == len(names) and not any(map(is_date, names)):
+            return k
+    return None
+
+
+def is_date(cell: Any) -> bool:
+    """Return whether a cell may be a date or a year."""
+    return isinstance(cell, date) or bool(words.DATE.fullmatch(text_in(cell)))
+
+
+def _share(cell: Any) -> Decimal | None:
+    """Return a share; None if a cell is none."""
+    if isinstance(cell, str):
+        match = words.SHARE.fullmatch(cell.strip())
+        return Decimal(match[1].replace(",", ".")) if match else None
+    is_number = isinstance(cell, (int, float)) and not isinstance(cell, bool)
+    return Decimal(str(cell)) if is_number and 0 <= cell <= 100 else None
 
 
 def _named(table: Table, role: str, name: str, reading: Reading) -> int:
@@ -485,6 +647,8 @@ def _usual(table: Table, role: str, taken: set[int], reading: Reading) -> int | 
     usual = words.USUAL[role]
     forms = {k: form(name) for k, name in enumerate(table.names) if k not in taken}
     found = sorted((k for k in forms if forms[k] in usual), key=lambda k: usual.index(forms[k]))
+    if not found and role == "size":
+        found = [k for k in forms if names_sizes(table.names[k])]
     if not found:
         return None
     first = forms[found[0]]
@@ -504,8 +668,8 @@ def _only(found: Sequence[int], table: Table, role: str, reading: Reading) -> in
     return found[0]
 
 
-def _refuse_without_sizes(table: Table, taken: set[int], reading: Reading) -> NoReturn:
-    """Name the columns of numbers, one of which may be the sizes."""
+def _refuse_without_sizes(table: Table, found: Sequence[int], reading: Reading) -> NoReturn:
+    """Name the columns that may hold the sizes."""
     if any(is_number(name) for name in table.names):
         is_file = table.places is not None
         need = "a first line that names the columns" if is_file else "names of columns"
@@ -513,13 +677,11 @@ def _refuse_without_sizes(table: Table, taken: set[int], reading: Reading) -> No
             f"{table.source}: needs {need}; got {listed(table.names)}. {EXAMPLE} If these are "
             f"names, choose with {reading.way('size_column')}."
         )
-    names = [
-        table.names[k]
-        for k, cells in enumerate(table.columns)
-        if k not in taken and len(cells) and all(map(is_number, cells[:LOOKED_AT]))
-    ]
-    way_out = f"Name it: {reading.way('size_column', *names[:3])}." if names else EXAMPLE
+    names = [table.names[k] for k in found]
+    way_out = f"{EXAMPLE[:-1]}; or name the column with {reading.way('size_column')}."
+    if names:
+        way_out = f"Name it: {reading.way('size_column', *names[:3])}."
     raise InputError(
-        f"{table.head}: needs a column of sizes, called size, n_samples, count or similar; got "
+        f"{table.head}: needs a column of sizes, called size, n_samples, patients or similar; got "
         f"{listed(table.names) or 'no columns'}. {way_out}"
     )

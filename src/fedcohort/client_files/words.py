@@ -12,7 +12,16 @@ THOUSANDS = {".": ".", ",": ",", "'": "'\u2019", " ": SPACES}
 SCIENTIFIC = re.compile(r"\+?[0-9]+(?:\.[0-9]*)?[eE][+-]?[0-9]{1,3}")
 #: 5.146 is 5146 to some people and a fraction to others.
 UNCLEAR = re.compile(r"\+?[1-9][0-9]{0,2}(?:\.[0-9]{3})+(?:,[0-9]*)?")
-NUMBER_LIKE = re.compile(rf"[+-]?[0-9][0-9.,'\u2019{SPACES}]*(?:[eE][+-]?[0-9]+)?")
+#: 1.234.567 and 5.146,00 cannot be fractions.
+POINTS_GROUP = re.compile(r"\+?[1-9][0-9]{0,2}(?:(?:\.[0-9]{3}){2,}(?:,[0-9]*)?|\.[0-9]{3},[0-9]*)")
+NUMBER_LIKE = re.compile(rf"[+-]?[0-9][0-9.,'\u2019{SPACES}]*(?:[eE][+-]?[0-9]+)?[{SPACES}]*%?")
+#: A share, 12.5 or 12,5 %; group 1 is the number.
+SHARE = re.compile(rf"\+?([0-9]+(?:[.,][0-9]+)?)[{SPACES}]*%?")
+#: 2024-05-01, 1.5.2024, 05/01/24, perhaps with a time; 20240501; a year.
+DATE = re.compile(
+    r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](?:\d{2}|\d{4}))(?:[ T].*)?"
+    r"|(?:19|20)\d\d(?:(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01]))?"
+)
 NOT_FINITE = {"nan", "inf", "-inf"}
 #: How programs write that a value is missing.
 MISSING = NOT_FINITE | {"na", "n/a", "#n/a", "null", "none", "-"}
@@ -84,9 +93,30 @@ YEAR = re.compile(r"(?:19|20)[0-9]{2}")
 SAMPLES = ("sample", "example", "record", "row", "instance", "observation", "datapoint")
 CLIENTS = (
     "client", "hospital", "site", "centre", "center", "institution", "node", "device", "user",
+    "clinic",
 )  # fmt: skip
 #: How a number of samples is written, with {} for the word.
 NUMBERS_OF = ("n{}s", "num{}s", "no{}s", "nr{}s", "numberof{}s", "{}s", "{}count", "{}size")
+#: Who counts as a sample if no column has one of these names, and words for their number.
+PEOPLE = _set(
+    "patient patients case cases participant participants subject subjects effectif effectifs cas "
+    "patienten patientinnen patientenzahl patientenanzahl falle fallzahl fallzahlen pazienti casi "
+    "paziente pacientes casos sujetos patienter pacjenci probanden teilnehmer malades individus"
+)
+NUMBER_WORDS = _set(
+    "n no nr nb num number numbers of the count counts total sum all anzahl der zahl nombre "
+    "numero de des d numero di aantal liczba antal"
+)
+#: Names of percentages, dates, and numbers that count nothing.
+SHARES = _set(
+    "share shares percent percentage percentages pct proportion fraction weight importance anteil "
+    "prozent gewicht part pourcentage porcentaje percentuale quota"
+)
+NO_COUNTS = _set(
+    "date day month year datum jahr annee ano since founded opened updated visit time timestamp "
+    "id nr no number key code zip plz postcode postal phone tel telefon fax rank lat lon latitude "
+    "longitude index row line"
+)
 #: The usual names of each column, the preferred first, in the form of :func:`form`.
 USUAL: dict[str, list[str]] = {
     "size": [
@@ -98,6 +128,8 @@ USUAL: dict[str, list[str]] = {
         *("id", "ids", "clientid", "clientids", "cid", "client", "clients", "clientname"),
         *("name", "names"),
         *(word + end for word in CLIENTS[1:] for end in ("id", "", "s", "name")),
+        *("klinik", "krankenhaus", "spital", "standort", "zentrum", "einrichtung", "haus"),
+        *("hopital", "clinique", "etablissement", "centro", "ospedale", "ziekenhuis"),
     ],
     "group": [
         *("group", "groups", "groupid", "groupname", "stratum", "strata", "stratumid"),

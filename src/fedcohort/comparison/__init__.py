@@ -2,8 +2,8 @@
 
 from fedcohort._arguments import suggest_names as _suggest_names
 from fedcohort.comparison.rows import compare
-from fedcohort.comparison.shown import Comparison
+from fedcohort.comparison.shown import CohortSizes, Comparison
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["CohortSizes", "Comparison", "compare"]
 
 _suggest_names(__name__, __all__)

@@ -49,6 +49,8 @@ LEARNERS = ("similarity", "tournament", "auto")
 #: numbers in a cohort's updates.
 BALANCED = "balanced"
 EASY_COHORT, EASY_NUMBERS = 50, 10**5
+#: Up to this number, clients are written out in the lines to paste.
+FEW = 6
 #: The number of draws that are timed; the result is their median.
 TIMED_DRAWS = 15
 #: Number of characters of numpy's error message that are shown.
@@ -75,7 +77,7 @@ def compare(
         or a data frame of pandas, polars or pyarrow: see :func:`read_clients`, which also takes
         the names of its columns.
     cohort_size
-        The number of draws in a round.
+        The number of draws in a round. :class:`CohortSizes` compares several.
     designs
         Recipes, or their names as on the command line (``"size:whole_rows_first"``,
         ``"size,multinomial"``); a mapping gives them labels. A recipe keeps its own cohort size.
@@ -141,7 +143,18 @@ def compare(
             f"compare: none of these {len(left_out)} designs can be built; {label}: {reason}"
         )
     dimension = None if rows is None else rows.shape[1]
-    return Comparison(population, size, task.seed, dimension, found, left_out, row_notes)
+    source = _source(clients, groups)
+    return Comparison(population, size, task.seed, dimension, found, left_out, row_notes, source)
+
+
+def _source(clients: object, groups: object) -> str:
+    """Write the clients as Python does: a short mapping or list, or how a file is read."""
+    text = "clients"
+    if isinstance(clients, (str, os.PathLike)):
+        text = f"read_clients({os.fspath(clients)!r})"
+    elif isinstance(clients, (list, dict)) and len(clients) <= FEW:
+        text = repr(clients)
+    return text if groups is None else f"{text}, groups=groups"
 
 
 class Variance(NamedTuple):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort._arguments import listed
-from fedcohort._display import counted, html_table, shortened
+from fedcohort._arguments import brief, checked_flag, listed
+from fedcohort._display import COLUMNS, counted, html_table, printed, record_repr, shortened
 from fedcohort._figures import (
     check_axes,
     checked_figure_path,
@@ -30,8 +29,9 @@ from fedcohort._lazy import frame_of
 from fedcohort.baselines.chosen import ChosenDesign
 from fedcohort.baselines.cohort_mean import CohortMean
 from fedcohort.baselines.round_robin import RoundRobinCycle
-from fedcohort.designs import AutoDesign, Design, Multinomial
-from fedcohort.population import Population
+from fedcohort.designs import RECIPES, AutoDesign, Design, Multinomial, Recipe, Stratified, Target
+from fedcohort.errors import InputError
+from fedcohort.population import IMPORTANCE_UNITS, Population
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from fedcohort.comparison.rows import Row
 
-#: The width of ``repr``, and the smallest width of the column of names.
-COLUMNS, FEWEST = 80, 12
+#: The smallest width of the column of names.
+FEWEST = 12
 #: The digits of the numbers in a column, and the longest number before it becomes 1.2e-5.
 DIGITS, LONGEST = 3, 7
 
@@ -75,6 +75,8 @@ class Comparison:
     row_notes
         Which rows of a file or a data frame were left out, and which rows or names of clients are
         doubtful.
+    source
+        The clients as Python writes them, for ``next_steps``.
     """
 
     population: Population
@@ -84,14 +86,57 @@ class Comparison:
     rows: dict[str, Row]
     left_out: dict[str, str]
     row_notes: tuple[str, ...] = ()
+    source: str = "clients"
 
     @property
     def answer(self) -> str:
-        """The recommended design for these clients and the reasons, in two sentences.
+        """The recommended design for these clients and the reasons, in a few sentences.
 
         A design wins only if it is unbiased and draws a fixed number of times.
         """
         return _Answer(self).text()
+
+    @property
+    def best(self) -> Row | None:
+        """The recommended design; None if all are biased or of random size."""
+        return _Answer(self).best()
+
+    @property
+    def next_steps(self) -> dict[str, str]:
+        """Three lines of Python with the recommended design: for a server loop and for Flower.
+
+        They name these clients and this seed. Empty without a recommendation, or if its recipe is
+        not one of the library's.
+        """
+        row = self.best
+        if row is None or RECIPES.get(row.recipe.name) is not type(row.recipe):
+            return {}
+        kind, recipe = type(row.recipe).__name__, record_repr(row.recipe)
+        is_file = self.source.startswith("read_clients")
+        reader, seed, sizes = ", read_clients" if is_file else "", f"seed={self.seed}", self.source
+        ours = ", ".join(sorted([kind, "Selector"]))
+        if isinstance(self.population.ids, range) and not is_file:
+            sizes = f"dict(enumerate({self.source}))"
+        steps = {
+            "In your server loop": (
+                f"from fedcohort import {ours}{reader}\n"
+                f"selector = Selector({recipe}, {self.source}, {seed})\n"
+                f"cohort = selector.draw()  # train cohort.ids, then selector.aggregate(updates)"
+            ),
+            "In Flower, around your strategy": (
+                f"from fedcohort import {kind}{reader}\n"
+                f"from fedcohort.flower import CohortStrategy\n"
+                f"strategy = CohortStrategy(strategy, {recipe}, sizes={sizes}, {seed})"
+            ),
+        }
+        if not is_file and self.population.groups is not None:
+            del steps["In Flower, around your strategy"]  # it needs groups by name
+        return steps
+
+    def shown(self, *, all_columns: bool = False, explain: bool = False) -> Shown:
+        """Return the table and the answer to print, with all columns or with their meaning."""
+        flags = {"all_columns": all_columns, "explain": explain}
+        return Shown(self, *(checked_flag("Comparison.shown", *each) for each in flags.items()))
 
     @property
     def notes(self) -> list[str]:
@@ -174,60 +219,36 @@ class Comparison:
 
     @property
     def _head(self) -> str:
-        n, total = self.population.n_clients, self.population.total
-        parts = [(self.cohort_size, "draw"), (n, "client"), (total, "sample")]
-        draws, clients, samples = (counted(number, noun) for number, noun in parts)
-        head = f"{draws} from {clients}, {samples}"
+        head = f"{counted(self.cohort_size, 'draw')} from {_clients_text(self.population)}"
         return head if self.dimension is None else f"{head}, updates of {self.dimension:,} numbers"
 
     @property
-    def _columns(self) -> tuple[Column, ...]:
-        """The columns beside the designs' labels."""
-        return UPDATES_COLUMNS if self._has_updates else SIZES_COLUMNS
+    def _multinomial(self) -> float:
+        """The variance of multinomial sampling."""
+        known = (row.variance for row in self.rows.values())
+        return next((each.value / each.ratio for each in known if each.ratio), 0.0)
 
-    def _lines(self) -> list[tuple[str, ...]]:
+    def _columns(self, every: bool) -> tuple[Column, ...]:
+        """Return the columns beside the designs' labels."""
+        columns = UPDATES_COLUMNS if self._has_updates else SIZES_COLUMNS
+        return columns if every else tuple(each for each in columns if each not in REST)
+
+    def _lines(self, columns: Sequence[Column]) -> list[tuple[str, ...]]:
         """Return the cells of every row, biased ones last."""
         rows = self._ordered
-        cells = [[row.label for row in rows], *(each.cells(rows) for each in self._columns)]
+        cells = [[row.label for row in rows], *(each.cells(rows) for each in columns)]
         return list(zip(*cells, strict=True))
 
     def __repr__(self) -> str:
-        from rich.console import Console
-
-        console = Console(
-            width=COLUMNS, file=io.StringIO(), color_system=None, force_jupyter=False,
-            legacy_windows=False,
-        )  # fmt: skip
-        with console.capture() as captured:
-            console.print(self)
-        return "\n".join(line.rstrip() for line in captured.get().splitlines())
+        return repr(self.shown())
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        """Yield the table, the answer and the legend, as ``print`` of rich shows them."""
-        from rich.console import Group
-        from rich.constrain import Constrain
-        from rich.text import Text
+        """Yield the table and the answer, as ``print`` of rich shows them."""
+        yield from self.shown().__rich_console__(console, options)
 
-        blank = Text()
-        yield Text(self._head)
-        yield from (Constrain(Text(note), COLUMNS) for note in self.row_notes)
-        yield blank
-        yield self._table(console, options)
-        if self.left_out:
-            yield _two_columns(
-                (name, f"left out: {reason.partition('. ')[0].rstrip('.')}")
-                for name, reason in self.left_out.items()
-            )
-        notes = [*_design_notes(self._ordered), *self._choices()]
-        below: list[RenderableType] = [Text(self.answer, "bold"), blank]
-        below.append(_two_columns(self._legend()))
-        below += [each for note in notes for each in (blank, Text(note, "dim"))]
-        yield blank
-        yield Constrain(Group(*below), COLUMNS)
-
-    def _table(self, console: Console, options: ConsoleOptions) -> Table:
+    def _table(self, columns: Sequence[Column], console: Console, options: ConsoleOptions) -> Table:
         """Return the table: only names are wrapped, and the columns stand apart if they can."""
         from rich import box
         from rich.measure import Measurement
@@ -236,7 +257,7 @@ class Comparison:
 
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
         table.add_column("design", overflow="fold", min_width=FEWEST, vertical="bottom")
-        for column in self._columns:
+        for column in columns:
             heading = Text(column.heading, justify="right")
             table.add_column(
                 heading,
@@ -245,7 +266,7 @@ class Comparison:
                 vertical="bottom",
             )
         n_unbiased = sum(row.unbiased for row in self.rows.values())
-        for place, line in enumerate(self._lines()):
+        for place, line in enumerate(self._lines(columns)):
             if place == n_unbiased:
                 table.add_section()
                 table.add_row("biased", style="dim")
@@ -255,9 +276,9 @@ class Comparison:
             table.padding = 0
         return table
 
-    def _legend(self) -> Iterator[tuple[str, str]]:
+    def _legend(self, columns: Sequence[Column]) -> Iterator[tuple[str, str]]:
         """Yield each column's meaning, and what ``~`` stands for."""
-        yield from ((column.name, column.meaning) for column in self._columns)
+        yield from ((column.name, column.meaning) for column in columns)
         if texts := list(self._estimates()):
             yield "~", f"estimated, with standard errors. {'; '.join(texts)}"
 
@@ -282,11 +303,142 @@ class Comparison:
                 yield f"{row.label} draws from {row.design.choice}; predicted V: {predicted}"
 
     def _repr_html_(self) -> str:
-        names = ["design", *(column.name for column in self._columns)]
-        cells = [[cell.strip() for cell in line] for line in self._lines()]
+        columns = self._columns(every=False)
+        names = ["design", *(column.name for column in columns)]
+        cells = [[cell.strip() for cell in line] for line in self._lines(columns)]
         cells += [[name, f"left out: {reason}"] for name, reason in self.left_out.items()]
         dim = range(sum(row.unbiased for row in self.rows.values()), len(cells))
         return html_table(f"{self._head}. {self.answer}", names, cells, most=len(cells), dim=dim)
+
+
+@final
+class Shown:
+    """A comparison to print: ``repr`` is its text, and rich styles it on a terminal."""
+
+    def __init__(self, found: Comparison, all_columns: bool, explain: bool) -> None:
+        self._found, self._explain = found, explain
+        self._columns = found._columns(all_columns)
+
+    def __repr__(self) -> str:
+        return printed(self)
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        """Yield the table, the answer and the legend."""
+        from rich.constrain import Constrain
+        from rich.text import Text
+
+        found, blank = self._found, Text()
+        yield Text(found._head)
+        yield from (Constrain(Text(note), COLUMNS) for note in found.row_notes)
+        yield blank
+        yield found._table(self._columns, console, options)
+        if found.left_out:
+            yield _two_columns(
+                (name, f"left out: {reason.partition('. ')[0].rstrip('.')}")
+                for name, reason in found.left_out.items()
+            )
+        yield blank
+        yield Constrain(Text(found.answer, "bold"), COLUMNS)
+        if self._explain:
+            yield blank
+            yield Constrain(_two_columns(found._legend(self._columns)), COLUMNS)
+        for note in (*_design_notes(found._ordered), *found._choices()):
+            yield blank
+            yield Constrain(Text(note, "dim"), COLUMNS)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CohortSizes:
+    """Comparisons of the same clients with several cohort sizes; the ``repr`` is a table.
+
+    Parameters
+    ----------
+    comparisons
+        The comparison with each cohort size, by the size.
+
+    Examples
+    --------
+    >>> from fedcohort import compare
+    >>> sizes = CohortSizes({m: compare([5, 3, 2], m, designs="size") for m in (1, 2)})
+    >>> sizes.answer.partition(". ")[0]
+    'In draws of multinomial sampling, 1 draw by size is worth 1 and 2 draws by size are worth 5.17'
+    """
+
+    comparisons: Mapping[int, Comparison]
+
+    def __post_init__(self) -> None:
+        found = self.comparisons
+        if not (isinstance(found, Mapping) and found) or not all(
+            isinstance(each, Comparison) for each in found.values()
+        ):
+            raise InputError(
+                f"CohortSizes: comparisons must be comparisons by cohort size; got {brief(found)}. "
+                f"Pass for example {{m: compare(sizes, m) for m in (5, 10)}}."
+            )
+
+    @property
+    def answer(self) -> str:
+        """How many draws of multinomial sampling each cohort of the best design is worth."""
+        best = {m: found.best for m, found in self.comparisons.items()}
+        worth = [
+            f"{counted(m, 'draw')} by {row.label} {'is' if m == 1 else 'are'} worth {m / ratio:.3g}"
+            for m, row in best.items()
+            if row is not None and (ratio := row.variance.ratio)
+        ]
+        if not worth:
+            return "Multinomial sampling's variance is 0 with each of these cohort sizes."
+        return (
+            f"In draws of multinomial sampling, {listed(worth)}. Take the smallest cohort that "
+            f"trains well: each of its clients costs work in every round."
+        )
+
+    def __repr__(self) -> str:
+        return printed(self)
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        """Yield the table and the answer."""
+        from rich import box
+        from rich.constrain import Constrain
+        from rich.table import Table
+        from rich.text import Text
+
+        first = next(iter(self.comparisons.values()))
+        sizes = listed([f"{m}" for m in self.comparisons])
+        what = (
+            "V, the variance of the aggregate," if first._has_updates else "Variance of the weights"
+        )
+        yield Text(f"Cohorts of {sizes} draws from {_clients_text(first.population)}")
+        draws = counted(first.cohort_size, "draw")
+        yield Text(f"{what} over that of multinomial sampling with {draws}")
+        yield Text()
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 2, 0, 0), pad_edge=False)
+        table.add_column("design", overflow="fold", min_width=FEWEST)
+        unbiased = [
+            row for each in self.comparisons.values() for row in each._ordered if row.unbiased
+        ]
+        labels = list(dict.fromkeys(row.label for row in unbiased))
+        columns = []
+        for m, each in self.comparisons.items():
+            table.add_column(f"{m}", justify="right", no_wrap=True)
+            rows = [each.rows.get(label) for label in labels]
+            columns.append(_over(rows, first._multinomial))
+        for label, *cells in zip(labels, *columns, strict=True):
+            table.add_row(Text(label), *cells)
+        yield table
+        yield Text()
+        yield Constrain(Text(self.answer, "bold"), COLUMNS)
+
+
+def _clients_text(population: Population) -> str:
+    """Write how many clients there are, and how many samples they have."""
+    clients, total = counted(population.n_clients, "client"), population.total
+    is_importance = total == IMPORTANCE_UNITS
+    return f"{clients}, {'by importance' if is_importance else counted(total, 'sample')}"
 
 
 def _two_columns(pairs: Iterable[tuple[str, str]]) -> Table:
@@ -387,8 +539,8 @@ V = Column(
     _numbers("variance.value", "variance.is_exact"),
 )
 RATIO = Column(
-    "vs multi-\nnomial",
-    "divided by the same of multinomial sampling",
+    "variance\nvs multi-\nnomial",
+    "variance of the weights, or V if there are updates, divided by that of multinomial sampling",
     _numbers("variance.ratio", "variance.is_exact", 3),
 )
 CHANCE = Column(
@@ -404,6 +556,8 @@ CLIENTS = Column(
 TIME = Column("time", "to build the design and to draw once", _time_cells)
 SIZES_COLUMNS = (BIAS, WEIGHT_VARIANCE, RATIO, CHANCE, CLIENTS, TIME)
 UPDATES_COLUMNS = (V, RATIO, BIAS, WEIGHT_VARIANCE, CLIENTS, TIME)
+#: The columns that are shown on demand.
+REST = (WEIGHT_VARIANCE, CHANCE, TIME)
 
 
 def _errors(*errors: float | None) -> str:
@@ -479,6 +633,8 @@ SMALL_GAIN = 0.01
 DOMINANT = 0.5
 #: Above this gain, the answer does not suggest a better design.
 MUCH_GAIN = 0.5
+#: Final losses with known groups, as in docs/which-design.md.
+GROUPED: dict[type[Recipe], str] = {Stratified: "0.751", Target: "0.774"}
 #: The most clauses of the second sentence, and the most designs of equal variance that are named.
 MOST_PARTS, MOST_NAMED = 2, 2
 
@@ -486,8 +642,8 @@ MOST_PARTS, MOST_NAMED = 2, 2
 class _Answer:
     """Writes what to use and why. A winner is unbiased and its cohort size is fixed."""
 
-    def __init__(self, found: Comparison) -> None:
-        self.rows = list(found.rows.values())
+    def __init__(self, found: Comparison, rows: Sequence[Row] | None = None) -> None:
+        self.found, self.rows = found, list(found.rows.values()) if rows is None else rows
         self.population, self.cohort_size = found.population, found.cohort_size
         self.has_updates = found.dimension is not None
         self.what, self.the_what = "weight variance", "the variance of the weights"
@@ -499,8 +655,48 @@ class _Answer:
         sizes = self.population.sizes[self.population.sizes > 0]
         self.equal_sizes = len(sizes) > 1 and bool((sizes == sizes[0]).all())
 
+    def best(self) -> Row | None:
+        """Return the recommended design; None if all are biased or of random size."""
+        fixed = [row for row in self.rows if row.unbiased and row.size_deviation == 0]
+        return self._by_group() or (_best(fixed) if fixed else None)
+
+    def _by_group(self) -> Row | None:
+        """Return the design for clients that are alike in groups; None without groups.
+
+        With updates, V sees who is alike, and decides.
+        """
+        labels, sizes = self.population.groups, self.population.sizes
+        if labels is None or self.has_updates:
+            return None
+        n_groups = len({label for label, n in zip(labels, sizes, strict=True) if n})
+        kind = Stratified if n_groups <= self.cohort_size else Target
+        found = (row for row in self.rows if isinstance(row.recipe, kind))
+        return next(found, None) if n_groups > 1 else None
+
     def text(self) -> str:
-        """Return the two sentences."""
+        """Return the sentences."""
+        grouped = self._by_group()
+        if grouped is None:
+            return self._by_variance()
+        n_groups = len(set(self.population.groups or ()))
+        how = f"the draws cover as many of the {n_groups} groups as they can"
+        if isinstance(grouped.recipe, Stratified):
+            how = f"each of the {n_groups} groups has its own draws and its full weight"
+        start = (
+            f"Use {grouped.label} if clients of a group are alike: in every round {how}. The "
+            f"variance of the weights ({grouped.weight_variance_ratio or 0:.2f} of multinomial's) "
+            f"cannot see this, as it knows sizes only. In our experiment with one digit per "
+            f"client, known groups lowered the final loss from 0.936 to "
+            f"{GROUPED[type(grouped.recipe)]}; sizes alone to 0.906, inside the spread."
+        )
+        rest = [row for row in self.rows if not row.recipe.grouped]
+        if not any(row.unbiased for row in rest):
+            return start
+        other = _Answer(self.found, rest).text()
+        return f"{start} Otherwise {'u' if other.startswith('Use ') else other[0]}{other[1:]}"
+
+    def _by_variance(self) -> str:
+        """Say which design has the smallest variance."""
         unbiased = [row for row in self.rows if row.unbiased]
         if not unbiased:
             return self._only_biased()
@@ -547,7 +743,7 @@ class _Answer:
             self._usual(best) or self._misleading(best),
         ]
         text = "; ".join([part for part in parts if part][:MOST_PARTS]) or self._hint(gain)
-        is_word = text.startswith(("without ", "all ", "the "))  # not a design's label
+        is_word = text.startswith(("without ", "all "))  # not a design's label
         return f"{text[0].upper() if is_word else text[0]}{text[1:]}." if text else ""
 
     def _hint(self, gain: float) -> str:
@@ -555,9 +751,13 @@ class _Answer:
         learns = any(row.recipe.learns for row in self.rows)
         if self.has_updates or learns or len(self.rows) == 1 or self.cohort_size == 1:
             return ""
+        further = (
+            "tournament, which learns from updates who is alike, can lead further if there are few "
+            "kinds of clients and each is drawn 15 times or more"
+        )
         if self.equal_sizes and gain > ROUNDING:
-            return "all sizes are equal: only the clients' updates can lead further"
-        return "the clients' updates can lead further" if gain < MUCH_GAIN else ""
+            return f"all sizes are equal, but {further}"
+        return further if gain < MUCH_GAIN else ""
 
     def _cheaper(self, best: Row, unbiased: Sequence[Row]) -> str:
         """Name the best design that needs less than the winner."""
@@ -674,6 +874,13 @@ def _gain(row: Row) -> float | None:
 
 def _gain_text(row: Row) -> str:
     return f"{'' if row.variance.is_exact else 'about '}{_share_text(_gain(row) or 0.0)}"
+
+
+def _over(rows: Sequence[Row | None], first: float) -> list[str]:
+    """Write variances, divided by another one; a dash for a design that was left out."""
+    known = [None if row is None or not first else row.variance.value / first for row in rows]
+    exact = [row is None or row.variance.is_exact for row in rows]
+    return numbers(known, exact=exact, places=3)
 
 
 def _needs(row: Row) -> str:

@@ -9,7 +9,7 @@ from fedcohort.deployment.arrays import (
     as_arrays,
     like_parameters,
 )
-from fedcohort.deployment.checkpoint import must_resume, read_checkpoint, write_checkpoint
+from fedcohort.deployment.checkpoint import must_resume
 from fedcohort.deployment.directory import Claim, Directory, claimed_size
 from fedcohort.deployment.limits import Limits, Patience
 from fedcohort.deployment.options import PluginKeywords, SelectorOptions
@@ -41,8 +41,6 @@ __all__ = [
     "like_parameters",
     "looks",
     "must_resume",
-    "read_checkpoint",
-    "write_checkpoint",
 ]
 
 _suggest_names(__name__, __all__)

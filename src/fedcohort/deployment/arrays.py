@@ -133,8 +133,8 @@ class ModelArrays:
     def moved_counter(self, name: str, step: NDArray[Any]) -> NDArray[Any] | None:
         """Return a counter plus its rounded step, exactly; None where its type cannot hold it."""
         own = self.arrays[name]
-        found: NDArray[Any] | None = in_type(counted(own, step).reshape(own.shape), own)
-        return found
+        moved: NDArray[Any] | None = in_type(counted(own, step).reshape(own.shape), own)
+        return moved
 
 
 @final

@@ -1,4 +1,4 @@
-"""Checkpoints: one file with the model, the selector and the plug-in's own state."""
+"""Files of checkpoints: arrays by part, and a head that says which plug-in wrote them."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def read_checkpoint(
     except ValueError as error:
         raise plugin.refusal(f"{path} cannot be read ({error}). Start without it.") from error
     head: dict[str, Any] = json_value(arrays["head"])
-    found = {"framework": head["framework"], **head["origin"]}
+    written = {"framework": head["framework"], **head["origin"]}
     for name, own in {"framework": plugin.framework, **(origin or {})}.items():
-        if found.get(name) != own:
+        if written.get(name) != own:
             raise plugin.refusal(
-                f"{path} was written with another {name}, {found.get(name)}; got {own}. Use the "
+                f"{path} was written with another {name}, {written.get(name)}; got {own}. Use the "
                 f"same one."
             )
     parts = {

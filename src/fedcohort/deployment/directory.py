@@ -16,6 +16,7 @@ from fedcohort._arguments import brief, checked_whole, is_list
 from fedcohort.deployment.limits import LARGEST_SIZE, Limits
 from fedcohort.deployment.plugin import Plugin
 from fedcohort.deployment.waits import BackOff
+from fedcohort.population import Population
 
 #: By default, if at least ``MANY`` clients have samples, a self-reported size counts up to this
 #: share of all samples.
@@ -44,9 +45,9 @@ class Claim:
     properties: Properties = field(default_factory=dict)
 
     @classmethod
-    def of(cls, name: str, size: object, properties: Properties) -> Claim | str:
+    def of(cls, name: str, size: object, properties: Properties | None = None) -> Claim | str:
         """Return what a client says of itself, or what is wrong with it."""
-        own_size, own = claimed_size(size), claimed_properties(properties)
+        own_size, own = claimed_size(size), claimed_properties(properties or {})
         if isinstance(own_size, str):
             return own_size
         return own if isinstance(own, str) else cls(name, own_size, own)
@@ -61,18 +62,18 @@ def claimed_size(size: object, name: str = "its size") -> int | str:
 
 def claimed_properties(properties: Properties) -> Properties | str:
     """Return the properties that a client claims to have, or what is wrong with them."""
-    found: dict[str, Any] = plain(properties)
-    for value in found.values():
+    own: dict[str, Any] = plain(properties)
+    for value in own.values():
         for each in value if isinstance(value, list) else [value]:
             if not isinstance(each, (str, int, float)):
                 return f"its properties must be text and numbers; got {type(each).__name__}"
     try:
-        length = len(repr(found))
+        length = len(repr(own))
     except ValueError:  # an integer of thousands of digits
         length = LONGEST_PROPERTIES + 1
     if length > LONGEST_PROPERTIES:
         return f"its properties must be at most {LONGEST_PROPERTIES} characters"
-    return found
+    return own
 
 
 def plain(value: Any) -> Any:
@@ -94,22 +95,22 @@ def features_of(properties: Properties) -> Features | str:
     >>> features_of({"region": "south", "labels": [0.25, 0.75]})
     {'region': 'south', 'labels.0': 0.25, 'labels.1': 0.75}
     """
-    found: Features = {}
+    features: Features = {}
     for name, value in properties.items():
         entries = {name: value}
         if isinstance(value, list):
             entries = {f"{name}.{place}": own for place, own in enumerate(value)}
         for each, own in entries.items():
-            found[each] = own if isinstance(own, str) else _float(own)
-    if len(found) > MOST_FEATURES:
+            features[each] = own if isinstance(own, str) else _float(own)
+    if len(features) > MOST_FEATURES:
         return f"more than {MOST_FEATURES} features"
-    for name, own in found.items():
+    for name, own in features.items():
         if len(own) > LONGEST_TEXT if isinstance(own, str) else not math.isfinite(own):
             return (
                 f"{name!r:.50} must be a finite number, or text of at most {LONGEST_TEXT} "
                 f"characters; got {own!r:.50}"
             )
-    return found
+    return features
 
 
 def _float(value: Any) -> float:
@@ -120,7 +121,9 @@ def _float(value: Any) -> float:
 
 
 def checked_sizes(plugin: Plugin, sizes: object) -> dict[str, int]:
-    """Validate sizes by client, as the server knows them."""
+    """Validate sizes by client, as the server knows them; a population has them too."""
+    if isinstance(sizes, Population):
+        sizes = dict(zip(sizes.ids, sizes.sizes.tolist(), strict=True))
     if not isinstance(sizes, Mapping):
         raise plugin.refusal(
             f"sizes must map clients to samples; got {brief(sizes)}. Pass a dictionary, or None "
@@ -150,8 +153,8 @@ class Directory:
     """All clients that have reported a size, and those that are connected now.
 
     A plug-in calls :meth:`see` with the connections that the framework lists. It asks those that
-    are :meth:`due` for their sizes. It passes valid answers to :meth:`claim`, and calls
-    :meth:`refuse` for others. Then :meth:`seat` updates ``sizes``.
+    are :meth:`due` for their sizes, and passes the answers to :meth:`take`. Then :meth:`seat`
+    updates ``sizes``.
 
     A client that answers nonsense is due again after a pause, then after twice as long, and so on.
     The first connection with a name keeps it while the framework lists it; then the next
@@ -181,7 +184,7 @@ class Directory:
     >>> directory.see(["Lyon", "Nice"])
     >>> directory.due()
     ['Nice']
-    >>> directory.claim("Nice", Claim("Nice", 50))
+    >>> directory.take({"Nice": Claim.of("Nice", 50)})
     >>> directory.seat(), directory.sizes
     (True, {'Lyon': 30, 'Nice': 50})
     """
@@ -189,7 +192,7 @@ class Directory:
     def __init__(
         self,
         plugin: Plugin,
-        sizes: Mapping[Any, int] | None = None,
+        sizes: Mapping[Any, int] | Population | None = None,
         *,
         eligible: Eligible | Collection[str] | None = None,
         limits: Limits | None = None,
@@ -244,10 +247,10 @@ class Directory:
         """
         read = {name: features_of(self.properties_of(name)) for name in sorted(self._holder)}
         failed = {name: own for name, own in read.items() if isinstance(own, str)}
-        found = {name: own for name, own in read.items() if own and not isinstance(own, str)}
+        usable = {name: own for name, own in read.items() if own and not isinstance(own, str)}
         kinds = {
             name: frozenset((each, isinstance(value, str)) for each, value in own.items())
-            for name, own in found.items()
+            for name, own in usable.items()
         }
         if not self._usual and kinds:
             self._usual = Counter(kinds.values()).most_common(1)[0][0]
@@ -255,32 +258,32 @@ class Directory:
             if not own <= self._usual:
                 names = sorted(each for each, _ in self._usual)
                 failed[name] = f"its features are not those of the first clients, {brief(names)}"
-                del found[name]
+                del usable[name]
         unknown = {name: why for name, why in failed.items() if self._unusable.get(name) != why}
         self._plugin.log_failures(unknown, "features", len(read))
-        now = {**dict.fromkeys(self._features, Features()), **found}
+        now = {**dict.fromkeys(self._features, Features()), **usable}
         new = {name: own for name, own in now.items() if self._features.get(name) != own}
-        self._features, self._unusable = found, failed
+        self._features, self._unusable = usable, failed
         return new
 
     def participants(self, *, with_samples: bool = False) -> list[str]:
         """Return the clients that are connected and may take part."""
-        found = self.present if self._eligible is None else self._allowed(self._eligible)
-        return [name for name in found if self.sizes[name]] if with_samples else found
+        names = self.present if self._eligible is None else self._allowed(self._eligible)
+        return [name for name in names if self.sizes[name]] if with_samples else names
 
     def _allowed(self, eligible: Eligible) -> list[str]:
         """Return the connected clients that are eligible; log clients for which that failed."""
-        found, failed = list[str](), dict[str, str]()
+        allowed, failed = list[str](), dict[str, str]()
         for name in self.present:
             try:
                 if eligible(name, self.connection_of(name), self.properties_of(name)):
-                    found.append(name)
+                    allowed.append(name)
             except Exception as error:  # properties are what a client says
                 failed[name] = f"{type(error).__name__}, {error}"
         if failed != self._undecided:
             self._plugin.log_failures(failed, "eligible", len(self.present))
             self._undecided = failed
-        return found
+        return allowed
 
     # Asking for sizes
 
@@ -307,6 +310,27 @@ class Directory:
     def claim(self, connection: Connection, claim: Claim) -> None:
         """Note what a client says of itself; a size that the server knows comes first."""
         self._claims[connection] = claim
+
+    def take(
+        self,
+        answers: Mapping[Any, Claim | str],
+        *,
+        n_asked: int | None = None,
+        who: str | None = None,
+    ) -> None:
+        """Take what clients say of themselves, or what is wrong with it, by connection.
+
+        Log those that gave no valid answer; they are asked again after a pause. ``n_asked`` is how
+        many were asked, by default as many as answered; ``who`` is the log's word for them.
+        """
+        failed = {str(each): own for each, own in answers.items() if isinstance(own, str)}
+        for each, own in answers.items():
+            if isinstance(own, str):
+                self.refuse(each)
+            else:
+                self.claim(each, own)
+        asked = len(answers) if n_asked is None else n_asked
+        self._plugin.log_failures(failed, "asking for sizes", asked, who)
 
     def refuse(self, connection: Connection) -> None:
         """Note that a client gave no valid answer: ask again after a pause."""
@@ -356,10 +380,10 @@ class Directory:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state` returned; these clients are not asked again."""
-        self._claims = {each: Claim(*claim) for each, *claim in state["claims"]}
-        self._holder, self.sizes = dict(state["holders"]), dict(state["sizes"])
+        claims = {each: Claim(*claim) for each, *claim in state["claims"]}
+        holder, sizes = dict(state["holders"]), dict(state["sizes"])
         self._usual = frozenset((name, is_text) for name, is_text in state["features"])
-        self._features = {}
+        self._claims, self._holder, self.sizes, self._features = claims, holder, sizes, {}
         self._connected, self._seated = set(), {}
         self._questions.keep(())
 

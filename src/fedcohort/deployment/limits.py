@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import final
 
 from fedcohort._display import counted, times
-from fedcohort._fields import check_fields, number, whole
+from fedcohort._fields import Record, number, whole
 from fedcohort.deployment.plugin import Plugin
 from fedcohort.errors import DeploymentError
 
@@ -21,7 +21,7 @@ NO_LIMIT = "Use None for no limit."
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Record):
     """Bounds on what the server accepts from clients, and on rounds that fail.
 
     Attributes
@@ -39,14 +39,13 @@ class Limits:
         End training after this many rounds in a row without a usable reply.
     """
 
+    _error = DeploymentError
+
     max_size: int | None = whole(None, least=1)
     max_share: float | None = number(None, above=0, most=1, way_out=NO_LIMIT)
     max_count: int = whole(LARGEST_SIZE, least=1)
     min_replies: int = whole(1, least=1)
     give_up_after: int = whole(10, least=1)
-
-    def __post_init__(self) -> None:
-        check_fields(self, error=DeploymentError)
 
     def check_cohort(self, plugin: Plugin, draws: int) -> None:
         """Refuse ``min_replies`` that no cohort of this many draws can reach."""
@@ -84,14 +83,14 @@ class Patience:
         A round with usable replies starts the count again. A round without reasons does not
         count: a design may draw an empty cohort.
         """
-        found = Counter[str]()
+        kinds = Counter[str]()
         for reason in () if answered else reasons:
             kind = reason.partition(":")[0]
-            found[kind] += 1
+            kinds[kind] += 1
             self._example.setdefault(kind, reason)
         if answered:
-            self._failed_rounds, self._kinds, self._example = 0, found, {}
-        self._failed_rounds, self._kinds = self._failed_rounds + bool(found), self._kinds + found
+            self._failed_rounds, self._kinds, self._example = 0, kinds, {}
+        self._failed_rounds, self._kinds = self._failed_rounds + bool(kinds), self._kinds + kinds
         if self._failed_rounds >= self._limits.give_up_after:
             causes = [
                 f"{times(n)} {_cut(repr(self._example[kind]))}"

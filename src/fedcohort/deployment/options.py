@@ -7,11 +7,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, final
 
-from fedcohort._arguments import brief
+from fedcohort._arguments import MOST, brief
+from fedcohort._fields import whole
 from fedcohort.deployment.directory import checked_sizes
 from fedcohort.deployment.limits import Limits
 from fedcohort.deployment.plugin import Plugin
-from fedcohort.population import Label
+from fedcohort.population import Label, Population
 from fedcohort.selector import Selector
 from fedcohort.selector.settings import SelectorKeywords, SelectorSettings
 from fedcohort.streams import Seed
@@ -21,10 +22,11 @@ class PluginKeywords(SelectorKeywords, total=False):
     """The settings as keyword arguments; :class:`SelectorOptions` declares them."""
 
     seed: Seed
-    sizes: Mapping[Any, int] | None
+    sizes: Mapping[Any, int] | Population | None
     groups: Mapping[Any, Label | None] | None
     limits: Limits | None
     log_file: str | Path | None
+    audit_every: int | None
 
 
 @final
@@ -41,7 +43,8 @@ class SelectorOptions(SelectorSettings):
     seed
         Seeds the draws and the order of ties: one seed gives one sequence of cohorts.
     sizes
-        Samples by client; None asks the clients.
+        Samples by client, or a population such as :func:`fedcohort.read_clients` returns, with its
+        groups; None asks the clients.
     groups
         Labels by client, for recipes that draw by group; clients without one form the group
         ``"unlabelled"``.
@@ -49,36 +52,43 @@ class SelectorOptions(SelectorSettings):
         What the server accepts from clients.
     log_file
         Where to write a JSON line for every round; None writes none.
+    audit_every
+        Every this many rounds, log who has taken part and warn of clients that are missing
+        beyond chance; None does so at the end only.
     """
 
     plugin: Plugin
     seed: Seed = None
-    sizes: Mapping[Any, int] | None = None
+    sizes: Mapping[Any, int] | Population | None = None
     groups: Mapping[Any, Label | None] | None = None
     limits: Limits | None = None
     log_file: str | Path | None = None
+    audit_every: int | None = whole(None, least=1, most=MOST)
 
-    def __post_init__(self) -> None:
-        SelectorSettings.__post_init__(self)
-        plugin, put = self.plugin, object.__setattr__  # checked values replace the given ones
+    def _check(self) -> None:
+        SelectorSettings._check(self)  # super() does not work in a class with slots
+        plugin = self.plugin
         for each in fields(self):
             if each.name in plugin.lacks and getattr(self, each.name) != each.default:
                 raise plugin.refusal(
                     f"{each.name} is not available here; got {brief(getattr(self, each.name))}. "
                     f"Leave it out."
                 )
-        put(self, "limits", plugin.record("limits", self.limits, Limits))
+        self._put(limits=plugin.record("limits", self.limits, Limits))
+        known = self.sizes
+        if isinstance(known, Population) and self.groups is None and known.groups is not None:
+            self._put(groups=dict(zip(known.ids, known.groups, strict=True)))
         if self.sizes is not None:
-            put(self, "sizes", checked_sizes(plugin, self.sizes))
+            self._put(sizes=checked_sizes(plugin, self.sizes))
         if self.groups is not None and not isinstance(self.groups, Mapping):
             raise plugin.refusal(
                 f"groups must map {plugin.clients} to labels; got {brief(self.groups)}. Pass a "
                 f"dictionary, or None."
             )
         if self.groups is not None:
-            put(self, "groups", {str(name): label for name, label in self.groups.items()})
+            self._put(groups={str(name): label for name, label in self.groups.items()})
         if self.log_file is not None:
-            put(self, "log_file", plugin.path("log_file", self.log_file))
+            self._put(log_file=plugin.path("log_file", self.log_file))
 
     @property
     def bounds(self) -> Limits:

@@ -8,18 +8,21 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, final
+from pathlib import Path
+from typing import Any, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.cohort import Cohort
 from fedcohort.deployment.arrays import ArrayCheck, Arrays, ClientUpdate, ModelArrays
+from fedcohort.deployment.checkpoint import Parts, read_checkpoint, write_checkpoint
 from fedcohort.deployment.directory import Directory
 from fedcohort.deployment.limits import Limits, Patience
 from fedcohort.deployment.plugin import Plugin
 from fedcohort.designs.signals import AskedSignal
 from fedcohort.errors import AggregationError
+from fedcohort.participation.live import LiveAudit
 from fedcohort.selector import Answers, Selector
 from fedcohort.selector.max_norm import factors_of
 
@@ -31,6 +34,8 @@ NO_ANSWER = "no answer: the deadline has passed"
 NOBODY = "no client with samples was connected"
 #: The largest number of Python's floats.
 LARGEST_FLOAT = sys.float_info.max
+#: A model as the framework has it.
+Model = TypeVar("Model")
 #: Asks clients for a signal: (signal, clients) -> answers by client.
 AskSignal = Callable[[AskedSignal, list[str]], Mapping[str, object]]
 
@@ -67,8 +72,8 @@ class ClientAnswer:
     def step(self, name: str) -> NDArray[Any]:
         """Return one array of the update as it counts; integers that are scaled become floats."""
         assert self.update is not None  # for mypy: the round trains
-        found = self.update[name]
-        return found if self.factor == 1.0 else self.factor * found
+        step = self.update[name]
+        return step if self.factor == 1.0 else self.factor * step
 
 
 class Round:
@@ -110,12 +115,12 @@ class Round:
         """Return whether a client was asked and has neither answered nor failed."""
         return name in self.asked and name not in self.answered and name not in self.failed
 
-    def accept(self, name: str, found: ClientAnswer | str) -> bool:
+    def accept(self, name: str, answer: ClientAnswer | str) -> bool:
         """Take a client's answer, or the reason why it failed; return whether it can be used."""
-        if isinstance(found, str):
-            self.failed[name] = found
+        if isinstance(answer, str):
+            self.failed[name] = answer
         else:
-            self.answered[name] = found
+            self.answered[name] = answer
         return name in self.answered
 
     def reject(self, name: str, reason: str) -> None:
@@ -234,6 +239,12 @@ class TrainingRound(Round):
             answer = replace(answer, factor=factor, scaled=scaled)
         return self.accept(name, answer)
 
+    def accept_unseen(self, name: str, metrics: Mapping[str, Any]) -> None:
+        """Take an answer whose update is part of a secure sum: the server never sees it."""
+        assert self._selector is not None  # for mypy: callers have drawn the round
+        self._read[name] = self._selector.receive({name: None}, whole=False)
+        self.accept(name, ClientAnswer(None, metrics, time.monotonic() - self.asked[name]))
+
     @property
     def _averages_models(self) -> bool:
         """Whether the framework averages models as they came: no estimator predicts updates."""
@@ -252,15 +263,15 @@ class TrainingRound(Round):
 
     def answers(self, *, whole: bool = False) -> Answers:
         """Return what the selector read of all usable answers; ``whole``: with whole updates."""
-        names, found = list(self.answered), self._joined
-        if found is None or self._joined_of != names or (whole and found.rows is None):
+        names, joined = list(self.answered), self._joined
+        if joined is None or self._joined_of != names or (whole and joined.rows is None):
             parts = [self._read[name] for name in names]
             if not parts or (whole and any(part.rows is None for part in parts)):
-                found = self._received(self.updates, self.answered, whole=whole)
+                joined = self._received(self.updates, self.answered, whole=whole)
             else:
-                found = Answers.joined(parts)
-            self._joined, self._joined_of = found, names
-        return found
+                joined = Answers.joined(parts)
+            self._joined, self._joined_of = joined, names
+        return joined
 
     def _received(
         self, updates: Mapping[str, Any], answers: Mapping[str, ClientAnswer], *, whole: bool
@@ -273,14 +284,40 @@ class TrainingRound(Round):
             updates, losses=losses, durations=durations, norms=norms, whole=whole
         )
 
+    def shares(
+        self, is_plain: Callable[[Cohort], bool], write: Callable[[Arrays], Model]
+    ) -> list[tuple[str, float, Model | None]]:
+        """Return clients, weights and models whose mean a framework takes by itself.
+
+        None stands for the client's model as it came: ``is_plain`` says whether the settled
+        weights alone make the aggregate. Otherwise ``write`` makes a model of arrays. An answer
+        has failed if the model's types cannot hold it with its weight.
+        """
+        assert self._selector is not None  # for mypy: callers have drawn the round
+        while True:
+            settled = self._selector.settle(self.answered)
+            if is_plain(settled):
+                own = weights_of(settled).items()
+                return [(name, weight, None) for name, weight in own if weight]
+            shares, too_large = list[tuple[str, float, Model | None]](), list[str]()
+            for id_, weight, update in self._selector.for_average(self.answers(whole=True)):
+                if (arrays := self.sent.plus(update)) is None:
+                    too_large.append(str(id_))
+                else:
+                    shares.append((str(id_), weight, write(arrays)))
+            if not too_large:
+                return shares
+            for name in too_large:
+                self.reject(name, "its update is too large for its weight")
+
     def mean_metrics(self, settled: Cohort) -> dict[str, float] | None:
         """Return the means, by the settled weights, of the metrics that all answers share."""
-        pairs = zip(map(str, settled.ids), settled.weights.tolist(), strict=True)
-        found = [(self.answered[name].metrics, weight) for name, weight in pairs if weight > 0]
-        total = math.fsum(weight for _, weight in found)
+        own = weights_of(settled).items()
+        weighed = [(self.answered[name].metrics, weight) for name, weight in own if weight > 0]
+        total = math.fsum(weight for _, weight in weighed)
         return {
-            key: math.fsum(weight * float(own[key]) for own, weight in found) / total
-            for key in shared_metrics([own for own, _ in found])
+            key: math.fsum(weight * float(own[key]) for own, weight in weighed) / total
+            for key in shared_metrics([own for own, _ in weighed])
         } or None
 
 
@@ -302,6 +339,8 @@ class Rounds:
         False if the framework averages by itself; see :class:`TrainingRound`.
     first
         The number of the first round, as the framework counts.
+    audit_every
+        Log who has taken part every this many rounds; None: only when the log is summed up.
     """
 
     def __init__(
@@ -313,8 +352,13 @@ class Rounds:
         *,
         whole: bool = True,
         first: int = 0,
+        audit_every: int | None = None,
     ) -> None:
         self._plugin, self._selector, self._directory = plugin, selector, directory
+        if (log := selector.selections) is not None:
+            log.follower = LiveAudit(
+                plugin.logger, every=audit_every, path=log.path, first_shown=first
+            )
         self._whole, self._first = whole, first
         self._check = ArrayCheck(limits, selector.recipe.learns)
         self._patience = Patience(plugin, limits)
@@ -345,23 +389,23 @@ class Rounds:
 
     def _numbers(self, signal: str, answers: Mapping[str, object]) -> dict[str, float]:
         """Return the valid answers, numbers of at least 0, and log who gave none."""
-        found = {
+        numbers = {
             name: float(value)  # type: ignore[arg-type]
             for name, value in answers.items()
             if is_number(value, least=0.0)
         }
-        if missing := [name for name in answers if name not in found]:
+        if missing := [name for name in answers if name not in numbers]:
             self._plugin.logger.warning(
                 "%d of %d clients gave no %s: %.200s", len(missing), len(answers), signal, missing
             )
-        return found
+        return numbers
 
     def check_model(self, sent: ModelArrays) -> None:
         """Refuse another model than the one whose updates are remembered."""
-        for known in (self._selector.memory, self._selector.estimator):
-            if known is not None and known.dimension != sent.dimension:
+        for memory in (self._selector.memory, self._selector.estimator):
+            if memory is not None and memory.dimension != sent.dimension:
                 raise self._plugin.refusal(
-                    f"remembers updates of {known.dimension} numbers; got a model of "
+                    f"remembers updates of {memory.dimension} numbers; got a model of "
                     f"{sent.dimension}. Start again for another model, with another checkpoint."
                 )
 
@@ -439,11 +483,49 @@ class Rounds:
             ]
         self._patience.end_round(now.answered, reasons)
 
+    def save(self, path: Path, parts: Parts, *, origin: Mapping[str, Any] | None = None) -> None:
+        """Write a checkpoint atomically; only its owner may read it.
+
+        Parameters
+        ----------
+        path
+            The file; its folder is made.
+        parts
+            Arrays by part and name besides the selector's, such as ``{"model": model}``.
+        origin
+            JSON values that must be the same when the file is read.
+        """
+        every = {**parts, "selector": self._selector.state()}
+        state = {"directory": self._directory.state()}
+        write_checkpoint(self._plugin, path, every, state=state, origin=origin)
+
+    def read(
+        self, path: Path, *, origin: Mapping[str, Any] | None = None
+    ) -> tuple[Parts, Callable[[], None]]:
+        """Return a checkpoint's parts, and the function that restores selector and directory.
+
+        Check your own parts first, and call the function then: a file that cannot be used changes
+        nothing.
+        """
+        state, parts = read_checkpoint(self._plugin, path, origin=origin)
+        restore_selector = self._selector.restoring(parts.pop("selector"))
+
+        def take_over() -> None:
+            self._directory.restore(state["directory"])
+            restore_selector()
+
+        return parts, take_over
+
     def skip_abandoned(self) -> None:
         """End a round that the framework never finished."""
         if (cohort := self._selector.cohort) is not None:
             self._plugin.logger.warning("round %d was abandoned by the caller", self.number)
             self._selector.skip(failed=dict.fromkeys(cohort.ids, "the round was dropped"))
+
+
+def weights_of(cohort: Cohort) -> dict[str, float]:
+    """Return a cohort's weights by client."""
+    return dict(zip(map(str, cohort.ids), cohort.weights.tolist(), strict=True))
 
 
 def is_number(value: object, *, least: float = -math.inf) -> bool:

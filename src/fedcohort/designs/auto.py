@@ -62,6 +62,7 @@ class AutoDesign(Design):
     ('tournament', {'tournament': 0.312, 'similarity': 0.312, 'size': 0.938, 'multinomial': 1.094})
     """
 
+    reads = "clients' updates"
     unbiased = True
 
     def __init__(

@@ -232,6 +232,7 @@ class BalancedDesign(RoundedDesign):
     Gram-Schmidt walk design", JASA 2024 (the ridge; they do not fix the sum).
     """
 
+    reads = "clients' updates"
     exact_moments = False
 
     def __init__(

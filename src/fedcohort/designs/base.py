@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,18 +12,26 @@ from scipy.sparse import csr_array, issparse
 from fedcohort._arguments import (
     UNIT_LIMIT,
     Rng,
+    checked_choice,
     checked_cohort_size,
+    checked_flag,
     checked_kind,
+    checked_number,
     checked_numbers,
     checked_rng,
     checked_rounds,
     checked_whole,
 )
+from fedcohort._lazy import import_extra
 from fedcohort.cohort import Cohort
 from fedcohort.errors import DesignError
 from fedcohort.plan import Plan
 from fedcohort.population import Population
 from fedcohort.similarity.measures import BLOCK_ENTRIES, LARGEST_EXACT, checked_updates
+
+#: Which two federations a privacy guarantee compares: in ``"zero-out"`` one client's updates are
+#: zero in one of them, in ``"replace-one"`` they are any others. Sizes are the same in both.
+Relation = Literal["zero-out", "replace-one"]
 
 
 def spread(weights: NDArray[np.float64], points: NDArray[np.floating]) -> float:
@@ -90,6 +99,9 @@ class Design(ABC):
     #: Whether later rounds can draw from the same design. False if building the design already
     #: chooses the clients.
     lasts: bool = True
+    #: What the choice of clients depends on besides sizes, groups and the round, such as the
+    #: clients' updates; empty if nothing. If not empty, ``privacy_event`` is refused.
+    reads: str = ""
 
     def __init__(self, population: Population, cohort_size: int) -> None:
         self.population = checked_population(self.name, population)
@@ -190,6 +202,79 @@ class Design(ABC):
     @abstractmethod
     def max_count(self) -> NDArray[np.int64]:
         """Return the largest possible count of each client, shape (n_clients,)."""
+
+    def largest_weight(self) -> float:
+        """Return the largest weight that a client can have in a round.
+
+        That is the sensitivity of the aggregate, in units of the clipping norm of the updates.
+        """
+        if not self.exact_counts:
+            raise DesignError(
+                f"{self.name}: its largest weight is unknown, since only draws reveal its law. "
+                f"Define largest_weight."
+            )
+        return float((self.max_count() * self.weight_per_draw()).max())
+
+    def participations(self, rounds: int) -> int:
+        """Return in how many of ``rounds`` rounds in a row a client can be drawn: in all."""
+        return checked_rounds(self.name, rounds)
+
+    def privacy_event(
+        self,
+        noise: float = 1.0,
+        *,
+        rounds: int = 1,
+        relation: Relation = "zero-out",
+        amplified: bool = True,
+    ) -> Any:
+        """Return what ``rounds`` noisy aggregates reveal, as an event of dp-accounting.
+
+        Give it to an accountant of that library, or to :func:`fedcohort.diagnostics.epsilon`.
+        Sizes, groups and weights are public. Updates are clipped to a norm. A server other than
+        this design's adds the noise. Needs the extra ``dp``.
+
+        Parameters
+        ----------
+        noise
+            The standard deviation of the Gaussian noise on the aggregate, divided by
+            ``largest_weight()`` times the clipping norm.
+        rounds
+            The number of rounds; all clients are available in each of them.
+        relation
+            The federations to compare: ``"zero-out"`` (the accountants' ``REPLACE_SPECIAL``) or
+            ``"replace-one"`` (``REPLACE_ONE``), where one client moves the aggregate by up to
+            twice as much.
+        amplified
+            Count that the cohorts are random and stay secret, if theory covers it: independent
+            coins under ``"zero-out"``, uniform draws of fixed size under ``"replace-one"``. False,
+            and in all other cases: cohorts may be known.
+        """
+        owner = self.name
+        if self.reads:
+            raise DesignError(
+                f"{owner}: chooses by {self.reads}, so the choice itself reveals them, and no "
+                f"noise on the aggregate covers that. Use a design that needs only sizes."
+            )
+        noise = checked_number(owner, "noise", noise, above=0)
+        checked_choice(owner, "relation", relation, get_args(Relation))
+        rounds = checked_whole(owner, "rounds", rounds, least=1)
+        accounting = import_extra("dp_accounting", extra="dp", owner=owner)
+        gaussian = accounting.GaussianDpEvent(noise if relation == "zero-out" else noise / 2)
+        law, times = self.over_rounds(), rounds
+        law.largest_weight()
+        event = None
+        if checked_flag(owner, "amplified", amplified):
+            event = law.amplified_event(accounting, gaussian, relation)
+        if event is None:
+            event, times = gaussian, self.participations(rounds)
+        return event if times == 1 else accounting.SelfComposedDpEvent(event, times)
+
+    def amplified_event(self, accounting: Any, gaussian: Any, relation: Relation) -> Any:
+        """Return the event of one round whose cohort is secret; None if theory has none.
+
+        Called by ``privacy_event``; ``accounting`` is the module ``dp_accounting``.
+        """
+        return None
 
     def size_deviation(self) -> float:
         """Return the standard deviation of the number of draws: 0, since most designs fix it."""

@@ -67,7 +67,8 @@ class FunctionDesign(Design):
         *,
         unbiased: bool = False,
     ) -> None:
-        self._name: str = NAME.checked("FunctionDesign", "name", name)
+        # Messages begin with it, and are one line.
+        self._name = " ".join(NAME.checked("FunctionDesign", "name", name).split())
         self._function, self.unbiased = choose, unbiased
         super().__init__(population, cohort_size)
 

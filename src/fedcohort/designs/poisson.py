@@ -2,14 +2,14 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
 from fedcohort.cohort import Cohort
-from fedcohort.designs.base import DistinctDesign, drawable_clients, second_moment
+from fedcohort.designs.base import DistinctDesign, Relation, drawable_clients, second_moment
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.population import Population
 from fedcohort.similarity.measures import BLOCK_ENTRIES
@@ -60,6 +60,13 @@ class CoinDesign(DistinctDesign):
         shape = (rounds, self.population.n_clients)
         row, client = np.nonzero(self.heads(rng, shape))
         return csr_array((np.ones(len(row), dtype=np.int64), (row, client)), shape=shape)
+
+    def amplified_event(self, accounting: Any, gaussian: Any, relation: Relation) -> Any:
+        """Return Poisson sampling with the largest chance of all clients."""
+        chance = float(self.expected_counts().max())
+        if relation != "zero-out" or chance >= 1:
+            return None
+        return accounting.PoissonSampledDpEvent(chance, gaussian)
 
     def aggregate_spread(self, updates: NDArray[np.floating]) -> float:
         return second_moment(self.weight_variance(), updates)

@@ -22,8 +22,9 @@ from fedcohort._arguments import (
     checked_rng,
     checked_whole,
     did_you_mean,
+    listed,
 )
-from fedcohort._fields import NEED
+from fedcohort._fields import Record
 from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design, checked_population
 from fedcohort.designs.signals import ASKED, PAST, Request, SignalName, Signals, collected
@@ -161,7 +162,7 @@ class ObservedRound:
 
 
 @dataclass(frozen=True, repr=False)
-class Recipe(ABC):
+class Recipe(Record, ABC):
     """The settings of a design, for experiment files, the command line and server loops.
 
     A recipe is a frozen dataclass. Every setting has a default and is checked when the recipe is
@@ -190,14 +191,31 @@ class Recipe(ABC):
 
     cohort_size: int
 
-    def __post_init__(self) -> None:
-        owner = type(self).__name__
-        check_signals(owner, self.signals, asks_itself=type(self).ask is not Recipe.ask)
-        for field in fields(self):
-            if (need := _need_of(field)) is not None:
-                value = need.checked(owner, field.name, getattr(self, field.name))
-                object.__setattr__(self, field.name, value)
+    @property
+    def reads(self) -> str:
+        """What the choice depends on besides sizes, groups and the round; empty if nothing."""
+        signals = [name.replace("_", " ") for name in self.signals]
+        read = ["updates"] * self.learns + signals + ["past rounds"] * bool(self.keeps)
+        return f"clients' {listed(read)}" if read else ""
+
+    def _check(self) -> None:
+        asks_itself = type(self).ask is not Recipe.ask
+        check_signals(type(self).__name__, self.signals, asks_itself=asks_itself)
         self.check()
+
+    @classmethod
+    def _need_of(cls, own: Field[Any]) -> Need | None:
+        """Return what a setting must be: what it declares, or else of the type of its default."""
+        if own.name == "cohort_size":
+            return COHORT_SIZE
+        way_out = f"Pass for example {own.default!r}."
+        needs: dict[type, Need] = {
+            bool: FlagNeed(),
+            int: WholeNeed(least=None),
+            float: NumberNeed(finite=False, way_out=way_out),
+            str: TextNeed(way_out=way_out),
+        }
+        return super()._need_of(own) or needs.get(type(own.default))
 
     def __repr__(self) -> str:
         """Return ``Name(cohort_size=10)`` with the settings that differ from their defaults."""
@@ -205,7 +223,7 @@ class Recipe(ABC):
         shown = ", ".join(f"{name}={value!r}" for name, value, default in own if value != default)
         return f"{type(self).__name__}({shown})"
 
-    def check(self) -> None:  # noqa: B027 - most recipes have nothing further to check
+    def check(self) -> None:
         """Raise :class:`~fedcohort.errors.DesignError` if a setting is invalid.
 
         Single settings are checked before this: each has the type of its default.
@@ -286,9 +304,7 @@ class Recipe(ABC):
             )
         return design
 
-    def observe(  # noqa: B027 - most recipes keep nothing
-        self, kept: Mapping[str, NDArray[np.float64]], observed: ObservedRound
-    ) -> None:
+    def observe(self, kept: Mapping[str, NDArray[np.float64]], observed: ObservedRound) -> None:
         """Update the recipe's own arrays at the end of a round. The default does nothing.
 
         Parameters
@@ -336,23 +352,6 @@ def check_signals(owner: str, signals: Sequence[str], *, asks_itself: bool = Fal
             f"{owner}: a recipe may ask clients for one signal; got {' and '.join(asked)}. "
             f"Declare one, or use past_{asked[-1]}."
         )
-
-
-def _need_of(field: Field[Any]) -> Need | None:
-    """Return what a setting must be: what it declares, or else of the type of its default."""
-    if field.name == "cohort_size":
-        return COHORT_SIZE
-    if NEED in field.metadata:
-        need: Need = field.metadata[NEED]
-        return need
-    way_out = f"Pass for example {field.default!r}."
-    needs: dict[type, Need] = {
-        bool: FlagNeed(),
-        int: WholeNeed(least=None),
-        float: NumberNeed(finite=False, way_out=way_out),
-        str: TextNeed(way_out=way_out),
-    }
-    return needs.get(type(field.default))
 
 
 def estimator_for(

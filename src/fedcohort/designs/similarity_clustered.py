@@ -19,6 +19,7 @@ from fedcohort.similarity.trees import (
     TreeKind,
     TreeOptions,
     client_tree,
+    tree_reads,
 )
 
 
@@ -90,6 +91,7 @@ class SimilarityClusteredDesign(RowDesign):
         # Step 1: m n_i units per client; large clients fill distributions alone.
         alone, units = whole_rows(self.cohort_size * population.sizes, total)
         # Step 2: the tree of the clients that have units left, cut into groups of at most M.
+        self.reads = tree_reads(updates, options)
         self.leaves, self.tree = client_tree(self.name, deltas, units, total, rng=rng, **options)
         # Step 3: the largest groups open the other distributions, the other groups fill them.
         filled = fill_groups(

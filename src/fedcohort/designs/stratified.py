@@ -113,6 +113,7 @@ class StratifiedDesign(Design):
         claims = self._masses
         if allocation == "neyman":
             claims = self._neyman_claims(updates)
+            self.reads = "clients' updates"
         self.draws = _allocated(claims, self._masses > 0, self.cohort_size, rng)
         self.draws.setflags(write=False)
         self._ends = np.cumsum(population.sizes[self._line])

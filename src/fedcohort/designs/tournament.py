@@ -18,7 +18,13 @@ from fedcohort.errors import DesignError
 from fedcohort.population import Population
 from fedcohort.similarity.grouping import labelled_groups
 from fedcohort.similarity.measures import BLOCK_ENTRIES, checked_updates
-from fedcohort.similarity.trees import GroupTree, TreeOptions, check_tree, client_tree
+from fedcohort.similarity.trees import (
+    GroupTree,
+    TreeOptions,
+    check_tree,
+    client_tree,
+    tree_reads,
+)
 
 
 @final
@@ -247,6 +253,7 @@ class TournamentDesign(RoundedDesign):
         units = self._units
         if groups is None:
             deltas = None if updates is None else checked_updates(self.name, updates, n)
+            self.reads = tree_reads(updates, options)
             self.leaves, self.tree = client_tree(
                 self.name, deltas, units, total, rng=rng, **options
             )

@@ -12,12 +12,14 @@ from fedcohort.experiments.results import Results, read_results  # noqa: E402
 from fedcohort.experiments.run_folder import RunFolder  # noqa: E402
 from fedcohort.experiments.runner import FailedUnitsError, Observer, execute  # noqa: E402
 from fedcohort.experiments.settings import Experiment, Panel  # noqa: E402
+from fedcohort.experiments.units import Part  # noqa: E402
 
 __all__ = [
     "Experiment",
     "FailedUnitsError",
     "Observer",
     "Panel",
+    "Part",
     "Results",
     "RunFolder",
     "execute",

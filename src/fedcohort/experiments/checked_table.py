@@ -23,19 +23,22 @@ from fedcohort._arguments import (
     did_you_mean,
     is_list,
 )
-from fedcohort._fields import NEED, check_fields, declared, settings_of
+from fedcohort._fields import NEED, Record, declared, settings_of
 from fedcohort.errors import ExperimentError, FedcohortError
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class Table(Record):
     """One table of the file, a frozen dataclass. Making it checks it.
 
     A subclass may name records and functions (``like``) whose settings are keys of the table too,
     without those in ``leave_out``. For those in ``lists``, a file can give a list to choose from;
     ``defaults`` replace the declared ones.
     """
+
+    _owner = ""
+    _error = ExperimentError
 
     #: The field that keeps unknown keys; without one they are refused.
     rest: ClassVar[str] = ""
@@ -69,9 +72,6 @@ class Table:
 
         def __getattr__(self, name: str) -> Any:
             """Return a setting that ``like`` brought."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, owner="", error=ExperimentError)
 
     @classmethod
     def known_keys(cls) -> list[str]:

@@ -50,7 +50,7 @@ def cost_axis(cost: str, largest: float) -> tuple[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The costs of a design until its rolling loss reaches the level, as ``n_reached`` seeds do.
+    """The costs of a design until its smoothed loss reaches the level, as ``n_reached`` seeds do.
 
     ``rounds`` and ``costs`` (bytes and seconds) are means over these seeds; None if no seed reaches
     the level, or if a cost was not counted. ``final_loss`` is the mean over all seeds, and so are

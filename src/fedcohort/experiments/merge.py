@@ -19,13 +19,13 @@ import pyarrow.compute as pc
 
 from fedcohort._arguments import brief, checked_path, is_list
 from fedcohort._whole_file import make_folder, reason_of, write_whole
-from fedcohort.errors import ExperimentError, WriteError
+from fedcohort.errors import ExperimentError
 from fedcohort.experiments.checked_table import checked_texts
 from fedcohort.experiments.experiment_file import leaves, read_experiment
 from fedcohort.experiments.results import Results, read_results
-from fedcohort.experiments.run_folder import HEAD, SCHEMA, RunFolder, check_new
+from fedcohort.experiments.run_folder import HEAD, SCHEMA, RunFolder, check_new, new_folder
 from fedcohort.experiments.settings import Experiment, Panel, Rates
-from fedcohort.experiments.tables import SCHEMAS, SUMS, keep_table, read_table
+from fedcohort.experiments.tables import SCHEMAS, keep_table, read_table
 from fedcohort.experiments.tuning import chosen_rates, worded_rates
 from fedcohort.experiments.units import PlannedRun, Unit, all_runs, all_trials, baseline_of
 
@@ -57,7 +57,7 @@ def merge_runs(
     Parameters
     ----------
     paths
-        Two or more run folders that differ in seeds, panels, designs or machines.
+        Run folders that differ in seeds, panels, designs, parts or machines.
     out
         The new folder. It appears whole, or not at all.
     command
@@ -97,18 +97,16 @@ def merge_runs(
 
 
 def _distinct(paths: object) -> list[Path]:
-    """Refuse fewer than two folders, and a folder that is given twice."""
+    """Refuse no folders, and a folder that is given twice."""
     if not is_list(paths):
-        raise ExperimentError(
-            f"merge: needs a list of run folders; got {brief(paths)}. Pass at least two."
-        )
+        raise ExperimentError(f"merge: needs a list of run folders; got {brief(paths)}. Pass one.")
     found = [checked_path("merge", "paths", path, error=ExperimentError) for path in paths]
     resolved = [path.resolve() for path in found]
     for path, real in zip(found, resolved, strict=True):
         if resolved.count(real) > 1:
             raise ExperimentError(f"merge: {path} is given twice. Name every folder once.")
-    if len(found) < 2:
-        raise ExperimentError(f"merge: needs at least two run folders; got {len(found)}. Add more.")
+    if not found:
+        raise ExperimentError("merge: needs run folders; got none. Name the parts of a run.")
     return found
 
 
@@ -213,11 +211,8 @@ def _write(
     pieces: Sequence[Piece],
     clients: Mapping[str, pa.Table],
 ) -> None:
-    """Write to a temporary sibling, then rename it."""
-    path = folder.path.resolve()
-    temporary = path.with_name(f".{path.name}.part")
-    shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
-    try:
+    """Write the merged folder; it appears whole, or not at all."""
+    with new_folder(folder.path) as temporary:
         make_folder(temporary / "units")
         made = RunFolder(temporary, folder.head)
         for unit, piece in zip(made.units, pieces, strict=True):
@@ -227,16 +222,6 @@ def _write(
             keep_table(made.devices, clients["devices"])
         _write_files(temporary, parts)
         write_whole(temporary / HEAD, json.dumps(folder.head, indent=1).encode())
-        if path.exists():
-            path.rmdir()
-        temporary.rename(path)
-    except (OSError, WriteError) as error:
-        reason = reason_of(error) if isinstance(error, OSError) else str(error)
-        raise ExperimentError(
-            f"{folder.path}: cannot be written ({reason}). Choose another folder with --out."
-        ) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _write_files(target: Path, parts: Sequence[Results]) -> None:
@@ -253,18 +238,18 @@ def _write_files(target: Path, parts: Sequence[Results]) -> None:
 
 def _write_unit(target: Unit, piece: Piece) -> None:
     """Copy a unit's tables; if only some of its runs are taken, their part of each table."""
-    unit, is_whole = piece.unit, piece.runs == piece.unit.runs
+    unit = piece.unit
+    if piece.runs == unit.runs:
+        target.copy(unit)
+        return
     target.begin()
-    kept = [unit.record("diverged"), *([unit.folder / SUMS] if is_whole else [])]
+    if unit.ended("diverged"):
+        shutil.copyfile(unit.record("diverged"), target.record("diverged"))
     for name, schema in SCHEMAS.items():
         source = unit.table(name)
-        if is_whole:
-            kept.append(source)
-        elif source.is_file():
+        if source.is_file():
             table = read_table(source, schema, way_out=piece.results.folder.resume_command)
             keep_table(target.table(name), table.filter(_is_one_of(piece.runs)))
-    for path in filter(Path.is_file, kept):
-        shutil.copyfile(path, target.folder / path.name)
 
 
 def _is_one_of(runs: Iterable[PlannedRun]) -> pc.Expression:
@@ -369,7 +354,8 @@ def _check_choices(parts: Sequence[Results], experiment: Experiment) -> None:
     chosen: dict[tuple[str, str], tuple[Results, str]] = {}
     for part, own in _panels(parts):
         panel = experiment.panel(own.label)
-        for entry in own.design if panel.is_grid else []:
+        ran = {run.design for run in part.runs if run.panel == own.label}  # a share has a few
+        for entry in (each for each in own.design if panel.is_grid and each.label in ran):
             text = worded_rates(panel, chosen_rates(part.folder, own, entry.label))
             key = (own.label, entry.label if panel.tune == "each" else "")
             first, known = chosen.setdefault(key, (part, text))
@@ -419,6 +405,16 @@ def _check_gaps(parts: Sequence[Results], experiment: Experiment, pieces: Sequen
     found = {run for piece in pieces if piece.unit.candidate is None for run in piece.runs}
     missing = [run for run in all_runs(experiment) if run not in found]
     if missing:
+        of = {part.folder.part.of for part in parts if part.folder.part is not None}
+        held = [each.folder.part for each in parts]
+        if len(of) == 1 and None not in held:
+            (n,) = of
+            there = {each.number for each in held if each and not each.only_trials}
+            numbers = ", ".join(str(k) for k in range(1, n + 1) if k not in there)
+            raise ExperimentError(
+                f"merge: of {n} parts, these are missing: {numbers}. Run each with --part K/{n}, "
+                f"and merge its folder too."
+            )
         run = missing[0]
         seeds = [e.seed for e in missing if (e.panel, e.design) == (run.panel, run.design)]
         options = {"panels": run.panel, "designs": run.design, "seeds": ",".join(map(str, seeds))}

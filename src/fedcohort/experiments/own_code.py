@@ -1,14 +1,18 @@
 """A user's own designs, data sets, models and device files, named in an experiment file.
 
-Code is named as ``module:name`` or ``file.py:name``. Files are in the folder of the
-experiment file or below it, and may import their neighbours. The run folder keeps copies of all.
+Code is named as ``module:name`` or ``file.py:name``; objects of a study in Python as
+``objects.pickle:name``. A data set can also be a file that ``FederatedData.save`` wrote. Files are
+in the folder of the experiment file or below it, and may import their neighbours. The run folder
+keeps copies of all.
 """
 
 from __future__ import annotations
 
 import ast
+import pickle
 import sys
-from collections.abc import Iterator
+import sysconfig
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import is_dataclass
 from functools import wraps
@@ -21,13 +25,20 @@ from traceback import walk_tb
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+from torch import nn
+
+from fedcohort._whole_file import write_whole
 from fedcohort.designs import RECIPES, Recipe, make_recipe, recipe_of
 from fedcohort.errors import DataError, ExperimentError, FedcohortError
 from fedcohort.simulation import Dataset, FederatedData, load_dataset
 from fedcohort.simulation.data.datasets import data_folder
+from fedcohort.simulation.engine.models import ModelSource
 
 if TYPE_CHECKING:
     from fedcohort.experiments.settings import DesignEntry, Experiment, Panel
+
+#: Endings of files: samples that ``FederatedData.save`` wrote, and pickled objects of a study.
+SAMPLES, OBJECTS = ".data", ".pickle"
 
 
 def check_parts(experiment: Experiment, folder: Path) -> None:
@@ -48,9 +59,11 @@ def part_files(experiment: Experiment, folder: Path) -> list[tuple[Path, Path]]:
         named |= {(what, name.rpartition(":")[0]) for what, name in [*code, *_functions(panel)]}
         if file := getattr(panel.devices, "file", None):
             named.add(("device", file))
+        if panel.data.dataset.endswith(SAMPLES):
+            named.add(("data set", panel.data.dataset))
     files = set()
     for what, file in named:
-        if what == "device" or file.endswith(".py"):
+        if what == "device" or file.endswith((".py", SAMPLES, OBJECTS)):
             path, place = own_file(what, folder, file), _kept(what) / file
             files.add((path, place))
         if file.endswith(".py"):
@@ -104,6 +117,10 @@ def _kept(what: str) -> Path:
 
 def own_recipe(entry: DesignEntry, cohort_size: int, folder: Path) -> Recipe:
     """Make the recipe of an entry; ``folder`` holds the user's own files."""
+    if entry.recipe.rpartition(":")[0].endswith(OBJECTS):
+        given = _own_object("design", entry.recipe, folder)
+        if isinstance(given, Recipe):
+            return given
     kind = recipe_kind(entry, folder)
     with own_errors(f"design {entry.recipe!r}", "made", passing=(FedcohortError,)):
         return recipe_of(kind, cohort_size, entry.hyperparameters)
@@ -130,10 +147,12 @@ def recipe_kind(entry: DesignEntry, folder: Path) -> type[Recipe]:
 
 
 def load_data(name: str, folder: Path) -> Dataset | FederatedData:
-    """Load a data set of the library, or call the user's own function.
+    """Load a data set of the library, read a file of samples, or call the user's own function.
 
     The function gets the data folder (``FEDCOHORT_DATA``, or the user's cache).
     """
+    if name.endswith(SAMPLES):
+        return FederatedData.load(own_file("data set", folder, name))
     if ":" not in name:
         return load_dataset(name)
     load = own_function("data set", name, folder)
@@ -174,8 +193,74 @@ def own_function(what: str, name: str, folder: Path) -> Any:
 def _own_object(what: str, name: str, folder: Path) -> Any:
     """Return what ``name`` names, or None; ``what`` is for messages."""
     path, _, own = name.rpartition(":")
+    if path.endswith(OBJECTS):
+        return read_objects(own_file(what, folder, path)).get(own)
     module = _file(what, folder, path) if path.endswith(".py") else _module(what, path)
     return getattr(module, own, None)
+
+
+def write_objects(path: Path, objects: Mapping[str, object]) -> None:
+    """Pickle objects, with the code of those that were defined outside of installed packages.
+
+    The same objects give the same bytes, also in another process, so that folders can be merged.
+    """
+    import cloudpickle
+
+    homes = {each for found in objects.values() if (each := _own_module(found)) is not None}
+    for module in homes:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        content = cloudpickle.dumps(dict(objects))
+    finally:
+        for module in homes:
+            cloudpickle.unregister_pickle_by_value(module)
+    write_whole(path, _without_chance(content))
+
+
+def read_objects(path: Path) -> dict[str, Any]:
+    """Read what :func:`write_objects` wrote. Every call makes new objects."""
+    way_out = "Run it where the modules that the objects need can be imported."
+    with own_errors(str(path), "read", way_out):
+        return cast(dict[str, Any], pickle.loads(path.read_bytes()))
+
+
+def _own_module(value: Any) -> ModuleType | None:
+    """Return the module that defines an object's code, unless it is installed."""
+    value = value.source if isinstance(value, GivenModel) else value
+    name = getattr(value, "__module__", None) or type(value).__module__
+    module = sys.modules.get(name)
+    file = getattr(module, "__file__", None)
+    if module is None or file is None or name == "__main__":  # cloudpickle does this by itself
+        return None
+    installed = [sysconfig.get_path(key) for key in ("stdlib", "platlib", "purelib")]
+    is_own = name.partition(".")[0] != "fedcohort"
+    return module if is_own and not any(Path(file).is_relative_to(p) for p in installed) else None
+
+
+def _without_chance(content: bytes) -> bytes:
+    """Replace the random ids that cloudpickle gives to classes by ids of the content."""
+    from cloudpickle import cloudpickle
+
+    known = getattr(cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", {})
+    ids = [each.encode() for each in known.values() if isinstance(each, str)]
+    own = sorted((each for each in ids if each in content), key=content.index)
+    for place, each in enumerate(own):
+        content = content.replace(each, b"%032d" % place)
+    for place in range(len(own)):
+        fresh = sha256(content + b"%d" % place).hexdigest()[:32].encode()
+        content = content.replace(b"%032d" % place, fresh)
+    return content
+
+
+class GivenModel:
+    """A model given as an object: a module, or a function without arguments that makes one."""
+
+    def __init__(self, source: ModelSource) -> None:
+        self.source = source
+
+    def __call__(self, dataset: Dataset) -> Any:
+        """Return the module, or a new one."""
+        return self.source if isinstance(self.source, nn.Module) else self.source()
 
 
 def _shown(found: object) -> str:

@@ -21,8 +21,10 @@ from fedcohort.experiments.settings import Experiment, Panel
 from fedcohort.experiments.tables import DEVICES, FEDERATIONS, SCHEMAS, read_table
 from fedcohort.experiments.units import PlannedRun, all_runs, baseline_of
 
-#: Rounds of the rolling mean, as in the paper. Runs below 200 rounds use a quarter of theirs.
+#: Final values are means over the last rounds: 50, as in the paper, or a quarter of shorter runs.
 WINDOW = 50
+#: Curves are exponential means. Their half-life, in rounds, is this part of the window.
+HALF_LIFE = 1 / 10
 CONFIDENCE = 0.95
 
 Numbers = NDArray[np.float64]
@@ -140,14 +142,19 @@ class Curve:
     rounds: NDArray[np.int64]
     values: Numbers
 
-    def rolling(self, window: int) -> Curve:
-        """Average the last ``window`` rounds at every point; the first ones average fewer."""
-        first = np.searchsorted(self.rounds, self.rounds - window, side="right")
-        # Average each window separately: rounding in a running sum would change the last mean.
-        means = [
-            self.values[:, start : end + 1].mean(axis=1) for end, start in enumerate(first.tolist())
-        ]
-        return Curve(self.rounds, np.array(means).T.reshape(self.values.shape))
+    def smoothed(self, half_life: float) -> Curve:
+        """Average all measurements so far; a weight halves with every ``half_life`` rounds of age.
+
+        The weights sum to 1 from the first measurement on. So the mean never jumps as a window does
+        when it drops its first rounds, and constant values stay as they are.
+        """
+        means = np.empty_like(self.values)
+        total, weight = np.zeros(len(self.values)), 0.0
+        fading = 0.5 ** (np.diff(self.rounds, prepend=self.rounds[:1]) / half_life)
+        for place, kept in enumerate(fading.tolist()):
+            total, weight = kept * total + self.values[:, place], kept * weight + 1
+            means[:, place] = total / weight
+        return Curve(self.rounds, means)
 
     def first_below(self, level: float) -> Numbers:
         """Return the rounds until each seed is at most ``level``; NaN if it never is."""
@@ -188,11 +195,12 @@ class DesignSummary:
 
     Attributes
     ----------
-    final_loss, final_accuracy, worst_accuracy, classes, clients
+    final_loss, final_accuracy, worst_accuracy, classes, clients, share
         Means over the last ``window`` rounds: loss, accuracy (also that of the worst tenth of
-        clients), distinct classes and clients. NaN if the design diverged in a seed.
+        clients), distinct classes and clients, and these clients as a share of the draws that were
+        answered. NaN if the design diverged in a seed.
     rounds_needed
-        Rounds until the rolling mean of the loss reaches the panel's level; NaN if it never does.
+        Rounds until the smoothed loss reaches the panel's level; NaN if it never does.
     jump
         Mean absolute change of the loss between measurements over the last ``window`` rounds.
     difference
@@ -218,6 +226,7 @@ class DesignSummary:
     worst_accuracy: Numbers
     classes: Numbers
     clients: Numbers
+    share: Numbers
     rounds_needed: Numbers
     jump: Numbers
     difference: Interval | None
@@ -244,8 +253,10 @@ class PanelSummary:
 
     Attributes
     ----------
-    seeds, rounds, window
-        Seeds and rounds that all its designs have finished, and the width of the rolling mean.
+    seeds, rounds
+        Seeds and rounds that all its designs have finished.
+    window, half_life
+        Rounds of final values, and the half-life of smoothed curves in rounds.
     baseline, level
         The label of the design that the others are compared with, and its mean final loss, the
         level to reach for ``rounds_needed``.
@@ -258,6 +269,11 @@ class PanelSummary:
     baseline: str
     level: float
     designs: list[DesignSummary]
+
+    @property
+    def half_life(self) -> int:
+        """Return the half-life of the panel's smoothed curves, in rounds."""
+        return half_life_of(self.rounds)
 
 
 def common_rounds(results: Results, panel: Panel) -> tuple[list[int], int]:
@@ -274,7 +290,8 @@ def common_rounds(results: Results, panel: Panel) -> tuple[list[int], int]:
 def curve(results: Results, panel: Panel, design: str, column: str) -> Curve:
     """Return a column of the table of rounds, for common seeds and the rounds that measured it.
 
-    The curve ends where a seed diverges.
+    ``distinct_share`` is the distinct clients over the draws that were answered. The curve ends
+    where a seed diverges.
     """
     return _DesignRuns(results, panel, design).curve(column)
 
@@ -288,7 +305,16 @@ class _DesignRuns:
         self._results = results
 
     def _columns(self, name: str) -> list[Numbers]:
+        if name == "distinct_share":
+            return [self._distinct_share(run) for run in self._runs]
         return [self._results.column("rounds", run, name) for run in self._runs]
+
+    def _distinct_share(self, run: PlannedRun) -> Numbers:
+        """Return each round's distinct clients over its draws that were answered; 0 if none was."""
+        distinct = self._results.column("rounds", run, "distinct_clients")
+        rounds = self._results.column("cohorts", run, "round").astype(np.int64)
+        counts = self._results.column("cohorts", run, "count")
+        return distinct / np.maximum(np.bincount(rounds, counts, len(distinct)), 1)
 
     @cached_property
     def _diverged(self) -> list[NDArray[np.bool_]]:
@@ -341,8 +367,13 @@ class _DesignRuns:
 
 
 def window_of(rounds: int) -> int:
-    """Return the number of rounds in the rolling mean, and in final values."""
+    """Return the number of rounds in final values."""
     return max(1, min(WINDOW, rounds // 4))
+
+
+def half_life_of(rounds: int) -> int:
+    """Return the half-life of smoothed curves, in rounds: 5, or less in runs below 200 rounds."""
+    return max(1, round(HALF_LIFE * window_of(rounds)))
 
 
 def summarise(results: Results, panel: Panel) -> PanelSummary | None:
@@ -366,7 +397,8 @@ def summarise(results: Results, panel: Panel) -> PanelSummary | None:
                 worst_accuracy=own.final("worst_accuracy"),
                 classes=own.final("distinct_classes"),
                 clients=own.final("distinct_clients"),
-                rounds_needed=own.curve("loss").rolling(window).first_below(level),
+                share=own.final("distinct_share"),
+                rounds_needed=own.curve("loss").smoothed(half_life_of(rounds)).first_below(level),
                 jump=_mean(np.abs(np.diff(own.late("loss"), axis=1))),
                 difference=interval(loss - reference) if label != baseline else None,
                 diverged=own.first_diverged,

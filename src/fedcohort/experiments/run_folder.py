@@ -8,10 +8,9 @@ import os
 import platform
 import shlex
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,14 +20,15 @@ import torch
 
 from fedcohort._arguments import checked_choice, checked_kind, checked_path
 from fedcohort._display import short_repr
+from fedcohort._lock import is_locked
 from fedcohort._version import __version__
-from fedcohort._whole_file import reason_of, write_whole
+from fedcohort._whole_file import make_folder, reason_of, write_whole
 from fedcohort.errors import ExperimentError, FedcohortError, WriteError
-from fedcohort.experiments.checked_table import checked_texts
+from fedcohort.experiments.checked_table import NAME, checked_texts
 from fedcohort.experiments.own_code import part_files
 from fedcohort.experiments.settings import EqualDevices, Experiment
 from fedcohort.experiments.tables import is_whole, was_written
-from fedcohort.experiments.units import LANES, Unit, check_units, plan_units
+from fedcohort.experiments.units import LANES, Part, Unit, check_units, plan_units
 
 PACKAGES = ("numpy", "scipy", "torch", "pyarrow", "scikit-learn")
 
@@ -64,91 +64,6 @@ def _processor() -> str:
         return platform.processor()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor()
-
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - elsewhere there is no such lock
-    fcntl = None  # type: ignore[assignment]
-
-
-@contextmanager
-def locked(path: Path, owner: str) -> Iterator[int]:
-    """Hold the lock at ``path``; refuse if another process holds it. Yield its file descriptor.
-
-    The system releases the lock when the process and all that inherited the descriptor have
-    ended, even if they are killed.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        reason = reason_of(error)
-        raise ExperimentError(
-            f"{owner}: cannot be written ({reason}). Copy it to where you may write, or choose "
-            f"another folder."
-        ) from error
-    try:
-        if fcntl is not None and not _taken(descriptor):
-            pid = _holder(descriptor)
-            raise ExperimentError(
-                f"{owner}: process {pid or '?'} is running in it. Wait for it, or choose "
-                f"another folder."
-            )
-        with suppress(OSError):  # a full disk: the lock holds without the number
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _taken(descriptor: int) -> bool:
-    """Take the lock. :func:`is_locked` in another process holds it for a moment.
-
-    If the holder is dead, wait longer: its workers are about to end.
-    """
-    begin = time.monotonic()
-    while True:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        seconds = 0.1 if _is_alive(_holder(descriptor)) else 10
-        if time.monotonic() - begin > seconds:
-            return False
-        time.sleep(0.02)
-
-
-def _holder(descriptor: int) -> str:
-    """Return the number of the process that took the lock last."""
-    return os.pread(descriptor, 20, 0).decode(errors="replace").strip()
-
-
-def _is_alive(pid: str) -> bool:
-    """Return whether a process runs; True if unknown."""
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except (ValueError, OverflowError, OSError):
-        return True
-    return True
-
-
-def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock."""
-    if fcntl is None or not path.exists():
-        return False
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 class _QuietFile(logging.FileHandler):
@@ -232,6 +147,8 @@ class RunFolder:
             self.experiment = Experiment.of(head["experiment"])
             self.units = [Unit.of_dict(unit, self.experiment, path) for unit in head["units"]]
             self.device = str(head["machine"]["device"])
+            #: The share of the experiment's units that the folder has; None for all of them.
+            self.part = Part(**head["part"]) if "part" in head else None
             check_units(self.units, self.experiment)
         except (KeyError, IndexError, TypeError, ValueError, FedcohortError) as error:
             raise ExperimentError(
@@ -251,8 +168,14 @@ class RunFolder:
         source: str | Path,
         device: str,
         command: Sequence[str],
+        part: Part | None = None,
+        name: str | None = None,
     ) -> RunFolder:
-        """Make a new run folder; refuse a path that holds something else."""
+        """Make a new run folder, of all units or of a part; refuse a path that holds another.
+
+        If the folder holds this part already, it is opened, so that one command begins a part and
+        goes on with it. ``name`` is what messages call the file ``source``; by default its path.
+        """
         path, source = _checked_path("path", path), _checked_path("source", source)
         way_out, error = "Pass what read_experiment gave.", ExperimentError
         checked_kind(
@@ -260,34 +183,43 @@ class RunFolder:
         )
         checked_choice("RunFolder", "device", device, LANES, error=error)
         command = checked_texts("RunFolder", "command", command, "sys.argv")
+        given = str(source) if name is None else name
+        named = NAME.checked("RunFolder", "name", given, error=ExperimentError)
+        if part is not None:
+            checked_kind("RunFolder", "part", part, Part, way_out="Pass Part(1, 2).", error=error)
+        if part is not None and (path / HEAD).exists():
+            return cls._of_part(path, experiment, device, part)
+        units = plan_units(experiment, device, path)
         head = {
             "schema": SCHEMA,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "command": shlex.join(command),
-            "file": str(source),
+            "file": named,
             "versions": versions(),
             "machine": machine(device),
             "experiment": experiment.as_dict(),
-            "units": [unit.as_dict() for unit in plan_units(experiment, device, path)],
+            **({} if part is None else {"part": asdict(part)}),
+            "units": [unit.as_dict() for unit in (part.chosen(units) if part else units)],
         }
         content = _as_json(head, source)
-        files = [(source, Path("experiment.toml")), *part_files(experiment, source.parent)]
-        try:
-            check_new(path)
-            (path / "units").mkdir(parents=True)
-            for file, place in files:
-                (path / place).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, path / place)
-            write_whole(path / HEAD, content)
-        except (OSError, WriteError) as error:
-            with suppress(OSError):
-                if not (path / HEAD).exists():
-                    shutil.rmtree(path)
-            reason = (getattr(error, "strerror", None) or str(error)).lower()
-            raise ExperimentError(
-                f"{path}: cannot be written ({reason}). Choose another folder with --out."
-            ) from error
+        with new_folder(path) as new:
+            make_folder(new / "units")
+            keep_files(experiment, source, new, "experiment.toml")
+            write_whole(new / HEAD, content)
         return cls(path, head)
+
+    @classmethod
+    def _of_part(cls, path: Path, experiment: Experiment, device: str, part: Part) -> RunFolder:
+        """Open the folder of a part; refuse another part and another experiment."""
+        found = cls.open(path)
+        held = (found.part, found.experiment.as_dict(), found.device)
+        if held != (part, experiment.as_dict(), device):
+            of = "another experiment" if found.part == part else found.part or "a whole run"
+            raise ExperimentError(
+                f"{path}: must hold {part} of this experiment on {device}; it holds {of} on "
+                f"{found.device}. Choose another folder with --out."
+            )
+        return found
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
@@ -314,10 +246,16 @@ class RunFolder:
             )
         return cls(path, head)
 
-    def discard_unless_begun(self) -> None:
-        """Remove the folder if nothing was computed, so that the next try can use its name."""
-        if not self.has_begun:
-            shutil.rmtree(self.path, ignore_errors=True)
+    @contextmanager
+    def discarded_unless_begun(self) -> Iterator[None]:
+        """After an error remove the folder if it is empty, so that the next try has its name."""
+        try:
+            yield
+        except FedcohortError as error:
+            # With free disk space, resume can continue.
+            if not isinstance(error.__cause__, WriteError) and not self.has_begun:
+                shutil.rmtree(self.path, ignore_errors=True)
+            raise
 
     @property
     def has_begun(self) -> bool:
@@ -414,6 +352,35 @@ def _as_json(head: dict[str, Any], source: Path) -> bytes:
 
 def _checked_path(name: str, path: object) -> Path:
     return checked_path("RunFolder", name, path, error=ExperimentError)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary sibling to fill, then rename it; ``path`` must be new or empty."""
+    temporary = path.resolve().with_name(f".{path.resolve().name}.part")
+    try:
+        check_new(path)
+        shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
+        make_folder(temporary)
+        yield temporary
+        if path.exists():
+            path.rmdir()
+        temporary.rename(path.resolve())
+    except (OSError, WriteError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        reason = reason_of(cause) if isinstance(cause, OSError) else str(error)
+        raise ExperimentError(
+            f"{path}: cannot be written ({reason}). Choose another folder with --out."
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def keep_files(experiment: Experiment, source: Path, folder: Path, name: str) -> None:
+    """Copy an experiment file, under this name, and the user's own files that it names."""
+    for file, place in [(source, Path(name)), *part_files(experiment, source.parent)]:
+        make_folder((folder / place).parent)
+        shutil.copyfile(file, folder / place)
 
 
 def check_new(path: Path) -> None:

@@ -1,8 +1,8 @@
 """Run the units of an experiment: one of them, and all that are left of a folder.
 
-Whatever runs units (this process, local workers, jobs of a cluster) works in one way. It takes a
-unit that may begin from a :class:`Ledger`, runs it with a :class:`UnitRunner`, and tells the ledger
-how it ended. All else is in the unit's folder.
+Whatever runs units (this process, local workers, tasks of a cluster) works in one way. It takes a
+unit that may begin from a :class:`Ledger`, runs it with a :class:`UnitRunner`, and gives the
+:class:`Outcome` to the ledger, which alone decides what follows. All else is in the unit's folder.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Literal, final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import pyarrow as pa
 
 from fedcohort._arguments import brief, checked_kind
+from fedcohort._lock import locked
 from fedcohort.errors import (
     DesignError,
     ExperimentError,
@@ -28,7 +30,7 @@ from fedcohort.errors import (
     WriteError,
 )
 from fedcohort.experiments.own_code import load_data, own_recipe, place_in
-from fedcohort.experiments.run_folder import RunFolder, locked, logging_to
+from fedcohort.experiments.run_folder import RunFolder, logging_to
 from fedcohort.experiments.settings import Rates
 from fedcohort.experiments.tables import (
     DEVICES,
@@ -42,7 +44,15 @@ from fedcohort.experiments.tables import (
 )
 from fedcohort.experiments.tuning import chosen_rates, worded_rates
 from fedcohort.experiments.units import PlannedRun, Unit, needed_by, work_of
-from fedcohort.simulation import Devices, FederatedData, History, Round, Run, Simulation
+from fedcohort.simulation import (
+    Dataset,
+    Devices,
+    FederatedData,
+    History,
+    Round,
+    Run,
+    Simulation,
+)
 
 if TYPE_CHECKING:
     from fedcohort.experiments.trackers import Tracker
@@ -71,33 +81,54 @@ class Advanced:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How an attempt to run a unit ended: done, stopped after a round, or with an error.
+class Saved:
+    """A unit's folder has a new checkpoint, and the tables that belong to it."""
 
-    It can be pickled, so that any process can report it.
+    unit: int
+
+
+#: What is said of a unit while it runs.
+Message = Begun | Advanced | Saved
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt to run a unit ended: done, stopped after a round, with an error, or a crash.
+
+    It can be pickled, so that any process can report it. An error then arrives as its sentence, or
+    as the traceback of an internal error.
 
     Attributes
     ----------
     error
-        The sentence for the user, or the traceback of an internal error.
-    place
-        What could not be written and why, if that was the cause.
+        What was raised.
+    crash
+        How what ran the unit ended, if that came first.
     """
 
     is_stopped: bool = False
-    error: str | None = None
-    place: str | None = None
-    is_internal: bool = False
+    error: Exception | None = None
+    crash: str | None = None
 
-    def raise_error(self) -> None:
-        """Raise the error if there is one."""
-        if self.error is None:
-            return
-        if self.is_internal:
-            raise RuntimeError(f"a worker failed:\n{self.error}")
-        raise ExperimentError(self.error) from (
-            None if self.place is None else WriteError(self.place)
-        )
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what to pickle: an exception of a user's class may not be known elsewhere."""
+        error, cause = self.error, None
+        if isinstance(error, FedcohortError):
+            cause = error.__cause__ if isinstance(error.__cause__, WriteError) else None
+            error = ExperimentError(str(error))
+        elif error is not None:
+            error = RuntimeError(f"a worker failed:\n{''.join(traceback.format_exception(error))}")
+        place = None if cause is None else cause.place
+        return _received, (self.is_stopped, error, place, self.crash)
+
+
+def _received(
+    is_stopped: bool, error: Exception | None, place: str | None, crash: str | None
+) -> Outcome:
+    """Return a pickled outcome; a pickled exception loses its cause."""
+    if error is not None and place is not None:
+        error.__cause__ = WriteError(place)
+    return Outcome(is_stopped, error, crash)
 
 
 @final
@@ -109,25 +140,35 @@ class UnitRunner:
     folder
         The run folder.
     notify
-        Called with :class:`Begun` and :class:`Advanced`.
+        Called with :class:`Begun`, :class:`Advanced` and :class:`Saved`.
     should_stop
         Called after every round. If True, save the state and raise ``KeyboardInterrupt``.
     tracked
         Whether messages contain the rounds.
+    n_workers
+        How many runners share the machine; named in errors only.
+    load
+        Returns a data set by its name and the folder of the user's code.
     """
 
     def __init__(
         self,
         folder: RunFolder,
-        notify: Callable[[Begun | Advanced], None],
+        notify: Callable[[Message], None],
         should_stop: Callable[[], bool],
         *,
         tracked: bool,
+        n_workers: int = 1,
+        load: Callable[[str, Path], Dataset | FederatedData] = load_data,
     ) -> None:
         self._folder, self._notify, self._should_stop = folder, notify, should_stop
-        self._tracked = tracked
-        self._load = cache(load_data)
+        self._tracked, self._n_workers = tracked, n_workers
+        self._load = cache(load)
         self._code = folder.path / "code"
+
+    def data(self, name: str) -> Dataset | FederatedData:
+        """Return a data set of the experiment, loaded once."""
+        return self._load(name, self._code)
 
     def prepare(self) -> None:
         """Write the clients' data and devices; refuse designs that cannot draw."""
@@ -135,8 +176,21 @@ class UnitRunner:
         if not any(unit.is_done for unit in self._folder.units):
             self._check_designs()
 
-    def run(self, unit: Unit) -> None:
-        """Run a unit to its end, from its checkpoint if there is one; a done unit keeps none."""
+    def run(self, unit: Unit) -> Outcome:
+        """Run a unit to its end, from its checkpoint if there is one; return how it ended."""
+        try:
+            if not self._should_stop():
+                with readable_errors(self._folder, n_workers=self._n_workers):
+                    self._run(unit)
+                return Outcome()
+        except KeyboardInterrupt:
+            pass
+        except Exception as error:
+            return Outcome(error=error)
+        return Outcome(is_stopped=True)
+
+    def _run(self, unit: Unit) -> None:
+        """Run a unit; a done one keeps no checkpoint."""
         rounds, checkpoint = unit.rounds, unit.checkpoint
         unit.begin()
         simulation = self._simulation(unit)
@@ -152,6 +206,7 @@ class UnitRunner:
             if should_stop or (now % every == 0 and now < rounds):
                 simulation.save(checkpoint)
                 self._write_tables(unit, histories)
+                self._notify(Saved(unit.number))
             if should_stop:
                 log.info("unit %d: stopped after round %d", unit.number, now)
                 raise KeyboardInterrupt
@@ -169,23 +224,6 @@ class UnitRunner:
             keep_table(unit.table(name), table)
         checkpoint.unlink(missing_ok=True)  # with a memory of updates it can be gigabytes
         log.info("unit %d: done, %d rounds of %d runs", unit.number, rounds, len(unit.runs))
-
-    def attempt(self, unit: Unit, *, n_workers: int = 1) -> Outcome:
-        """Run a unit as :meth:`run` does, and return how it ended, for another process."""
-        try:
-            if self._should_stop():
-                return Outcome(is_stopped=True)
-            with readable_errors(self._folder, n_workers=n_workers):
-                self.run(unit)
-        except KeyboardInterrupt:
-            return Outcome(is_stopped=True)
-        except FedcohortError as error:
-            cause = error.__cause__
-            place = cause.place if isinstance(cause, WriteError) else None
-            return Outcome(error=str(error), place=place)
-        except Exception:
-            return Outcome(error=traceback.format_exc(), is_internal=True)
-        return Outcome()
 
     def _report_round(self, unit: Unit, now: int, histories: list[History], *, sent: int) -> None:
         """Report a round. Stop a trial that diverges."""
@@ -242,6 +280,7 @@ class UnitRunner:
                 devices=devices,
                 failures=panel.server.failures or None,
                 optimizer=panel.step(planned.design).made(),
+                label=planned.design,
                 **entry.selector_settings(panel.server, recipe),
             )
 
@@ -259,7 +298,7 @@ class UnitRunner:
     def _federation(self, label: str, seed: int) -> tuple[FederatedData, Devices | None]:
         """Return the clients' data and devices in a panel's runs with a seed."""
         panel = self._folder.experiment.panel(label)
-        data = panel.data.federation(self._load(panel.data.dataset, self._code), seed)
+        data = panel.data.federation(self.data(panel.data.dataset), seed)
         return data, panel.devices.devices(data.n_clients, seed, self._folder.path)
 
     def _write_clients(self) -> None:
@@ -367,7 +406,10 @@ class FailedUnitsError(ExperimentError):
 
 @final
 class Ledger:
-    """Which units are left, done and failed. Reports progress to the observer and the tracker."""
+    """Which units are left, done and failed, and what follows when one ends.
+
+    Reports progress to the observer and the tracker.
+    """
 
     def __init__(self, folder: RunFolder, observer: Observer, tracker: Tracker | None) -> None:
         self.folder, self.observer, self._tracker = folder, observer, tracker
@@ -379,6 +421,7 @@ class Ledger:
         self._work = {unit: work_of(unit, folder.experiment) for unit in folder.units}
         self._rounds_done: Counter[Unit] = Counter()
         self._rounds: dict[PlannedRun, list[Round]] = {}
+        self._is_stopping = False
 
     @property
     def is_tracked(self) -> bool:
@@ -391,16 +434,23 @@ class Ledger:
         left = sum(self._work[unit] * unit.rounds for unit in self.left)
         self.observer.started(total, total - left, n_workers)
 
+    def should_stop(self) -> bool:
+        """Return whether the observer stops the run; from then on it stays stopped."""
+        self._is_stopping = self._is_stopping or self.observer.should_stop()
+        return self._is_stopping
+
     def take(self) -> Unit | None:
-        """Return the next unit that may begin; None if there is none."""
-        for unit in self.left:
+        """Return the next unit that may begin; None if there is none, or if the run stops."""
+        for unit in () if self._is_stopping else self.left:
             if all(each in self._done for each in needed_by(unit, self.folder.units)):
                 self.left.remove(unit)
                 return unit
         return None
 
-    def handle(self, message: Begun | Advanced, worker: int = 0) -> None:
+    def handle(self, message: Message, worker: int = 0) -> None:
         """Count rounds; pass them to the observer and the tracker."""
+        if isinstance(message, Saved):
+            return
         unit = self._units[message.unit]
         work = (message.done - self._rounds_done[unit]) * self._work[unit]
         self._rounds_done[unit] = message.done
@@ -415,23 +465,35 @@ class Ledger:
                 known[message.done - len(new) :] = new  # a unit that begins again repeats some
                 self._tracker.follow(run, known)
 
-    def finish(self, unit: Unit, worker: int = 0) -> None:
+    def settle(self, unit: Unit, outcome: Outcome, worker: int = 0) -> None:
+        """Decide what follows from the end of an attempt at a unit that was taken.
+
+        An error is raised. A stopped unit goes back, and the run stops. A crashed one goes back
+        too; after too many crashes it fails.
+        """
+        if outcome.error is not None:
+            raise outcome.error
+        self._is_stopping = self._is_stopping or outcome.is_stopped
+        if outcome.is_stopped or (self._is_stopping and outcome.crash is not None):
+            self.left.insert(0, unit)
+        elif outcome.crash is not None:
+            self._crash(unit, outcome.crash)
+        else:
+            self._finish(unit, worker)
+
+    def _finish(self, unit: Unit, worker: int) -> None:
         """Note that a unit is done. If it diverged, count the rounds that it leaves out."""
         self._done.add(unit)
         if left := unit.rounds - self._rounds_done[unit]:
             self.observer.advanced(left * self._work[unit], f"{self._name(unit)}: diverged", worker)
 
-    def put_back(self, unit: Unit) -> None:
-        """Return a unit that was taken and stopped, so that it begins again."""
-        self.left.insert(0, unit)
-
-    def crash(self, unit: Unit, why: str) -> None:
-        """Note how the worker of a unit crashed. The unit begins again; after too many it fails."""
+    def _crash(self, unit: Unit, why: str) -> None:
+        """Let a crashed unit begin again; after too many crashes it fails."""
         self._crashes[unit] += 1
         crashes = self._crashes[unit]
         text = f"its worker {why}; starting it again ({crashes} of {RESTARTS})"
         if crashes <= RESTARTS:
-            self.put_back(unit)
+            self.left.insert(0, unit)
         else:
             self._failed[unit] = f"its worker died {crashes} times, and the last one {why}"
             unit.record_end("failed", self._failed[unit])
@@ -439,8 +501,10 @@ class Ledger:
         log.warning("unit %d: %s", unit.number, text)
         self.observer.noticed(f"unit {unit.number}: {text}")
 
-    def raise_failures(self) -> None:
-        """Name the units that failed, how many wait for them, and how to retry."""
+    def close(self) -> None:
+        """Raise ``KeyboardInterrupt`` if the run stopped early, or name the units that failed."""
+        if self._is_stopping and self.left:
+            raise KeyboardInterrupt
         if not self._failed:
             return
         failed = "; ".join(f"unit {unit.number}: {why}" for unit, why in self._failed.items())
@@ -466,6 +530,7 @@ def execute(
     folder: RunFolder,
     *,
     workers: int | Literal["auto"] = 1,
+    ray: str | None = None,
     observer: Observer | None = None,
     tracker: Tracker | None = None,
 ) -> None:
@@ -482,6 +547,8 @@ def execute(
         How many units run at a time. One runs in this process, more in processes of their own.
         ``"auto"``: one for each GPU, or for each core if the run trains on the CPU. The results
         are the same.
+    ray
+        The address of a Ray cluster that runs the units instead, or ``"local"``.
     observer
         Receives progress events, and can stop the run.
     tracker
@@ -502,6 +569,14 @@ def execute(
                 f"execute: {name} must have the methods {', '.join(needed)}; got {brief(value)}. "
                 f"Derive your own from {name.capitalize()}, or pass None."
             )
+    if ray is not None:
+        way_out = "Pass 'local', or the address of a cluster."
+        checked_kind("execute", "ray", ray, str, way_out=way_out, error=error)
+    if ray is not None and workers != 1:
+        raise ExperimentError(
+            f"execute: takes workers or a Ray cluster; got {brief(workers)} workers and "
+            f"{brief(ray)}. Leave one out."
+        )
     folder.check_resumable()
     number = _resolved(workers, folder)
     with (
@@ -510,20 +585,23 @@ def execute(
         readable_errors(folder, n_workers=number),
     ):
         ledger = Ledger(folder, observer or Observer(), tracker)
-        stop = ledger.observer.should_stop
-        runner = UnitRunner(folder, ledger.handle, stop, tracked=ledger.is_tracked)
+        tracked, stop = ledger.is_tracked, ledger.should_stop
+        runner = UnitRunner(folder, ledger.handle, stop, tracked=tracked, n_workers=number)
         runner.prepare()
         size = max(1, min(number, len(ledger.left)))
-        ledger.start(size)
-        if number == 1:
+        if ray is not None and ledger.left:
+            from fedcohort.experiments.ray_tasks import RayTasks
+
+            RayTasks(ledger, ray, data=runner.data).run()
+        elif number == 1:
+            ledger.start(1)
             while (unit := ledger.take()) is not None:
-                runner.run(unit)
-                ledger.finish(unit)
+                ledger.settle(unit, runner.run(unit))
         else:
             from fedcohort.experiments.workers import Team
 
             Team(ledger, size=size, lock=lock).run()
-    ledger.raise_failures()
+    ledger.close()
 
 
 def _resolved(workers: int | Literal["auto"], folder: RunFolder) -> int:

@@ -92,8 +92,7 @@ class OneClass(Data, like=[partitions.one_class_shards]):
     divide = staticmethod(partitions.one_class_shards)
     partition: str = fixed("one-class")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if isinstance(self.train_size, list) and len(self.train_size) != self.clients_per_class:
             raise ExperimentError(
                 f"data.train_size must be one number, or one for each of a class's "
@@ -266,8 +265,7 @@ def points(value: float | list[float]) -> list[float]:
 class Training(Table, like=[LocalTraining], lists=["lr", "mu"]):
     """The training of every client. A list for ``lr`` or ``mu`` is a grid to choose from."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         for lr, mu in product(points(self.lr), points(self.mu)):
             self.local(Rates(lr, mu, 1.0))
 
@@ -299,10 +297,9 @@ class Step(Table, like=list(OPTIMIZERS.values()), leave_out=["lr"]):
         OneOrListNeed(item=settings_of(Options)["server_lr"].need), None
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if self.server_lr is None:
-            object.__setattr__(self, "server_lr", OPTIMIZERS[self.optimizer].lr)
+            self._put(server_lr=OPTIMIZERS[self.optimizer].lr)
         self.made()
 
     @property
@@ -422,8 +419,10 @@ class DesignEntry(Table, like=[*RECORDS.values(), SelectorSettings], leave_out=O
     hyperparameters: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "label", self.label or self.recipe)
+        self._put(label=self.label or self.recipe)
         super().__post_init__()
+
+    def _check(self) -> None:
         usual = [
             (name, each.default)
             for own in RECORDS.values()
@@ -485,8 +484,11 @@ def _label(content: dict[str, Any]) -> str:
     if isinstance(server := given.pop("server", None), dict):
         after |= {"++": "+", "optimizer": "sgd", **server}
         after.pop("server_lr", None)
-    words = (_worded(key, value) for key, value in [*given.items(), *after.items()])
-    return " ".join([content["recipe"].rpartition(":")[2], *words])
+    words = [content["recipe"].rpartition(":")[2]]
+    for key, value in [*given.items(), *after.items()]:
+        # "deadline 4.0": the name of the setting would say the recipe's name again.
+        words.append(str(value) if key == words[-1] else _worded(key, value))
+    return " ".join(words)
 
 
 def _worded(key: str, value: object) -> str:
@@ -557,8 +559,7 @@ class Panel(Table):
         ListNeed(item=TableNeed(kinds={"": DesignEntry}), least=0), []
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         labels = [entry.label for entry in self.design]
         for label in labels:
             if labels.count(label) > 1:
@@ -651,8 +652,7 @@ class Experiment(Table):
     checkpoint_every: int = declared(COUNT, 10)
     panels: list[Panel] = declared(ListNeed(item=TableNeed(kinds={"": Panel})))
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name) is None:
             raise ExperimentError(f"name must be a file name; got {brief(self.name)}.")
 

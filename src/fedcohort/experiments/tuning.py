@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -52,6 +53,23 @@ def candidate_losses(folder: RunFolder, panel: Panel, design: str) -> dict[Rates
         for unit in folder.units
         if unit.candidate is not None and run in unit.runs and unit.is_done
     }
+
+
+def take_trials(folder: RunFolder, others: Iterable[RunFolder]) -> None:
+    """Copy the trials that other folders of the same experiment have finished."""
+    for other in others:
+        if (other.device, other.experiment.as_dict()) != (
+            folder.device,
+            folder.experiment.as_dict(),
+        ):
+            raise ExperimentError(
+                f"{other.path}: its trials are of another experiment than {folder.path}, or of "
+                f"another device. Name folders of the same file."
+            )
+        done = {unit.number: unit for unit in other.units if unit.candidate and unit.is_done}
+        for unit in folder.units:
+            if unit.number in done and not unit.is_done:
+                unit.copy(done[unit.number])
 
 
 def final_loss(folder: RunFolder, unit: Unit, run: PlannedRun) -> float:

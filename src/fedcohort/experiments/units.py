@@ -5,6 +5,7 @@ All of a unit's state is in its folder, so that any process can resume it.
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -14,12 +15,13 @@ from typing import Any, Literal
 
 import pyarrow.parquet as pq
 
-from fedcohort._arguments import checked_choice
+from fedcohort._arguments import WholeNeed, brief, checked_choice
 from fedcohort._display import counted
+from fedcohort._fields import Record, declared, flag
 from fedcohort._whole_file import make_folder, write_whole
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments.settings import DesignEntry, Experiment, Panel, Rates
-from fedcohort.experiments.tables import SCHEMAS, is_whole
+from fedcohort.experiments.tables import SCHEMAS, SUMS, is_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,14 @@ class Unit:
         """Return the path of the file that records this end."""
         return self.folder / f"{end}.txt"
 
+    def copy(self, done: Unit) -> None:
+        """Copy what a done unit of another folder has left."""
+        self.begin()
+        # The sums come last: a table without them is whole if it can be read to its end.
+        for path in (done.record("diverged"), *map(done.table, SCHEMAS), done.folder / SUMS):
+            if path.is_file():
+                shutil.copyfile(path, self.folder / path.name)
+
     @property
     def is_done(self) -> bool:
         """Whether all tables are there and whole, or the unit diverged."""
@@ -185,6 +195,60 @@ def plan_units(experiment: Experiment, device: str, path: Path = Path()) -> list
         Unit.planned(number, runs, experiment, path, candidate=candidate)
         for number, (runs, candidate) in enumerate(found)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Record):
+    """A share of an experiment's units, in a folder of its own: the ``number``-th, from 1.
+
+    It has every ``of``-th unit, and the trials of grids that these need; so it waits for no other
+    part. With ``only_trials`` it has every ``of``-th trial and nothing else.
+    """
+
+    _error = ExperimentError
+
+    number: int = declared(WholeNeed(least=1, most=10**6))
+    of: int = declared(WholeNeed(least=1, most=10**6))
+    only_trials: bool = flag(False)
+
+    def _check(self) -> None:
+        if self.number > self.of:
+            raise ExperimentError(
+                f"Part: number must be at most {self.of}, of which it is one; got {self.number}. "
+                f"Parts count from 1."
+            )
+
+    @classmethod
+    def read(cls, text: str, *, only_trials: bool = False) -> Part:
+        """Read ``3/16``."""
+        try:
+            number, _, of = text.partition("/") if isinstance(text, str) else ("", "", "")
+            return cls(int(number), int(of), only_trials)
+        except ValueError as error:  # ours too
+            raise ExperimentError(
+                f"--part: must be K/N with K from 1 to N, as 3/16; got {brief(text)}. Write it so."
+            ) from error
+
+    def __str__(self) -> str:
+        kind = "trials" if self.only_trials else "part"
+        return f"{kind} {self.number}/{self.of}"
+
+    def chosen(self, units: Sequence[Unit]) -> list[Unit]:
+        """Return the part's units; refuse more parts than there are units."""
+        shared = shared_units(units, only_trials=self.only_trials)
+        if self.of > len(shared):
+            what = counted(len(shared), "trial" if self.only_trials else "unit")
+            raise ExperimentError(
+                f"{self}: the experiment has {what} of work to share. Use at most that many parts."
+            )
+        own = shared[self.number - 1 :: self.of]
+        needed = {each.number for unit in own for each in (unit, *needed_by(unit, units))}
+        return [unit for unit in units if unit.number in needed]
+
+
+def shared_units(units: Sequence[Unit], *, only_trials: bool) -> list[Unit]:
+    """Return the units that parts share: the trials of grids, or the runs themselves."""
+    return [unit for unit in units if (unit.candidate is not None) == only_trials]
 
 
 def tuned_designs(panel: Panel) -> list[DesignEntry]:

@@ -26,7 +26,7 @@ from typing import IO, cast, final
 import torch
 
 from fedcohort.experiments.run_folder import RunFolder
-from fedcohort.experiments.runner import Advanced, Begun, Ledger, Outcome, UnitRunner
+from fedcohort.experiments.runner import Ledger, Message, Outcome, UnitRunner
 from fedcohort.experiments.units import Unit
 
 #: Seconds between checks whether to stop, if no message arrives.
@@ -114,7 +114,8 @@ class Job:
 
 #: A command to a worker: run the unit with this number, or stop after this round.
 Command = int | None
-Message = Begun | Advanced | Outcome | logging.LogRecord
+#: What a worker sends.
+Sent = Message | Outcome | logging.LogRecord
 
 
 @final
@@ -124,30 +125,29 @@ class Team:
     def __init__(self, ledger: Ledger, *, size: int, lock: int) -> None:
         self._ledger, self._size, self._lock = ledger, size, lock
         self._workers: dict[int, _Worker] = {}
-        self._inbox: SimpleQueue[tuple[_Worker, Message | None]] = SimpleQueue()
-        self._stopping = False
+        self._inbox: SimpleQueue[tuple[_Worker, Sent | None]] = SimpleQueue()
 
     def run(self) -> None:
-        """Run all units; raise ``KeyboardInterrupt`` if the observer stops them."""
+        """Run all units, until the observer stops them."""
+        is_stopping = False
+        self._ledger.start(self._size)
         try:
             self._assign()
             while any(worker.unit is not None for worker in self._workers.values()):
                 with suppress(Empty):
                     self._handle(*self._inbox.get(timeout=PAUSE))
-                if not self._stopping and self._ledger.observer.should_stop():
-                    self._stopping = True
+                if not is_stopping and self._ledger.should_stop():
+                    is_stopping = True
                     for worker in self._workers.values():
                         worker.stop()
                 self._assign()
         finally:
             for worker in self._workers.values():
                 worker.end()
-        if self._stopping and self._ledger.left:
-            raise KeyboardInterrupt
 
     def _assign(self) -> None:
         """Assign units to idle workers; start missing workers."""
-        for number in range(0 if self._stopping else self._size):
+        for number in range(self._size):
             worker = self._workers.get(number)
             if worker is not None and worker.unit is not None:
                 continue
@@ -166,31 +166,18 @@ class Team:
         gpu = gpu_of(number, gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
         return _Worker(number, job, self._inbox, gpu=gpu)
 
-    def _handle(self, worker: _Worker, message: Message | None) -> None:
-        if isinstance(message, (Begun, Advanced)):
+    def _handle(self, worker: _Worker, message: Sent | None) -> None:
+        if isinstance(message, Message):
             self._ledger.handle(message, worker.number)
         elif isinstance(message, logging.LogRecord):
             logging.getLogger(message.name).handle(message)
-        elif message is None:
-            self._drop_worker(worker)
         else:
-            message.raise_error()
-            unit, worker.unit = cast(Unit, worker.unit), None
-            if message.is_stopped:
-                self._ledger.put_back(unit)
-            else:
-                self._ledger.finish(unit, worker.number)
-
-    def _drop_worker(self, worker: _Worker) -> None:
-        """Forget a crashed worker. Its unit begins again, or fails after too many crashes."""
-        why, unit = worker.end(), worker.unit
-        del self._workers[worker.number]
-        if unit is None:
-            return
-        if self._stopping:
-            self._ledger.put_back(unit)
-        else:
-            self._ledger.crash(unit, why)
+            if message is None:  # forget the worker
+                message = Outcome(crash=worker.end())
+                del self._workers[worker.number]
+            unit, worker.unit = worker.unit, None
+            if unit is not None:
+                self._ledger.settle(unit, message, worker.number)
 
 
 @final
@@ -201,7 +188,7 @@ class _Worker:
         self,
         number: int,
         job: Job,
-        inbox: SimpleQueue[tuple[_Worker, Message | None]],
+        inbox: SimpleQueue[tuple[_Worker, Sent | None]],
         *,
         gpu: str | None,
     ) -> None:
@@ -273,7 +260,7 @@ def main() -> None:
     os.set_inheritable(job.lock, False)
     turn = Lock()
 
-    def send(message: Message) -> None:
+    def send(message: Sent) -> None:
         try:
             with turn:  # designs that are built in threads log too
                 pickle.dump(message, messages)
@@ -282,7 +269,7 @@ def main() -> None:
             os._exit(1)  # the driver is gone
 
     package = logging.getLogger("fedcohort")
-    package.addHandler(_Forward(send))
+    package.addHandler(Forward(send))
     package.setLevel(logging.INFO)
     torch.set_num_interop_threads(job.threads)
     _work(job, _Commands(commands), send)
@@ -319,10 +306,10 @@ class _Commands:
 
 
 @final
-class _Forward(QueueHandler):
+class Forward(QueueHandler):
     """Sends log lines to the driver."""
 
-    def __init__(self, send: Callable[[Message], None]) -> None:
+    def __init__(self, send: Callable[[logging.LogRecord], None]) -> None:
         super().__init__(SimpleQueue())
         self._send = send
 
@@ -331,9 +318,10 @@ class _Forward(QueueHandler):
         self._send(record)
 
 
-def _work(job: Job, commands: _Commands, send: Callable[[Message], None]) -> None:
+def _work(job: Job, commands: _Commands, send: Callable[[Sent], None]) -> None:
     folder = RunFolder.open(job.folder)
     units = {unit.number: unit for unit in folder.units}
-    runner = UnitRunner(folder, send, commands.stop.is_set, tracked=job.tracked)
+    stop, n_workers = commands.stop.is_set, job.n_workers
+    runner = UnitRunner(folder, send, stop, tracked=job.tracked, n_workers=n_workers)
     while True:
-        send(runner.attempt(units[commands.units.get()], n_workers=job.n_workers))
+        send(runner.run(units[commands.units.get()]))

@@ -64,8 +64,8 @@ class AttachedExperiment:
     def known_sizes(self) -> dict[str, int]:
         """Return the nodes' samples where the metadata has them, as for tabular data."""
         data = self._own.training_data()
-        found = {} if data is None else data.data()
-        rows = {node: _rows(dataset.get("shape")) for node, dataset in found.items()}
+        datasets = {} if data is None else data.data()
+        rows = {node: _rows(dataset.get("shape")) for node, dataset in datasets.items()}
         return {node: number for node, number in rows.items() if number is not None}
 
     def connected(self, nodes: list[str], seconds: float) -> list[str]:
@@ -98,7 +98,7 @@ class AttachedExperiment:
             plan.set_model_params(like_parameters(params, moved), local_params=plan.local_params)
 
     def state_file(self) -> Path:
-        """Return the file for the selector's state beside the last round's breakpoint."""
+        """Return the checkpoint beside the last round's breakpoint."""
         number = self._own.round_current() - 1
         return Path(self._own.experimentation_path()) / f"cohorts_{number:04d}.state"
 

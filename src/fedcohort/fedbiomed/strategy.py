@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Unpack, final
 
 from fedbiomed.common.exceptions import FedbiomedStrategyError
 from fedbiomed.researcher.strategies import Strategy
+from numpy.typing import NDArray
 
 from fedcohort.deployment.arrays import (
     ArrayCheck,
@@ -19,6 +20,7 @@ from fedcohort.deployment.arrays import (
     as_arrays,
     like_parameters,
 )
+from fedcohort.deployment.checkpoint import read_checkpoint
 from fedcohort.deployment.directory import Claim, Directory, checked_sizes, claimed_size
 from fedcohort.deployment.limits import Limits
 from fedcohort.deployment.options import PluginKeywords, SelectorOptions
@@ -27,6 +29,7 @@ from fedcohort.designs import Recipe
 from fedcohort.designs.signals import ASKED
 from fedcohort.errors import FedcohortError
 from fedcohort.fedbiomed.experiment import FEDBIOMED, AttachedExperiment, Params
+from fedcohort.population import Population
 from fedcohort.selector import Selector
 from fedcohort.selector.settings import unpacks
 
@@ -90,9 +93,9 @@ class CohortStrategy(Strategy):
         super().__init__()
         limits, log_file = settings.get("limits"), settings.get("log_file")
         self._ping = None if ping is None else FEDBIOMED.number("ping", ping, least=0.0)
-        self._log_file = log_file
+        self._log_file, self._audit_every = log_file, settings.get("audit_every")
         self._attached: AttachedExperiment | None = None
-        self._saved: Path | None = None
+        self._saved: Mapping[str, NDArray[Any]] | None = None  # a breakpoint's selector
         self._round: Drawn | None = None
         self._bound(FEDBIOMED.record("limits", limits, Limits), settings.get("sizes"))
         if recipe is None:
@@ -166,51 +169,55 @@ class CohortStrategy(Strategy):
             return _refined(now, shares or {drawn.nodes[0]: (1.0, params)})
 
     def save_state_breakpoint(self) -> dict[str, Any]:
-        """Return what Fed-BioMed writes into a breakpoint; save the selector to its own file."""
+        """Return what Fed-BioMed writes into a breakpoint; save the rest to a checkpoint."""
         with _as_fedbiomed_errors():
             path = self._experiment().state_file()
-            self.selector.save(path)
+            self._rounds.save(path, {})
             self._parameters = {
-                "selector": str(path),
+                "state": str(path),
                 "limits": asdict(self._limits),
                 "log_file": self._log_file and str(self._log_file),
+                "audit_every": self._audit_every,
                 "ping": self._ping,
                 "sizes": self._given,
-                "directory": self._directory.state(),
             }
             state: dict[str, Any] = super().save_state_breakpoint()
             return state
 
     def load_state_breakpoint(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`save_state_breakpoint` gave; :meth:`attach` reads the selector."""
+        """Take over what :meth:`save_state_breakpoint` gave; :meth:`attach` makes the selector."""
         with _as_fedbiomed_errors():
             super().load_state_breakpoint(state)
-            found: dict[str, Any] = state["parameters"]
+            own: dict[str, Any] = state["parameters"]
             try:
-                self._saved, self._ping = Path(found["selector"]), found["ping"]
-                self._log_file = found["log_file"]
-                self._bound(Limits(**found["limits"]), found["sizes"])
-                self._directory.restore(found["directory"])
+                path, limits = Path(own["state"]), Limits(**own["limits"])
+                sizes, ping, log_file = own["sizes"], own["ping"], own["log_file"]
+                audit_every = own["audit_every"]
             except (KeyError, TypeError) as error:
                 raise FEDBIOMED.refusal(
                     f"the breakpoint was not written by it ({error}). Load another one."
                 ) from error
+            saved, parts = read_checkpoint(FEDBIOMED, path)
+            self._bound(limits, sizes)
+            self._directory.restore(saved["directory"])
+            self._saved, self._ping, self._log_file = parts["selector"], ping, log_file
+            self._audit_every = audit_every
             if hasattr(self, "selector"):
                 del self.selector
 
     # Helpers of the above
 
-    def _bound(self, limits: Limits, sizes: Mapping[str, int] | None) -> None:
+    def _bound(self, limits: Limits, sizes: Mapping[Any, int] | Population | None) -> None:
         """Set the limits and the given sizes."""
         self._limits = limits
         self._given = None if sizes is None else checked_sizes(FEDBIOMED, sizes)
         self._directory = Directory(FEDBIOMED, self._given, limits=limits)
 
     def _load(self, recipe: Recipe | None) -> None:
-        """Load the selector of a breakpoint."""
+        """Make the selector of a breakpoint."""
         if self._saved is None:
             raise FEDBIOMED.refusal("needs a recipe; got none. Pass CohortStrategy one.")
-        self._use(Selector.load(self._saved, recipe=recipe, log=self._log_file or True))
+        self._use(Selector.of_state(self._saved, recipe=recipe, log=self._log_file or True))
 
     def _use(self, selector: Selector) -> None:
         """Take over a selector; refuse a recipe that reads what Fed-BioMed's nodes do not say."""
@@ -222,7 +229,11 @@ class CohortStrategy(Strategy):
                 f"do not report. Use another recipe, such as SizeClustered."
             )
         self.selector = selector
-        self._rounds = Rounds(FEDBIOMED, selector, self._directory, self._limits, whole=False)
+        self._rounds = Rounds(
+            *(FEDBIOMED, selector, self._directory, self._limits),
+            whole=False,
+            audit_every=self._audit_every,
+        )
 
     def _experiment(self) -> AttachedExperiment:
         if self._attached is None:
@@ -308,20 +319,16 @@ class CohortStrategy(Strategy):
 
     def _shares(self, now: TrainingRound, params: Params) -> Shares:
         """Return weights that sum to 1, and parameters whose mean is the aggregate."""
-        settled = self.selector.settle(now.answered)
-        if self.selector.estimator is None and settled.sums_to_one:
-            weights = zip(map(str, settled.ids), settled.weights.tolist(), strict=True)
-            return {node: (w, _params_of(now.answered[node], params)) for node, w in weights if w}
-        found = list(self.selector.for_average(now.answers(whole=True)))
-        total = math.fsum(weight for _, weight, _ in found)
-        shares: Shares = {}
-        for node, weight, update in found:
-            moved = now.sent.plus(update)
-            if moved is None:
-                now.reject(str(node), "its update is too large for its weight")
-                return self._shares(now, params)
-            shares[str(node)] = weight / total, like_parameters(params, moved)
-        return shares
+        has_estimator = self.selector.estimator is not None
+        shares = now.shares(
+            lambda settled: settled.sums_to_one and not has_estimator,
+            lambda arrays: like_parameters(params, arrays),
+        )
+        total = math.fsum(weight for _, weight, _ in shares)
+        return {
+            node: (weight / total, _params_of(now.answered[node], params) if own is None else own)
+            for node, weight, own in shares
+        }
 
 
 def _params_of(answer: ClientAnswer, params: Params) -> Params:

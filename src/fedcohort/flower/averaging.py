@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedcohort._updates import in_type
 from fedcohort.cohort import Cohort
-from fedcohort.deployment.round import shared_metrics
+from fedcohort.deployment.round import shared_metrics, weights_of
 from fedcohort.flower.evaluation import mean_metrics
 from fedcohort.flower.inner_strategy import (
     is_finite_state,
@@ -28,8 +28,10 @@ from fedcohort.flower.replies import (
     TrainingMessages,
     client_model,
     metrics_of,
+    record_of,
     rewritten,
 )
+from fedcohort.flower.secure import CLIPPED, unflat
 from fedcohort.flower.settings import FLOWER
 from fedcohort.selector import Selector
 
@@ -49,13 +51,21 @@ def averaged(
     if strategy is inner and selector.cohort is not None and not len(selector.cohort):
         return _by_memory_alone(inner, now, selector, full), None
     is_wrapped = strategy is not inner
-    shares = _shares(now, selector, is_wrapped=is_wrapped)
+
+    def is_plain(settled: Cohort) -> bool:
+        # A wrapper clips what it gets: it always gets models as they came. Weight that is left
+        # over rests on the model.
+        return is_wrapped or (selector.estimator is None and settled.residual >= -1e-12)
+
+    shares = [
+        (name, weight, client_model(now.answers.answered[name]) if model is None else model)
+        for name, weight, model in now.answers.shares(is_plain, record_of)
+    ]
     if not shares:
         return None, None
     messages = _messages(now, shares)
     settled = selector.settle(now.answers.answered)
-    is_plain = _is_plain(selector, settled, is_wrapped=is_wrapped)
-    if is_plain and settled.residual > 0 and not settled.sums_to_one:
+    if is_plain(settled) and settled.residual > 0 and not settled.sums_to_one:
         unmoved = _nudged(now.sent) if is_wrapped else now.sent.record
         messages += _unmoved_reply(messages, unmoved, now.weight_key)
     # A wrapper adds its noise to counters too.
@@ -65,27 +75,18 @@ def averaged(
         return _step(strategy, inner, now, messages, counters, full)
 
 
-def _is_plain(selector: Selector, settled: Cohort, *, is_wrapped: bool) -> bool:
-    """Return whether the strategy averages the clients' models as they came, by plain weights.
-
-    Weight that is left over then rests on the model. A wrapper clips what it gets, so it always
-    gets models as they came.
-    """
-    return is_wrapped or (selector.estimator is None and settled.residual >= -1e-12)
-
-
 def _counters(now: TrainingMessages, settled: Cohort) -> dict[str, NDArray[Any] | None]:
     """Return the model's counters after the round: moved by the weighted sum, rounded once.
 
     None where the type cannot hold the sum.
     """
     answered = now.answers.answered
-    pairs = list(zip(map(str, settled.ids), settled.weights.tolist(), strict=True))
-    found = {}
+    weights = weights_of(settled).items()
+    counters = {}
     for name in now.sent.counters:
-        step = sum(w * answered[key].step(name).astype(np.float64) for key, w in pairs)
-        found[name] = now.sent.moved_counter(name, np.asarray(step))
-    return found
+        step = sum(w * answered[key].step(name).astype(np.float64) for key, w in weights)
+        counters[name] = now.sent.moved_counter(name, np.asarray(step))
+    return counters
 
 
 def _means(
@@ -105,42 +106,15 @@ def _means(
     return means or MetricRecord()
 
 
-def _shares(now: TrainingMessages, selector: Selector, *, is_wrapped: bool) -> list[Share]:
-    """Return the clients to average, with their weights and models.
-
-    With plain weights no model is decoded. Otherwise a client has failed if the model's types
-    cannot hold its weighted model.
-    """
-    answered = now.answers.answered
-    while True:
-        settled = selector.settle(answered)
-        if _is_plain(selector, settled, is_wrapped=is_wrapped):
-            return [
-                (str(key), weight, client_model(answered[str(key)]))
-                for key, weight in zip(settled.ids, settled.weights.tolist(), strict=True)
-                if weight
-            ]
-        shares, overflowing = list[Share](), list[str]()
-        for key, weight, update in selector.for_average(now.answers.answers(whole=True)):
-            arrays = now.sent.moved(update)
-            if arrays is None:
-                overflowing.append(str(key))
-            else:
-                shares.append((str(key), weight, arrays))
-        for each in overflowing:
-            now.answers.reject(each, "its update is too large for its weight")
-        if not overflowing:
-            return shares
-
-
 def _by_memory_alone(
     inner: FedAvg, now: TrainingMessages, selector: Selector, full: set[str]
 ) -> ArrayRecord | None:
     """If the cohort is empty, step by H, the mean of the remembered updates."""
     for _, weight, update in selector.for_average({}):
-        arrays = now.sent.moved(update)
-        if arrays is None or not any(np.any(part) for part in update.values()):
+        moved = now.sent.plus(update)
+        if moved is None or not any(np.any(part) for part in update.values()):
             continue
+        arrays = record_of(moved)
         metrics = MetricRecord({now.weight_key: weight})
         content = RecordDict({"arrays": arrays, "metrics": metrics})
         message = Message(content, dst_node_id=0, message_type=MessageType.TRAIN)
@@ -149,6 +123,30 @@ def _by_memory_alone(
             counters = {name: now.sent.arrays[name] for name in now.sent.counters}  # they stay
             return _step(inner, inner, now, [message], counters, full)[0]
     return None
+
+
+def stepped(
+    inner: FedAvg, now: TrainingMessages, mean: NDArray[np.float64], settled: Cohort
+) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    """Let the strategy take one reply: the model, moved by the settled weights times the mean."""
+    step = unflat(float(settled.weights.sum()) * mean, now.sent)
+    means, moved = now.answers.mean_metrics(settled) or {}, now.sent.plus(step)
+    if moved is None:
+        FLOWER.logger.error(
+            "round %d: the aggregate is too large; the model stays", now.answers.number
+        )
+        return None, None
+    reports = [own.metrics for own in now.answers.answered.values()]
+    if n_clipped := sum(int(own.get(CLIPPED, 0)) for own in reports):
+        FLOWER.logger.warning(
+            "round %d: %d of %d entries were clipped, which biases the sum: raise clip, or lower "
+            "the clients' step size",
+            *(now.answers.number, n_clipped, len(reports) * now.sent.dimension),
+        )
+    metrics = MetricRecord({**means, CLIPPED: n_clipped, now.weight_key: 1.0})
+    content = RecordDict({"arrays": record_of(moved), "metrics": metrics})
+    message = Message(content, dst_node_id=0, message_type=MessageType.TRAIN)
+    return _step(inner, inner, now, [message], {}, set())
 
 
 def _messages(now: TrainingMessages, shares: Sequence[Share]) -> list[Message]:

@@ -15,6 +15,7 @@ from fedcohort.deployment.waits import TimeLimit, looks
 from fedcohort.flower.grid import node_of, pulled, sent
 from fedcohort.flower.queries import claim_of, size_queries
 from fedcohort.flower.settings import FLOWER, Waits
+from fedcohort.population import Population
 
 Names = Literal["client", "node"]
 NAMES: tuple[Names, ...] = get_args(Names)
@@ -44,7 +45,7 @@ class NodeDirectory(Directory):
 
     def __init__(
         self,
-        sizes: Mapping[Any, int] | None = None,
+        sizes: Mapping[Any, int] | Population | None = None,
         *,
         eligible: Eligible | Collection[str] | None = None,
         names: Names = "client",
@@ -130,18 +131,15 @@ class NodeDirectory(Directory):
 
     def _collect(self, grid: Grid) -> None:
         """Read the answers that have come."""
-        nodes, failed, unknown = dict(self._open), dict[str, str](), set(self.unknown())
-        for reply in pulled(grid, self._open) if nodes else ():
-            node = node_of(reply, nodes)
-            if node not in unknown:
-                continue
-            claim = claim_of(reply, node)
-            if isinstance(claim, str):
-                failed[str(node)] = claim
-                self.refuse(node)
-                continue
-            unknown.remove(node)
-            name = claim.name if self._names == "client" else str(node)
-            self.claim(node, replace(claim, name=name))
-        FLOWER.log_failures(failed, "asking for sizes", len(set(nodes.values())), "nodes")
+        nodes, unknown = dict(self._open), self.unknown()
+        replies = pulled(grid, self._open) if nodes else []
+        by_node = {node_of(reply, nodes): reply for reply in replies}
+        claims = {node: claim_of(own, node) for node, own in by_node.items() if node in unknown}
+        if self._names == "node":
+            claims = {
+                node: own if isinstance(own, str) else replace(own, name=str(node))
+                for node, own in claims.items()
+            }
+        self.take(claims, n_asked=len(set(nodes.values())), who="nodes")
+        unknown = self.unknown()
         self._open = {each: node for each, node in self._open.items() if node in unknown}

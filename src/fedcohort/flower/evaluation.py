@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedcohort.deployment.directory import bounded_sizes, claimed_size
 from fedcohort.deployment.limits import Limits
-from fedcohort.deployment.round import ClientAnswer, Round
+from fedcohort.deployment.round import ClientAnswer, Round, weights_of
 from fedcohort.designs import SizeClustered
 from fedcohort.errors import SelectorError
 from fedcohort.flower.directory import NodeDirectory
@@ -110,18 +110,19 @@ class Evaluation:
 
     def metrics(self, number: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return the means of the metrics; with a cohort of its own also their standard errors."""
-        key, found = self._inner.weighted_by_key, self._usable(number, replies)
+        key, usable = self._inner.weighted_by_key, self._usable(number, replies)
         errors: dict[str, float] = {}
+        weights: Mapping[str, float]
         if self._selector is not None and self._selector.cohort is not None:
-            settled = self._selector.settle(found)
-            ids = [str(each) for each in settled.ids]
-            weights = dict(zip(ids, settled.weights.tolist(), strict=True))
-            errors = standard_errors(found, dict(zip(ids, settled.counts, strict=True)), key)
+            settled = self._selector.settle(usable)
+            weights = weights_of(settled)
+            counts = dict(zip(weights, settled.counts, strict=True))
+            errors = standard_errors(usable, counts, key)
             self._selector.skip()
         else:
-            weights = self._bounded(found, key)
-        found = {
-            each: rewritten(found[each], {**metrics_of(found[each]), key: weight})
+            weights = self._bounded(usable, key)
+        usable = {
+            each: rewritten(usable[each], {**metrics_of(usable[each]), key: weight})
             for each, weight in weights.items()
         }
 
@@ -129,7 +130,7 @@ class Evaluation:
             return self._strategy.aggregate_evaluate(number, group)
 
         each_alone = is_flowers_own(self._inner.evaluate_metrics_aggr_fn)
-        means = mean_metrics(found.values(), key, average, each_alone=each_alone)
+        means = mean_metrics(usable.values(), key, average, each_alone=each_alone)
         return means and MetricRecord({**means, **errors})
 
     def _usable(self, number: int, replies: Iterable[Message]) -> dict[str, Message]:
@@ -142,9 +143,9 @@ class Evaluation:
         now.close(now.asked)
         return {name: answer.reply for name, answer in now.answered.items()}
 
-    def _bounded(self, found: Mapping[str, Message], weight_key: str) -> dict[str, int]:
+    def _bounded(self, usable: Mapping[str, Message], weight_key: str) -> dict[str, int]:
         """Return the samples that clients say they evaluated, bounded as their sizes are."""
-        claimed = {name: int(metrics_of(own)[weight_key]) for name, own in found.items()}  # type: ignore[arg-type]
+        claimed = {name: int(metrics_of(own)[weight_key]) for name, own in usable.items()}  # type: ignore[arg-type]
         return bounded_sizes(claimed, [True] * len(claimed), self._limits, FLOWER.logger)
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -155,12 +156,12 @@ class Evaluation:
             self._selector.skip()
         return self._selector.state()
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what :meth:`state` returned."""
+    def restoring(self, state: Mapping[str, NDArray[Any]]) -> Callable[[], None]:
+        """Read what :meth:`state` returned, and return the function that takes it over."""
         if self._selector is None or not state:
-            return
+            return lambda: None
         try:
-            self._selector.restore(state)
+            return self._selector.restoring(state)
         except SelectorError as error:
             raise FLOWER.refusal(
                 f"the state was written with another evaluate than "
@@ -204,14 +205,14 @@ def mean_metrics(
     replies that have all metrics that are usual.
     """
     replies = [each for each in messages if float(metrics_of(each)[weight_key]) > 0]  # type: ignore[arg-type]
-    found = MetricRecord()
+    means = MetricRecord()
     alike = _alike if each_alone else _complete
     for names, places in alike([metrics_of(each) for each in replies], weight_key).items():
         group = [(each, metrics_of(each)) for each in (replies[place] for place in places)]
         kept = [*names, weight_key]
         only = [rewritten(each, {name: own[name] for name in kept}) for each, own in group]
-        found.update(average(only) or {})
-    return found if replies else None
+        means.update(average(only) or {})
+    return means if replies else None
 
 
 def _alike(records: list[MetricRecord], weight_key: str) -> dict[tuple[str, ...], tuple[int, ...]]:
@@ -261,7 +262,7 @@ def standard_errors(
     estimates the variance of their mean without bias if the draws are independent and identically
     distributed. If rows differ, as in Algorithm 1, it is too large on average, never too small.
     """
-    found: dict[str, float] = {}
+    errors: dict[str, float] = {}
     records = {key: metrics_of(reply) for key, reply in replies.items()}
     for name in dict.fromkeys(name for record in records.values() for name in record):
         having = [key for key, record in records.items() if _shape(record.get(name)) == ()]
@@ -271,5 +272,5 @@ def standard_errors(
             continue
         mean = np.average(values, weights=draws)
         square = float(draws @ (values - mean) ** 2) / (draws.sum() * (draws.sum() - 1))
-        found[name + STANDARD_ERROR] = math.sqrt(square)
-    return found
+        errors[name + STANDARD_ERROR] = math.sqrt(square)
+    return errors

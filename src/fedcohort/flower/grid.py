@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, final
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedcohort.deployment.round import NO_ANSWER
@@ -165,9 +165,14 @@ def cause_of(reason: str) -> str:
     return " ".join(line for line in lines[frames[-1] + 1 :] if line and line[0] != " ")
 
 
+def _passed_on(name: str) -> Any:
+    """Return a method that calls the grid's method of this name."""
+    return lambda self, *args, **options: getattr(self._grid, name)(*args, **options)
+
+
 @final
 class GridView(Grid):
-    """A grid that lists only ``node_ids``."""
+    """A grid that lists only ``node_ids``; all else is the grid's."""
 
     def __init__(self, grid: Grid, node_ids: Sequence[int]) -> None:
         self._grid, self._node_ids = grid, list(node_ids)
@@ -176,36 +181,13 @@ class GridView(Grid):
         """Return the visible nodes."""
         return list(self._node_ids)
 
-    def set_run(self, run: Any) -> None:
-        """Set the run."""
-        self._grid.set_run(run)
-
     @property
     def run(self) -> Any:
         """The run."""
         return self._grid.run
 
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Create a message."""
-        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages."""
-        return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Fetch replies."""
-        return self._grid.pull_messages(message_ids)
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """Send messages and wait for the replies."""
-        return self._grid.send_and_receive(messages, timeout=timeout)
+    set_run = _passed_on("set_run")
+    create_message = _passed_on("create_message")
+    push_messages = _passed_on("push_messages")
+    pull_messages = _passed_on("pull_messages")
+    send_and_receive = _passed_on("send_and_receive")

@@ -45,7 +45,13 @@ WEIGHTLESS = (
 MOMENTS = ("m_t", "v_t")
 MOMENTUM = ("momentum_vector", "current_arrays")
 #: Parts of Flower's log lines about the clients that FedAvg would choose.
-SAMPLING_LINES = ("Fraction: train", "Minimum nodes: train", ": Sampled ")
+SAMPLING_LINES = (
+    "Fraction: train",
+    "Minimum nodes: train",
+    ": Sampled ",
+    "configure_fit: strategy sampled",
+    "aggregate_fit: received",
+)
 #: Between an attribute's name and an array's.
 DOT = "."
 
@@ -187,10 +193,10 @@ def check_model(sent: ModelArrays, inner: FedAvg) -> None:
             continue
         named = value.items() if hasattr(value, "items") else zip(names, value, strict=True)
         parts = dict(named)
-        found = {name: tuple(part.shape) for name, part in parts.items()}
-        if found != shapes:
+        own_shapes = {name: tuple(part.shape) for name, part in parts.items()}
+        if own_shapes != shapes:
             raise FLOWER.refusal(
-                f"{type(inner).__name__} continues from arrays {found!s:.200}; got a "
+                f"{type(inner).__name__} continues from arrays {own_shapes!s:.200}; got a "
                 f"model of {shapes!s:.200}. Use a new strategy for another model."
             )
         if list(parts) != list(shapes):
@@ -206,11 +212,11 @@ def packed(state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
 
 def unpacked(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """Invert :func:`packed`."""
-    found: dict[str, dict[str, NDArray[Any]]] = {}
+    by_attribute: dict[str, dict[str, NDArray[Any]]] = {}
     for name, array in arrays.items():
         attribute, _, part = name.partition(DOT)
-        found.setdefault(attribute, {})[part] = array
-    return {attribute: _value(attribute, parts) for attribute, parts in found.items()}
+        by_attribute.setdefault(attribute, {})[part] = array
+    return {attribute: _value(attribute, parts) for attribute, parts in by_attribute.items()}
 
 
 def _value(attribute: str, parts: dict[str, NDArray[Any]]) -> Any:
@@ -252,21 +258,13 @@ def check_wrapper(wrapper: Strategy, recipe: Recipe, estimator: str | None) -> N
         )
 
 
-def refuse_secure_aggregation(recipe: Recipe, estimator: str | None) -> None:
-    """Refuse secure aggregation, with the reason."""
-    reader = recipe.name if recipe.learns else None
-    reader = reader if estimator is None else f"the {estimator} estimator"
-    hidden = f"; it also hides the single updates that {reader} needs" if reader else ""
-    other = "" if estimator else ", or differential privacy"
-    raise FLOWER.refusal(
-        f"secure_aggregation must be False, because Flower's SecAgg+ calls a "
-        f"strategy's configure_fit and aggregate_fit, which a strategy of the Message API does not "
-        f"have{hidden}. Use TLS{other}."
-    )
-
-
-def refuse_other_loops(estimator: str | None) -> None:
-    """Refuse a foreign loop: it cannot draw again, take first answers, or remember updates."""
+def refuse_other_loops(estimator: str | None, *, is_secure: bool) -> None:
+    """Refuse a foreign loop: it cannot draw again, play a protocol, or remember updates."""
+    if is_secure:
+        raise FLOWER.refusal(
+            "secure needs its own start, which plays the protocol; another loop would ask clients "
+            "for plain updates. Call CohortStrategy's start."
+        )
     if estimator is not None:
         raise FLOWER.refusal(
             f"the {estimator} estimator needs its own start: under a wrapper for privacy around "

@@ -149,9 +149,9 @@ def signals_of(
     replies: Iterable[Message], signal: AskedSignal, key_of: Mapping[int, str]
 ) -> dict[str, object]:
     """Return the answers by client, None for none."""
-    found: dict[str, object] = dict.fromkeys(key_of.values())
+    answers: dict[str, object] = dict.fromkeys(key_of.values())
     for reply in replies:
         key = key_of.get(reply.metadata.src_node_id)
         if key is not None and not reply.has_error():
-            found[key] = metrics_of(reply).get(signal)
-    return found
+            answers[key] = metrics_of(reply).get(signal)
+    return answers

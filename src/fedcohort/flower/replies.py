@@ -9,9 +9,8 @@ from typing import Any, final
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from numpy.typing import NDArray
 
-from fedcohort.deployment.arrays import LazyArrays, ModelArrays
+from fedcohort.deployment.arrays import Arrays, LazyArrays, ModelArrays
 from fedcohort.deployment.round import ClientAnswer, Round, TrainingRound, is_number
 from fedcohort.flower.grid import error_of, node_of
 
@@ -27,17 +26,15 @@ class SentModel(ModelArrays):
         super().__init__(decoded(record))
         self.record = record
 
-    def moved(self, update: Mapping[str, NDArray[Any]]) -> ArrayRecord | None:
-        """Return the model plus an update; None where its types cannot hold the sum."""
-        arrays = self.plus(update)
-        if arrays is None:
-            return None
-        return ArrayRecord({name: Array(values) for name, values in arrays.items()})
-
 
 def decoded(record: ArrayRecord) -> LazyArrays:
     """Return the arrays of a record; one is decoded when it is read."""
     return LazyArrays(record, lambda array: array.numpy())
+
+
+def record_of(arrays: Arrays) -> ArrayRecord:
+    """Return arrays as Flower sends them."""
+    return ArrayRecord({name: Array(values) for name, values in arrays.items()})
 
 
 def client_model(answer: ClientAnswer) -> ArrayRecord:
@@ -45,7 +42,7 @@ def client_model(answer: ClientAnswer) -> ArrayRecord:
     update = answer.update
     assert update is not None  # for mypy: the round trains
     if answer.scaled is not None:
-        return ArrayRecord({name: Array(own) for name, own in answer.scaled.items()})
+        return record_of(answer.scaled)
     assert isinstance(update.arrays, LazyArrays)  # for mypy: of the reply's record
     record = update.arrays.source
     cast = update.held.keys() - set(update.sent.counters)
@@ -99,11 +96,11 @@ class TrainingMessages:
 
     def _accept(self, name: str, message: Message) -> None:
         """Read a reply: its arrays, its metrics, and how long it took by both clocks."""
-        found = self._content(message)
-        if isinstance(found, str):
-            self.answers.accept(name, found)
+        content = self._content(message)
+        if isinstance(content, str):
+            self.answers.accept(name, content)
             return
-        arrays, metrics = found
+        arrays, metrics = content
         about = message.metadata
         sent_at = {each.dst_node_id: each.created_at for each in self.metadata}
         start = sent_at.get(about.src_node_id)

@@ -8,7 +8,7 @@ from logging import getLogger
 from typing import final
 
 from fedcohort._arguments import checked_number
-from fedcohort._fields import check_fields, number
+from fedcohort._fields import Record, number
 from fedcohort.deployment.plugin import Plugin
 from fedcohort.errors import FlowerError
 
@@ -24,7 +24,7 @@ SHORTEST = 1e-3
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waits:
+class Waits(Record):
     """The seconds that the server waits, at most.
 
     Attributes
@@ -43,13 +43,14 @@ class Waits:
         start, for the next node to say its size.
     """
 
+    _error = FlowerError
+
     start: float = number(600.0, least=SHORTEST)
     round: float | Callable[[int], float] = 3600.0
     reply: float | None = number(None, least=SHORTEST)
     query: float = number(60.0, least=SHORTEST)
 
-    def __post_init__(self) -> None:
-        check_fields(self, error=FlowerError)
+    def _check(self) -> None:
         if not callable(self.round):
             self.of_round(0)
 

@@ -10,13 +10,13 @@ from logging import INFO, NOTSET, getLogger
 from pathlib import Path
 from typing import Unpack, final
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedcohort._arguments import brief, checked_flag
+from fedcohort._arguments import brief, checked_kind
 from fedcohort._whole_file import make_folder
-from fedcohort.deployment.checkpoint import must_resume, read_checkpoint, write_checkpoint
+from fedcohort.deployment.checkpoint import must_resume
 from fedcohort.deployment.directory import Eligible
 from fedcohort.deployment.options import PluginKeywords, SelectorOptions
 from fedcohort.deployment.round import NO_ANSWER, Rounds
@@ -24,7 +24,7 @@ from fedcohort.deployment.waits import BackOff
 from fedcohort.designs import Recipe
 from fedcohort.designs.signals import AskedSignal
 from fedcohort.errors import DesignError, SelectorError
-from fedcohort.flower.averaging import averaged
+from fedcohort.flower.averaging import averaged, stepped
 from fedcohort.flower.directory import Names, NodeDirectory
 from fedcohort.flower.evaluation import Evaluation
 from fedcohort.flower.grid import RoundClock, error_of
@@ -35,14 +35,14 @@ from fedcohort.flower.inner_strategy import (
     packed,
     put_back,
     refuse_other_loops,
-    refuse_secure_aggregation,
     state_of,
     unpacked,
     weighing_strategy,
     without_sampling_lines,
 )
 from fedcohort.flower.queries import signal_queries, signals_of
-from fedcohort.flower.replies import Decode, SentModel, TrainingMessages
+from fedcohort.flower.replies import Decode, SentModel, TrainingMessages, record_of
+from fedcohort.flower.secure import SecureAggregation, SecureSum, check_floats, check_secure
 from fedcohort.flower.settings import FLOWER, Waits
 from fedcohort.selector.planner import check_equal_draws
 from fedcohort.selector.selections import SelectionLog
@@ -95,8 +95,10 @@ class CohortStrategy(Strategy):
     decode
         Decompresses a reply's content into arrays like the model's, given the model that was sent;
         None if clients send plain arrays.
-    secure_aggregation
-        True is refused, with the reason.
+    secure
+        Let the server learn the sum of a round's updates only, by Flower's SecAgg+; clients need
+        ``secure_aggregation_mod``. For recipes by size; a round with fewer than 3 answers is
+        skipped. None shows it every update.
 
     Attributes
     ----------
@@ -121,7 +123,7 @@ class CohortStrategy(Strategy):
         checkpoint: str | Path | None = None,
         every: int = 10,
         decode: Decode | None = None,
-        secure_aggregation: bool = False,
+        secure: SecureAggregation | None = None,
         **settings: Unpack[PluginKeywords],
     ) -> None:
         waits = FLOWER.record("waits", waits, Waits)
@@ -130,13 +132,15 @@ class CohortStrategy(Strategy):
         #: The name of an estimator that remembers updates.
         self._estimator = None if isinstance(own, str) else type(own).__name__.lower()
         self.selector, bounds = options.selector(), options.bounds
-        if checked_flag(FLOWER.owner, "secure_aggregation", secure_aggregation):
-            refuse_secure_aggregation(recipe, self._estimator)
         self.strategy, self.recipe, self.seed = strategy, recipe, self.selector.seed
         self._inner = weighing_strategy(strategy)
         self._has_wrapper = strategy is not self._inner
         if self._has_wrapper:
             check_wrapper(strategy, recipe, self._estimator)
+        self.secure = secure
+        if secure is not None:
+            decodes = decode is not None
+            check_secure(secure, options, has_wrapper=self._has_wrapper, decodes=decodes)
         self.directory = NodeDirectory(
             options.sizes, eligible=eligible, names=names, waits=waits, limits=bounds
         )
@@ -151,7 +155,12 @@ class CohortStrategy(Strategy):
         self._evaluation = Evaluation(
             strategy, self._inner, evaluate, seed=self.seed, limits=bounds
         )
-        self._rounds = Rounds(FLOWER, self.selector, self.directory, bounds, whole=False, first=1)
+        self._rounds = Rounds(
+            *(FLOWER, self.selector, self.directory, bounds),
+            whole=False,
+            first=1,
+            audit_every=options.audit_every,
+        )
         self._redraws, self._extra = options.on_failure == "redraw", options.extra
         self.clock = RoundClock(waits, more_follows=self._redraws or self._evaluation.is_on)
         if checkpoint is not None and options.seed is None:
@@ -219,13 +228,17 @@ class CohortStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Draw the round's clients, and let the inner strategy write to exactly these."""
-        if not self._is_started and (self._estimator or self._redraws or self._extra):
-            refuse_other_loops(self._estimator)
+        if not self._is_started and (
+            self._estimator or self._redraws or self._extra or self.secure
+        ):
+            refuse_other_loops(self._estimator, is_secure=self.secure is not None)
         self._round = None
         self._rounds.skip_abandoned()
         sent = SentModel(arrays)
         self._rounds.check_model(sent)
         check_model(sent, self._inner)
+        if self.secure is not None:
+            check_floats(sent)
         if self._is_first:
             needed = self._inner.min_available_nodes
             self.directory.gather(grid, needed, self._min_known, self._can_draw)
@@ -278,6 +291,32 @@ class CohortStrategy(Strategy):
             FLOWER.logger.info("the %s estimator takes up to %.2f MB", self._estimator, size)
         return model, metrics
 
+    def aggregate_securely(
+        self, messages: list[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Collect the sum of the updates of those who get these messages, and step by it."""
+        now, cohort = self._round, self.selector.cohort
+        assert now is not None  # for mypy: the loop has configured the round
+        assert cohort is not None  # for mypy
+        assert self.secure is not None  # for mypy
+        self._round, answers = None, now.answers
+        keys = self._keys_by_node(cohort.ids)
+        weights = dict(zip(keys, cohort.weights.tolist(), strict=True))
+        found = SecureSum(self.secure, messages, weights, self.clock)
+        found.play(now.grid, answers.number, now.sent.dimension)
+        for node, reason in found.failed.items():
+            answers.accept(keys[node], reason)
+        for node, metrics in found.metrics.items():
+            answers.accept_unseen(keys[node], metrics)
+        answers.close(keys.values())
+        model, means = None, None
+        if found.mean is not None and not self._rounds.is_void(answers):
+            settled = self.selector.settle(answers.answered)
+            model, means = stepped(self._inner, now, found.mean, settled)
+        has_clients = bool(self.directory.participants(with_samples=True))
+        self._rounds.end(answers, has_moved=model is not None, has_clients=has_clients)
+        return model, means
+
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
@@ -302,34 +341,26 @@ class CohortStrategy(Strategy):
         That is the model, the selector (round, clients, memory, counts of draws), the nodes, and
         the moments or the momentum of the inner strategy.
         """
-        if not isinstance(arrays, ArrayRecord):
-            raise FLOWER.refusal(
-                f"arrays must be an ArrayRecord; got {brief(arrays)}. Pass the model."
-            )
+        owner, way_out = FLOWER.owner, "Pass the model."
+        checked_kind(owner, "arrays", arrays, ArrayRecord, way_out=way_out, error=FLOWER.error)
         parts = {
-            "selector": self.selector.state(),
             "evaluation": self._evaluation.state(),
             "inner": packed(state_of(self._inner)),
             "model": {name: array.numpy() for name, array in arrays.items()},
         }
-        file, state = FLOWER.path("path", path), {"directory": self.directory.state()}
-        write_checkpoint(FLOWER, file, parts, state=state, origin=self._origin)
+        self._rounds.save(FLOWER.path("path", path), parts, origin=self._origin)
 
     def load(self, path: str | Path) -> ArrayRecord:
         """Continue from a saved state, with the same sequence of cohorts; return the model."""
-        file = FLOWER.path("path", path)
-        state, parts = read_checkpoint(FLOWER, file, origin=self._origin)
-        kept = self._evaluation.state()
-        self._evaluation.restore(parts["evaluation"])
-        try:
-            self.selector.restore(parts["selector"])
-        except SelectorError:
-            self._evaluation.restore(kept)  # nothing changes
-            raise
-        self.directory.restore(state["directory"])
-        put_back(self._inner, unpacked(parts["inner"]))
+        parts, restore_rounds = self._rounds.read(FLOWER.path("path", path), origin=self._origin)
+        restore_evaluation = self._evaluation.restoring(parts["evaluation"])
+        moments = unpacked(parts["inner"])
+        model = record_of(parts["model"])
+        restore_rounds()
+        restore_evaluation()
+        put_back(self._inner, moments)
         self._round, self._is_first = None, True
-        return ArrayRecord({name: Array(values) for name, values in parts["model"].items()})
+        return model
 
     @property
     def _number(self) -> int:
@@ -446,9 +477,12 @@ class _TrainingLoop:
         strategy, grid = self.strategy, self.grid
         train_config, evaluate_config = self.configs
         messages = list(strategy.configure_train(number, result.arrays, train_config, grid))
-        seconds = min(self.timeout, strategy.clock.seconds())
-        replies = strategy.clock.exchange(grid, messages, seconds, strategy.is_enough)
-        arrays, metrics = strategy.aggregate_train(number, replies)
+        if strategy.secure is not None:
+            arrays, metrics = strategy.aggregate_securely(messages)
+        else:
+            seconds = min(self.timeout, strategy.clock.seconds())
+            replies = strategy.clock.exchange(grid, messages, seconds, strategy.is_enough)
+            arrays, metrics = strategy.aggregate_train(number, replies)
         if arrays is not None:
             result.arrays = arrays
         _keep(result.train_metrics_clientapp, number, metrics)

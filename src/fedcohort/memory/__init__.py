@@ -1,12 +1,11 @@
 """The server's memory of client updates, and the estimators that use it."""
 
 from fedcohort._arguments import suggest_names as _suggest_names
-from fedcohort.memory.base import Estimator, Memory
+from fedcohort.memory.base import Estimator, EstimatorSettings, Memory
 from fedcohort.memory.difference import (
     ESTIMATORS,
     Difference,
     EstimatorName,
-    EstimatorSettings,
     estimator_of,
 )
 from fedcohort.memory.regression import Regression

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import as_array, brief, checked_numbers, checked_whole
 from fedcohort._display import short_repr
+from fedcohort._fields import Record
 from fedcohort._updates import (
     LARGEST_ENTRY,
     Array,
+    Layout,
     Rows,
     as_numpy,
     is_finite,
@@ -216,6 +219,44 @@ class Memory(ABC):
         """Reorder the clients; ``n_clients`` is still the number before."""
 
 
+@dataclass(frozen=True, slots=True)
+class EstimatorSettings(Record, ABC):
+    """The settings of an estimator that keeps something."""
+
+    _error = AggregationError
+
+    @property
+    def data(self) -> Any:
+        """The features of clients that they hold; None without."""
+        return None
+
+    @property
+    def source(self) -> str | None:
+        """Where features come from, such as ``"given"``; None without."""
+        return None
+
+    @property
+    def plain(self) -> EstimatorSettings:
+        """The settings alone: without the values of features."""
+        return self
+
+    def _with_classes(self, counts: Callable[[], NDArray[np.integer]]) -> EstimatorSettings:
+        """Return the settings with the shares of classes as features, if they want them.
+
+        ``counts`` returns the samples of each client and class.
+        """
+        return self
+
+    def _check_layout(self, layout: Layout) -> None:
+        """Refuse updates without an array that the estimator needs."""
+
+    @abstractmethod
+    def _memory(
+        self, importance: ArrayLike, zeros: Array, *, layout: Layout, n_given: int, seed: int
+    ) -> Estimator:
+        """Make an empty memory; the arguments are those of ``RegressionEstimator``."""
+
+
 class Estimator(Memory):
     r"""An estimator that subtracts h from every update before it is weighed.
 
@@ -267,9 +308,11 @@ class Estimator(Memory):
         return self.nbytes
 
     def reweigh(self, importance: ArrayLike) -> None:
-        """Set another p. A client with p = 0 is away, but its update is kept."""
-        self._arrays["importance"] = self._shares(importance)
-        self._forget_cached()
+        """Set p. A client with p = 0 is away, but its update is kept."""
+        shares = self._shares(importance)
+        if not np.array_equal(shares, self._importance):
+            self._arrays["importance"] = shares
+            self._forget_cached()
 
     def rearrange(self, order: NDArray[np.int64]) -> None:
         """Reorder the clients, as :meth:`Memory.rearrange` does; p is rescaled to the sum 1.

@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike
 
 from fedcohort._arguments import MOST, brief
 from fedcohort._display import record_repr
-from fedcohort._fields import check_fields, choice, number, whole
-from fedcohort._updates import Array
+from fedcohort._fields import choice, number, whole
+from fedcohort._updates import Array, Layout
 from fedcohort.errors import AggregationError, FedcohortError
-from fedcohort.memory.base import Estimator
+from fedcohort.memory.base import Estimator, EstimatorSettings
 from fedcohort.memory.regression import Regression
 from fedcohort.memory.rows import Keep, rows_of
 
@@ -25,7 +25,7 @@ ESTIMATORS: tuple[EstimatorName, ...] = get_args(EstimatorName)
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(EstimatorSettings):
     r"""Settings of the difference estimator.
 
     .. math:: v = \sum_i w_i (\Delta_i - h_i) + \sum_j p_j h_j
@@ -68,12 +68,16 @@ class Difference:
 
     __repr__ = record_repr
 
-    def __post_init__(self) -> None:
-        check_fields(self, error=AggregationError)
+    def _check(self) -> None:
         if self.rank != 32 and self.keep != "rank":
             raise AggregationError(
                 f"Difference: rank needs keep='rank'; got {self!r}. Leave one out."
             )
+
+    def _memory(
+        self, importance: ArrayLike, zeros: Array, *, layout: Layout, n_given: int, seed: int
+    ) -> Estimator:
+        return self.memory(importance, zeros)
 
     def memory(self, importance: ArrayLike, zeros: Array) -> Estimator:
         """Make an empty memory for the estimator.
@@ -86,8 +90,6 @@ class Difference:
         return made
 
 
-#: The settings of an estimator that keeps something.
-EstimatorSettings = Difference | Regression
 #: The record of each estimator's settings, by name.
 RECORDS: dict[str, type[EstimatorSettings]] = {
     "difference": Difference,
@@ -113,7 +115,7 @@ def estimator_of(
     error: type[FedcohortError] = AggregationError,
 ) -> EstimatorSettings | None:
     """Return the settings of a named estimator; None for the plain one."""
-    if isinstance(estimator, Difference | Regression):
+    if isinstance(estimator, EstimatorSettings):
         return estimator
     if not isinstance(estimator, str) or estimator not in ESTIMATORS:
         raise error(

@@ -112,10 +112,10 @@ class FeatureTable:
         """Bytes in use."""
         return self._given.nbytes + sum(row.nbytes for row in self.coming.values())
 
-    def set(self, ids: Sequence[Id], given: object, positions: Mapping[Id, int]) -> None:
+    def set(self, ids: Sequence[Id], given: object, places: NDArray[np.int64]) -> None:
         """Take features in the order of ``ids``; replace those of the same clients.
 
-        ``positions`` are those of the clients that are known.
+        ``places`` are their positions, -1 for clients that are not known.
         """
         if not len(ids):
             return
@@ -129,12 +129,9 @@ class FeatureTable:
             if name in numbers:
                 rows[:, k] = numbers[name]
         self._columns, self._given = columns, self._widened(self._given, len(columns))
-        for each, row in zip(ids, rows, strict=True):
-            place = positions.get(each)
-            if place is None:
-                self.coming[each] = row.copy()
-            else:
-                self._given[place] = row
+        self._given[places[places >= 0]] = rows[places >= 0]
+        for k in np.flatnonzero(places < 0).tolist():
+            self.coming[ids[k]] = rows[k].copy()
         self.has_changed = True
 
     def _coded(
@@ -145,6 +142,11 @@ class FeatureTable:
         ``is_used``: a client has a value of the column, so that its kind cannot change.
         """
         categories = self._columns[name] if is_used else None
+        if categories is None and isinstance(values, np.ndarray):
+            numbers = values.astype(np.float64)
+            if (infinite := np.isinf(numbers)).any():
+                raise _not_alike(name, values[infinite][0])
+            return None, numbers
         known = [value for value in values if not _is_missing(value)]
         texts = {value for value in known if isinstance(value, str)}
         if categories is None and not texts:
@@ -156,7 +158,9 @@ class FeatureTable:
             raise _not_alike(name, odd[0])
         categories = [*(categories or []), *sorted(texts - set(categories or []))]
         codes = {category: float(k) for k, category in enumerate(categories)}
-        return categories, np.array([np.nan if _is_missing(v) else codes[str(v)] for v in values])
+        return categories, np.array(
+            [codes.get(v, np.nan) if isinstance(v, str) else np.nan for v in values]
+        )
 
     def _widened(self, rows: Floats, width: int) -> Floats:
         if rows.shape[1] == width:
@@ -280,6 +284,8 @@ class FeatureTable:
 
 
 def _is_missing(value: object) -> bool:
+    if type(value) is str:
+        return False
     if value is None or value is np.ma.masked:
         return True
     return isinstance(value, (float, np.floating)) and bool(np.isnan(value))
@@ -311,12 +317,14 @@ def _columns(given: object, n: int) -> dict[Name, Sequence[object]]:
         given = given.tolist()  # None where a value is masked
     numbers = as_array(given) if not isinstance(given, list) else np.empty(0)
     if numbers.ndim in (1, 2) and len(numbers) == n and numbers.dtype.kind in "iufb":
-        return dict(enumerate(numbers.reshape(n, -1).T.tolist()))
+        return dict(enumerate(numbers.reshape(n, -1).T))
     if not is_list(given) or len(rows := list(given)) != n:
         raise MemoryOfUpdatesError(
             f"Regression: features must be one row for each of the {n} clients; got "
             f"{brief(given)}. Pass an array of shape ({n}, k), or rows by id."
         )
+    if set(map(type, rows)) <= {str, np.str_, int, float, bool}:
+        return {0: rows}
     named = [_named(row) for row in rows]
     names = list(dict.fromkeys(name for row in named for name in row))
     return {name: [row.get(name) for row in named] for name in names}

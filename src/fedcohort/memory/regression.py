@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, final, get_args
 
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedcohort._archive import with_prefix, without_prefix
 from fedcohort._arguments import MOST, ChoiceNeed, Need, as_whole
 from fedcohort._display import record_repr
-from fedcohort._fields import check_fields, declared, whole
+from fedcohort._fields import declared, whole
 from fedcohort._updates import (
     Array,
     Layout,
@@ -25,7 +25,7 @@ from fedcohort._updates import (
     zero_rows,
 )
 from fedcohort.errors import AggregationError, FedcohortError
-from fedcohort.memory.base import Estimator
+from fedcohort.memory.base import Estimator, EstimatorSettings
 from fedcohort.memory.features import FEATURE_CLIP, MOST_FEATURES, Encoded, projection
 from fedcohort.memory.rows import ClientRows, rows_of
 from fedcohort.similarity.measures import BLOCK_ENTRIES
@@ -87,7 +87,7 @@ class OutputNeed(Need):
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Regression:
+class Regression(EstimatorSettings):
     r"""Settings of the regression estimator.
 
     .. math:: v = \sum_i w_i (\Delta_i - h_i) + \sum_j p_j h_j, \quad
@@ -132,8 +132,7 @@ class Regression:
     output: str | int | None = declared(OutputNeed(), None)
     rank: int = whole(32, least=1, most=MOST, way_out="Try 32.")
 
-    def __post_init__(self) -> None:
-        check_fields(self, error=AggregationError)
+    def _check(self) -> None:
         if self.rank != 32 and self.keep != "rank":
             raise AggregationError(
                 f"Regression: rank needs keep='rank'; got {self!r}. Leave one out."
@@ -144,22 +143,45 @@ class Regression:
             )
 
     def __repr__(self) -> str:
-        return record_repr(self.plain) if self.has_data else record_repr(self)
+        return record_repr(self if self.data is None else self.plain)
 
     @property
-    def has_data(self) -> bool:
-        """Whether ``features`` are values of clients."""
-        return self.features is not None and not isinstance(self.features, str)
+    def data(self) -> Any:
+        """The features, if they are values of clients; None otherwise."""
+        return None if isinstance(self.features, str) else self.features
+
+    @property
+    def source(self) -> str | None:
+        """Where features come from: ``"given"`` if they are values of clients; None without."""
+        return self.features if self.data is None else "given"
 
     @property
     def learns_features(self) -> bool:
         """Whether features may be learned from updates."""
-        return isinstance(self.features, str) and self.features in ("auto", "output")
+        return self.source in ("auto", "output")
 
     @property
     def plain(self) -> Regression:
         """The settings alone: without the values of features."""
-        return replace(self, features="given") if self.has_data else self
+        return replace(self, features=self.source)
+
+    def _with_classes(self, counts: Callable[[], NDArray[np.integer]]) -> Regression:
+        """Return the settings with the shares of classes as features, if they want them."""
+        if self.source != "classes":
+            return self
+        samples = counts()
+        return replace(self, features=samples / np.maximum(samples.sum(axis=1, keepdims=True), 1))
+
+    def _check_layout(self, layout: Layout) -> None:
+        """Refuse updates without the array that features are learned from."""
+        output_of(self, layout)
+
+    def _memory(
+        self, importance: ArrayLike, zeros: Array, *, layout: Layout, n_given: int, seed: int
+    ) -> Estimator:
+        return RegressionEstimator(
+            self, importance, zeros, layout=layout, n_given=n_given, seed=seed
+        )
 
 
 def output_of(settings: Regression, layout: Layout) -> slice | None:
@@ -295,6 +317,8 @@ class RegressionEstimator(Estimator):
             "heard": np.zeros(1, dtype=np.int64),
         }
         self._now: _Frozen | None = None
+        #: ``usual`` and ``mean`` of :class:`_Frozen`: sums over all clients.
+        self._centres: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     @property
     def n_features(self) -> int:
@@ -336,15 +360,17 @@ class RegressionEstimator(Estimator):
 
     def _frozen(self) -> _Frozen:
         """Return what is fixed until something is recorded, or p changes."""
-        if self._now is None:
+        if self._centres is None:
             features, known = self._arrays["features"], self._arrays["known"]
             usual = features[known].mean(axis=0) if known.any() else np.zeros(self.n_features)
             shares = np.where(known, self._importance, 0.0)
             mean = shares @ features + (1 - shares.sum()) * usual
+            self._centres = np.r_[1, usual], np.r_[1, mean]
+        if self._now is None:
             gram = self._arrays["gram"]
             ridge = RIDGE * min(np.trace(gram) / len(gram), gram[0, 0]) or 1.0
             inverse = np.linalg.inv(gram + ridge * np.eye(len(gram)))
-            self._now = _Frozen(np.r_[1, usual], np.r_[1, mean], inverse, self._trusts())
+            self._now = _Frozen(*self._centres, inverse, self._trusts())
         return self._now
 
     def _x(self, clients: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -502,6 +528,7 @@ class RegressionEstimator(Estimator):
         share = np.where(known[clients], OLD_SHARE, 0.0)[:, None]
         features[clients] = share * features[clients] + (1 - share) * fresh
         known[clients] = True
+        self._centres = None
 
     def _regress(self, x: NDArray[np.float64], rows: Array) -> None:
         """Add the round to the sums of squares and products."""
@@ -524,7 +551,7 @@ class RegressionEstimator(Estimator):
         return super().nbytes + (0 if self._rest is None else self._rest.nbytes_at_most)
 
     def _forget_cached(self) -> None:
-        self._now = None
+        self._now = self._centres = None
         if self._rest is not None:
             self._rest.reweigh(self._importance)
 

@@ -33,10 +33,10 @@ from fedcohort.deployment.arrays import (
     as_arrays,
     like_parameters,
 )
-from fedcohort.deployment.checkpoint import must_resume, read_checkpoint, write_checkpoint
+from fedcohort.deployment.checkpoint import must_resume
 from fedcohort.deployment.limits import Limits
 from fedcohort.deployment.options import SelectorOptions
-from fedcohort.deployment.round import NO_ANSWER, Round, Rounds, TrainingRound
+from fedcohort.deployment.round import NO_ANSWER, Round, Rounds, TrainingRound, weights_of
 from fedcohort.deployment.waits import TimeLimit
 from fedcohort.designs import Recipe
 from fedcohort.memory import EstimatorName, EstimatorSettings
@@ -44,14 +44,12 @@ from fedcohort.nvflare.questions import SiteDirectory
 from fedcohort.nvflare.settings import (
     FLARE,
     PASSED_ON,
+    as_plain,
     check_controller,
     check_kind,
     estimator_from,
     limits_from,
     optimizer_from,
-    plain_estimator,
-    plain_optimizer,
-    plain_recipe,
     recipe_from,
 )
 from fedcohort.optimizers import ServerOptimizer, State
@@ -142,9 +140,9 @@ class CohortSelection(Base):
         # FLARE writes a job's configuration from attributes with the names of arguments.
         for name in PASSED_ON:
             setattr(self, name, getattr(self._options, name))
-        self.recipe = plain_recipe(self._options.recipe)
-        self.estimator = plain_estimator(self._options.estimator)
-        self.limits, self.server_optimizer = asdict(bounds), plain_optimizer(self._optimizer)
+        self.recipe = as_plain(self._options.recipe)
+        self.estimator = as_plain(self._options.estimator)
+        self.limits, self.server_optimizer = asdict(bounds), as_plain(self._optimizer)
         self.min_clients = FLARE.count("min_clients", min_clients)
         # FLARE counts whole seconds, at least one.
         self.timeout = FLARE.number("timeout", timeout, least=1)
@@ -163,8 +161,8 @@ class CohortSelection(Base):
 
     def add_to_fed_job(self, job: Any, ctx: Any, **kwargs: Any) -> None:
         """Add the controller to a job; the server has the library, so FLARE need not copy it."""
-        known = job.job.app_packages
-        job.set_app_packages([*known, *({"fedcohort"} - set(known))])
+        packages = job.job.app_packages
+        job.set_app_packages([*packages, *({"fedcohort"} - set(packages))])
         super().add_to_fed_job(job, ctx, **kwargs)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -179,7 +177,8 @@ class CohortSelection(Base):
         """Prepare the selector, then train as the controller does."""
         self._options = replace(self._options, log_file=self._path(self.log_file))
         self.selector, bounds = self._options.selector(), self._options.bounds
-        self._rounds = Rounds(FLARE, self.selector, self._sites, bounds)
+        audit_every = self._options.audit_every
+        self._rounds = Rounds(FLARE, self.selector, self._sites, bounds, audit_every=audit_every)
         self.aggregator = _StepAggregator(self.aggregated)
         self._moments: State | None = None
         self._is_first, self._file = True, self._path(self.checkpoint)
@@ -248,11 +247,10 @@ class CohortSelection(Base):
             model.params = like_parameters(before, model.params)
         self._current = model
         if self._file is not None and self.selector.round_ % self.every == 0:
-            parts = {"model": as_arrays(model.params), "selector": self.selector.state()}
+            parts = {"model": as_arrays(model.params)}
             if self._moments is not None:
                 parts["moments"] = dict(self._moments)
-            state, origin = {"directory": self._sites.state()}, self._origin
-            write_checkpoint(FLARE, self._file, parts, state=state, origin=origin)
+            self._rounds.save(self._file, parts, origin=self._origin)
         return model
 
     @staticmethod
@@ -347,14 +345,14 @@ class CohortSelection(Base):
     def _restored(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Continue from the checkpoint; return its model, in the persistor's types."""
         assert self._file is not None  # for mypy: there is a checkpoint
-        state, parts = read_checkpoint(FLARE, self._file, origin=self._origin)
-        found, self._moments = _restored_model(parts["model"], params), parts.get("moments")
-        self.selector.restore(parts["selector"])
-        self._sites.restore(state["directory"])
+        parts, restore_rounds = self._rounds.read(self._file, origin=self._origin)
+        model = _restored_model(parts["model"], params)
+        restore_rounds()
+        self._moments = parts.get("moments")
         done, last = self.selector.round_, self.num_rounds
         self.start_round, self.num_rounds = done, max(0, last - done)
         FLARE.logger.info("continues from the checkpoint: %d of %d rounds are done", done, last)
-        return found
+        return model
 
 
 @final
@@ -416,6 +414,8 @@ def _report(controller: CohortSelection, now: Round, settled: Cohort) -> None:
         "failed_clients": len(now.failed),
         "residual": settled.residual,
     }
+    if (log := controller.selector.selections) is not None:
+        figures |= log.figures
     for tag, value in figures.items():
         kind = AnalyticsDataType.SCALAR
         dxo = create_analytic_dxo(tag, float(value), kind, global_step=now.number)
@@ -424,7 +424,7 @@ def _report(controller: CohortSelection, now: Round, settled: Cohort) -> None:
 
 def _aggregation_info(settled: Cohort) -> dict[str, Any]:
     """Return how the metrics were averaged, for FLARE's reports."""
-    shares = zip(map(str, settled.ids), settled.weights.tolist(), strict=True)
+    shares = weights_of(settled).items()
     sites = [{"name": name, "weight": weight, "weight_key": WEIGHT} for name, weight in shares]
     info = make_fedavg_metrics_aggregation_info(weight_key=WEIGHT, site_weights=sites or None)
     return {AppConstants.METRICS_AGGREGATION_INFO: info}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.fl_constant import ReturnCode
@@ -18,6 +18,7 @@ from fedcohort.deployment.directory import Claim, Directory
 from fedcohort.deployment.limits import Limits
 from fedcohort.deployment.waits import TimeLimit
 from fedcohort.nvflare.settings import FLARE
+from fedcohort.population import Population
 
 if TYPE_CHECKING:
     from fedcohort.nvflare.controller import CohortSelection
@@ -46,7 +47,10 @@ class SiteDirectory(Directory):
     """
 
     def __init__(
-        self, controller: CohortSelection, given: Mapping[str, int] | None, limits: Limits
+        self,
+        controller: CohortSelection,
+        given: Mapping[Any, int] | Population | None,
+        limits: Limits,
     ) -> None:
         super().__init__(FLARE, given, limits=limits, pause=controller.query_timeout)
         self._controller, self._asks = controller, given is None
@@ -110,10 +114,10 @@ class SiteDirectory(Directory):
         self, task: str, model: FLModel, names: list[str]
     ) -> dict[str, Mapping[str, object] | str]:
         """Ask a question; return the metrics of the answer by client, or why there are none."""
-        found: dict[str, Mapping[str, object] | str] = {}
+        answers: dict[str, Mapping[str, object] | str] = {}
 
         def take(client_task: ClientTask, fl_ctx: FLContext) -> None:
-            found[client_task.client.name] = _metrics(client_task.result, task)
+            answers[client_task.client.name] = _metrics(client_task.result, task)
             client_task.result = None
 
         question = Task(
@@ -125,8 +129,8 @@ class SiteDirectory(Directory):
         context = self._controller.fl_ctx
         self._controller.broadcast(question, context, targets=names, min_responses=0)
         self.wait_for_tasks()
-        self.note_missed(name for name in names if name not in found)
-        return {name: found.get(name, "no answer") for name in names}
+        self.note_missed(name for name in names if name not in answers)
+        return {name: answers.get(name, "no answer") for name in names}
 
     def wait_for_tasks(self) -> None:
         """Wait until all tasks have ended; each has a time limit."""
@@ -143,17 +147,15 @@ class SiteDirectory(Directory):
             return
         due = [name for name in self.due() if name in names]
         answers = self.ask(SIZE_TASK, FLModel(params={}), due) if due else {}
-        for name, answer in answers.items():
-            metrics = {} if isinstance(answer, str) else dict(answer)
-            size = metrics.pop(SIZE_TASK, None)
-            claim = answer if isinstance(answer, str) else Claim.of(name, size, metrics)
-            if isinstance(claim, str):
-                FLARE.logger.warning(
-                    "client %s did not say how many samples it has: %.200s", name, claim
-                )
-                self.refuse(name)
-            else:
-                self.claim(name, claim)
+        self.take({name: _claim(name, answer) for name, answer in answers.items()})
+
+
+def _claim(name: str, answer: Mapping[str, object] | str) -> Claim | str:
+    """Return what a client says of itself, or what is wrong with it."""
+    if isinstance(answer, str):
+        return answer
+    properties = {key: value for key, value in answer.items() if key != SIZE_TASK}
+    return Claim.of(name, answer[SIZE_TASK], properties)
 
 
 def _metrics(result: Shareable, name: str) -> Mapping[str, object] | str:

@@ -15,8 +15,8 @@ from fedcohort.deployment.options import PluginKeywords
 from fedcohort.deployment.plugin import Plugin
 from fedcohort.designs import RECIPES, Recipe, make_recipe
 from fedcohort.errors import FedcohortError, NvflareError
-from fedcohort.memory import Difference, EstimatorName, EstimatorSettings, Regression
-from fedcohort.memory.difference import estimator_fields, estimator_from_fields
+from fedcohort.memory import EstimatorName, EstimatorSettings
+from fedcohort.memory.difference import estimator_from_fields
 from fedcohort.optimizers import OPTIMIZERS, ServerOptimizer
 
 FLARE = Plugin(
@@ -48,13 +48,6 @@ def recipe_from(recipe: object) -> Recipe:
     return make_recipe(recipe["name"], recipe["cohort_size"], options)
 
 
-def plain_recipe(recipe: Recipe) -> dict[str, Any] | Recipe:
-    """Return a recipe of the library as a mapping, for JSON; one of the user's as it is."""
-    if RECIPES.get(recipe.name) is not type(recipe):
-        return recipe
-    return {"name": recipe.name, **asdict(recipe)}
-
-
 def estimator_from(estimator: object) -> EstimatorName | EstimatorSettings:
     """Return an estimator; a mapping has its name and its fields."""
     if isinstance(estimator, Mapping):
@@ -68,11 +61,16 @@ def estimator_from(estimator: object) -> EstimatorName | EstimatorSettings:
     return estimator  # type: ignore[return-value]  # the selector checks it
 
 
-def plain_estimator(estimator: object) -> object:
-    """Return an estimator's settings as a mapping, features included, for JSON; or its name."""
-    if isinstance(estimator, Difference | Regression):
-        estimator = estimator_fields(estimator)
-    return plain(estimator)
+def as_plain(settings: object) -> Any:
+    """Return a recipe, an estimator or an optimiser of the library by name and fields, for JSON.
+
+    All else stays as it is: the name of an estimator, None, and a recipe of the user's.
+    """
+    if isinstance(settings, Recipe) and RECIPES.get(settings.name) is type(settings):
+        return {"name": settings.name, **asdict(settings)}
+    if isinstance(settings, EstimatorSettings | ServerOptimizer):
+        return plain({"name": type(settings).__name__.lower(), **asdict(settings)})
+    return settings
 
 
 def optimizer_from(optimizer: Any) -> ServerOptimizer | None:
@@ -95,13 +93,6 @@ def optimizer_from(optimizer: Any) -> ServerOptimizer | None:
             f"server_optimizer must be one of fedcohort.optimizers, or its name and "
             f"fields; got {brief(optimizer)}. Names are {', '.join(OPTIMIZERS)}."
         ) from error
-
-
-def plain_optimizer(optimizer: ServerOptimizer | None) -> dict[str, Any] | None:
-    """Return a server optimiser as a mapping, for JSON."""
-    if optimizer is None:
-        return None
-    return {"name": type(optimizer).__name__.lower(), **asdict(optimizer)}
 
 
 def limits_from(limits: Any) -> Limits:

@@ -330,12 +330,12 @@ def _speed_sentence(summary: PanelSummary) -> str:
     never = [each.label for each in working if np.isnan(each.rounds_needed).all()]
     reached.sort(key=lambda e: (np.isnan(e.rounds_needed).sum(), np.nanmean(e.rounds_needed)))
     level = fixed(summary.level, loss_decimals(summary))
-    goal = f"the loss of {level}, where {summary.baseline} ends"
+    goal = f"{level}, where {summary.baseline} ends"
     if not reached:
-        return f"No design's rolling mean reached {goal}."
+        return f"No design's smoothed loss reached {goal}."
     parts = [f"{each.label} after {rounds_needed(each)}" for each in reached]
     rest = f"; {listed(shortened(never, MOST_NAMED - 1))} never did" if never else ""
-    return f"The rolling mean reached {goal}: {listed(shortened(parts, MOST_NAMED))}{rest}."
+    return f"The smoothed loss reached {goal}: {listed(shortened(parts, MOST_NAMED))}{rest}."
 
 
 def _rounds(count: int) -> str:

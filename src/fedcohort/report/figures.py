@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,16 +15,26 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
-from fedcohort._figures import LINE_STYLES, legend_text, save_figure, styled
+from fedcohort._display import counted
+from fedcohort._figures import LINE_STYLES, legend_text, new_figure, save_figure, styled
 from fedcohort._whole_file import make_folder
 from fedcohort.colours import class_colours, design_colours, design_dashes
 from fedcohort.errors import InputError
 from fedcohort.experiments.costs import COSTS, cost_axis, spent
-from fedcohort.experiments.results import Results, common_rounds, curve, window_of
+from fedcohort.experiments.results import Results, common_rounds, curve, half_life_of
 from fedcohort.experiments.settings import Panel
 from fedcohort.report import FIGURE_KINDS
-from fedcohort.report.page_data import band, design_labels, main_class_order
+from fedcohort.report.page_data import (
+    QUANTILES,
+    Band,
+    band,
+    design_labels,
+    main_class_order,
+    served,
+)
 
+#: Drawn beside columns of the table of rounds: the accuracy of every client at the end.
+CLIENTS = "clients"
 #: Axis label of each column.
 NAMES = {
     "loss": "training loss",
@@ -69,29 +81,21 @@ class Pen:
         panel: Panel,
         column: str,
         *,
-        rolling: bool,
+        smooth: bool,
         against: str | None = None,
     ) -> None:
-        """Draw a column, or its rolling mean, against the rounds or a cost."""
-        window = window_of(common_rounds(self.results, panel)[1]) if rolling else 1
+        """Draw a column, as measured or smoothed, against the rounds or a cost."""
+        if column == CLIENTS:
+            self._draw_clients(axes, panel)
+            return
+        half_life = half_life_of(common_rounds(self.results, panel)[1])
         label, factor = self._axis(panel, against)
         for entry in panel.design:
-            over = band(curve(self.results, panel, entry.label, column).rolling(window))
-            colour = self.colours[entry.label]
+            own = curve(self.results, panel, entry.label, column)
+            over = band(own.smoothed(half_life) if smooth else own)
             cost = None if against is None else spent(self.results, panel, entry.label, against)
             places = over.rounds if cost is None else factor * cost.mean(axis=0)[over.rounds - 1]
-            axes.plot(
-                places,
-                over.mean,
-                LINE_STYLES[self.dashes[entry.label]],
-                linewidth=1.4 if rolling else 0.8,
-                color=colour,
-                label=entry.label,
-            )
-            if over.n_seeds > 1:
-                axes.fill_between(
-                    places, over.low, over.high, color=colour, alpha=0.18, linewidth=0
-                )
+            self._line(axes, entry.label, places, over, width=1.4 if smooth else 0.8)
         axes.set(xlabel=label, ylabel=NAMES[column])
         if column == "accuracy":
             axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
@@ -100,6 +104,27 @@ class Pen:
             axes.set_xscale("log")
         axes.margins(x=0.01)
         axes.grid(alpha=0.25)
+
+    def _draw_clients(self, axes: Axes, panel: Panel) -> None:
+        """Draw the clients' accuracies after the last round, lowest first."""
+        for entry in panel.design:
+            over = served(self.results, panel, entry.label)
+            if over is not None:
+                self._line(axes, entry.label, QUANTILES, over, width=1.4)
+        axes.set(xlabel="clients, worst served first", ylabel="accuracy on own samples")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(PercentFormatter(1, decimals=0))
+        axes.margins(x=0.01)
+        axes.grid(alpha=0.25)
+
+    def _line(
+        self, axes: Axes, label: str, places: NDArray[Any], over: Band, *, width: float
+    ) -> None:
+        """Draw a design's mean over seeds, and a band from the lowest to the highest seed."""
+        colour, style = self.colours[label], LINE_STYLES[self.dashes[label]]
+        axes.plot(places, over.mean, style, linewidth=width, color=colour, label=label)
+        if over.n_seeds > 1:
+            axes.fill_between(places, over.low, over.high, color=colour, alpha=0.18, linewidth=0)
 
 
 def draw_class_shares(axes: Axes, counts: NDArray[np.int64]) -> None:
@@ -141,7 +166,7 @@ def static_figures(results: Results) -> dict[str, Figure]:
     Returns
     -------
     dict
-        ``loss``: the rolling mean, one axes per panel. ``curves``: raw loss and accuracy, one row
+        ``loss``: the smoothed loss, one axes per panel. ``curves``: raw loss and accuracy, one row
         per panel. ``costs``: loss against rounds, bytes, client work and simulated time. With one
         panel ``overview``: classes, clients, loss and accuracy. With several ``cohorts``: classes
         and clients, one row per panel. ``partition``: the classes of each client; without rounds,
@@ -156,7 +181,7 @@ def static_figures(results: Results) -> dict[str, Figure]:
             n_columns = 2 if len(begun) == 4 else min(len(begun), MOST_COLUMNS)
             figures["loss"] = _curves(pen, n_columns, _lines(begun, "loss"))
             both = _lines(begun, "loss", "accuracy")
-            figures["curves"] = _curves(pen, 2, both, rolling=False)
+            figures["curves"] = _curves(pen, 2, both, smooth=False)
             if pen.counted(begun):
                 costs = [(panel, "loss", cost) for panel in begun for cost in (None, *COSTS)]
                 figures["costs"] = _curves(pen, 2, costs)
@@ -186,20 +211,37 @@ def save_figures(results: Results, folder: Path, kind: str) -> list[Path]:
     return list(figures)
 
 
-def _curves(pen: Pen, n_columns: int, lines: list[Line], *, rolling: bool = True) -> Figure:
+def draw_columns(
+    results: Results, columns: Sequence[str], *, shown: bool = False, smooth: bool = True
+) -> Figure | None:
+    """Draw columns of the table of rounds, or ``CLIENTS``, beside each other, one row per panel.
+
+    ``shown``: as a figure of pyplot. None if no round of every design is done.
+    """
+    panels = [each for each in results.folder.experiment.panels if common_rounds(results, each)[0]]
+    if not panels:
+        return None
+    with styled("report"):
+        lines = _lines(panels, *columns)
+        return _curves(Pen.of(results), len(columns), lines, smooth=smooth, shown=shown)
+
+
+def _curves(
+    pen: Pen, n_columns: int, lines: list[Line], *, smooth: bool = True, shown: bool = False
+) -> Figure:
     """Draw one axes for each line: a panel, its column, and the cost to draw it against."""
     n_rows = math.ceil(len(lines) / n_columns)
     size = (WIDTH * n_columns, HEIGHT * n_rows + 0.5)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = new_figure("report", size, shown=shown)
     every_axes = figure.subplots(n_rows, n_columns, squeeze=False).ravel().tolist()
     panels = list({panel.label: panel for panel, _, _ in lines}.values())
     for axes, (panel, column, cost) in zip(every_axes, lines, strict=False):
-        pen.draw(axes, panel, column, rolling=rolling, against=cost)
+        pen.draw(axes, panel, column, smooth=smooth, against=cost)
         if len(panels) > 1:  # with one panel, the figure's title is enough
             axes.set_title(panel.label)
     for axes in every_axes[len(lines) :]:
         axes.remove()
-    _explain(figure, pen, panels, rolling=rolling)
+    _explain(figure, pen, panels, smooth=smooth)
     return figure
 
 
@@ -214,14 +256,14 @@ def _partition(results: Results, panels: list[Panel]) -> Figure:
     return figure
 
 
-def _explain(figure: Figure, pen: Pen, panels: list[Panel], *, rolling: bool) -> None:
+def _explain(figure: Figure, pen: Pen, panels: list[Panel], *, smooth: bool) -> None:
     """Add one legend below all axes, which explains lines and bands, and a title above them."""
     handles = {}
     for axes in figure.axes:
         handles.update({line.get_label(): line for line in axes.lines})
     done = [common_rounds(pen.results, panel) for panel in panels]
-    windows = sorted({window_of(rounds) for _, rounds in done})
-    parts = [f"rolling mean of {_span(windows)} rounds"] if rolling else []
+    half_lives = sorted({half_life_of(rounds) for _, rounds in done})
+    parts = [f"exponential mean, half-life {_span(half_lives)}"] if smooth else []
     if any(len(seeds) > 1 for seeds, _ in done):
         parts.append("line: mean over seeds, band: lowest to highest seed")
     names = [legend_text([str(label)]) for label in handles]
@@ -243,5 +285,6 @@ def _explain(figure: Figure, pen: Pen, panels: list[Panel], *, rolling: bool) ->
     )
 
 
-def _span(windows: list[int]) -> str:
-    return f"{windows[0]}" if len(windows) == 1 else f"{windows[0]} to {windows[-1]}"
+def _span(rounds: list[int]) -> str:
+    first, last = rounds[0], counted(rounds[-1], "round")
+    return last if len(rounds) == 1 else f"{first} to {last}"

@@ -3,7 +3,7 @@
 
 const byId = (id) => document.getElementById(id);
 const view = {
-  run: 0, panel: 0, cluster: 0, rolling: true, log: false, hidden: new Set(), theme: {},
+  run: 0, panel: 0, cluster: 0, smoothed: true, log: false, hidden: new Set(), choices: {}, theme: {},
   clientDesign: null, clientSeed: 0,
 };
 const DARK = matchMedia("(prefers-color-scheme: dark)");
@@ -11,6 +11,7 @@ const COARSE = matchMedia("(pointer: coarse)").matches;
 const PRINT_WIDTH = 640;
 const HINT = `${COARSE ? "Tap" : "Point at"} the plot for its values.`;
 const MOST_BANDS = 8;
+const MOST_AT_FIRST = 8;
 const FIGURES = [...document.querySelectorAll("figure[data-plot]")];
 const near = new Set(); // figures in sight, or nearly so
 let revision = 0;
@@ -59,6 +60,7 @@ const CONFIG = {
 // Prepare all plots, and draw those that are in sight or nearly so; the others when they get near.
 function draw() {
   const panel = currentPanel();
+  filterTable(panel);
   document.body.classList.toggle("many", shown(panel, view).length > MOST_BANDS);
   for (const figure of FIGURES) {
     figure.plot = PLOTS[figure.dataset.plot](panel, view);
@@ -74,6 +76,16 @@ function draw() {
   }
   writeContents();
   drawStale(near);
+}
+
+// Show the rows of the designs whose boxes are checked.
+function filterTable({ designs }) {
+  const block = `[data-block=answer][data-run="${view.run}"][data-panel="${view.panel}"]`;
+  for (const row of document.querySelectorAll(`${block} .designs tbody tr`)) {
+    row.hidden = view.hidden.has(row.cells[0].dataset.value);
+  }
+  const off = designs.filter(({ label }) => view.hidden.has(label)).length;
+  byId("shown").textContent = off ? `${designs.length - off} of ${designs.length} designs shown` : "";
 }
 
 function drawStale(figures = FIGURES) {
@@ -136,7 +148,8 @@ function writeContents() {
 function writeNotes() {
   const panel = currentPanel();
   const seeds = panel.seeds.length;
-  byId("rolling-text").textContent = `rolling mean of ${panel.window} round${panel.window === 1 ? "" : "s"}`;
+  const half = `${panel.half_life} round${panel.half_life === 1 ? "" : "s"}`;
+  byId("smoothed-text").textContent = `smoothed: exponential mean, half-life ${half}`;
   byId("band-note").textContent = seeds > 1
     ? `Lines: mean over ${seeds} seeds. Bands: from the lowest to the highest seed` +
       (panel.designs.length > MOST_BANDS ? `, while at most ${MOST_BANDS} designs are shown or for the one pointed at.` : ".")
@@ -203,6 +216,7 @@ function writeControls() {
   fill(byId("cluster"), (panel.clusters || []).map((each) => each.label), view.cluster);
   byId("boxes").replaceChildren(...panel.designs.map(({ label }) => checkBox(label)));
   byId("designs").hidden = panel.designs.length < 1;
+  document.querySelector("[data-choose=best]").hidden = panel.designs.length <= MOST_AT_FIRST;
   const claims = Object.values(panel.unbiased || {});
   document.querySelector("[data-choose=unbiased]").hidden = claims.every(Boolean) || !claims.some(Boolean);
   byId("table-csv").hidden = !(panel.table || []).length;
@@ -221,11 +235,25 @@ function checkBox(label) {
   return line;
 }
 
-// Show all designs of the panel, none, or only those that are unbiased.
+// The labels of a panel's designs beyond the best at first: those with the highest final losses.
+function beyondBest({ table = [] }) {
+  const byLoss = [...table].sort((one, other) => compareValues(one.final_loss, other.final_loss, true));
+  return new Set(byLoss.slice(MOST_AT_FIRST).map((row) => row.design));
+}
+
+// Panels with the same designs share one choice. The first is the best designs.
+function recallChoice() {
+  const panel = currentPanel();
+  view.hidden = view.choices[panel.designs.map((design) => design.label).join("\n")] ??= beyondBest(panel);
+}
+
+// Show all designs of the panel, the best, none, or only those that are unbiased.
 function chooseDesigns(which) {
-  const { designs, unbiased } = currentPanel();
-  for (const { label } of designs) {
-    const isShown = which === "all" || (which === "unbiased" && unbiased[label] === true);
+  const panel = currentPanel();
+  const beyond = beyondBest(panel);
+  for (const { label } of panel.designs) {
+    const isShown = which === "all" || (which === "unbiased" && panel.unbiased[label] === true) ||
+      (which === "best" && !beyond.has(label));
     isShown ? view.hidden.delete(label) : view.hidden.add(label);
   }
   writeControls();
@@ -248,7 +276,8 @@ function writeClients() {
     `Rounds drawn: in how many of ${rounds} rounds the client answered. Mean weight: over all rounds; an unbiased ` +
     `design gives every client its share of the samples on average. Loss and accuracy: of the last model on the ` +
     `client's own samples.${some}${first}`;
-  ClientTable.show(panel, view.clientSeed, view.clientDesign);
+  const rows = clientRows(panel, view.clientSeed, view.clientDesign);
+  ClientTable.show(rows, CLIENT_COLUMNS, clientDecimals(rows), defaultOrder(rows));
 }
 
 function showSelected() {
@@ -256,6 +285,7 @@ function showSelected() {
     const { run, panel, block: kind } = block.dataset;
     block.hidden = Number(run) !== view.run || (kind === "answer" && Number(panel) !== view.panel);
   }
+  recallChoice();
   view.cluster = Math.min(view.cluster, Math.max(0, (currentPanel().clusters || []).length - 1));
   writeControls();
   writeNotes();
@@ -292,8 +322,8 @@ choose("panel", (select) => { view.panel = Number(select.value); showSelected();
 choose("cluster", (select) => { view.cluster = Number(select.value); writeNotes(); draw(); });
 choose("client-design", (select) => { view.clientDesign = select.selectedOptions[0].text; writeClients(); });
 choose("client-seed", (select) => { view.clientSeed = Number(select.value); writeClients(); });
-choose("rolling", () => { view.rolling = true; draw(); });
-choose("raw", () => { view.rolling = false; draw(); });
+choose("smoothed", () => { view.smoothed = true; draw(); });
+choose("raw", () => { view.smoothed = false; draw(); });
 choose("log", (box) => { view.log = box.checked; draw(); });
 byId("client-search").addEventListener("input", (event) => {
   ClientTable.search = event.target.value;

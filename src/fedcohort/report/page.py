@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +35,14 @@ from fedcohort.report.answer import (
     unbiased_designs,
 )
 from fedcohort.report.page_data import client_data, design_labels, panel_data
+from fedcohort.report.page_parts import (
+    Cell,
+    details,
+    own_file,
+    script_json,
+    table_html,
+    watch_script,
+)
 
 #: Of the legend, if they were measured.
 VARIANCE = (
@@ -48,13 +54,6 @@ FLOOR = (
     "with this design. Above the floor: (V - floor) / (V_MD - its floor), what is left of the "
     "rest; slightly below 0 is chance, missing if there is no rest."
 )
-
-
-class Cell(NamedTuple):
-    """A cell of a table: its HTML, and what to sort it by."""
-
-    html: str
-    value: float | str
 
 
 def panel_text(results: Results, panel: Panel, swatches: dict[str, str]) -> str:
@@ -95,29 +94,6 @@ def setup_text(results: Results) -> str:
     return f"<dl>{''.join(rows)}</dl>\n{_experiment_file(results)}\n{_configuration(results)}"
 
 
-def table_html(
-    headings: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, name: str, kind: str = ""
-) -> str:
-    """Return a table. Cells must be HTML already."""
-    head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
-    body = "".join(
-        f"<tr>{_cell(row[0])}{''.join(map(_cell, row[1:], headings[1:]))}</tr>" for row in rows
-    )
-    return (
-        f'<div class="scroll" role="region" aria-label="{escape(name)}" tabindex="0">'
-        f'<table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-    ).replace(' class=""', "")
-
-
-def _cell(cell: str | Cell, heading: str = "") -> str:
-    """Return a cell under its heading; without one it is the heading of the row."""
-    html, value = cell if isinstance(cell, Cell) else (cell, "")
-    sorted_by = "" if value == "" else f' data-value="{escape(str(value))}"'
-    if not heading:
-        return f'<th scope="row"{sorted_by}>{html}</th>'
-    return f'<td data-label="{escape(heading)}"{sorted_by}>{html}</td>'
-
-
 def _designs_table(
     summary: PanelSummary,
     panel: Panel,
@@ -128,7 +104,6 @@ def _designs_table(
     jumps = decimals_of((float(np.mean(each.jump)) for each in summary.designs), digits=2)
     rows: list[dict[str, Cell]] = []
     for each in sorted(summary.designs, key=_by_loss):
-        draws = panel.entry(each.label).draws(panel)
         rows.append(
             {
                 "design": _name(each, unbiased[each.label], swatches[each.label]),
@@ -139,9 +114,7 @@ def _designs_table(
                     Cell(NOTHING, "") if math.isnan(summary.level) else _needed(each)
                 ),
                 "distinct classes": _mean(each.classes, 2),
-                "distinct clients": _valued(
-                    each.clients / draws, per_cent(float(np.mean(each.clients)) / draws)
-                ),
+                "distinct clients": _valued(each.share, per_cent(float(np.mean(each.share)))),
                 "jump": _mean(each.jump, jumps),
                 "difference to the baseline": _difference(each, losses),
                 "V / V_MD": _mean(each.variance, 3),
@@ -204,10 +177,10 @@ def _legend(summary: PanelSummary) -> str:
     has_floor = not all(np.isnan(each.floor).all() for each in summary.designs)
     return (
         f"Means over the {last}{deviation}.{worst} Level: {baseline}; in brackets how many seeds "
-        f"reached it, if not all. Distinct clients: share of the draws. Jump: mean absolute change "
-        f"of the loss between measurements. Difference: of the final loss, with the 95 % interval "
-        f"over seeds; bold if it excludes 0.{VARIANCE if has_variance else ''}"
-        f"{FLOOR if has_floor else ''}"
+        f"reached it, if not all. Distinct clients: their share of the draws that were answered. "
+        f"Jump: mean absolute change of the loss between measurements. Difference: of the final "
+        f"loss, with the 95 % interval over seeds; bold if it excludes 0."
+        f"{VARIANCE if has_variance else ''}{FLOOR if has_floor else ''}"
     )
 
 
@@ -255,14 +228,7 @@ def _grid_table(results: Results, panel: Panel) -> str:
 def _configuration(results: Results) -> str:
     """Return the resolved configuration: the file with its command-line changes and defaults."""
     text = json.dumps(results.folder.head["experiment"], indent=2, ensure_ascii=False)
-    return _details("Resolved configuration", text, is_open=False)
-
-
-def _details(title: str, text: str, *, is_open: bool) -> str:
-    return (
-        f"<details{' open' if is_open else ''}><summary>{title}</summary>"
-        f'<pre tabindex="0">{escape(text)}</pre></details>'
-    )
+    return details("Resolved configuration", text, is_open=False)
 
 
 def _experiment_file(results: Results) -> str:
@@ -270,12 +236,12 @@ def _experiment_file(results: Results) -> str:
         text = (results.folder.path / "experiment.toml").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return '<p class="note">The folder has no readable experiment.toml.</p>'
-    return _details("experiment.toml", text, is_open=True)
+    return details("experiment.toml", text, is_open=True)
 
 
 #: The numbers of a design that the downloaded table has with their deviation over seeds.
 SPREADS = (
-    *("final_loss", "final_accuracy", "worst_accuracy", "classes", "clients", "jump"),
+    *("final_loss", "final_accuracy", "worst_accuracy", "classes", "clients", "share", "jump"),
     *("variance", "floor"),
 )
 #: Points of a curve. With many designs a curve has fewer, to limit the page to some megabytes.
@@ -297,9 +263,9 @@ def page_html(results: list[Results], *, watched: str | None = None) -> str:
     colours, dashes = design_colours(labels), design_dashes(labels)
     swatches = {label: swatch(colours[label], dashes[label]) for label in labels}
     title = results[0].folder.experiment.heading if len(results) == 1 else f"{len(results)} runs"
-    return Template(_own_file("page.html")).substitute(
+    return Template(own_file("page.html")).substitute(
         title=escape(title),
-        css=_own_file("page.css"),
+        css=own_file("page.css"),
         texts="\n".join(
             _block("answer", run, place, panel_text(each, panel, swatches))
             for run, each in enumerate(results)
@@ -310,23 +276,12 @@ def page_html(results: list[Results], *, watched: str | None = None) -> str:
         ),
         data=script_json(_data(results, labels)),
         plotly=plotly.get_plotlyjs(),
-        plots=_own_file("plots.js"),
-        tables=_own_file("tables.js"),
-        script=_own_file("page.js"),
+        plots=own_file("plots.js"),
+        tables=own_file("tables.js"),
+        script=own_file("page.js"),
         connect="" if watched is None else "connect-src 'self';",
         watch="" if watched is None else watch_script(watched),
     )
-
-
-def watch_script(version: str) -> str:
-    """Return the script by which a page of this version asks its server for a newer one."""
-    own = f"const WATCHED = {script_json(version)};\n{_own_file('watch.js')}"
-    return f"<script>{own}</script>"
-
-
-def script_json(content: object) -> str:
-    """Return JSON for a script tag. Escape ``<`` so that data cannot close the tag."""
-    return json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def most_points(results: list[Results]) -> int:
@@ -411,7 +366,3 @@ def _block(kind: str, run: int, panel: int, content: str) -> str:
     """Return a block of a run and panel. At first, only run 0 with panel 0 is visible."""
     hidden = "" if run == panel == 0 else " hidden"
     return f'<div data-block="{kind}" data-run="{run}" data-panel="{panel}"{hidden}>{content}</div>'
-
-
-def _own_file(name: str) -> str:
-    return (files("fedcohort.report") / name).read_text(encoding="utf-8")

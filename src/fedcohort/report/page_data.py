@@ -12,14 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._display import SECONDS, fitting_unit
 from fedcohort.experiments.costs import COSTS, cost_axis, spent
-from fedcohort.experiments.results import Curve, Results, common_rounds, curve, window_of
+from fedcohort.experiments.results import Curve, Results, common_rounds, curve, half_life_of
 from fedcohort.experiments.settings import Panel
 from fedcohort.experiments.units import PlannedRun
 
 Numbers = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-CURVES = ("loss", "accuracy", "worst_accuracy", "distinct_classes", "distinct_clients")
+CURVES = ("loss", "accuracy", "worst_accuracy", "distinct_classes", "distinct_share")
 PARTS = ("draw_seconds", "train_seconds", "measure_seconds")
 YARDSTICKS = ("squared_error", "design_variance", "multinomial_variance", "design_floor")
 LEVELS = 60
@@ -82,26 +82,26 @@ def design_labels(results: Iterable[Results]) -> list[str]:
 def panel_data(results: Results, panel: Panel, *, most_points: int) -> dict[str, Any]:
     """Return the data of a panel's plots. Curves have at most ``most_points`` points."""
     seeds, rounds = common_rounds(results, panel)
-    window = window_of(rounds)
+    half_life = half_life_of(rounds)
     content: dict[str, Any] = {
         "label": panel.label,
         "seeds": seeds,
         "rounds": rounds,
-        "window": window,
+        "half_life": half_life,
         "federation": _federation(results, panel),
         "designs": [],
     }
     if not seeds:
         return content
-    levels = _levels(results, panel, window)
+    levels = _levels(results, panel, half_life)
     content["designs"] = [
         {
             "label": entry.label,
-            "curves": _curves(results, panel, entry.label, window, most_points),
-            "needed": _needed(curve(results, panel, entry.label, "loss"), window, levels),
+            "curves": _curves(results, panel, entry.label, half_life, most_points),
+            "needed": _needed(curve(results, panel, entry.label, "loss"), half_life, levels),
             "error": _error(results, panel, entry.label, most_points),
             "seconds": _seconds(results, panel, entry.label, seeds),
-            "costs": _costs(results, panel, entry.label, window, most_points),
+            "costs": _costs(results, panel, entry.label, half_life, most_points),
         }
         for entry in panel.design
     ]
@@ -111,19 +111,16 @@ def panel_data(results: Results, panel: Panel, *, most_points: int) -> dict[str,
 
 
 def _curves(
-    results: Results, panel: Panel, design: str, window: int, most: int
+    results: Results, panel: Panel, design: str, half_life: int, most: int
 ) -> dict[str, dict[str, Any]]:
-    curves = {column: curve(results, panel, design, column) for column in CURVES}
-    clients = curves["distinct_clients"]
-    draws = panel.entry(design).draws(panel)
-    curves["distinct_clients"] = Curve(clients.rounds, clients.values / draws)
-    return {
-        column: {
-            "raw": plain_band(band(values).thinned(most)),
-            "rolling": plain_band(band(values.rolling(window)).thinned(most)),
+    found = {}
+    for column in CURVES:
+        own = curve(results, panel, design, column)
+        found[column] = {
+            "raw": plain_band(band(own).thinned(most)),
+            "smoothed": plain_band(band(own.smoothed(half_life)).thinned(most)),
         }
-        for column, values in curves.items()
-    }
+    return found
 
 
 def plain_band(over: Band, x: ArrayLike | None = None) -> dict[str, Any]:
@@ -135,20 +132,20 @@ def plain_band(over: Band, x: ArrayLike | None = None) -> dict[str, Any]:
     return content
 
 
-def _levels(results: Results, panel: Panel, window: int) -> list[float]:
+def _levels(results: Results, panel: Panel, half_life: int) -> list[float]:
     """Choose loss levels between the highest and the lowest mean, in equal ratios."""
     losses = [curve(results, panel, entry.label, "loss") for entry in panel.design]
-    values = np.concatenate([band(loss.rolling(window)).mean for loss in losses])
+    values = np.concatenate([band(loss.smoothed(half_life)).mean for loss in losses])
     if not values.size or values.min() <= 0:
         return []
     return [float(v) for v in np.geomspace(values.max(), values.min(), LEVELS)]
 
 
-def _needed(loss: Curve, window: int, levels: list[float]) -> dict[str, Any]:
-    """Return the rounds until the rolling mean reaches each level. All seeds must reach it."""
-    rolling = loss.rolling(window)
-    found = np.array([rolling.first_below(level) for level in levels])
-    found = found.reshape(len(levels), len(rolling.values))
+def _needed(loss: Curve, half_life: int, levels: list[float]) -> dict[str, Any]:
+    """Return the rounds until the smoothed loss reaches each level. All seeds must reach it."""
+    smoothed = loss.smoothed(half_life)
+    found = np.array([smoothed.first_below(level) for level in levels])
+    found = found.reshape(len(levels), len(smoothed.values))
     reached = np.flatnonzero(~np.isnan(found).any(axis=1))
     return plain_band(band(Curve(reached, found[reached].T)), x=np.array(levels)[reached])
 
@@ -183,10 +180,10 @@ def _seconds(results: Results, panel: Panel, design: str, seeds: list[int]) -> d
 
 
 def _costs(
-    results: Results, panel: Panel, design: str, window: int, most: int
+    results: Results, panel: Panel, design: str, half_life: int, most: int
 ) -> dict[str, dict[str, Any]]:
-    """Return the rolling loss against each cost that was counted."""
-    over = band(curve(results, panel, design, "loss").rolling(window)).thinned(most)
+    """Return the smoothed loss against each cost that was counted."""
+    over = band(curve(results, panel, design, "loss").smoothed(half_life)).thinned(most)
     found = {}
     for cost in COSTS:
         if (total := spent(results, panel, design, cost)) is not None:
@@ -438,16 +435,22 @@ def _worst(columns: dict[str, Numbers], most: int) -> dict[str, Any]:
 
 
 def _served(results: Results, panel: Panel, design: str) -> dict[str, Any]:
-    """Return the accuracies of the clients, lowest first, against the share of the clients."""
+    """Return the band of :func:`served`, for JSON."""
+    over = served(results, panel, design)
+    return {"x": [], "mean": []} if over is None else plain_band(over, x=QUANTILES)
+
+
+def served(results: Results, panel: Panel, design: str) -> Band | None:
+    """Return the accuracies of the clients, lowest first, at ``QUANTILES`` of the clients."""
     seeds, _ = common_rounds(results, panel)
     found = [
         results.column("laws", PlannedRun(panel.label, design, seed), "accuracy") for seed in seeds
     ]
     known = [values[~np.isnan(values)] for values in found]
-    if not all(map(len, known)):
-        return {"x": [], "mean": []}
+    if not known or not all(map(len, known)):
+        return None
     values = np.array([np.quantile(each, QUANTILES) for each in known])
-    return plain_band(band(Curve(np.arange(len(QUANTILES)), values)), x=QUANTILES)
+    return band(Curve(np.arange(len(QUANTILES)), values))
 
 
 def missing_note(results: Results, panel: Panel) -> str:

@@ -1,7 +1,7 @@
 "use strict";
 // One function per plot. It takes a panel's data and the view, and returns traces, a layout and
 // `say`, which describes the point under the pointer; or null if there is nothing to draw. `view`
-// has: rolling, log, hidden (designs), cluster, theme.
+// has: smoothed, log, hidden (designs), cluster, theme.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 // The number of each design, for classes in the plots.
@@ -54,7 +54,7 @@ function sayBand(point, write) {
 
 function curvePlot(column, title, { write = number, ...yaxis } = {}) {
   return (panel, view) => {
-    const kind = view.rolling ? "rolling" : "raw";
+    const kind = view.smoothed ? "smoothed" : "raw";
     if (!panel.designs.some((design) => design.curves[column].raw.x.length)) return null;
     const type = column === "loss" && view.log ? "log" : "linear";
     return {
@@ -65,7 +65,7 @@ function curvePlot(column, title, { write = number, ...yaxis } = {}) {
   };
 }
 
-// Draw the rolling loss against the cost so far.
+// Draw the smoothed loss against the cost so far.
 function costPlot(cost) {
   return (panel, view) => {
     if (!panel.designs.some((design) => design.costs[cost])) return null;
@@ -294,14 +294,15 @@ function samplesPlot(panel) {
   };
 }
 
-const SHARE = { write: perCent, tickformat: ".0%", rangemode: "nonnegative" };
+// No share is above 100 %: leave room for the width of a line, and no more.
+const SHARE = { write: perCent, tickformat: ".0%", rangemode: "nonnegative", autorangeoptions: { clipmax: 1.01 } };
 const PLOTS = {
   loss: curvePlot("loss", "training loss"),
   accuracy: curvePlot("accuracy", "test accuracy", SHARE),
   worst_accuracy: curvePlot("worst_accuracy", "test accuracy", SHARE),
   served: servedPlot,
   distinct_classes: curvePlot("distinct_classes", "classes"),
-  distinct_clients: curvePlot("distinct_clients", "share of the draws", SHARE),
+  distinct_share: curvePlot("distinct_share", "share of the draws", SHARE),
   needed: neededPlot,
   bytes: costPlot("bytes"),
   client_seconds: costPlot("client_seconds"),

@@ -103,21 +103,24 @@ function defaultOrder(rows) {
   return has("loss") ? { key: "loss", up: false } : { key: "rounds_drawn", up: true };
 }
 
-const ClientTable = {
-  rows: [], columns: [], order: null, page: 0, search: "",
+// The decimals of each column of a report's clients.
+function clientDecimals(rows) {
+  const values = (key) => rows.map((row) => row[key]);
+  const ofShares = Math.min(3, decimalsOf(values("share").map((value) => 100 * value)));
+  return { loss: decimalsOf(values("loss")), mean_weight: ofShares, share: ofShares };
+}
 
-  show(panel, at, label) {
-    this.rows = clientRows(panel, at, label);
-    this.page = 0;
-    const smallest = (key) => this.rows.map((row) => row[key]);
-    this.decimals = {
-      loss: decimalsOf(smallest("loss")),
-      mean_weight: Math.min(3, decimalsOf(smallest("share").map((value) => 100 * value))),
-    };
-    this.decimals.share = this.decimals.mean_weight;
-    const order = this.order || defaultOrder(this.rows);
+const ClientTable = {
+  rows: [], columns: [], order: null, first: null, page: 0, search: "",
+  isFound: (row, wanted) => String(row.client).startsWith(wanted),
+
+  // `columns` are headings, keys and how to write a value with its decimals; `first` is the order
+  // before the reader chooses one.
+  show(rows, columns, decimals, first) {
+    Object.assign(this, { rows, decimals, first, page: 0 });
+    const order = this.order || first;
     // A column without any number is left out; the note says why.
-    this.columns = CLIENT_COLUMNS.filter(([, key]) => this.rows.some((row) => row[key] !== null));
+    this.columns = columns.filter(([, key]) => this.rows.some((row) => row[key] !== null));
     const column = this.columns.findIndex(([, key]) => key === order.key);
     this.writeHead();
     if (column >= 0) markSorted(document.getElementById("client-table"), column, order.up);
@@ -141,19 +144,19 @@ const ClientTable = {
 
   found() {
     const wanted = this.search.trim();
-    return wanted ? this.rows.filter((row) => String(row.client).startsWith(wanted)) : [...this.rows];
+    return wanted ? this.rows.filter((row) => this.isFound(row, wanted)) : [...this.rows];
   },
 
-  write(order = this.order || defaultOrder(this.rows)) {
+  write(order = this.order || this.first) {
     const rows = this.found().sort((one, other) =>
-      compareValues(one[order.key], other[order.key], order.up) || one.client - other.client);
+      compareValues(one[order.key], other[order.key], order.up) || compareValues(one.client, other.client, true));
     this.page = Math.min(this.page, Math.max(0, Math.ceil(rows.length / PAGE_ROWS) - 1));
     const first = this.page * PAGE_ROWS;
     const some = rows.slice(first, first + PAGE_ROWS);
     document.getElementById("client-table").tBodies[0].replaceChildren(...some.map((row) => this.line(row)));
     document.getElementById("clients-shown").textContent = rows.length
       ? `${first + 1} to ${first + some.length} of ${rows.length} client${rows.length === 1 ? "" : "s"}`
-      : "No client has this number.";
+      : "No client fits.";
     document.getElementById("clients-back").disabled = this.page === 0;
     document.getElementById("clients-next").disabled = first + PAGE_ROWS >= rows.length;
   },

@@ -7,13 +7,20 @@ const banner = Object.assign(document.createElement("p"), { className: "watch" }
 banner.setAttribute("role", "status");
 document.body.prepend(banner);
 
-// The page that waits for a run has no controls.
+// The page that waits for a run has no controls; that of an audit keeps its own.
 const hasRun = document.getElementById("data") !== null;
+const isAudit = document.getElementById("presence") !== null;
 
 function keepView() {
-  const { theme, hidden, ...rest } = view;
+  if (isAudit) {
+    const { search, order, page } = ClientTable;
+    const dark = document.documentElement.dataset.theme;
+    sessionStorage.setItem("audit", JSON.stringify({ search, order, page, dark, scroll: scrollY }));
+    return;
+  }
+  const { theme, hidden, choices, ...rest } = view;
   sessionStorage.setItem("view", JSON.stringify({
-    ...rest, hidden: [...hidden], scroll: scrollY, dark: document.documentElement.dataset.theme,
+    ...rest, choices: Object.entries(choices).map(([labels, off]) => [labels, [...off]]), scroll: scrollY, dark: document.documentElement.dataset.theme,
     search: ClientTable.search, order: ClientTable.order, page: ClientTable.page,
     sorted: sortedTables().map((table) => sortOf(table)),
   }));
@@ -27,14 +34,27 @@ function sortOf(table) {
   return [at, headings[at].getAttribute("aria-sort") === "ascending"];
 }
 
+function restoreAudit() {
+  const kept = JSON.parse(sessionStorage.getItem("audit") || "null");
+  if (!kept) return;
+  const { search, order, page, dark, scroll } = kept;
+  if (dark) document.documentElement.dataset.theme = dark;
+  byId("client-search").value = search;
+  Object.assign(ClientTable, { search, order });
+  if (data.presence) ClientTable.turn(page);
+  setTheme();
+  scrollTo(0, scroll);
+}
+
 function restoreView() {
   const kept = JSON.parse(sessionStorage.getItem("view") || "null");
   if (!kept) return;
-  const { hidden, scroll, dark, search, order, page, sorted, ...rest } = kept;
-  Object.assign(view, rest, { hidden: new Set(hidden) });
+  const { choices, scroll, dark, search, order, page, sorted, ...rest } = kept;
+  Object.assign(view, rest);
+  for (const [labels, off] of choices) view.choices[labels] = new Set(off);
   const panels = (DATA.runs[view.run] || DATA.runs[0]).panels;
   view.panel = Math.min(view.panel, panels.length - 1);
-  byId(view.rolling ? "rolling" : "raw").checked = true;
+  byId(view.smoothed ? "smoothed" : "raw").checked = true;
   byId("log").checked = view.log;
   byId("client-search").value = search;
   Object.assign(ClientTable, { search, order });
@@ -66,5 +86,6 @@ async function ask() {
   setTimeout(ask, ASK_EVERY);
 }
 
-if (hasRun) restoreView();
+if (isAudit) restoreAudit();
+else if (hasRun) restoreView();
 ask();

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort._archive import State, json_array, json_value, read_archive
+from fedcohort._archive import State, json_array, json_value
 from fedcohort.designs import Recipe
 from fedcohort.errors import SelectorError
 from fedcohort.memory.difference import estimator_fields, estimator_from_fields
@@ -93,24 +93,16 @@ def _why(error: Exception) -> str:
     return str(error).partition("\n")[0].rstrip(".")
 
 
-def read_state(path: Path, recipe: Recipe | None) -> tuple[State, dict[str, Any]]:
-    """Return the state in a file, and the arguments of the selector that wrote it.
-
-    ``recipe`` replaces the file's. Any other or damaged file is refused.
-    """
-    with refusing_states(path):
-        state = read_archive(path, KIND)
-        return state, _arguments(path, head_of(state), recipe)
-
-
-def _arguments(path: Path, head: dict[str, Any], recipe: Recipe | None) -> dict[str, Any]:
+def arguments_of(state: State, recipe: Recipe | None, path: Path | None) -> dict[str, Any]:
+    """Return the arguments of the selector that wrote a state; ``recipe`` replaces the state's."""
+    head = head_of(state)
     saved, saved_estimator = head["recipe"], head["estimator"]
     if recipe is None:
         recipes = _catalogue()
         if saved["fields"] is None or saved["name"] not in recipes:
             raise SelectorError(
-                f"Selector: {path} was written with a recipe that is not the library's, "
-                f"{saved['text']}. Pass it as recipe=."
+                f"Selector: {path or 'the state'} was written with a recipe that is not the "
+                f"library's, {saved['text']}. Pass it as recipe=."
             )
         recipe = recipes[saved["name"]](**saved["fields"])
     return {

@@ -17,14 +17,12 @@ from fedcohort.designs.recipe import ObservedRound
 from fedcohort.designs.signals import ASKED
 from fedcohort.errors import SelectorError
 from fedcohort.memory import (
-    Difference,
     Estimator,
     Memory,
-    Regression,
     UpdateMemory,
 )
 from fedcohort.memory.features import FeatureTable
-from fedcohort.memory.regression import RegressionEstimator, output_of
+from fedcohort.memory.regression import RegressionEstimator
 from fedcohort.population import Population
 from fedcohort.selector.answers import Answers, Reader
 from fedcohort.selector.settings import SelectorSettings
@@ -106,8 +104,8 @@ class ClientRecords:
         Refuse that of another model, and names that cannot be saved.
         """
         known, _ = self.layout, layout.signature
-        if isinstance(self._settings, Regression):
-            output_of(self._settings, layout)
+        if self._settings is not None:
+            self._settings._check_layout(layout)
         if known is not None and not known.matches(layout):
             raise SelectorError(
                 f"Selector: earlier updates had {known.size} numbers, {known.shapes}; got "
@@ -157,21 +155,17 @@ class ClientRecords:
         settings, layout = self._settings, self.layout
         assert settings is not None  # for mypy: the callers need an estimator
         assert layout is not None  # for mypy: known from the first update on
-        if isinstance(settings, Difference):
-            return settings.memory(importance, zeros)
         n_given = self.features.n_features if self.takes_features else 0
-        return RegressionEstimator(
-            settings, importance, zeros, layout=layout, n_given=n_given, seed=self._seed
-        )
+        return settings._memory(importance, zeros, layout=layout, n_given=n_given, seed=self._seed)
 
     @property
     def takes_features(self) -> bool:
         """Whether the estimator uses given features."""
-        return isinstance(self._settings, Regression) and self._settings.features == "given"
+        return self._settings is not None and self._settings.source == "given"
 
-    def know(self, ids: Sequence[Id], given: object, positions: Mapping[Id, int]) -> None:
-        """Take given features in the order of ``ids``."""
-        self.features.set(ids, given, positions)
+    def know(self, ids: Sequence[Id], given: object, places: NDArray[np.int64]) -> None:
+        """Take given features in the order of ``ids``; ``places`` has -1 for unknown clients."""
+        self.features.set(ids, given, places)
 
     def forget_coming(self, ids: Iterable[Id]) -> None:
         """Erase the features of clients that have not joined yet."""

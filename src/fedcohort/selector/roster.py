@@ -151,10 +151,14 @@ class Roster:
         places = found if isinstance(known, range) else [self._index[each] for each in found]
         return np.array(places, dtype=np.int64)
 
-    def places(self, ids: Iterable[Id]) -> dict[Id, int]:
-        """Return the positions of those of the clients that are known, by id."""
-        known = [each for each in ids if self._knows(each)]
-        return dict(zip(known, self.positions(known).tolist(), strict=True))
+    def places(self, ids: Sequence[Id]) -> NDArray[np.int64]:
+        """Return the clients' positions, -1 for those that are not known."""
+        if isinstance(self.ids, range) and ids == self.ids:
+            return np.arange(self.n_clients)
+        known = [each if self._knows(each) else None for each in ids]
+        if not isinstance(self.ids, range):
+            known = [self._index.get(each) for each in ids]
+        return np.array([-1 if place is None else place for place in known], dtype=np.int64)
 
     @property
     def _index(self) -> dict[Id, int]:

@@ -10,7 +10,7 @@ from hashlib import sha256
 from logging import getLogger
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,8 @@ from fedcohort._display import times
 from fedcohort._updates import reordered
 from fedcohort._whole_file import reason_of
 from fedcohort.cohort import Cohort
-from fedcohort.designs import RowDesign
+from fedcohort.designs import Recipe, RowDesign
+from fedcohort.designs.catalogue import text_of
 from fedcohort.errors import SelectorError, WriteError
 from fedcohort.population import Population
 from fedcohort.selector.answers import Answers
@@ -34,6 +35,18 @@ log = getLogger("fedcohort")
 LINES = 20
 #: The most available clients that a line of the log lists; beyond it, their number and a digest.
 LISTED = 1000
+
+
+class Follower(Protocol):
+    """Takes the lines of a log while the run goes on; ``figures`` are for trackers."""
+
+    figures: dict[str, float]
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Take a line."""
+
+    def look(self) -> object:
+        """Say what the lines so far tell."""
 
 
 @final
@@ -59,15 +72,21 @@ class SelectionLog:
       them, their number and the SHA-256 of their ids, sorted as text, one a line.
     * ``sizes``, in the first line of an attempt and after changes: the members' sizes that are new
       since the line before; None for those that left.
+    * ``recipe``, in the first line of an attempt: the design with its settings, as on the command
+      line, and the cohort size.
     """
 
     first_shown: int = 0
     drawn: NDArray[np.int64]
     failed: NDArray[np.int64]
     expected: NDArray[np.float64]
+    #: Takes every line, also without a file; it looks once more when the summary is logged.
+    follower: Follower | None = None
 
-    def __init__(self, roster: Roster, path: Path | None = None) -> None:
-        self._roster, self._path = roster, path
+    def __init__(
+        self, roster: Roster, path: Path | None = None, recipe: Recipe | None = None
+    ) -> None:
+        self._roster, self._path, self._recipe = roster, path, recipe
         self.check(roster.ids)
         #: The name of the run; None until something is written.
         self._run, self._attempt = None if path is None else token_hex(8), 0
@@ -100,7 +119,7 @@ class SelectionLog:
         """Log a round, and count it."""
         drawn = now.cohort
         counts = dict(zip(drawn.ids, drawn.counts.tolist(), strict=True))
-        if self._path is not None:
+        if self._path is not None or self.follower is not None:
             line = {
                 "run": self._run,
                 "attempt": self._attempt,
@@ -113,9 +132,11 @@ class SelectionLog:
                 "durations": self._durations(answers),
                 "scaled": self._roster.names(answers.scaled),
                 "available": self._available(now),
+                **self._claim(),
                 **self._new_sizes(),
             }
-            self._append(json.dumps(line) + "\n")
+            if self._path is not None:
+                self._append(json.dumps(line) + "\n")
             if self._logged[0] is not self._roster.population:
                 self._logged = (self._roster.population, self._roster.members())
         shown = now.round_ + self.first_shown
@@ -126,6 +147,8 @@ class SelectionLog:
             # An estimate would take a thousand draws: leave it unknown.
             exact = now.design.exact_counts
             self.expected += now.design.expected_counts() if exact else np.nan
+        if self.follower is not None:
+            self.follower.add(line)
 
     def _durations(self, answers: Answers) -> dict[Id, float]:
         seconds = answers.reported.get("past_duration", np.full(len(answers), np.nan))
@@ -143,6 +166,14 @@ class SelectionLog:
             return names
         text = "\n".join(sorted(map(str, names)))
         return {"n": len(names), "sha256": sha256(text.encode()).hexdigest()}
+
+    def _claim(self) -> dict[str, dict[str, Any]]:
+        """Return the design by its name, in the first line of an attempt."""
+        if self._recipe is None or self._logged[0] is not None:
+            return {}
+        return {
+            "recipe": {"design": text_of(self._recipe), "cohort_size": self._recipe.cohort_size}
+        }
 
     def _new_sizes(self) -> dict[str, dict[Id, int | None]]:
         """Return the sizes that the log does not have yet; nothing if it has all."""
@@ -170,6 +201,16 @@ class SelectionLog:
         rng = stream(seed, round_=now.round_, use=Stream.COHORT)
         return self._roster.names(now.design.plan.draw_clients(1, rng)[0])
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """The follower's last numbers, for trackers; empty before the first."""
+        return {} if self.follower is None else self.follower.figures
+
+    @property
+    def path(self) -> Path | None:
+        """The file of the log."""
+        return self._path
+
     def summary(self) -> dict[Id, tuple[int, float]]:
         """Return how often each client was drawn, and how often it was expected to be."""
         pairs = zip(self.drawn.tolist(), self.expected.tolist(), strict=True)
@@ -185,6 +226,8 @@ class SelectionLog:
             log.info("client %s: drawn %s, %.1f expected%s", each, drawn, expected, failed)
         if len(surprise) > LINES:
             log.info("and %d more clients", len(surprise) - LINES)
+        if self.follower is not None:
+            self.follower.look()
 
     def rearrange(self, order: NDArray[np.int64]) -> None:
         """Move to other positions: ``order`` gives each client's old one, -1 for a new client."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from copy import copy
 from dataclasses import replace
@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, Unpack, cast, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._archive import with_prefix, without_prefix, write_archive
+from fedcohort._archive import read_archive, with_prefix, without_prefix, write_archive
 from fedcohort._arguments import (
     Id,
     brief,
@@ -21,21 +21,23 @@ from fedcohort._arguments import (
     checked_ids,
     checked_list,
     checked_path,
+    listed,
     named_values,
 )
 from fedcohort._display import counted, html_table, record_repr
 from fedcohort._updates import Array, Update
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Design, Recipe
+from fedcohort.designs.base import Relation
 from fedcohort.designs.recipe import check_memory
 from fedcohort.designs.signals import Request
 from fedcohort.errors import MemoryOfUpdatesError, SelectorError
-from fedcohort.memory import Estimator, Regression, UpdateMemory
+from fedcohort.memory import Estimator, UpdateMemory
 from fedcohort.memory.base import LATEST
 from fedcohort.memory.features import rows_by_id
 from fedcohort.population import Population
 from fedcohort.selector.answers import Answers
-from fedcohort.selector.files import KIND, head, read_state, refusing_states, round_of
+from fedcohort.selector.files import KIND, arguments_of, head, refusing_states, round_of
 from fedcohort.selector.max_norm import NormBound
 from fedcohort.selector.open_round import Draws, Numbers, OpenRound, Updates
 from fedcohort.selector.planner import Planner
@@ -121,16 +123,16 @@ class Selector:
         self.selections: SelectionLog | None = None
         self._move(self._roster.set(clients, check=self._planner.try_first_design))
         estimator = self._settings.estimator
-        if isinstance(estimator, Regression) and estimator.plain.features == "classes":
+        if not isinstance(estimator, str) and estimator.source == "classes":
             raise SelectorError(
                 "Selector: only the simulator knows the classes of clients' samples; got "
                 "features='classes'. Pass the shares of classes by id."
             )
-        if isinstance(estimator, Regression) and estimator.has_data:
-            self._know(estimator.features, clients)
+        if not isinstance(estimator, str) and estimator.data is not None:
+            self._know(estimator.data, clients)
         if log is not None:
             path = None if log is True else checked_path("Selector", "log", log)
-            self.selections = SelectionLog(self._roster, path)
+            self.selections = SelectionLog(self._roster, path, recipe)
 
     def __repr__(self) -> str:
         recipe, n = record_repr(self.recipe), counted(int(self._roster.is_member.sum()), "client")
@@ -241,6 +243,38 @@ class Selector:
         if memory is None:
             memory = self._planner.next_memory(round_)
         return self._planner.built(self._roster.population, given, round_, memory)
+
+    def privacy_event(
+        self,
+        rounds: int,
+        noise: float = 1.0,
+        *,
+        relation: Relation = "zero-out",
+        amplified: bool = True,
+    ) -> Any:
+        """Return what the next ``rounds`` noisy aggregates reveal, as an event of dp-accounting.
+
+        It holds while members and sizes stay as they are and all members are available. The other
+        arguments are those of :meth:`Design.privacy_event`. Settings are refused with which past
+        updates, or the answers of others, decide how much a client counts.
+        """
+        own = self._settings
+        refused = {
+            f"recipe {self.recipe.name!r}, which reads {self.recipe.reads}": self.recipe.reads,
+            f"estimator={own.estimator!r}, which remembers updates": own.estimator != "plain",
+            "max_norm='auto', which follows past updates": own.max_norm == "auto",
+            f"on_failure={own.on_failure!r}, which raises other weights": own.on_failure != "keep",
+            f"extra={own.extra}, which keeps the fastest": own.extra,
+        }
+        if found := [what for what, is_set in refused.items() if is_set]:
+            raise SelectorError(
+                f"Selector: privacy_event needs weights that are known before the round and depend "
+                f"on no update; got {listed(found)}. Use a recipe by size, the plain estimator, a "
+                f"number as max_norm and on_failure='keep'."
+            )
+        return self.next_design().privacy_event(
+            noise, rounds=rounds, relation=relation, amplified=amplified
+        )
 
     def prepare(self, executor: Executor) -> None:
         """Build the next round's design in the background, if ``overlap`` allows it."""
@@ -526,11 +560,17 @@ class Selector:
 
         If something is missing in the state or does not fit, nothing changes.
         """
-        with refusing_states():
-            self._restore(state)
+        self.restoring(state)()
 
-    def _restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        # Into copies: nothing changes if one part of the state cannot be read.
+    def restoring(self, state: Mapping[str, NDArray[Any]]) -> Callable[[], None]:
+        """Read a state, and return the function that takes it over.
+
+        A server with other state can read all of it first. Refuses what :meth:`restore` refuses.
+        """
+        with refusing_states():
+            return self._restoring(state)
+
+    def _restoring(self, state: Mapping[str, NDArray[Any]]) -> Callable[[], None]:
         round_, selections = round_of(state, self._settings, self.seed), copy(self.selections)
         roster, records, bound = copy(self._roster), copy(self._records), copy(self._bound)
         roster.restore(without_prefix("roster.", state))
@@ -539,13 +579,17 @@ class Selector:
         if selections is not None:
             selections.restore(without_prefix("log.", state), roster.n_clients)
         changes = bool(state["changes"])
-        self._planner.catch_up(self.round_)
-        self._planner.discard(last=True)
-        vars(self._roster).update(vars(roster))
-        vars(self._records).update(vars(records))
-        self.selections, self._planner.rebuilds_every_round = selections, changes
-        self._bound = bound
-        self.round_, self._open, self._present, self._last_design = round_, None, None, None
+
+        def take_over() -> None:
+            self._planner.catch_up(self.round_)
+            self._planner.discard(last=True)
+            vars(self._roster).update(vars(roster))
+            vars(self._records).update(vars(records))
+            self.selections, self._planner.rebuilds_every_round = selections, changes
+            self._bound = bound
+            self.round_, self._open, self._present, self._last_design = round_, None, None, None
+
+        return take_over
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         self._catch_up()
@@ -575,10 +619,34 @@ class Selector:
         torch imported, if updates were tensors.
         """
         path = checked_path("Selector", "path", path)
-        state, arguments = read_state(path, recipe)
+        with refusing_states(path):
+            state = read_archive(path, KIND)
+        return cls._of(state, recipe, log, path)
+
+    @classmethod
+    def of_state(
+        cls,
+        state: Mapping[str, NDArray[Any]],
+        *,
+        recipe: Recipe | None = None,
+        log: str | Path | Literal[True] | None = None,
+    ) -> Self:
+        """Make a selector from what :meth:`state` gave; the others are those of :meth:`load`."""
+        return cls._of(state, recipe, log)
+
+    @classmethod
+    def _of(
+        cls,
+        state: Mapping[str, NDArray[Any]],
+        recipe: Recipe | None,
+        log: str | Path | Literal[True] | None,
+        path: Path | None = None,
+    ) -> Self:
+        with refusing_states(path):
+            arguments = arguments_of(state, recipe, path)
         selector = cls(clients={}, log=log, **arguments)
         with refusing_states(path):
-            selector._restore(state)
+            selector._restoring(state)()
         return selector
 
     def _refuse_open(self, what: str) -> None:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, field, fields
 from typing import ClassVar, Literal, TypedDict, TypeVar, cast, get_args
 
-from fedcohort._arguments import MOST
-from fedcohort._fields import check_fields, choice, flag, number_or, whole
+from fedcohort._arguments import MOST, checked_kind
+from fedcohort._fields import Record, choice, flag, number_or, whole
 from fedcohort.designs import Recipe
 from fedcohort.designs.recipe import estimator_for
 from fedcohort.errors import FedcohortError, SelectorError
-from fedcohort.memory import EstimatorName, EstimatorSettings, Regression
+from fedcohort.memory import EstimatorName, EstimatorSettings
 
 OnFailure = Literal["keep", "redraw", "renormalise"]
 
@@ -43,7 +43,7 @@ class SelectorKeywords(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SelectorSettings:
+class SelectorSettings(Record):
     """How a selector draws, treats failures, bounds updates and remembers them.
 
     Attributes
@@ -82,9 +82,8 @@ class SelectorSettings:
         Build a design that learns in every k-th round only; it knows the updates up to then.
     """
 
-    #: Who complains about a setting, and with which error.
-    owner: ClassVar[str] = "Selector"
-    error: ClassVar[type[FedcohortError]] = SelectorError
+    _owner = "Selector"
+    _error: ClassVar[type[FedcohortError]] = SelectorError
 
     recipe: Recipe = field(kw_only=False)
     estimator: EstimatorName | EstimatorSettings = "plain"
@@ -97,22 +96,18 @@ class SelectorSettings:
     overlap: bool = flag(False)
     rebuild_every: int = whole(1, least=1, most=MOST)
 
-    def __post_init__(self) -> None:
-        owner, error = self.owner, self.error
-        if not isinstance(self.recipe, Recipe):
-            raise error(
-                f"{owner}: recipe must be a Recipe; got {type(self.recipe).__name__}. Pass for "
-                f"example SizeClustered(10)."
-            )
-        check_fields(self, owner=owner, error=error)
-        known = estimator_for(owner, self.recipe, self.estimator, error=error)
-        object.__setattr__(self, "estimator", known or "plain")  # one form for each estimator
+    def _check(self) -> None:
+        owner, error = self._owner, self._error
+        way_out = "Pass for example SizeClustered(10)."
+        checked_kind(owner, "recipe", self.recipe, Recipe, way_out=way_out, error=error)  # type: ignore[type-abstract]
+        estimator = estimator_for(owner, self.recipe, self.estimator, error=error)
+        self._put(estimator=estimator or "plain")  # one form for each estimator
         if self.extra and self.on_failure == "redraw":
             raise error(
                 f"{owner}: extra must be 0 with on_failure='redraw', which replaces lost draws; "
                 f"got {self.extra}. Choose one of the two."
             )
-        if self.on_failure == "redraw" and known is not None:
+        if self.on_failure == "redraw" and estimator is not None:
             raise error(
                 f"{owner}: on_failure='redraw' biases every estimator but the plain one: lost "
                 f"draws go to the clients that can be reached, and the mean H runs over all "
@@ -130,15 +125,12 @@ class SelectorSettings:
     @property
     def predictor(self) -> EstimatorSettings | None:
         """The estimator's settings without given features; None for the plain one."""
-        known = self.estimator
-        if isinstance(known, str):
-            return None
-        return known.plain if isinstance(known, Regression) else known
+        return None if isinstance(self.estimator, str) else self.estimator.plain
 
     def keywords(self) -> SelectorKeywords:
         """Return the settings as keyword arguments."""
-        found = {name: getattr(self, name) for name in KEYWORDS}
-        return cast("SelectorKeywords", found)
+        settings = {name: getattr(self, name) for name in KEYWORDS}
+        return cast("SelectorKeywords", settings)
 
 
 #: The names of the keyword arguments.

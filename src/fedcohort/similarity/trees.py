@@ -114,6 +114,13 @@ class TreeOptions(TypedDict, total=False):
     products: Products | None
 
 
+def tree_reads(updates: object, options: TreeOptions) -> str:
+    """Return what a tree is built from; empty if every update counts as zero."""
+    if not isinstance(options.get("tree", "auto"), str):
+        return "a given tree of the clients"
+    return "" if updates is None else "clients' updates"
+
+
 @dataclass(frozen=True)
 class _Builder:
     """Valid options of a tree; ``tree`` is a kind's name or a tree. Builds trees from updates."""

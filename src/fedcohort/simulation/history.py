@@ -121,6 +121,13 @@ COLUMNS: dict[str, tuple[str | None, type]] = {
 class History:
     """All rounds of a run, one :class:`Round` for each, in order.
 
+    Attributes
+    ----------
+    rounds
+        The rounds.
+    label, seed
+        Those of the run; the label is also the name in a legend.
+
     Examples
     --------
     >>> made = [Round(0, [3], [1], [1.0], 0.0, 1, quality=Quality(0.31, 0.91, 0.1))]
@@ -131,10 +138,15 @@ class History:
     """
 
     rounds: list[Round] = field(default_factory=list)
+    label: str = ""
+    seed: int | None = None
 
     def __repr__(self) -> str:
         diverged = {} if self.diverged_at is None else {"diverged_at": self.diverged_at}
-        return short_repr(self, rounds=len(self.rounds), **_measures(self.last_quality), **diverged)
+        run = {} if self.seed is None else {"label": self.label, "seed": self.seed}
+        return short_repr(
+            self, **run, rounds=len(self.rounds), **_measures(self.last_quality), **diverged
+        )
 
     def _repr_html_(self) -> str:
         names = ["round", "loss", "accuracy", "distinct_clients", "failed_clients"]
@@ -186,7 +198,7 @@ class History:
             The axes to draw on: what another history's ``plot`` returned, or matplotlib axes; by
             default those of a new figure.
         label
-            The name of this history in a legend.
+            The name of this history in a legend; by default its own.
 
         Returns
         -------
@@ -196,6 +208,7 @@ class History:
         owner = "History.plot"
         need = TextNeed(optional=True, way_out="Pass a name.")
         need.checked(owner, "label", label, error=SimulationError)
+        label = self.label if label is None else label
         file = checked_figure_path(path, owner, "path")
         measured = [(each.round_ + 1, each.quality) for each in self.rounds if each.quality]
         if not measured:
@@ -212,7 +225,7 @@ class History:
         check_axes(owner, *(places.tolist() or [ax]))
         for place, name in zip(places, names, strict=False):
             values = [getattr(quality, name) for _, quality in measured]
-            place.plot([done for done, _ in measured], values, label=label)
+            place.plot([done for done, _ in measured], values, label=label or None)
             place.set(xlabel="rounds", ylabel=name)
             if label:
                 place.legend()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,14 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcohort._archive import with_prefix, without_prefix
-from fedcohort._arguments import brief
 from fedcohort._updates import LARGEST_ENTRY, Layout, Rows, as_numpy
 from fedcohort.cohort import NOBODY, Cohort
 from fedcohort.designs import Design, RowDesign
 from fedcohort.designs.signals import Request
 from fedcohort.errors import AggregationError, SimulationError
-from fedcohort.memory import Regression
-from fedcohort.memory.regression import output_of
 from fedcohort.optimizers import State as OptimizerState
 from fedcohort.selector.answers import Answers
 from fedcohort.simulation.devices.cost import Clock, Cost, Times, round_cost
@@ -118,7 +116,8 @@ class LiveRun:
         *,
         layout: Layout,
     ) -> None:
-        self.run, self.history, self._layout = run, History(), layout
+        self.run, self._layout = run, layout
+        self.history = History(label=run.label, seed=run.seed)
         self.evaluator, self._options = evaluator, options
         of_run = {"n_parameters": layout.size, "seed": run.seed}
         self._clock = Clock(run.devices, run.data.population, training, **of_run)
@@ -132,17 +131,12 @@ class LiveRun:
 
     def _check_output(self) -> None:
         """Refuse an estimator that learns from an array that the model does not have."""
-        settings = self.run.estimator
-        if not isinstance(settings, Regression) or settings.output is None:
-            return
+        estimator = self.run.estimator
         try:
-            output_of(settings, self._layout)
+            if not isinstance(estimator, str):
+                estimator._check_layout(self._layout)
         except AggregationError as error:
-            names = ", ".join(map(str, self._layout.parts))
-            raise SimulationError(
-                f"Simulation: Regression(output=...) must be the name or the position of an array "
-                f"of the model, {names}; got {brief(settings.output)}. Name one of them."
-            ) from error
+            raise SimulationError(f"Simulation: {error}") from error
 
     def unplayed(self, round_: int) -> RoundState:
         """Return a round in which everyone is available, and which is never played."""
@@ -306,12 +300,19 @@ class LiveRun:
             kept[f"moments.{name}"] = as_numpy(array).copy()
         return kept | with_prefix("selector.", self.selector.state())
 
-    def restore(self, history: History, state: dict[str, NDArray[np.generic]]) -> None:
-        """Take over what :meth:`state` returned."""
-        self.history = history
-        self._clock.seconds = float(state["now"])
-        self._moments = without_prefix("moments.", state) or None
-        self.selector.restore(without_prefix("selector.", state))
+    def restoring(
+        self, history: History, state: dict[str, NDArray[np.generic]]
+    ) -> Callable[[], None]:
+        """Read what :meth:`state` returned, and return the function that takes it over."""
+        seconds, moments = float(state["now"]), without_prefix("moments.", state) or None
+        restore_selector = self.selector.restoring(without_prefix("selector.", state))
+
+        def take_over() -> None:
+            restore_selector()
+            self.history = replace(history, label=self.run.label, seed=self.run.seed)
+            self._clock.seconds, self._moments = seconds, moments
+
+        return take_over
 
     def _cost(self, settled: Cohort) -> Cost:
         now = self.current

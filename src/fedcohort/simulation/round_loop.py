@@ -240,9 +240,14 @@ class Simulation:
         """
         path = _checked_path(checkpoint)
         head, arrays = read_checkpoint(path, expected=self._fingerprint)
-        for k, (run, rows) in enumerate(zip(self._live, head["histories"], strict=True)):
-            with refusing_checkpoint(path):
-                run.restore(History.of_dicts(rows), without_prefix(f"{k}.", arrays))
+        histories = zip(self._live, head["histories"], strict=True)
+        with refusing_checkpoint(path):  # before anything changes
+            restored = [
+                run.restoring(History.of_dicts(rows), without_prefix(f"{k}.", arrays))
+                for k, (run, rows) in enumerate(histories)
+            ]
+        for take_over in restored:
+            take_over()
         self._models.copy_(torch.from_numpy(arrays["models"]))
         self._rounds_done = int(head["rounds_done"])
         return self._rounds_done

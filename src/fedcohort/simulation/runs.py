@@ -8,18 +8,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._archive import json_value, read_archive
-from fedcohort._arguments import COMPUTE_DEVICES, MOST, KindNeed, as_array, sentence
+from fedcohort._arguments import COMPUTE_DEVICES, MOST, KindNeed, TextNeed, as_array, sentence
 from fedcohort._display import record_repr
-from fedcohort._fields import check_fields, choice, declared, of_kind, whole
-from fedcohort.errors import FedcohortError, SelectorError, SimulationError
-from fedcohort.memory import Regression
+from fedcohort._fields import Record, choice, declared, of_kind, whole
+from fedcohort.designs.catalogue import text_of
+from fedcohort.errors import SelectorError, SimulationError
 from fedcohort.optimizers import ServerOptimizer
 from fedcohort.selector import Selector
 from fedcohort.selector.settings import SelectorSettings
@@ -33,7 +33,7 @@ KIND = "simulation 4"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Record):
     """Settings of the server that all runs share.
 
     Attributes
@@ -61,6 +61,8 @@ class Options:
         are then equal bit for bit on machines with more or fewer cores.
     """
 
+    _error = SimulationError
+
     server_lr: float = rate(1.0)
     measure_every: int = whole(1, least=1, most=MOST)
     oracle_every: int | None = whole(None, least=1, most=MOST)
@@ -71,9 +73,6 @@ class Options:
     threads: int | None = whole(None, least=1, most=MOST)
 
     __repr__ = record_repr
-
-    def __post_init__(self) -> None:
-        check_fields(self, error=SimulationError)
 
     def measured(self, n_clients: int) -> int | None:
         """Return how many draws of clients are measured; None: all clients."""
@@ -114,10 +113,12 @@ class Run(SelectorSettings):
     lr, mu, server_lr
         Replace those of the simulation's ``LocalTraining`` and ``Options`` in this run; None: as
         there. Runs that differ in them still train together.
+    label
+        The run's name in its history and in legends. Default: the recipe and the estimator.
     """
 
-    owner: ClassVar[str] = "Run"
-    error: ClassVar[type[FedcohortError]] = SimulationError
+    _owner = "Run"
+    _error = SimulationError
 
     data: FederatedData = declared(
         KindNeed(kind=FederatedData, way_out="Pass for example Run(SizeClustered(10), data).")
@@ -134,11 +135,17 @@ class Run(SelectorSettings):
     lr: float | None = rate(None)
     mu: float | None = rate(None)
     server_lr: float | None = rate(None)
+    label: str = declared(TextNeed(way_out="Pass a name."), "")
 
-    def __post_init__(self) -> None:
-        SelectorSettings.__post_init__(self)
+    def _check(self) -> None:
+        SelectorSettings._check(self)  # super() does not work in a class with slots
+        if not self.label:
+            words = [text_of(self.recipe)]
+            if not isinstance(self.estimator, str):
+                words.append(type(self.estimator).__name__.lower())
+            self._put(label=" + ".join(words))
         if self.failures is not None:
-            object.__setattr__(self, "failures", self._chances(self.failures))
+            self._put(failures=self._chances(self.failures))
 
     def __repr__(self) -> str:
         estimator = f", estimator={record_repr(self.estimator)}"
@@ -160,10 +167,8 @@ class Run(SelectorSettings):
     def selector(self) -> Selector:
         """Make the run's selector; refuse clients that cannot be drawn from."""
         settings, estimator = self.keywords(), self.estimator
-        if isinstance(estimator, Regression) and estimator.plain.features == "classes":
-            counts = self.data.class_counts()
-            shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-            settings["estimator"] = replace(estimator, features=shares)
+        if not isinstance(estimator, str):
+            settings["estimator"] = estimator._with_classes(self.data.class_counts)
         return Selector(self.recipe, self.data.population, seed=self.seed, **settings)
 
     def rates(self) -> dict[str, float]:

@@ -27,7 +27,7 @@ from fedcohort.simulation.engine.gradients import (
     gradients_of,
 )
 from fedcohort.simulation.engine.local_training import Lane, LocalTrainer, make_schedule
-from fedcohort.simulation.engine.models import flat_parameters, make_model
+from fedcohort.simulation.engine.models import Stacked, flat_parameters, make_model
 from populations import rng
 from simulation_twin import plain_update
 
@@ -161,16 +161,31 @@ def test_many_lanes_train_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-6)
 
 
-def test_few_steps_on_many_samples_convert_batch_by_batch() -> None:
-    """One step of 8 from 300 samples each: converting all of them would be more work."""
+def test_samples_that_are_floats_train_as_bytes_do() -> None:
     data = load_dataset("digits")
-    lanes, training = lanes_of([300, 300], len(data.y)), LocalTraining(steps=1, batch_size=8)
+    floats = replace(data, x=data.x.astype(np.float32), test_x=data.test_x.astype(np.float32))
+    lanes, training = lanes_of([300, 30], len(data.y)), TRAININGS["steps"]
 
-    updates, starts, model = trained(small_mlp, data, training, lanes)
+    updates, _, _ = trained(small_mlp, floats, training, lanes)
 
-    for lane, update in zip(lanes, updates, strict=True):
-        plain = plain_update(model, starts[lane.model], lane, training, data, 3)
-        torch.testing.assert_close(update, plain, rtol=1e-4, atol=1e-6)
+    assert torch.equal(updates, trained(small_mlp, data, training, lanes)[0])
+
+
+def test_clients_that_have_finished_take_no_more_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, training = load_dataset("digits"), TRAININGS["epochs"]
+    model, lanes = make_model(small_mlp, seed=0), lanes_of([3, 20, 12], len(data.y))
+    n_lanes, gradients = [], StackedLinearGradients.__call__
+
+    def counted(own: StackedLinearGradients, parameters: Stacked, *batch: torch.Tensor) -> Stacked:
+        n_lanes.append(len(batch[0]))
+        return gradients(own, parameters, *batch)
+
+    monkeypatch.setattr(StackedLinearGradients, "__call__", counted)
+    trainer = LocalTrainer(model, training, ResidentData(data, CPU))
+    trainer.updates(flat_parameters(model)[None].expand(2, -1), lanes, round_=3)
+
+    # Two epochs of 3, 2 and 1 batches of 8.
+    assert n_lanes == [3, 3, 2, 2, 1, 1]
 
 
 @pytest.mark.parametrize(

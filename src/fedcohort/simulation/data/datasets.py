@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import (
+    WholeNeed,
     as_array,
     brief,
-    checked_number,
     checked_path,
-    checked_whole,
     did_you_mean,
 )
 from fedcohort._display import short_repr
+from fedcohort._fields import Record, declared, number
 from fedcohort._lazy import import_extra
 from fedcohort._whole_file import write_whole
 from fedcohort.errors import DataError
@@ -158,7 +158,7 @@ def read_cifar(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Dataset:
+class Dataset(Record):
     """Inputs and labels; a batch's inputs become ``x * scale + shift``.
 
     Attributes
@@ -169,27 +169,26 @@ class Dataset:
         Labels from 0 to ``n_classes - 1``.
     """
 
+    _owner = "data"
+    _error = DataError
+
     x: NDArray[np.generic]
     y: NDArray[np.int64]
     test_x: NDArray[np.generic]
     test_y: NDArray[np.int64]
-    n_classes: int
-    scale: float = 1.0
-    shift: float = 0.0
+    n_classes: int = declared(WholeNeed())
+    scale: float = number(1.0)
+    shift: float = number(0.0)
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         for x, y in (("x", "y"), ("test_x", "test_y")):
             inputs, labels = checked_arrays(getattr(self, x), getattr(self, y))
-            object.__setattr__(self, x, inputs)
-            object.__setattr__(self, y, labels)
+            self._put(**{x: inputs, y: labels})
         if len(self.test_x) and self.test_x.shape[1:] != self.x.shape[1:]:
             raise DataError(
                 f"data: test inputs must be shaped as training inputs, {self.x.shape[1:]}; got "
                 f"{self.test_x.shape[1:]}."
             )
-        checked_whole("data", "n_classes", self.n_classes, error=DataError)
-        for name in ("scale", "shift"):
-            checked_number("data", name, getattr(self, name), least=-math.inf, error=DataError)
 
     def __repr__(self) -> str:
         shape = tuple(self.x.shape[1:])

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedcohort._archive import json_array, json_value, read_archive, write_archive
 from fedcohort._arguments import (
     MOST,
     FlagNeed,
+    KindNeed,
     ListNeed,
     NumberNeed,
     OneOrListNeed,
@@ -23,12 +26,12 @@ from fedcohort._arguments import (
     WholeNeed,
     as_array,
     brief,
-    checked_kind,
+    checked_path,
     checked_rng,
     is_list,
 )
 from fedcohort._display import short_repr
-from fedcohort._fields import checks
+from fedcohort._fields import Record, checks
 from fedcohort.errors import DataError
 from fedcohort.population import Population
 from fedcohort.simulation.data.datasets import Dataset, checked_arrays
@@ -39,12 +42,15 @@ Indices = tuple[NDArray[np.int64], ...]
 Owners = ArrayLike | Sequence[ArrayLike]
 #: Inputs, labels and clients; inputs and labels that all clients share; or a share of the samples.
 Test = tuple[ArrayLike, ArrayLike, Owners] | tuple[ArrayLike, ArrayLike] | float
+#: What an archive of samples means, and its version.
+KIND = "federated data 1"
+DATASET = KindNeed(kind=Dataset, way_out="Pass load_dataset('digits'), or your own.")
 #: The paper's unbalanced federation: how many clients have how many training samples.
 PAPER_SIZES = ((10, 100), (30, 250), (30, 500), (20, 750), (10, 1000))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FederatedData:
+class FederatedData(Record):
     """Samples, and which of them belong to which client.
 
     Attributes
@@ -56,24 +62,26 @@ class FederatedData:
         sample may belong to several clients, and to one client more than once.
     """
 
+    _error = DataError
+
     dataset: Dataset
     train: Indices
     test: Indices
 
-    def __post_init__(self) -> None:
-        _checked_dataset("FederatedData", self.dataset)
+    def _check(self) -> None:
+        _check_dataset("FederatedData", self.dataset)
         for name in ("train", "test"):
             if not is_list(parts := getattr(self, name)):
                 raise DataError(
                     f"FederatedData: {name} must be a list of positions per client; got "
                     f"{brief(parts)}. Pass for example [[0, 1], [2]]."
                 )
-            object.__setattr__(self, name, tuple(parts))
+            self._put(**{name: tuple(parts)})
         if len(self.train) == 0:
             raise DataError("FederatedData: needs at least one client; got none. Add one.")
         for name, labels in (("train", self.dataset.y), ("test", self.dataset.test_y)):
             parts = tuple(_checked_positions(k, part) for k, part in enumerate(getattr(self, name)))
-            object.__setattr__(self, name, parts)
+            self._put(**{name: parts})
             _check_range(f"{name} labels", labels, self.dataset.n_classes)
             if len(parts) != len(self.train):
                 raise DataError(
@@ -146,6 +154,38 @@ class FederatedData:
         n_classes = int(max(labels.max(initial=0), test_labels.max(initial=0))) + 1
         dataset = Dataset(inputs, labels, test_inputs, test_labels, n_classes, scale, shift)
         return cls(dataset, train, test_parts)
+
+    def save(self, path: str | Path) -> None:
+        """Write samples and clients to a file, which :meth:`load` and experiment files read.
+
+        An experiment file names it as its data set, for example ``dataset = "wards.data"``.
+        """
+        own = self.dataset
+        arrays = {name: np.asarray(getattr(own, name)) for name in ("x", "y", "test_x", "test_y")}
+        for name in ("train", "test"):
+            parts: Indices = getattr(self, name)
+            arrays[name] = np.concatenate([np.empty(0, np.int64), *parts])
+            arrays[f"{name}_lengths"] = np.array([len(part) for part in parts])
+        rest = {"n_classes": int(own.n_classes), "scale": own.scale, "shift": own.shift}
+        checked = checked_path("FederatedData", "path", path, error=DataError)
+        write_archive(checked, KIND, {"head": json_array(rest), **arrays})
+
+    @classmethod
+    def load(cls, path: str | Path) -> FederatedData:
+        """Read what :meth:`save` wrote."""
+        path = checked_path("FederatedData", "path", path, error=DataError)
+        try:
+            arrays = read_archive(path, KIND)
+        except ValueError as error:
+            raise DataError(
+                f"{path}: cannot be read ({error}). Write it with FederatedData.save."
+            ) from error
+        x, y, test_x, test_y = (arrays[name] for name in ("x", "y", "test_x", "test_y"))
+        train, test = (
+            tuple(np.split(arrays[name], np.cumsum(arrays[f"{name}_lengths"])[:-1]))
+            for name in ("train", "test")
+        )
+        return cls(Dataset(x, y, test_x, test_y, **json_value(arrays["head"])), train, test)
 
     @property
     def n_clients(self) -> int:
@@ -264,9 +304,8 @@ def _taken(parts: Indices, mask: NDArray[np.bool_]) -> Indices:
     return tuple(place[part[mask[part]]] for part in parts)
 
 
-def _checked_dataset(owner: str, dataset: object) -> Dataset:
-    way_out = "Pass load_dataset('digits'), or your own."
-    return checked_kind(owner, "dataset", dataset, Dataset, way_out=way_out, error=DataError)
+def _check_dataset(owner: str, dataset: object) -> None:
+    DATASET.check(owner, "dataset", dataset, DataError)
 
 
 def _check_range(what: str, values: NDArray[np.int64], below: int) -> None:
@@ -331,7 +370,7 @@ def one_class_shards(
     DataError
         If a class has too few samples, or the sizes do not fit the clients.
     """
-    _checked_dataset("one_class_shards", dataset)
+    _check_dataset("one_class_shards", dataset)
     sizes = train_size if isinstance(train_size, list) else [train_size] * clients_per_class
     if len(sizes) != clients_per_class:
         raise DataError(
@@ -398,7 +437,7 @@ def dirichlet_unbalanced(
         If ``alpha`` is not positive, or the data set lacks a class that a client is to have.
     """
     owner = "dirichlet_unbalanced"
-    _checked_dataset(owner, dataset)
+    _check_dataset(owner, dataset)
     rng = stream(checked_seed(owner, seed), use=Stream.PARTITION)
     of_class = [np.flatnonzero(dataset.y == c) for c in range(dataset.n_classes)]
     test_of_class = [np.flatnonzero(dataset.test_y == c) for c in range(dataset.n_classes)]
@@ -443,7 +482,7 @@ def iid(dataset: Dataset, n_clients: int, *, seed: Seed = None) -> FederatedData
     DataError
         If there are fewer samples than clients.
     """
-    _checked_dataset("iid", dataset)
+    _check_dataset("iid", dataset)
     _check_clients("iid", n_clients, len(dataset.y))
     rng = stream(checked_seed("iid", seed), use=Stream.PARTITION)
     train, test = (
@@ -474,7 +513,7 @@ def dirichlet_disjoint(
     DataError
         If ``alpha`` is not positive, or there are fewer samples than clients.
     """
-    _checked_dataset("dirichlet_disjoint", dataset)
+    _check_dataset("dirichlet_disjoint", dataset)
     _check_clients("dirichlet_disjoint", n_clients, len(dataset.y))
     rng = stream(checked_seed("dirichlet_disjoint", seed), use=Stream.PARTITION)
     shares = rng.dirichlet(np.full(n_clients, alpha), size=dataset.n_classes)
@@ -497,7 +536,7 @@ def natural(dataset: Dataset, clients: ArrayLike, test_clients: ArrayLike) -> Fe
     DataError
         If a sample has no client, or a test sample a client without training samples.
     """
-    _checked_dataset("natural", dataset)
+    _check_dataset("natural", dataset)
     names, train = positions_of(clients, len(dataset.y))
     return FederatedData(dataset, train, positions_of(test_clients, len(dataset.test_y), names)[1])
 

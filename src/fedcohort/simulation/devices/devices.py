@@ -25,7 +25,7 @@ from fedcohort._arguments import (
     did_you_mean,
 )
 from fedcohort._display import short_repr
-from fedcohort._fields import check_fields, checks, declared, of_kind
+from fedcohort._fields import Record, checks, declared, of_kind
 from fedcohort._whole_file import reason_of
 from fedcohort.errors import DataError, SimulationError
 from fedcohort.streams import Seed, Stream, checked_seed, stream
@@ -42,7 +42,7 @@ CLIENTS = WholeNeed(least=1, most=MOST, way_out="Pass how many there are.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Availability:
+class Availability(Record):
     """The intervals in which clients are available; a client without an interval never is.
 
     Attributes
@@ -60,20 +60,21 @@ class Availability:
     [True, False, False]
     """
 
+    _error = SimulationError
+
     client: NDArray[np.int64]
     start: NDArray[np.float64]
     end: NDArray[np.float64]
     day: float | None = declared(DAY, None)
 
-    def __post_init__(self) -> None:
-        check_fields(self, error=SimulationError)
+    def _check(self) -> None:
         kinds = {"client": np.int64, "start": np.float64, "end": np.float64}
         for name, kind in kinds.items():
             given, whole = getattr(self, name), kind is np.int64
             found = checked_numbers(
                 "Availability", name, given, "n_intervals", whole=whole, error=SimulationError
             )
-            object.__setattr__(self, name, found.astype(kind))
+            self._put(**{name: found.astype(kind)})
         most = np.inf if self.day is None else self.day
         if not self.client.shape == self.start.shape == self.end.shape:
             raise SimulationError(
@@ -143,7 +144,7 @@ class Availability:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Devices:
+class Devices(Record):
     """The devices of the clients: speeds, connections and hours.
 
     A client that gets the model, trains and answers takes
@@ -164,6 +165,8 @@ class Devices:
         normal, from the address (seed, round, client): the same for all designs. 0: none.
     """
 
+    _error = SimulationError
+
     speed: NDArray[np.float64]
     down: NDArray[np.float64]
     up: NDArray[np.float64]
@@ -172,8 +175,7 @@ class Devices:
     )
     jitter: float = declared(SPREAD, 0.0)
 
-    def __post_init__(self) -> None:
-        check_fields(self, error=SimulationError)
+    def _check(self) -> None:
         for name in ("speed", "down", "up"):
             given = as_array(getattr(self, name))
             is_line = given.ndim == 1 and len(given) and given.shape == as_array(self.speed).shape
@@ -192,7 +194,7 @@ class Devices:
                     f"use Availability for one that is away."
                 )
             values.setflags(write=False)
-            object.__setattr__(self, name, values)
+            self._put(**{name: values})
         known = np.empty(0) if self.availability is None else self.availability.client
         if len(known) and not 0 <= known.min() <= known.max() < self.n_clients:
             raise SimulationError(

@@ -33,8 +33,12 @@ class ResidentData:
 
         ``into`` is a float32 buffer with enough rows; reusing it is faster than new memory.
         """
-        found = x.index_select(0, positions.reshape(-1))
-        rows = found.float() if into is None else into[: len(found)].copy_(found)
+        flat = positions.reshape(-1)
+        if into is not None and x.dtype == into.dtype:
+            rows = torch.index_select(x, 0, flat, out=into[: len(flat)])
+        else:
+            found = x.index_select(0, flat)
+            rows = found.float() if into is None else into[: len(found)].copy_(found)
         if self._scale != 1.0:
             rows *= self._scale
         if self._shift != 0.0:
@@ -167,7 +171,8 @@ class LanewiseGradients:
         gradients = {name: torch.empty_like(tensor) for name, tensor in parameters.items()}
         with torch.random.fork_rng(devices=[]):
             for k, seed in enumerate(keys[:, -1].tolist()):
-                torch.manual_seed(seed)
+                # torch.manual_seed also formats a stack trace for each kind of GPU: a millisecond.
+                torch.default_generator.manual_seed(seed)
                 own = {name: t[k].detach().requires_grad_() for name, t in parameters.items()}
                 with torch.enable_grad():
                     outputs = self._model(own, keys[k, :-1], x[k])
@@ -307,16 +312,18 @@ class Sgd:
         """Move every lane against its gradient.
 
         ``lr`` has shape (lanes,), 0 where a lane rests; ``mu`` is one number, or has this shape.
+        Without the last lanes, these rest.
         """
         for name, parameter in parameters.items():
-            slope = gradients[name]
+            slope, start = gradients[name], self._start[name][: len(parameter)]
             if self._weight_decay:
                 slope = slope.add(parameter, alpha=self._weight_decay)
             per_lane = (-1, *[1] * (parameter.dim() - 1))
             if isinstance(mu, Tensor):
-                slope = slope.addcmul(parameter - self._start[name], mu.view(per_lane))
+                slope = slope.addcmul(parameter - start, mu.view(per_lane))
             elif mu:
-                slope = slope.add(parameter - self._start[name], alpha=mu)
+                slope = slope.add(parameter - start, alpha=mu)
             if self._momentum:
-                slope = self._velocity[name].mul_(self._momentum).add_(slope)
+                velocity = self._velocity[name][: len(parameter)]
+                slope = velocity.mul_(self._momentum).add_(slope)
             parameter.addcmul_(slope, lr.view(per_lane), value=-1)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedcohort._arguments import MOST, brief, checked_numbers, checked_whole
 from fedcohort._display import record_repr
-from fedcohort._fields import Float, check_fields, number, whole
+from fedcohort._fields import Float, Record, number, whole
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.engine.gradients import (
     ParameterLayout,
@@ -37,7 +37,7 @@ def rate(default: Float) -> Float:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalTraining:
+class LocalTraining(Record):
     """Stochastic gradient descent on the client's own samples.
 
     Attributes
@@ -56,6 +56,8 @@ class LocalTraining:
         FedProx: adds ``mu / 2`` times the squared distance to the global model to the loss.
     """
 
+    _error = SimulationError
+
     steps: int | None = whole(None, least=1, most=MOST)
     epochs: int | None = whole(None, least=1, most=MOST)
     batch_size: int = whole(50, least=1, most=MOST)
@@ -67,8 +69,7 @@ class LocalTraining:
 
     __repr__ = record_repr
 
-    def __post_init__(self) -> None:
-        check_fields(self, error=SimulationError)
+    def _check(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise SimulationError(
                 f"LocalTraining: needs either steps or epochs; got steps={brief(self.steps)} and "
@@ -227,10 +228,15 @@ class LocalTrainer:
         return torch.cat(parts) if parts else models.new_empty((0, models.shape[1]))
 
     def _train(self, models: Tensor, lanes: Sequence[Lane], round_: int) -> Tensor:
+        order = list(range(len(lanes)))
+        if self._training.epochs is not None and self._device.type == "cpu":  # see ``_loop``
+            order.sort(key=lambda k: len(lanes[k].samples), reverse=True)
+            lanes = [lanes[k] for k in order]
         schedule = make_schedule(lanes, self._training, round_=round_, n_keys=self.gradients.n_keys)
         start = models[torch.tensor([lane.model for lane in lanes], device=self._device)]
         steps = self._replay if self._device.type == "cuda" else self._loop
-        return steps(start, schedule, lanes, self._rates(lanes, round_)) - start
+        found = steps(start, schedule, lanes, self._rates(lanes, round_)) - start
+        return found if order == sorted(order) else found[np.argsort(order)]
 
     def _rates(self, lanes: Sequence[Lane], round_: int) -> tuple[Rate, Rate]:
         """Return the learning rate and mu of a round: one for all, or one for each lane."""
@@ -242,17 +248,18 @@ class LocalTrainer:
     def _loop(
         self, start: Tensor, schedule: Schedule, lanes: Sequence[Lane], rates: tuple[Rate, Rate]
     ) -> Tensor:
-        """Take the steps one after the other."""
+        """Take the steps one after the other; the lanes that still train come first."""
         models, (lr, mu) = self.layout.stacked(start), rates
         sgd = self.sgd(self.layout.views(start))
-        x, y, positions = self._gathered(schedule, lanes)
         arrays = (schedule.sample_weights, schedule.active, schedule.keys)
         weights, active, keys = map(torch.from_numpy, arrays)
         plain = self._plain_step if schedule.active.all() else None
-        for step in range(len(positions)):
-            rows = positions[step]
-            inputs = self.data.take(self.data.x, rows) if x is None else rows_at(x, rows)
-            labels = rows_at(y, rows)
+        places, data = torch.from_numpy(_in_dataset(schedule, lanes)), self.data
+        # One buffer for all steps stays in the processor's cache.
+        buffer = torch.empty((places[0].numel(), *data.x.shape[1:]))
+        for step, n in enumerate(schedule.active.sum(axis=1).astype(int).tolist()):
+            rows = places[step, :n]
+            inputs, labels = data.take(data.x, rows, buffer), rows_at(data.y, rows)
             if plain is not None and isinstance(lr, Tensor):
                 # The step is linear in the sample weights, so these can carry the rates.
                 plain(models, inputs, labels, weights[step] * lr[:, None], 1.0)
@@ -260,26 +267,16 @@ class LocalTrainer:
             if plain is not None:
                 plain(models, inputs, labels, weights[step], lr)
                 continue
-            gradients = self.gradients(models, inputs, labels, weights[step], keys[step])
-            sgd.step(models, gradients, lr * active[step], mu)
+            own = {name: tensor[:n] for name, tensor in models.items()}
+            gradients = self.gradients(own, inputs, labels, weights[step, :n], keys[step, :n])
+            pull = mu[:n] if isinstance(mu, Tensor) else mu
+            sgd.step(own, gradients, (lr * active[step])[:n], pull)
         return self.layout.flat(models)
 
     def sgd(self, start: Stacked) -> Sgd:
         """Return a new optimiser of lanes that begin at ``start``."""
         own = self._training
         return Sgd(start, momentum=own.momentum, weight_decay=own.weight_decay)
-
-    def _gathered(
-        self, schedule: Schedule, lanes: Sequence[Lane]
-    ) -> tuple[Tensor | None, Tensor, Tensor]:
-        """Convert the lanes' samples once, if that is less work than batch by batch."""
-        n_samples = sum(len(lane.samples) for lane in lanes)
-        if n_samples > schedule.positions.size:
-            return None, self.data.y, torch.from_numpy(_in_dataset(schedule, lanes))
-        samples = torch.from_numpy(np.concatenate([lane.samples for lane in lanes]))
-        starts = np.cumsum([0, *(len(lane.samples) for lane in lanes[:-1])])
-        positions = torch.from_numpy(schedule.positions + starts[None, :, None])
-        return self.data.take(self.data.x, samples), self.data.y[samples], positions
 
     def _replay(
         self, start: Tensor, schedule: Schedule, lanes: Sequence[Lane], rates: tuple[Rate, Rate]

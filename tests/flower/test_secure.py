@@ -1,0 +1,411 @@
+"""Secure aggregation by SecAgg+: the weights of the design, and nothing of a single client."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common import bytes_to_ndarray
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
+    FedAvg,
+    Strategy,
+)
+
+import laws
+from fedcohort import Multinomial, Poisson, Population, SimilarityClustered, SizeClustered, Uniform
+from fedcohort.designs import Design, SizeClusteredDesign, UniformDesign
+from fedcohort.errors import FlowerError
+from fedcohort.flower import CohortStrategy, SecureAggregation, Waits, secure_aggregation_mod
+from fedcohort.flower.grid import RoundClock
+from fedcohort.flower.secure import LEVELS, SecureSum
+from flower.federation import (
+    DIMENSION,
+    client_app,
+    failed,
+    flat,
+    grid_of,
+    layers,
+    model,
+    one_round,
+    slow_grid,
+    update_of,
+)
+from flower.in_process import Clock, InProcessGrid
+
+STAGES = ("setup", "share_keys", "collect_masked_vectors", "unmask")
+SIZES = [50, 30, 20, 70, 10, 40]
+
+
+class StageGrid(InProcessGrid):
+    """Loses ``lost`` nodes from a stage of the protocol on, and keeps all replies."""
+
+    stage, lost = "", frozenset[int]()
+
+    def _answer(self, message: Message) -> list[Message]:
+        configs: Mapping[str, Any] = message.content.config_records.get(RECORD_KEY_CONFIGS) or {}
+        if message.metadata.dst_node_id in self.lost and configs.get(Key.STAGE) == self.stage:
+            self.fails = lambda node, kind: node in self.lost and kind == "train"
+        replies = super()._answer(message)
+        self.__dict__.setdefault("replies", []).extend(replies)
+        return replies
+
+
+def secure_app(**more: Any) -> Any:
+    return client_app(sizes=SIZES, mods=[secure_aggregation_mod], **more)
+
+
+def secure_grid(**more: Any) -> StageGrid:
+    plain = grid_of(app=secure_app(**more))
+    return StageGrid(plain.app, plain.partitions)
+
+
+def strategy_of(recipe: Any = None, inner: Strategy | None = None, **more: Any) -> CohortStrategy:
+    more = {"secure": SecureAggregation(clip=4.0), **more}
+    inner = FedAvg(fraction_evaluate=0.0) if inner is None else inner
+    return CohortStrategy(inner, recipe or SizeClustered(5), seed=3, **more)
+
+
+def bound(weights: list[float], clip: float = 4.0) -> float:
+    """Return the largest error of a sum: each client's entries and weight are rounded once.
+
+    An entry of a share is rounded to a multiple of 2 clip / LEVELS, the largest weight's being 1;
+    a weight by half a unit, which moves an entry of at most 4 by as many half units.
+    """
+    return len(weights) * max(weights) * (2 * clip / LEVELS + 4.0 / LEVELS)
+
+
+def summed(grid: InProcessGrid, weights: dict[int, float]) -> np.ndarray | None:
+    """Play the protocol with these nodes and weights; return the weighted sum."""
+    content = RecordDict({"arrays": model(), "config": ConfigRecord()})
+    messages = [Message(content, node, "train") for node in weights]
+    clock = RoundClock(Waits(), more_follows=False)
+    clock.begin(0)
+    found = SecureSum(SecureAggregation(clip=4.0), messages, weights, clock)
+    found.play(grid, 1, DIMENSION)
+    return None if found.mean is None else sum(weights.values()) * found.mean
+
+
+@pytest.mark.parametrize(
+    "design",
+    [
+        UniformDesign(Population([5, 4, 3, 2, 2]), 3, unbiased=True),
+        SizeClusteredDesign(Population([5, 4, 3, 2, 2]), 4, rng=0),
+    ],
+    ids=repr,
+)
+def test_the_secure_sum_is_unbiased_by_enumeration_of_the_cohorts(design: Design) -> None:
+    grid = secure_grid()
+    nodes = list(grid.partitions)[:5]
+    updates = np.array([update_of(client) for client in range(5)], dtype=np.float64)
+    per_draw, mean, largest = design.weight_per_draw(), np.zeros(DIMENSION), 0.0
+
+    for counts, chance in laws.law(design).items():
+        weights = np.array(counts) * per_draw
+        drawn = np.flatnonzero(weights).tolist()
+        found = summed(grid, {nodes[k]: float(weights[k]) for k in drawn})
+        assert found is not None
+        error = np.abs(found - weights @ updates).max()
+        assert error <= bound([float(weights[k]) for k in drawn])
+        mean, largest = mean + float(chance) * found, max(largest, bound(weights.tolist()))
+
+    assert np.abs(mean - design.population.importance @ updates).max() <= largest
+
+
+@pytest.mark.parametrize("inner", [FedAvg, FedAdam])
+@pytest.mark.parametrize("recipe", [SizeClustered(5), Poisson(5), Uniform(5, unbiased=True)])
+def test_rounds_are_those_without_masks(inner: type[FedAvg], recipe: Any) -> None:
+    plain = CohortStrategy(inner(fraction_evaluate=0.0), recipe, seed=3)
+    secure = strategy_of(recipe, inner(fraction_evaluate=0.0))
+
+    shown = plain.start(grid_of(app=client_app(sizes=SIZES)), model(), num_rounds=3)
+    hidden = secure.start(secure_grid(), model(), num_rounds=3)
+
+    assert secure.selections.summary() == plain.selections.summary()
+    # Models are float32; Adam divides steps by their size, so an error grows where steps are small.
+    most = 3 * bound([1.0] * 5) + 1e-6 if inner is FedAvg else 1e-3
+    assert np.abs(flat(hidden.arrays) - flat(shown.arrays)).max() <= most
+    for number, metrics in shown.train_metrics_clientapp.items():
+        assert hidden.train_metrics_clientapp[number]["loss"] == pytest.approx(metrics["loss"])
+        assert hidden.train_metrics_clientapp[number]["clipped-entries"] == 0
+
+
+@pytest.mark.parametrize("rule", ["keep", "renormalise"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_node_that_is_lost_in_a_stage_is_a_failed_client(
+    stage: str, rule: Any, tmp_path: Path
+) -> None:
+    """After the masked updates have come, it counts as one that answered."""
+    log = tmp_path / "selections.jsonl"
+    recipe, grid = Uniform(6, unbiased=True), secure_grid()
+    lost = next(node for node, client in grid.partitions.items() if client == 2)
+    secure = strategy_of(recipe, on_failure=rule, log_file=log)
+    grid.stage, grid.lost = stage, frozenset({lost})
+
+    found = secure.start(grid, model(0.0), num_rounds=1)
+
+    sizes = np.array(SIZES, dtype=float)
+    sizes[2] *= stage == "unmask"
+    weights = sizes / (sum(SIZES) if rule == "keep" else sizes.sum())
+    (line,) = [json.loads(each) for each in log.read_text().splitlines()]
+    expected = weights @ np.array([update_of(client) for client in range(6)])
+    assert np.abs(flat(found.arrays) - expected).max() <= bound(weights.tolist()) + 1e-6
+    assert list(line["failed"]) == ([] if stage == "unmask" else ["2"])
+    assert "2" not in line["weights"] or stage == "unmask"
+
+
+@pytest.mark.parametrize("stage", STAGES[:3])
+def test_shares_among_some_survive_a_loss(stage: str) -> None:
+    grid = secure_grid()
+    nodes = list(grid.partitions)
+    grid.stage, grid.lost = stage, frozenset(nodes[:1])
+    content = RecordDict({"arrays": model(), "config": ConfigRecord()})
+    messages = [Message(content, node, "train") for node in nodes]
+    clock = RoundClock(Waits(), more_follows=False)
+    clock.begin(0)
+    found = SecureSum(
+        SecureAggregation(shares=5, threshold=3, clip=4.0),
+        messages,
+        dict.fromkeys(nodes, 0.1),
+        clock,
+    )
+
+    found.play(grid, 1, DIMENSION)
+
+    assert found.mean is not None
+    assert set(found.metrics) == set(nodes[1:])
+    expected = np.mean([update_of(grid.partitions[node]) for node in nodes[1:]], axis=0)
+    assert np.abs(found.mean - expected).max() <= 5 * bound([1.0])
+
+
+def test_two_answers_make_no_sum_even_if_the_threshold_is_two() -> None:
+    grid = secure_grid()
+    nodes = list(grid.partitions)[:3]
+    grid.stage, grid.lost = "collect_masked_vectors", frozenset(nodes[:1])
+    messages = [
+        Message(RecordDict({"arrays": model(), "config": ConfigRecord()}), node, "train")
+        for node in nodes
+    ]
+    clock = RoundClock(Waits(), more_follows=False)
+    clock.begin(0)
+    settings = SecureAggregation(shares=3, threshold=2, clip=4.0)
+    found = SecureSum(settings, messages, dict.fromkeys(nodes, 0.1), clock)
+
+    found.play(grid, 1, DIMENSION)
+
+    assert found.mean is None
+    assert not any("unmask" in str(each.content) for each in grid.sent)
+
+
+def test_a_round_with_fewer_than_three_answers_is_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = tmp_path / "selections.jsonl"
+    grid = secure_grid()
+    secure = strategy_of(Multinomial(3), log_file=log)
+    grid.stage, grid.lost = "collect_masked_vectors", frozenset(list(grid.partitions)[:4])
+
+    found = secure.start(grid, model(), num_rounds=4)
+
+    lines = [json.loads(each) for each in log.read_text().splitlines()]
+    skipped = [line for line in lines if len(set(line["drawn"]) - set(line["failed"])) == 0]
+    assert len(lines) == len(skipped) == 4
+    assert (flat(found.arrays) == 1.0).all()
+    reasons = {reason.partition(":")[0] for line in lines for reason in line["failed"].values()}
+    assert reasons <= {"too few others", "error 6"}
+    assert not any("unmask" in str(each.content) for each in grid.sent)
+
+
+def test_clipped_entries_are_counted_and_reported(caplog: pytest.LogCaptureFixture) -> None:
+    large = np.zeros(DIMENSION, dtype=np.float32)
+    large[:3] = 20.0
+    secure = strategy_of(Uniform(6, unbiased=True), secure=SecureAggregation(clip=8.0))
+    grid = secure_grid(update=lambda client: large if client == 3 else update_of(client))
+
+    with caplog.at_level(logging.WARNING, logger="flwr.fedcohort"):
+        found = secure.start(grid, model(0.0), num_rounds=1)
+
+    assert found.train_metrics_clientapp[1]["clipped-entries"] == 3
+    assert "round 1: 3 of 60 entries were clipped, which biases the sum" in caplog.text
+    shares = np.array(SIZES) / sum(SIZES)
+    exact = shares @ [large if k == 3 else update_of(k) for k in range(6)]
+    gap = exact - flat(found.arrays)
+    assert gap[:3] == pytest.approx(shares[3] * 12.0, abs=1e-4)  # the client has the largest weight
+    assert np.abs(gap[3:]).max() <= bound(shares.tolist(), 8.0) + 1e-6
+
+
+def test_the_server_gets_no_update() -> None:
+    grid = secure_grid()
+    strategy_of(Uniform(6, unbiased=True)).start(grid, model(), num_rounds=2)
+
+    masked = 0
+    for reply in grid.__dict__["replies"]:
+        assert not any(record for record in reply.content.array_records.values())
+        for record in reply.content.metric_records.values():
+            assert all(np.isscalar(value) for value in record.values())
+        configs = reply.content.config_records.get(RECORD_KEY_CONFIGS, {})
+        if Key.MASKED_PARAMETERS not in configs:
+            continue
+        client = grid.partitions[reply.metadata.src_node_id]
+        _, vector = (bytes_to_ndarray(each) for each in configs[Key.MASKED_PARAMETERS])
+        entries = update_of(client) * (SIZES[client] / max(SIZES))
+        plain = (entries + 4.0) * LEVELS / 8.0
+        # A mask hits a value within 2 of the plain one with a chance of 2^-30.
+        assert (np.abs(vector - plain) > 2).all()
+        assert len(np.unique(vector)) == DIMENSION
+        masked += 1
+    assert masked == 12
+
+
+def spoiled(part: str) -> Callable[[int, RecordDict], RecordDict]:
+    """Let client 1 send what cannot be summed."""
+
+    def change(client: int, content: RecordDict) -> RecordDict:
+        arrays = dict(content.array_records["arrays"].items())
+        name = next(iter(arrays))
+        if client == 1 and part == "nan":
+            arrays[name] = Array(arrays[name].numpy() * np.nan)
+        elif client == 1 and part == "shape":
+            arrays[name] = Array(np.zeros(7, dtype=np.float32))
+        elif client == 1 and part == "missing":
+            del arrays[name]
+        return RecordDict({**content, "arrays": ArrayRecord(arrays)})
+
+    return change
+
+
+@pytest.mark.parametrize("part", ["nan", "shape", "missing"])
+def test_an_update_that_cannot_be_summed_does_not_leave_its_client(part: str) -> None:
+    app = secure_app(change=spoiled(part))
+    grid = secure_grid(change=spoiled(part))
+    grid.app = lambda message, context: answer(app, message, context)  # type: ignore[assignment]
+    secure = strategy_of(Uniform(6, unbiased=True))
+
+    found = secure.start(grid, model(0.0), num_rounds=1)
+
+    weights = np.array(SIZES) / sum(SIZES)
+    weights[1] = 0.0
+    expected = weights @ [update_of(client) for client in range(6)]
+    assert failed(secure) == {"1": 1}
+    assert np.abs(flat(found.arrays) - expected).max() <= bound(weights.tolist()) + 1e-6
+
+
+def answer(app: Any, message: Message, context: Any) -> Message:
+    """Answer as a SuperNode does: an exception of the app becomes an error."""
+    from flwr.app import Error
+
+    try:
+        reply: Message = app(message, context)
+    except Exception as error:
+        return Message(Error(code=2, reason=str(error)), reply_to=message)
+    return reply
+
+
+def test_a_client_with_the_mod_gives_no_plain_update() -> None:
+    strategy = CohortStrategy(FedAvg(), SizeClustered(4), seed=0)
+
+    with pytest.raises(Exception, match="the server asked for a plain one"):
+        strategy.start(secure_grid(), model(), num_rounds=1)
+
+
+def test_a_silent_node_costs_the_wait_for_a_question(clock: Clock) -> None:
+    grid = slow_grid(
+        clock,
+        lambda client, kind: float("inf") if (client, kind) == (2, "train") else 0.0,
+        app=secure_app(),
+    )
+    secure = strategy_of(Uniform(6, unbiased=True), waits=Waits(query=30.0, round=600.0))
+
+    secure.start(grid, model(), num_rounds=1)
+
+    assert failed(secure) == {"2": 1}
+    assert 25.0 <= clock.now <= 32.0
+
+
+@pytest.mark.parametrize(
+    ("recipe", "more", "words"),
+    [
+        (SimilarityClustered(4), {}, "recipe 'similarity' reads clients' single answers"),
+        (SizeClustered(4), {"estimator": "difference"}, "remembers updates"),
+        (SizeClustered(4), {"on_failure": "redraw"}, "asks others after the keys were shared"),
+        (SizeClustered(4), {"extra": 1}, "masks need all"),
+        (SizeClustered(4), {"max_norm": 1.0}, "max_norm scales single updates"),
+        (SizeClustered(4), {"decode": lambda content, sent: content}, "decode reads single"),
+        (SizeClustered(4), {"secure": True}, r"secure must be SecureAggregation\(...\)"),
+        (SizeClustered(1025), {}, "secure sums at most 1024 clients; got a cohort of 1025"),
+    ],
+)
+def test_what_needs_single_updates_is_refused(
+    recipe: Any, more: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(FlowerError, match=words):
+        strategy_of(recipe, **more)
+
+
+def test_wrappers_for_privacy_are_refused() -> None:
+    wrapper = DifferentialPrivacyServerSideFixedClipping(
+        FedAvg(), noise_multiplier=0.0, clipping_norm=1e6, num_sampled_clients=4
+    )
+
+    with pytest.raises(FlowerError, match="a wrapper for privacy clips or expects single"):
+        strategy_of(inner=wrapper)
+    around = DifferentialPrivacyServerSideFixedClipping(
+        strategy_of(), noise_multiplier=0.0, clipping_norm=1e6, num_sampled_clients=4
+    )
+    with pytest.raises(FlowerError, match="secure needs its own start"):
+        one_round(around, secure_grid())
+
+
+def test_integer_arrays_are_refused() -> None:
+    arrays = ArrayRecord([*layers(np.ones(DIMENSION, dtype=np.float32)), np.array([1, 2])])
+
+    with pytest.raises(FlowerError, match="secure sums floating-point arrays alone; got 2 of"):
+        strategy_of().start(secure_grid(), arrays, num_rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"shares": 2}, "shares must be a share up to 1, or a whole number of at least 3; got 2"),
+        ({"threshold": 1.5}, "threshold must be a share up to 1, or a whole number of at least 2"),
+        ({"clip": 0}, "clip must be a number above 0"),
+    ],
+)
+def test_settings_are_checked(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(FlowerError, match=words):
+        SecureAggregation(**settings)
+
+
+@pytest.mark.parametrize("n", range(3, 30))
+def test_shares_fit_what_flower_can_use(n: int) -> None:
+    for settings in (
+        SecureAggregation(),
+        SecureAggregation(shares=0.5, threshold=1.0),
+        SecureAggregation(shares=4, threshold=9),
+    ):
+        shares, threshold = settings.numbers(n)
+
+        assert shares == n or shares % 2 == 1
+        assert 3 <= shares <= n
+        assert 2 <= threshold < shares
+
+
+def test_metrics_stay_means_over_the_weights() -> None:
+    strategy = strategy_of(Uniform(6, unbiased=True))
+
+    found = strategy.start(secure_grid(), model(), num_rounds=1)
+
+    loss = np.arange(6) @ np.array(SIZES) / sum(SIZES)
+    assert isinstance(found.train_metrics_clientapp[1], MetricRecord)
+    assert found.train_metrics_clientapp[1]["loss"] == pytest.approx(loss)

@@ -1,0 +1,3 @@
+"""Leave out the scripts that wrote the frameworks' logs: they need the frameworks."""
+
+collect_ignore = ["written"]
