@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -363,14 +364,16 @@ def test_what_cannot_be_pickled_or_read_is_said(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_wrong_arguments_are_refused_in_a_sentence(changes: dict[str, Any], sentence: str) -> None:
+def test_wrong_arguments_are_refused_in_a_sentence(
+    changes: dict[str, Any], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     given = {"designs": ["size"], "data": wards(), "model": Net, "rounds": 1, "training": TRAINING}
-    before = set(Path(os.environ.get("TMPDIR", "/tmp")).glob("fedcohort-*"))
 
     with pytest.raises((ExperimentError, DesignError), match=sentence):
         study(**{"cohort_size": 2, "seeds": 1, "device": "cpu", **given, **changes})
 
-    assert set(Path(os.environ.get("TMPDIR", "/tmp")).glob("fedcohort-*")) <= before
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_data_file_is_a_data_set_of_an_experiment_file(tmp_path: Path) -> None:

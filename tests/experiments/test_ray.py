@@ -87,7 +87,7 @@ def test_a_stop_and_a_lost_node_change_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--ray", "ray://127.0.0.1:1"], "cannot join ray://127.0.0.1:1 (a client's address"),
+        (["--ray", "ray://127.0.0.1:1"], "cannot join 'ray://127.0.0.1:1' (a client's address"),
         (["--ray", "local", "-w", 2], "run: takes --workers or --ray; got both."),
     ],
 )

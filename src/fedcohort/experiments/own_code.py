@@ -299,12 +299,13 @@ _LOADED: dict[Path, dict[str, ModuleType]] = {}
 
 @contextmanager
 def _importable_siblings(path: Path) -> Iterator[None]:
-    """Allow a file to import modules of its own folder.
+    """Allow a file to import modules of its own folder, without leaving bytecode there.
 
     Afterwards ``sys.modules`` is as before: another folder may have other modules of these names.
     """
     names, folder = set(_sibling_files(path)), path.parent
     loaded, others = _LOADED.setdefault(folder, {}), _taken_out(names)
+    keep_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     sys.modules.update(loaded)
     sys.path.insert(0, str(folder))
     invalidate_caches()
@@ -313,6 +314,7 @@ def _importable_siblings(path: Path) -> Iterator[None]:
     finally:
         with suppress(ValueError):
             sys.path.remove(str(folder))
+        sys.dont_write_bytecode = keep_none
         loaded.update(_taken_out(names))
         sys.modules.update(others)
 
