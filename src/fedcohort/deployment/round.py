@@ -385,7 +385,7 @@ class Rounds:
         self.update_clients()
         there = list(self._directory.sizes) if available is None else available
         # Clients that are away matter only if weights make up for them.
-        corrects = self._selector.corrects_presence
+        corrects = self._selector.settings.corrects_presence
         eligible = self._directory.eligible(self._directory.sizes if corrects else there)
         request = self._selector.ask(available, eligible=eligible)
         self._signals = {}

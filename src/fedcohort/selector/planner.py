@@ -238,7 +238,7 @@ class Planner:
         except DesignError:
             if self._recipe.cohort_size <= n_available:
                 raise
-        if n_available != self._few:  # log it once, not in every round
+        if self._few is None or n_available < self._few:  # not in every round
             self._few = n_available
             name, wanted = self._recipe.name, self._recipe.cohort_size
             log.warning("%s: draws all %d available clients, not %d", name, n_available, wanted)

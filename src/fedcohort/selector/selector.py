@@ -287,9 +287,21 @@ class Selector:
         return self._last_design
 
     @property
-    def corrects_presence(self) -> bool:
-        """Whether weights make up for clients that are not always there."""
-        return self._settings.corrects_presence
+    def settings(self) -> SelectorSettings:
+        """The settings, checked."""
+        return self._settings
+
+    @property
+    def expected_weights(self) -> NDArray[np.float64]:
+        """The mean weight of each client in the open round, given who is there.
+
+        Shape (n_clients,), in the order of ``population``.
+        """
+        now = self._required("expected_weights")
+        if now.design is None:
+            return np.zeros(self._roster.n_clients)
+        mean = now.design.expected_counts() * now.design.weight_per_draw()
+        return mean if now.boosts is None else mean * now.boosts
 
     @property
     def target(self) -> Population | None:

@@ -231,7 +231,7 @@ class LiveRun:
         None if nothing was drawn, and if weights make up for presence: no design knows their law.
         """
         design, own = self.current.design, self.selector
-        if design is None or own.corrects_presence:
+        if design is None or own.settings.corrects_presence:
             return None
         return Drawn(design, step, own.estimator, own.max_norm)
 
