@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         PowerOfChoice,
         Recipe,
         RoundRobin,
+        Shuffled,
         SimilarityClustered,
         SizeClustered,
         Stratified,
@@ -57,7 +58,7 @@ else:
             "designs": (
                 "Auto Balanced CohortMean Deadline Design DivFL FirstResponders "
                 "Multinomial NormOptimal Oort Poisson PowerOfChoice Recipe RoundRobin "
-                "SimilarityClustered SizeClustered Stratified Target Tournament Uniform"
+                "Shuffled SimilarityClustered SizeClustered Stratified Target Tournament Uniform"
             ),
             "designs.function_recipe": "recipe",
             "errors": "FedcohortError",
@@ -95,6 +96,7 @@ __all__ = [
     "Recipe",
     "Regression",
     "RoundRobin",
+    "Shuffled",
     "Selector",
     "SimilarityClustered",
     "SizeClustered",

@@ -246,7 +246,9 @@ class LiveRun:
         if optimizer is None:
             return self._server_lr * step
         drawn = self.selector.cohort
-        if self.selector.target is None or (drawn is not None and len(drawn) and not len(now.clients)):
+        if self.selector.target is None or (
+            drawn is not None and len(drawn) and not len(now.clients)
+        ):
             return torch.zeros_like(step)
         with suppress(AggregationError):
             move, now.moments = optimizer.step(step, self._moments)
