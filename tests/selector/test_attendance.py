@@ -327,7 +327,7 @@ def agrees(found: NDArray[Any], exact: NDArray[Any], errors: NDArray[Any]) -> bo
 
 @pytest.mark.parametrize("recipe", [None, SizeClustered(3000)], ids=["all", "some"])
 def test_in_a_simulation_estimated_weights_have_their_exact_mean(recipe: Recipe | None) -> None:
-    """By z with 1e-6 false alarms; after 30 rounds it detects 8 % to 38 %, the rarest clients last."""
+    """By z with 1e-6 false alarms; it detects 8 % to 38 %, the rarest clients last."""
     chances, mean, errors = coins({"presence": "estimated"}, 30, recipe)
 
     exact = np.array([q * exact_boost(q, 30) for q in chances])
