@@ -1,4 +1,4 @@
-"""Where training ends if the largest clients come most rarely, with and without correction."""
+"""Objective drift: the model if the largest clients come most rarely, with and without correction."""
 
 from __future__ import annotations
 
