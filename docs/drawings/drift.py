@@ -1,4 +1,4 @@
-"""Objective drift: the model if the largest clients come most rarely, with and without correction."""
+"""Objective drift: the largest clients come most rarely; with correction and without."""
 
 from __future__ import annotations
 
