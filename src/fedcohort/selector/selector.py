@@ -833,12 +833,12 @@ class Selector:
         records.store_reports(answers, notes)
         self._bound.learn(answers.norms)
         asked = np.array(sorted(now.draws.asked), dtype=np.int64)
-        failed = np.setdiff1d(asked, np.concatenate([answers.clients, arrived]))
+        lost = np.setdiff1d(asked, np.concatenate([answers.clients, arrived]))
         self._attendance.record(
             self.round_,
             members=self._roster.is_member,
             present=now.present,
             asked=asked,
-            failed=failed,
+            failed=lost,
         )
         self._open, self.round_ = None, self.round_ + 1
