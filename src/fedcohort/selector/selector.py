@@ -142,7 +142,7 @@ class Selector:
             self._know(estimator.data, clients)
         if log is not None:
             path = None if log is True else checked_path("Selector", "log", log)
-            self.selections = SelectionLog(self._roster, path, recipe)
+            self.selections = SelectionLog(self._roster, path, recipe, self._settings.presence)
 
     def __repr__(self) -> str:
         recipe, n = record_repr(self.recipe), counted(int(self._roster.is_member.sum()), "client")
