@@ -13,6 +13,7 @@ from fedcohort import Poisson, Selector, SizeClustered, audit, read_clients
 from fedcohort.errors import FedcohortError, InputError
 from fedcohort.participation import Participation, read_participation
 from fedcohort.participation.framework_logs import from_framework
+from fedcohort.selector.settings import Presence
 from selectors_for_tests import SIZES
 
 WRITTEN = Path(__file__).parent / "written"
@@ -289,11 +290,11 @@ def test_pseudonyms_hide_ids_groups_and_reasons() -> None:
 
 def test_where_weights_make_up_for_presence_the_bias_is_not_split(tmp_path: Path) -> None:
     found = []
-    for presence in ("ignore", "estimated"):
+    words: list[Presence] = ["ignore", "estimated"]
+    for presence in words:
         path = tmp_path / presence
-        selector = Selector(
-            SizeClustered(2), {"a": 3, "b": 2, "c": 1}, seed=0, log=path, **{"presence": presence}
-        )
+        sizes = {"a": 3, "b": 2, "c": 1}
+        selector = Selector(SizeClustered(2), sizes, seed=0, log=path, presence=presence)
         for round_ in range(6):
             selector.draw(["a", "b"] if round_ % 2 else None)
             selector.skip()

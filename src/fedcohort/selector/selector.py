@@ -617,6 +617,7 @@ class Selector:
     def forget(self, ids: Iterable[object]) -> None:
         """Erase clients: membership, updates, signals, labels and counts.
 
+        A client that joins again counts as new, also for ``max_participations``.
         Lines already written to a log file stay. What a client has added to the basis of
         ``keep="rank"``, and to the coefficients of :class:`fedcohort.Regression`, fades with the
         rounds.
