@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from logging.handlers import QueueHandler
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import IO, cast, final
 
 import torch
 
-from fedcohort.experiments.run_folder import RunFolder
+from fedcohort.experiments.run_folder import RunFolder, logging_by
 from fedcohort.experiments.runner import Ledger, Message, Outcome, UnitRunner
 from fedcohort.experiments.units import Unit
 
@@ -303,16 +303,9 @@ class _Commands:
             os._exit(1)  # the driver is gone
 
 
-@contextmanager
-def forwarding(send: Callable[[logging.LogRecord], None]) -> Iterator[None]:
+def forwarding(send: Callable[[logging.LogRecord], None]) -> AbstractContextManager[None]:
     """Send the package's log to the driver."""
-    package, handler = logging.getLogger("fedcohort"), _Forward(send)
-    package.addHandler(handler)
-    package.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        package.removeHandler(handler)
+    return logging_by(_Forward(send))
 
 
 @final

@@ -351,10 +351,13 @@ class CohortStrategy(Strategy):
         self._rounds.save(FLOWER.path("path", path), parts, origin=self._origin)
 
     def load(self, path: str | Path) -> ArrayRecord:
-        """Continue from a saved state, with the same sequence of cohorts; return the model."""
+        """Continue from a saved state, with the same sequence of cohorts; return the model.
+
+        If the file cannot be used, nothing changes.
+        """
         parts, restore_rounds = self._rounds.read(FLOWER.path("path", path), origin=self._origin)
         restore_evaluation = self._evaluation.restoring(parts["evaluation"])
-        moments = unpacked(parts["inner"])
+        moments = {**dict.fromkeys(state_of(self._inner)), **unpacked(parts["inner"])}
         model = record_of(parts["model"])
         restore_rounds()
         restore_evaluation()
