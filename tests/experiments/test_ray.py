@@ -78,6 +78,22 @@ def test_a_stop_and_a_lost_node_change_nothing(
     assert (path / "log.txt").read_text().count("resumed after round") == 2
 
 
+@pytest.mark.slow
+def test_a_cluster_on_this_machine_leaves_the_same_files(tmp_path: Path, capsys: Capture) -> None:
+    """One point of the grid diverges."""
+    once, text = tmp_path / "once", GRID.replace("0.2", "1e30")
+    once.mkdir()
+    command = ("run", write(tmp_path, text), "--out", tmp_path / "run", "--device", "cpu")
+
+    result = run(capsys, *command, "--ray", "local")
+
+    assert result.code == 0
+    assert "100 % small" in result.err
+    assert whole_folder(tmp_path / "run") == whole_folder(small_run(once, text))
+    assert len(list((tmp_path / "run").rglob("diverged.txt"))) == 1
+    assert list((tmp_path / "run").rglob("checkpoint.state")) == []
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

@@ -103,7 +103,9 @@ class RayTasks:
         self._begun = 0
         self._desk = self._new_desk()
         self._shared = ray.put(self._shared_files())
-        self._shipped = {name: ray.put(data(name)) for name in self._data_names()}
+        panels = {run.panel for unit in ledger.left for run in unit.runs}
+        names = {ledger.folder.experiment.panel(panel).data.dataset for panel in panels}
+        self._shipped = {name: ray.put(data(name)) for name in names}
 
     def begin(self, unit: Unit) -> None:
         """Hand a unit to Ray, which decides when and where it runs."""
@@ -173,12 +175,6 @@ class RayTasks:
         paths = [home / HEAD, home / "experiment.toml", *own]
         kept = [path for path in paths if path.is_file() and "__pycache__" not in path.parts]
         return {str(path.relative_to(home)): path.read_bytes() for path in kept}
-
-    def _data_names(self) -> set[str]:
-        """Return the data sets of the units that are left."""
-        folder = self._ledger.folder
-        panels = {run.panel for unit in self._ledger.left for run in unit.runs}
-        return {folder.experiment.panel(panel).data.dataset for panel in panels}
 
 
 class _Desk:

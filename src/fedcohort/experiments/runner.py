@@ -11,7 +11,7 @@ import logging
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -406,17 +406,11 @@ class Observer:
 
 
 class Crew(Protocol):
-    """What runs units: this process, local workers, or tasks of a cluster.
+    """What runs units: this process, local workers, or tasks of a cluster."""
 
-    Attributes
-    ----------
-    size
-        How many units run at a time, for the observer.
-    room
-        How many units it takes at a time; more than ``size`` if it has a queue of its own.
-    """
-
+    #: How many units run at a time, for the observer.
     size: int
+    #: How many units it takes at a time: more if it has a queue of its own.
     room: int
 
     def begin(self, unit: Unit) -> None:
@@ -671,9 +665,9 @@ def _crew(
 
         return ray_tasks(ledger, ray, data=runner.data)
     if number > 1:
-        from fedcohort.experiments.workers import team
+        from fedcohort.experiments.workers import Team
 
-        return team(ledger, size=max(1, min(number, len(ledger.left))), lock=lock)
+        return closing(Team(ledger, size=max(1, min(number, len(ledger.left))), lock=lock))
     return nullcontext(ThisProcess(runner))
 
 

@@ -156,7 +156,7 @@ class Team:
         for worker in self._workers.values():
             worker.stop()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Kill all workers."""
         for worker in self._workers.values():
             worker.end()
@@ -168,16 +168,6 @@ class Team:
         job = Job(folder.path, threads, self.size, self._ledger.is_tracked, self._lock)
         gpu = gpu_of(number, gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
         return _Worker(number, job, self._inbox, gpu=gpu)
-
-
-@contextmanager
-def team(ledger: Ledger, *, size: int, lock: int) -> Iterator[Team]:
-    """Yield a team; no worker survives it."""
-    found = Team(ledger, size=size, lock=lock)
-    try:
-        yield found
-    finally:
-        found.end()
 
 
 @final
