@@ -36,10 +36,10 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.experiments import Observer, Part, RunFolder, read_results
 from fedcohort.simulation import (
-    Availability,
     Cost,
     Devices,
     History,
+    Intervals,
     LocalTraining,
     Options,
     Quality,
@@ -124,7 +124,7 @@ def examples(folder: Path) -> dict[str, Callable[[], object]]:
         **{name: partial(kind, 20) for name, kind in recipes.items()},
         **{f"{name}Design": partial(built, kind(20)) for name, kind in recipes.items()},
         "Audit": lambda: audit([{"round": k, "client": f"site-{k}"} for k in range(300)]),
-        "Availability": lambda: Availability.diurnal(0.9 * many, awake=0.3, day=86_400.0),
+        "Intervals": lambda: Intervals.diurnal(0.9 * many, awake=0.3, day=86_400.0),
         "Cohort": lambda: cohort,
         "Cost": lambda: Cost(10**9, 10**9, 1e5 / 3, 100, 1e5 / 7),
         "CountSketch": lambda: CountSketch(5000, 64, seed=0),

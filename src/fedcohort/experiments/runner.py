@@ -299,7 +299,7 @@ class UnitRunner:
         """Return the clients' data and devices in a panel's runs with a seed."""
         panel = self._folder.experiment.panel(label)
         data = panel.data.federation(self.data(panel.data.dataset), seed)
-        return data, panel.devices.devices(data.n_clients, seed, self._folder.path)
+        return data, panel.devices.devices(data, seed, self._folder.path)
 
     def _write_clients(self) -> None:
         """Write the table of the clients' data and, if they differ, of their devices."""

@@ -14,8 +14,15 @@ from fedcohort.simulation.data.partitions import (  # noqa: E402
     natural,
     one_class_shards,
 )
+from fedcohort.simulation.devices.availability import (  # noqa: E402
+    Availability,
+    Coins,
+    Cyclic,
+    Intervals,
+    Markov,
+)
 from fedcohort.simulation.devices.cost import Cost  # noqa: E402
-from fedcohort.simulation.devices.devices import Availability, Devices, read_devices  # noqa: E402
+from fedcohort.simulation.devices.devices import Devices, read_devices  # noqa: E402
 from fedcohort.simulation.engine.evaluation import Quality, Yardstick  # noqa: E402
 from fedcohort.simulation.engine.local_training import LocalTraining  # noqa: E402
 from fedcohort.simulation.engine.models import cnn, mlp  # noqa: E402
@@ -26,12 +33,16 @@ from fedcohort.simulation.runs import Options, Run  # noqa: E402
 __all__ = [
     "DATASETS",
     "Availability",
+    "Coins",
     "Cost",
+    "Cyclic",
     "Dataset",
     "Devices",
     "FederatedData",
     "History",
+    "Intervals",
     "LocalTraining",
+    "Markov",
     "Options",
     "Quality",
     "Round",

@@ -326,6 +326,7 @@ def _checked_positions(client: int, part: Any) -> NDArray[np.int64]:
     return positions.astype(np.int64, copy=False)
 
 
+FEDERATION = KindNeed(kind=FederatedData, way_out="Pass what a partition returns, or your own.")
 #: Counts of clients or samples.
 COUNT, WHOLE = WholeNeed(least=1, most=MOST), WholeNeed(most=MOST)
 ALPHA = NumberNeed(above=0, way_out="Pass for example 0.1.")
