@@ -278,6 +278,7 @@ class UnitRunner:
                 data,
                 planned.seed,
                 devices=devices,
+                importance=panel.server.importance,
                 failures=panel.server.failures or None,
                 optimizer=panel.step(planned.design).made(),
                 label=planned.design,

@@ -55,6 +55,7 @@ from fedcohort.simulation.devices.chances import (
     skewed_class_chances,
 )
 from fedcohort.simulation.engine.models import ModelSource
+from fedcohort.simulation.runs import IMPORTANCES
 from fedcohort.streams import Stream, stream
 
 #: The seed that tries grids for every design by itself, unless the file gives another.
@@ -122,6 +123,20 @@ class DirichletDisjoint(Data, like=[partitions.dirichlet_disjoint], defaults={"n
 
     divide = staticmethod(partitions.dirichlet_disjoint)
     partition: str = fixed("dirichlet-disjoint")
+
+
+class DirichletClients(Data, like=[partitions.dirichlet_clients], defaults={"n_clients": 100}):
+    """``dirichlet-clients``: class shares of each client from Dir(alpha), each sample once."""
+
+    divide = staticmethod(partitions.dirichlet_clients)
+    partition: str = fixed("dirichlet-clients")
+
+
+class DirichletParts(Data, like=[partitions.dirichlet_parts]):
+    """``dirichlet-parts``: parts of the data set, each with an alpha of its own, in balance."""
+
+    divide = staticmethod(partitions.dirichlet_parts)
+    partition: str = fixed("dirichlet-parts")
 
 
 class Iid(Data, like=[partitions.iid], defaults={"n_clients": 100}):
@@ -480,9 +495,13 @@ class Server(
     ----------
     failures
         The chance that a drawn client sends no update.
+    importance
+        How much a client counts: ``sizes``, by its number of training samples, or ``equal``, all
+        clients with samples alike.
     """
 
     failures: float = number(0.0, least=0, most=1)
+    importance: str = choice("sizes", IMPORTANCES)
 
     def options(self, device: str, server_lr: float) -> Options:
         """Return the simulator's record at one point of the grid."""
@@ -637,6 +656,8 @@ DATA = TableNeed(
         "one-class": OneClass,
         "dirichlet": Dirichlet,
         "dirichlet-disjoint": DirichletDisjoint,
+        "dirichlet-clients": DirichletClients,
+        "dirichlet-parts": DirichletParts,
         "iid": Iid,
         "natural": Natural,
     },

@@ -8,7 +8,9 @@ from fedcohort._arguments import suggest_names as _suggest_names  # noqa: E402
 from fedcohort.simulation.data.datasets import DATASETS, Dataset, load_dataset  # noqa: E402
 from fedcohort.simulation.data.partitions import (  # noqa: E402
     FederatedData,
+    dirichlet_clients,
     dirichlet_disjoint,
+    dirichlet_parts,
     dirichlet_unbalanced,
     iid,
     natural,
@@ -50,7 +52,9 @@ __all__ = [
     "Simulation",
     "Yardstick",
     "cnn",
+    "dirichlet_clients",
     "dirichlet_disjoint",
+    "dirichlet_parts",
     "dirichlet_unbalanced",
     "iid",
     "load_dataset",
