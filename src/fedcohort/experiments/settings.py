@@ -191,13 +191,15 @@ class Presence(Table, ABC, like=list(PROCESSES.values())):
     takes_seed: ClassVar[bool] = False
 
     def _check(self) -> None:
-        self._only_settings(PROCESSES, "process")
+        self._made([0.5])
 
     def availability(self, data: FederatedData, seed: int) -> Availability:
         """Return the simulator's record, for a run with this seed."""
         own = {"seed": seed if self.seed is None else self.seed} if self.takes_seed else {}
         find = type(self).chances
-        chance = find(data, **own, **self._settings(find))
+        return self._made(find(data, **own, **self._settings(find)))
+
+    def _made(self, chance: Any) -> Availability:
         return PROCESSES[self.process](chance, **self._only_settings(PROCESSES, "process"))
 
 

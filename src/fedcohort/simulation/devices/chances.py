@@ -57,7 +57,8 @@ def class_chances(
     limits = _one_each("class_chances", "most", most, data.dataset.n_classes, "classes")
     rng = stream(checked_seed("class_chances", seed, SimulationError), use=Stream.CHANCES)
     # Shares may sum to a rounding more than 1.
-    return np.minimum(class_shares(data) @ (rng.random(len(limits)) * np.array(limits)), 1.0)
+    found: Chances = class_shares(data) @ (rng.random(len(limits)) * np.array(limits))
+    return np.minimum(found, 1.0)
 
 
 @checks(
@@ -124,7 +125,7 @@ def lowest_class_chances(data: FederatedData, *, spread: float = 0.9) -> Chances
     """
     highest = max(data.dataset.n_classes - 1, 1)
     lowest = (data.class_counts() > 0).argmax(axis=1)
-    return 1 - spread * (1 - lowest / highest)
+    return np.asarray(1 - spread * (1 - lowest / highest))
 
 
 @checks(SimulationError, data=FEDERATION, spread=SHARE, turn=WholeNeed(least=1, most=10**4))
@@ -156,7 +157,7 @@ def log_normal_chances(data: FederatedData, *, seed: Seed = None, spread: float 
     """
     rng = stream(checked_seed("log_normal_chances", seed, SimulationError), use=Stream.CHANCES)
     logs = spread * rng.standard_normal(data.n_clients)
-    return np.exp(logs - logs.max())
+    return np.asarray(np.exp(logs - logs.max()))
 
 
 def class_shares(data: FederatedData) -> Chances:
@@ -165,14 +166,14 @@ def class_shares(data: FederatedData) -> Chances:
     Shape (n_clients, n_classes).
     """
     counts = data.class_counts()
-    return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
 
 
 def _one_each(
     owner: str, name: str, given: float | Sequence[float], n: int, what: str
 ) -> list[float]:
     """Return one number each; repeat a single one."""
-    values = list(given) if isinstance(given, list) else [given] * n
+    values = list(given) if isinstance(given, Sequence) else [given] * n
     if len(values) != n:
         raise SimulationError(
             f"{owner}: {name} must be one number, or one for each of the {n} {what}; got "

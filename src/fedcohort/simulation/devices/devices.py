@@ -106,9 +106,10 @@ class Devices(Record):
         speed: float = SPEED,
         down: float = LINE,
         up: float = LINE,
+        availability: Availability | None = None,
         jitter: float = 0.0,
     ) -> Devices:
-        """Give every client the same device, always available.
+        """Give every client the same device.
 
         Parameters
         ----------
@@ -116,11 +117,13 @@ class Devices(Record):
             Samples that a client processes in a second of training.
         down, up
             Bytes a second to and from a client.
+        availability
+            When clients are available; None: always.
         jitter
             Each round multiplies a client's computing time by exp(jitter * z), z standard normal.
         """
         speeds, downs, ups = (np.full(n_clients, rate) for rate in (speed, down, up))
-        return cls(speeds, downs, ups, jitter=jitter)
+        return cls(speeds, downs, ups, availability, jitter)
 
     @classmethod
     @checks(
