@@ -479,7 +479,11 @@ class Step(Table, like=list(OPTIMIZERS.values()), leave_out=["lr"]):
 
 
 #: Settings of the selector that belong to a design, and to both; all others belong to the server.
-OF_DESIGN, OF_BOTH = ("on_failure", "tries", "extra"), ("max_norm",)
+OF_DESIGN = (
+    *("on_failure", "tries", "extra", "presence", "max_boost", "interval_cutoff"),
+    *("max_participations", "min_separation", "rest"),
+)
+OF_BOTH = ("max_norm",)
 OF_SERVER = tuple(n for n in settings_of(SelectorSettings) if n not in (*OF_DESIGN, *OF_BOTH))
 
 

@@ -29,6 +29,7 @@ from fedcohort.deployment.arrays import ModelArrays
 from fedcohort.designs import Recipe
 from fedcohort.flower.grid import GridView
 from fedcohort.flower.settings import FLOWER
+from fedcohort.selector.settings import Presence
 
 #: These strategies ignore the clients' weights.
 WEIGHTLESS = (
@@ -238,11 +239,19 @@ def _numpy(array: Any) -> NDArray[Any]:
     return array.numpy() if isinstance(array, Array) else np.asarray(array)
 
 
-def check_wrapper(wrapper: Strategy, recipe: Recipe, estimator: str | None) -> None:
+def check_wrapper(
+    wrapper: Strategy, recipe: Recipe, estimator: str | None, presence: Presence
+) -> None:
     """Refuse a wrapper for privacy with an estimator, given by name, that remembers updates.
 
-    Warn where its noise does not cover a choice that depends on updates.
+    So is one with weights that make up for presence. Warn where its noise does not cover a choice
+    that depends on updates.
     """
+    if presence != "ignore":
+        raise FLOWER.refusal(
+            f"{type(wrapper).__name__} needs equal weights, and with presence={presence!r} a "
+            f"client that comes rarely weighs more. Use presence='ignore'."
+        )
     if estimator is not None:
         raise FLOWER.refusal(
             f"with the {estimator} estimator {type(wrapper).__name__} would clip differences from "

@@ -136,7 +136,7 @@ class CohortStrategy(Strategy):
         self._inner = weighing_strategy(strategy)
         self._has_wrapper = strategy is not self._inner
         if self._has_wrapper:
-            check_wrapper(strategy, recipe, self._estimator)
+            check_wrapper(strategy, recipe, self._estimator, options.presence)
         self.secure = secure
         if secure is not None:
             decodes = decode is not None
@@ -244,7 +244,7 @@ class CohortStrategy(Strategy):
             self.directory.gather(grid, needed, self._min_known, self._can_draw)
         self.clock.begin(self.rounds_done)
         self.directory.wait_for_a_client(grid, self.clock.until)
-        clients = self.directory.participants()
+        clients = self.directory.present
         there = None if len(clients) == len(self.directory.sizes) else clients
         cohort = self._rounds.draw(there, partial(self._ask_signal, grid, sent.record))
         if self._has_wrapper and self.selector.design is not None:

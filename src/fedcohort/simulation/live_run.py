@@ -226,9 +226,14 @@ class LiveRun:
         return torch.full_like(model, math.nan)  # the step does not fit its type
 
     def drawn(self, step: Tensor) -> Drawn | None:
-        """Return what a comparison with full participation needs; None if nothing was drawn."""
+        """Return what a comparison with full participation needs.
+
+        None if nothing was drawn, and if weights make up for presence: no design knows their law.
+        """
         design, own = self.current.design, self.selector
-        return None if design is None else Drawn(design, step, own.estimator, own.max_norm)
+        if design is None or own.settings.corrects_presence:
+            return None
+        return Drawn(design, step, own.estimator, own.max_norm)
 
     def moved(self, step: Tensor) -> Tensor:
         """Return how the server moves along a step; its optimiser changes at the commit.
@@ -241,7 +246,7 @@ class LiveRun:
         if optimizer is None:
             return self._server_lr * step
         drawn = self.selector.cohort
-        if now.design is None or (drawn is not None and len(drawn) and not len(now.clients)):
+        if self.selector.target is None or (drawn is not None and len(drawn) and not len(now.clients)):
             return torch.zeros_like(step)
         with suppress(AggregationError):
             move, now.moments = optimizer.step(step, self._moments)
