@@ -149,6 +149,8 @@ class LiveRun:
         if self.selector.cohort is not None:  # an interrupted round is played again
             self.current = replace(self.current, quality=None, diverged=False)
             return
+        if (chances := self.run.known_chances(round_)) is not None:
+            self.selector.chances = chances
         available, times = self._clock.available(round_), self._clock.times(round_)
         self.current = RoundState(round_, available, self.selector.ask(available), times)
 
@@ -246,7 +248,9 @@ class LiveRun:
         if optimizer is None:
             return self._server_lr * step
         drawn = self.selector.cohort
-        if self.selector.target is None or (drawn is not None and len(drawn) and not len(now.clients)):
+        if self.selector.target is None or (
+            drawn is not None and len(drawn) and not len(now.clients)
+        ):
             return torch.zeros_like(step)
         with suppress(AggregationError):
             move, now.moments = optimizer.step(step, self._moments)

@@ -106,6 +106,7 @@ class Run(SelectorSettings):
 
     The other settings are those of :class:`fedcohort.Selector`. With ``extra``, clients answer in
     the order of their durations. With ``overlap``, the next design is built while clients train.
+    With ``presence="known"``, the chances are those of the devices' availability in each round.
     Features for :class:`fedcohort.Regression` may be ``"classes"``: the shares of the classes
     among a client's samples.
 
@@ -201,6 +202,22 @@ class Run(SelectorSettings):
             )
         return given.astype(np.float64)
 
+    def known_chances(self, round_: int) -> dict[int, float] | None:
+        """Return the chances above 0 of clients to be there in a round, for ``presence="known"``.
+
+        None if the selector does not use chances.
+        """
+        if self.presence != "known":
+            return None
+        times = None if self.devices is None else self.devices.availability
+        chances = None if times is None else times.chances(round_)
+        if chances is None:
+            raise SimulationError(
+                "Run: presence='known' needs devices with chances; got none. Pass for example "
+                "Devices.equal(100, availability=Coins(chances)), or use presence='estimated'."
+            )
+        return {int(client): float(chances[client]) for client in np.flatnonzero(chances)}
+
     @property
     def population(self) -> Population:
         """The clients with their importance, which selectors draw from and losses are weighed by.
@@ -220,7 +237,8 @@ class Run(SelectorSettings):
         settings, estimator = self.keywords(), self.estimator
         if not isinstance(estimator, str):
             settings["estimator"] = estimator._with_classes(self.data.class_counts)
-        return Selector(self.recipe, self.population, seed=self.seed, **settings)
+        chances = self.known_chances(0)
+        return Selector(self.recipe, self.population, seed=self.seed, chances=chances, **settings)
 
     def rates(self) -> dict[str, float]:
         """Return those of ``lr``, ``mu`` and ``server_lr`` that the run overrides."""
