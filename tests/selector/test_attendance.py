@@ -97,7 +97,9 @@ def test_the_law_is_unbiased_over_those_that_the_rules_let_take_part(
         for counts, own in law(design).items():
             for k, count in enumerate(counts):
                 mean[k] += own * count
-        found = [m * Fraction(float(w)) for m, w in zip(mean, design.weight_per_draw(), strict=True)]
+        found = [
+            m * Fraction(float(w)) for m, w in zip(mean, design.weight_per_draw(), strict=True)
+        ]
         assert np.flatnonzero(design.population.sizes).tolist() == eligible
         for k in range(4):
             exact = Fraction(sizes[k], weight) if k in eligible else Fraction(0)
@@ -129,9 +131,7 @@ def test_of_a_skipped_round_those_rest_that_did_not_answer() -> None:
 
 
 def test_replacements_count_as_asked() -> None:
-    selector = Selector(
-        SizeClustered(2), FOUR, seed=0, on_failure="redraw", max_participations=1
-    )
+    selector = Selector(SizeClustered(2), FOUR, seed=0, on_failure="redraw", max_participations=1)
     selector.draw()
     while selector.redraw(selector.asked):
         pass
@@ -327,7 +327,7 @@ def agrees(found: NDArray[Any], exact: NDArray[Any], errors: NDArray[Any]) -> bo
 
 @pytest.mark.parametrize("recipe", [None, SizeClustered(3000)], ids=["all", "some"])
 def test_in_a_simulation_estimated_weights_have_their_exact_mean(recipe: Recipe | None) -> None:
-    """By z with 1e-6 false alarms; after 30 rounds it detects 8 % to 38 %, the rarest clients last."""
+    """By z with 1e-6 false alarms; it detects 8 % to 38 %, the rarest clients last."""
     chances, mean, errors = coins({"presence": "estimated"}, 30, recipe)
 
     exact = np.array([q * exact_boost(q, 30) for q in chances])

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort.baselines.uniform import UniformDesign
-from fedcohort.designs import Design, MultinomialDesign, PoissonDesign, RowDesign
+from fedcohort.designs import CoinDesign, Design, MultinomialDesign, RowDesign
 from fedcohort.population import Population
 from fedcohort.selector.attendance import Attendance
 from fedcohort.selector.planner import Planner
@@ -119,7 +119,7 @@ def cohorts_of(design: Design) -> Cohorts:
         there = np.flatnonzero(sizes).tolist()
         subsets = list(_bounded(combinations(there, design.cohort_size)))
         return {_mask(n, subset): 1 / len(subsets) for subset in subsets}
-    if isinstance(design, PoissonDesign):
+    if isinstance(design, CoinDesign):
         rows = [{k: own, None: 1 - own} for k, own in enumerate(design.inclusion_probability())]
     elif isinstance(design, MultinomialDesign):
         rows = [dict(enumerate(sizes / sizes.sum()))] * design.cohort_size  # type: ignore[list-item]
