@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
-from command_line import refused
+from command_line import refused, run
 from fedcohort import study
 from fedcohort.experiments import RunFolder, read_experiment, read_results
 from fedcohort.experiments.settings import PRESENCE
@@ -92,8 +92,8 @@ def test_designs_of_a_seed_meet_the_same_clients_and_the_folder_keeps_the_chance
         kept = [each["chance"] for each in results.devices.to_pylist() if each["seed"] == seed]
         assert kept == times.mean_chance().tolist()
         for label in ("multinomial", "similarity"):
-            run = PlannedRun("small", label, seed)
-            for line in results.of("cohorts", run).to_pylist():
+            planned = PlannedRun("small", label, seed)
+            for line in results.of("cohorts", planned).to_pylist():
                 here = devices.available(0.0, round_=line["round"], seed=seed)
                 assert here[line["client"]]
 
@@ -144,7 +144,8 @@ def test_a_mistake_is_refused_before_anything_runs(
 ) -> None:
     path = write(tmp_path, SMALL + table)
 
-    assert message in refused("run", str(path), "--out", str(tmp_path / "out"))
+    assert refused(run("run", path, "--out", tmp_path / "out"), message)
+    assert not (tmp_path / "out" / "units" / "000").exists()
 
 
 def test_importance_rate_and_partitions_reach_the_runs(tmp_path: Path) -> None:

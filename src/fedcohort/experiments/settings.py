@@ -172,8 +172,14 @@ class Presence(Table, ABC, like=list(PROCESSES.values())):
         (:class:`~fedcohort.simulation.Coins`), clients that stay for a while
         (:class:`~fedcohort.simulation.Markov`) or that come in cycles
         (:class:`~fedcohort.simulation.Cyclic`).
-    pattern, period, high, low, absent_below
+    pattern
         Only with ``coins``: how chances change over the rounds.
+    period
+        Only with ``staircase`` and ``sine``: the rounds of a period.
+    high, low
+        Only with ``staircase`` and ``sine``: the highest and the lowest factor on the chances.
+    absent_below
+        Only with ``coins``: a client with a lower chance than this in a round is away.
     come
         Only with ``markov``: the largest chance of an absent client to come.
     cycle

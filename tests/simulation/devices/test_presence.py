@@ -16,7 +16,7 @@ from fedcohort.errors import SimulationError
 from fedcohort.simulation import Availability, Coins, Cyclic, Devices, Intervals, Markov, Run
 from fedcohort.simulation.devices.chances import class_turn_chances
 from fedcohort.streams import Stream, stream
-from simulation.federations import DIGITS, TRAINING, assert_same, made, resumed
+from simulation.federations import DIGITS, assert_same, made, resumed
 
 #: The chance that a correct program fails a statistical test here, if its seed were random.
 FALSE_ALARM = 1e-6
@@ -230,11 +230,14 @@ def run_of(times: Availability, recipe: Any = None, **settings: Any) -> Run:
     ],
     ids=repr,
 )
+@pytest.mark.parametrize("presence", ["ignore", "estimated", "known"])
 def test_runs_of_a_seed_meet_the_same_clients_also_after_a_resume(
-    times: Availability, tmp_path: Path
+    times: Availability, presence: Any, tmp_path: Path
 ) -> None:
+    recipes = Uniform(30, unbiased=True), Multinomial(5)
+
     def fresh() -> Any:
-        return made(run_of(times), run_of(times, Multinomial(5)), training=TRAINING)
+        return made(*(run_of(times, each, presence=presence) for each in recipes))
 
     whole = fresh()
     everyone, drawn = whole.run(6)
@@ -268,3 +271,50 @@ def test_intervals_have_no_chances() -> None:
 
     assert hours.chances(3) is None
     assert hours.mean_chance() is None
+
+
+def test_known_chances_are_those_of_the_round() -> None:
+    """All who are there train: client i weighs p_i / (q_i f(t)), over those with a chance."""
+    q = np.linspace(0.05, 0.9, 30)
+    times = Coins(q, pattern="sine", period=4, absent_below=0.1)
+    uniform = Uniform(30, unbiased=True)
+
+    (history,) = made(run_of(times, uniform, presence="known")).run(5)
+
+    for each in history.rounds:
+        chances = times.chances(each.round_)
+        n = int((chances > 0).sum())  # equal sizes
+        assert n < 30
+        np.testing.assert_allclose(each.weights, 1 / n / chances[each.clients], rtol=1e-12)
+
+
+def test_weights_with_known_chances_are_the_importance_on_average() -> None:
+    """The mean weight over 3000 rounds of 30 clients, each within 5 standard errors.
+
+    A client's weight is 1/30 / q with chance q, so its variance is (1/30)^2 (1 - q) / q. With the
+    binomial number's exact tails: false alarms FALSE_ALARM; a bias of a tenth of p is seen for q
+    above 0.2.
+    """
+    q = np.linspace(0.1, 1, 30)
+    times, rounds = Coins(q), 3000
+    selector = run_of(times, Uniform(30, unbiased=True), presence="known").selector()
+    total = np.zeros(30)
+    for t in range(rounds):
+        selector.draw(times.at(0.0, n_clients=30, round_=t, seed=0))
+        assert selector.cohort is not None
+        total[selector.cohort.clients] += selector.cohort.weights
+        selector.skip()
+
+    came = total * q * 30
+    for found, chance in zip(came, q, strict=True):
+        assert found == pytest.approx(round(found), abs=1e-6)
+        assert_binomial(round(found), rounds, chance, tests=30)
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [None, Devices.equal(30, availability=Intervals([0], [0.0], [9.0]))],  # type: ignore[arg-type]
+)
+def test_known_chances_need_devices_that_have_them(devices: Devices | None) -> None:
+    with pytest.raises(SimulationError, match="presence='known' needs devices with chances"):
+        Run(Uniform(30, unbiased=True), DIGITS, devices=devices, presence="known")
