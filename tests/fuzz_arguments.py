@@ -418,7 +418,11 @@ def of_simulator() -> Values:
             "awake": lambda: 0.5,
             "day": lambda: 100.0,
         },
-        "Intervals.seconds_until_any": {"clients": lambda: np.ones(N, dtype=bool)},
+        **{
+            f"{kind}.seconds_until_any": {"clients": lambda: np.ones(N, dtype=bool)}
+            for kind in ("Coins", "Cyclic", "Intervals", "Markov")
+        },
+        **{kind: {"chance": lambda: np.full(N, 0.5)} for kind in ("Coins", "Cyclic", "Markov")},
         "Dataset": {
             "x": lambda: x,
             "y": lambda: y,

@@ -68,7 +68,7 @@ def test_chances_of_0_and_1_are_never_and_always(times: Any) -> None:
 
     assert not found[:, 0].any()
     assert found[:, -1].all()
-    assert always.ever(12).tolist() == [False] + 11 * [True]
+    assert always._ever(12).tolist() == [False] + 11 * [True]
 
 
 def test_the_times_are_those_of_fedawe() -> None:

@@ -44,7 +44,6 @@ class Availability(Record, ABC):
     __slots__ = ()
     _error = SimulationError
 
-    @abstractmethod
     def at(
         self, now: float, *, n_clients: int, round_: int = 0, seed: int = 0
     ) -> NDArray[np.bool_]:
@@ -52,25 +51,57 @@ class Availability(Record, ABC):
 
         ``now`` is the simulated time; ``round_`` and ``seed`` are those of the run.
         """
-
-    @abstractmethod
-    def check_clients(self, n_clients: int) -> None:
-        """Refuse another number of clients than this is made for."""
-
-    @abstractmethod
-    def ever(self, n_clients: int) -> NDArray[np.bool_]:
-        """Return who is available some time, shape (n_clients,)."""
+        owner, error = type(self).__name__, SimulationError
+        now = checked_number(owner, "now", now, least=-math.inf, error=error)
+        n_clients = checked_whole(owner, "n_clients", n_clients, least=1, error=error)
+        round_ = checked_whole(owner, "round_", round_, error=error)
+        seed = checked_whole(owner, "seed", seed, error=error)
+        self._check_clients(n_clients)
+        return self._at(now, n_clients, round_, seed)
 
     def chances(self, round_: int) -> Chances | None:
-        """Return each client's chance to be there in a round; None if there is no chance in it."""
-        return None
+        """Return each client's chance to be there in a round, shape (n_clients,).
+
+        Without knowledge of other rounds; None where availability does not go by the round.
+        """
+        owner, error = type(self).__name__, SimulationError
+        return self._chances(checked_whole(owner, "round_", round_, error=error))
 
     def mean_chance(self) -> Chances | None:
         """Return the share of rounds in which each client is there; None as in ``chances``."""
-        return self.chances(0)
+        return self._chances(0)
 
     def seconds_until_any(self, now: float, clients: NDArray[np.bool_]) -> float:
         """Return the time until one of these clients comes; infinity if time alone brings none."""
+        owner, error = type(self).__name__, SimulationError
+        now = checked_number(owner, "now", now, least=-math.inf, error=error)
+        mask = as_array(clients)
+        if mask.dtype != np.bool_ or mask.ndim != 1 or not len(mask):
+            raise SimulationError(
+                f"{owner}: clients must be one boolean per client; got {brief(clients)}. Pass a "
+                f"mask."
+            )
+        self._check_clients(len(mask))
+        return self._wait(now, mask)
+
+    @abstractmethod
+    def _check_clients(self, n_clients: int) -> None:
+        """Refuse another number of clients than this is made for."""
+
+    @abstractmethod
+    def _at(self, now: float, n_clients: int, round_: int, seed: int) -> NDArray[np.bool_]:
+        """Return who is available."""
+
+    @abstractmethod
+    def _ever(self, n_clients: int) -> NDArray[np.bool_]:
+        """Return who is available some time, shape (n_clients,)."""
+
+    def _chances(self, round_: int) -> Chances | None:
+        """Return what :meth:`chances` does."""
+        return None
+
+    def _wait(self, now: float, clients: NDArray[np.bool_]) -> float:
+        """Return what :meth:`seconds_until_any` does."""
         return math.inf
 
     def parts(self) -> list[object]:
@@ -150,8 +181,7 @@ class Intervals(Availability):
             day=day,
         )
 
-    def check_clients(self, n_clients: int) -> None:
-        """Refuse intervals of clients that do not exist."""
+    def _check_clients(self, n_clients: int) -> None:
         known = self.client
         if len(known) and not 0 <= known.min() <= known.max() < n_clients:
             raise SimulationError(
@@ -159,40 +189,23 @@ class Intervals(Availability):
                 f"{known.max()}. Number clients as in speed."
             )
 
-    def ever(self, n_clients: int) -> NDArray[np.bool_]:
-        """Return who has an interval, shape (n_clients,)."""
+    def _ever(self, n_clients: int) -> NDArray[np.bool_]:
         return np.isin(np.arange(n_clients), self.client)
 
-    def at(
-        self, now: float, *, n_clients: int, round_: int = 0, seed: int = 0
-    ) -> NDArray[np.bool_]:
-        """Return who is available at a moment, shape (n_clients,)."""
-        least = int(self.client.max(initial=0)) + 1
-        n_clients = checked_whole(
-            "Intervals", "n_clients", n_clients, least=least, error=SimulationError
-        )
-        here = np.zeros(n_clients, dtype=bool)
-        moment = self._moment(now)
+    def _at(self, now: float, n_clients: int, round_: int, seed: int) -> NDArray[np.bool_]:
+        here, moment = np.zeros(n_clients, dtype=bool), self._moment(now)
         here[self.client[(self.start <= moment) & (moment < self.end)]] = True
         return here
 
-    def seconds_until_any(self, now: float, clients: NDArray[np.bool_]) -> float:
-        """Return the time until one of these clients comes; infinity if none ever does."""
-        mask = as_array(clients)
-        if mask.dtype != np.bool_ or mask.ndim != 1 or len(mask) <= self.client.max(initial=-1):
-            raise SimulationError(
-                f"Intervals: clients must be one boolean per client; got {brief(clients)}. Pass "
-                f"a mask."
-            )
-        starts = self.start[mask[self.client]]
+    def _wait(self, now: float, clients: NDArray[np.bool_]) -> float:
+        starts = self.start[clients[self.client]]
         ahead = starts - self._moment(now)
         if self.day is not None:
             ahead = np.where(ahead > 0, ahead, ahead + self.day)  # tomorrow
         return float(ahead[ahead > 0].min(initial=np.inf))
 
     def _moment(self, now: float) -> float:
-        moment = checked_number("Intervals", "now", now, least=-math.inf, error=SimulationError)
-        return moment if self.day is None else moment % self.day
+        return now if self.day is None else now % self.day
 
 
 def _checked_chance(owner: str, chance: object, *, by_round: bool = False) -> Chances:
@@ -289,23 +302,16 @@ class Coins(Availability):
         n_clients = self.chance.shape[-1]
         return short_repr(self, n_clients=n_clients, mean_chance=mean, pattern=self.pattern)
 
-    def check_clients(self, n_clients: int) -> None:
-        """Refuse another number of clients than there are chances."""
+    def _check_clients(self, n_clients: int) -> None:
         _check_length(self, self.chance.shape[-1], n_clients)
 
-    def ever(self, n_clients: int) -> NDArray[np.bool_]:
-        """Return who has a chance in some round, shape (n_clients,)."""
+    def _ever(self, n_clients: int) -> NDArray[np.bool_]:
         return np.asarray((np.atleast_2d(self.chance) * self.high > 0).any(axis=0))
 
-    def at(
-        self, now: float, *, n_clients: int, round_: int = 0, seed: int = 0
-    ) -> NDArray[np.bool_]:
-        """Return who is available in a round, shape (n_clients,)."""
-        self.check_clients(n_clients)
-        return _uniform(n_clients, round_, seed) < self.chances(round_)
+    def _at(self, now: float, n_clients: int, round_: int, seed: int) -> NDArray[np.bool_]:
+        return _uniform(n_clients, round_, seed) < self._chances(round_)
 
-    def chances(self, round_: int) -> Chances:
-        """Return each client's chance to be there in a round, shape (n_clients,)."""
+    def _chances(self, round_: int) -> Chances:
         rows = np.atleast_2d(self.chance)
         found = rows[round_ % len(rows)] * self._times(round_)
         return np.where(found < self.absent_below, 0.0, found)
@@ -314,7 +320,7 @@ class Coins(Availability):
         """Return the share of rounds in which each client is there, shape (n_clients,)."""
         period = 1 if self.pattern == "stationary" else self.period
         rounds = math.lcm(period, len(np.atleast_2d(self.chance)))
-        return np.asarray(np.mean([self.chances(round_) for round_ in range(rounds)], axis=0))
+        return np.asarray(np.mean([self._chances(round_) for round_ in range(rounds)], axis=0))
 
     def _times(self, round_: int) -> float:
         """Return f."""
@@ -369,12 +375,10 @@ class Markov(Availability):
         mean = float(self.chance.mean())
         return short_repr(self, n_clients=len(self.chance), mean_chance=mean, come=self.come)
 
-    def check_clients(self, n_clients: int) -> None:
-        """Refuse another number of clients than there are chances."""
+    def _check_clients(self, n_clients: int) -> None:
         _check_length(self, len(self.chance), n_clients)
 
-    def ever(self, n_clients: int) -> NDArray[np.bool_]:
-        """Return who has a chance, shape (n_clients,)."""
+    def _ever(self, n_clients: int) -> NDArray[np.bool_]:
         return self.chance > 0
 
     def moves(self) -> tuple[Chances, Chances]:
@@ -384,11 +388,7 @@ class Markov(Availability):
             come = np.minimum(self.come, 1 / odds)
         return come, np.minimum(self.come * odds, 1.0)
 
-    def at(
-        self, now: float, *, n_clients: int, round_: int = 0, seed: int = 0
-    ) -> NDArray[np.bool_]:
-        """Return who is available in a round, shape (n_clients,)."""
-        self.check_clients(n_clients)
+    def _at(self, now: float, n_clients: int, round_: int, seed: int) -> NDArray[np.bool_]:
         come, leave = self.moves()
         there, away = np.maximum(come, 1 - leave), np.minimum(come, 1 - leave)
         swaps = come > 1 - leave  # between both, a client with these chances changes
@@ -406,8 +406,7 @@ class Markov(Availability):
         found[open_] = (first ^ opposite)[open_]
         return found
 
-    def chances(self, round_: int) -> Chances:
-        """Return each client's chance to be there in a round, without knowledge of others."""
+    def _chances(self, round_: int) -> Chances:
         return self.chance
 
 
@@ -446,24 +445,17 @@ class Cyclic(Availability):
         mean = float(self.chance.mean())
         return short_repr(self, n_clients=len(self.chance), mean_chance=mean, cycle=self.cycle)
 
-    def check_clients(self, n_clients: int) -> None:
-        """Refuse another number of clients than there are chances."""
+    def _check_clients(self, n_clients: int) -> None:
         _check_length(self, len(self.chance), n_clients)
 
-    def ever(self, n_clients: int) -> NDArray[np.bool_]:
-        """Return who has a chance, shape (n_clients,)."""
+    def _ever(self, n_clients: int) -> NDArray[np.bool_]:
         return self.chance > 0
 
-    def at(
-        self, now: float, *, n_clients: int, round_: int = 0, seed: int = 0
-    ) -> NDArray[np.bool_]:
-        """Return who is available in a round, shape (n_clients,)."""
-        self.check_clients(n_clients)
+    def _at(self, now: float, n_clients: int, round_: int, seed: int) -> NDArray[np.bool_]:
         start = (self.cycle * _uniform(n_clients, 0, seed)).astype(np.int64)
         return (round_ + start) % self.cycle < self._rounds()
 
-    def chances(self, round_: int) -> Chances:
-        """Return each client's chance to be there in a round, over where its cycle begins."""
+    def _chances(self, round_: int) -> Chances:
         return self._rounds() / self.cycle
 
     def _rounds(self) -> Chances:

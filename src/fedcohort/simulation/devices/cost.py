@@ -201,7 +201,7 @@ class Clock:
                 f"Pass for example Devices.equal({n_clients})."
             )
         times = self._devices.availability
-        if times is not None and not population.sizes[times.ever(n_clients)].any():
+        if times is not None and not population.sizes[times._ever(n_clients)].any():
             raise SimulationError(
                 "Run: devices must let at least one client with samples be available some time; "
                 "none ever is. Give it an interval or a chance."

@@ -90,7 +90,7 @@ class Devices(Record):
             values.setflags(write=False)
             self._put(**{name: values})
         if self.availability is not None:
-            self.availability.check_clients(self.n_clients)
+            self.availability._check_clients(self.n_clients)
 
     def __repr__(self) -> str:
         parts = {"median_speed": float(np.median(self.speed)), "jitter": float(self.jitter)}
