@@ -169,6 +169,7 @@ class Run(SelectorSettings):
             self._put(importance=self._shares(self.importance))
         else:
             checked_choice("Run", "importance", self.importance, IMPORTANCES, error=SimulationError)
+        self.known_chances(0)
 
     def __repr__(self) -> str:
         estimator = f", estimator={record_repr(self.estimator)}"
