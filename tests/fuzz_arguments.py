@@ -287,6 +287,7 @@ USUAL: Arguments = {
     "round_": lambda: 0,
     "rounds": lambda: 3,
     "seed": lambda: 0,
+    "selector": selector,
     "shrink": lambda: 1.0,
     "size": lambda: 2,
     "source": lambda: saved("sizes.csv", lambda path: path.write_text("id,size\na,3\nb,1\n")),

@@ -1,4 +1,4 @@
-"""Attendance: who came, was asked and failed; so who may be drawn, and what a rare client weighs."""
+"""Attendance: who came, who was asked and failed; who may be drawn, and what a rare one weighs."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ Mask = NDArray[np.bool_]
 Cohorts = Mapping[bytes, float]
 
 
-class TooMany(Exception):
+class TooManyError(Exception):
     """There are more outcomes than are looked at, or a design cannot be enumerated."""
 
 
@@ -43,7 +43,7 @@ def exact_mean_weights(
     """
     try:
         return _mean_weights(settings, population, chances, rounds, seed)
-    except TooMany:
+    except TooManyError:
         return None
 
 
@@ -88,7 +88,7 @@ def _mean_weights(
                     total += chance * own * mean
                 n_outcomes += len(cohorts)
                 if n_outcomes > MOST_OUTCOMES:
-                    raise TooMany
+                    raise TooManyError
                 for drawn, likely in cohorts.items():
                     later, asked = copy(attendance), np.flatnonzero(np.frombuffer(drawn, bool))
                     later.record(
@@ -105,7 +105,7 @@ def _patterns(chances: NDArray[np.float64]) -> Iterator[tuple[Mask, float]]:
     """Yield who may be there, with its chance."""
     sure = [(True,) if chance == 1 else (False, True) for chance in chances.tolist()]
     if sum(len(each) == 2 for each in sure) > MOST_OUTCOMES.bit_length():
-        raise TooMany
+        raise TooManyError
     for each in product(*sure):
         there = np.array(each, dtype=bool)
         yield there, float(np.where(there, chances, 1 - chances).prod())
@@ -126,7 +126,7 @@ def cohorts_of(design: Design) -> Cohorts:
     elif isinstance(design, RowDesign):
         rows = [dict(enumerate(row)) for row in design.plan.probabilities.toarray()]  # type: ignore[misc]
     else:
-        raise TooMany
+        raise TooManyError
     outcomes = {none: 1.0}
     for row in rows:
         following = dict[tuple[bool, ...], float]()
@@ -136,7 +136,7 @@ def cohorts_of(design: Design) -> Cohorts:
                     after = drawn if k is None else (*drawn[:k], True, *drawn[k + 1 :])
                     following[after] = following.get(after, 0.0) + chance * float(own)
         if len(following) > MOST_COHORTS:
-            raise TooMany
+            raise TooManyError
         outcomes = following
     return {np.array(drawn).tobytes(): chance for drawn, chance in outcomes.items()}
 
@@ -144,7 +144,7 @@ def cohorts_of(design: Design) -> Cohorts:
 def _bounded(subsets: Iterator[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
     for number, subset in enumerate(subsets):
         if number >= MOST_COHORTS:
-            raise TooMany
+            raise TooManyError
         yield subset
 
 
