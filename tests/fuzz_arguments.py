@@ -409,17 +409,21 @@ def of_simulator() -> Values:
         "Study": lambda: Study.open(runs[0]),
     }
     own: dict[str, Arguments] = {
-        "Availability": {
+        "Intervals": {
             "client": lambda: np.array([0, 1]),
             "start": lambda: np.zeros(2),
             "end": lambda: np.ones(2),
         },
-        "Availability.diurnal": {
+        "Intervals.diurnal": {
             "phase": lambda: np.zeros(N),
             "awake": lambda: 0.5,
             "day": lambda: 100.0,
         },
-        "Availability.seconds_until_any": {"clients": lambda: np.ones(N, dtype=bool)},
+        **{
+            f"{kind}.seconds_until_any": {"clients": lambda: np.ones(N, dtype=bool)}
+            for kind in ("Coins", "Cyclic", "Intervals", "Markov")
+        },
+        **{kind: {"chance": lambda: np.full(N, 0.5)} for kind in ("Coins", "Cyclic", "Markov")},
         "Dataset": {
             "x": lambda: x,
             "y": lambda: y,

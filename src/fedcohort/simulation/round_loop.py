@@ -113,7 +113,10 @@ class Simulation:
         self._live = []
         for run in runs:
             sample = self.options.measured(run.data.n_clients)
-            evaluator = Evaluator(module, data, run.data, sample=sample, seed=run.seed)
+            weights, seed = run.population.importance, run.seed
+            evaluator = Evaluator(
+                module, data, run.data, importance=weights, sample=sample, seed=seed
+            )
             self._live.append(LiveRun(run, evaluator, self.options, training, layout=layout))
         # Runs are independent of each other; their matrix products leave the interpreter free.
         self._pool = ThreadPoolExecutor(min(len(runs), torch.get_num_interop_threads()))

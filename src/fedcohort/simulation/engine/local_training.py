@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,6 +51,9 @@ class LocalTraining(Record):
         Samples in a batch; a client with fewer samples uses all of them.
     lr, lr_decay
         The learning rate is ``lr * lr_decay ** round``.
+    lr_root
+        Instead or besides: divide the learning rate by the square root of ``1 + round / lr_root``,
+        as FedAWE does with 10; None: do not.
     momentum, weight_decay
         As in ``torch.optim.SGD``; momentum restarts every round.
     mu
@@ -63,6 +67,7 @@ class LocalTraining(Record):
     batch_size: int = whole(50, least=1, most=MOST)
     lr: float = rate(0.01)
     lr_decay: float = rate(1.0)
+    lr_root: float | None = number(None, least=1e-9, most=MOST)
     momentum: float = number(0.0, least=0, below=1, way_out="From 1 on, no step is ever forgotten.")
     weight_decay: float = rate(0.0)
     mu: float = rate(0.0)
@@ -97,6 +102,8 @@ class LocalTraining(Record):
             rate = self.lr * self.lr_decay**round_
         except OverflowError:
             return float("inf")
+        if self.lr_root is not None:
+            rate /= math.sqrt(1 + round_ / self.lr_root)
         return (
             rate if rate <= LARGEST_FLOAT32 else float("inf")
         )  # torch refuses what float32 cannot hold
