@@ -29,7 +29,7 @@ from fedcohort.designs import Design, SizeClusteredDesign, UniformDesign
 from fedcohort.errors import FlowerError
 from fedcohort.flower import CohortStrategy, SecureAggregation, Waits, secure_aggregation_mod
 from fedcohort.flower.grid import RoundClock
-from fedcohort.flower.secure import LEVELS, SecureSum
+from fedcohort.flower.secure import SecureSum, levels_for
 from flower.federation import (
     DIMENSION,
     client_app,
@@ -80,21 +80,27 @@ def strategy_of(recipe: Any = None, inner: Strategy | None = None, **more: Any) 
 def bound(weights: list[float], clip: float = 4.0) -> float:
     """Return the largest error of a sum: each client's entries and weight are rounded once.
 
-    An entry of a share is rounded to a multiple of 2 clip / LEVELS, the largest weight's being 1;
+    An entry of a share is rounded to a multiple of 2 clip / levels, the largest weight's being 1;
     a weight by half a unit, which moves an entry of at most 4 by as many half units.
     """
-    return len(weights) * max(weights) * (2 * clip / LEVELS + 4.0 / LEVELS)
+    levels = levels_for(len(weights))
+    return len(weights) * max(weights) * (2 * clip / levels + 4.0 / levels)
 
 
-def summed(grid: InProcessGrid, weights: dict[int, float]) -> np.ndarray | None:
-    """Play the protocol with these nodes and weights; return the weighted sum."""
-    content = RecordDict({"arrays": model(), "config": ConfigRecord()})
+def played(grid: InProcessGrid, weights: dict[int, float], **settings: float) -> SecureSum:
+    """Play the protocol with these nodes and weights."""
+    content = RecordDict({"arrays": model(0.0), "config": ConfigRecord()})  # exact updates
     messages = [Message(content, node, "train") for node in weights]
     clock = RoundClock(Waits(), more_follows=False)
     clock.begin(0)
-    found = SecureSum(SecureAggregation(clip=4.0), messages, weights, clock)
+    found = SecureSum(SecureAggregation(clip=4.0, **settings), messages, weights, clock)
     found.play(grid, 1, DIMENSION)
-    return None if found.mean is None else sum(weights.values()) * found.mean
+    return found
+
+
+def was_unmasked(grid: InProcessGrid) -> bool:
+    """Whether the nodes were asked for their shares."""
+    return any("unmask" in str(each.content) for each in grid.sent)
 
 
 @pytest.mark.parametrize(
@@ -114,11 +120,11 @@ def test_the_secure_sum_is_unbiased_by_enumeration_of_the_cohorts(design: Design
     for counts, chance in laws.law(design).items():
         weights = np.array(counts) * per_draw
         drawn = np.flatnonzero(weights).tolist()
-        found = summed(grid, {nodes[k]: float(weights[k]) for k in drawn})
+        found = played(grid, {nodes[k]: float(weights[k]) for k in drawn}).mean
         assert found is not None
-        error = np.abs(found - weights @ updates).max()
-        assert error <= bound([float(weights[k]) for k in drawn])
-        mean, largest = mean + float(chance) * found, max(largest, bound(weights.tolist()))
+        aggregate, most = weights.sum() * found, bound(weights[drawn].tolist())
+        assert np.abs(aggregate - weights @ updates).max() <= most
+        mean, largest = mean + float(chance) * aggregate, largest + float(chance) * most
 
     assert np.abs(mean - design.population.importance @ updates).max() <= largest
 
@@ -170,42 +176,24 @@ def test_shares_among_some_survive_a_loss(stage: str) -> None:
     grid = secure_grid()
     nodes = list(grid.partitions)
     grid.stage, grid.lost = stage, frozenset(nodes[:1])
-    content = RecordDict({"arrays": model(), "config": ConfigRecord()})
-    messages = [Message(content, node, "train") for node in nodes]
-    clock = RoundClock(Waits(), more_follows=False)
-    clock.begin(0)
-    found = SecureSum(
-        SecureAggregation(shares=5, threshold=3, clip=4.0),
-        messages,
-        dict.fromkeys(nodes, 0.1),
-        clock,
-    )
 
-    found.play(grid, 1, DIMENSION)
+    found = played(grid, dict.fromkeys(nodes, 0.1), shares=5, threshold=3)
 
     assert found.mean is not None
     assert set(found.metrics) == set(nodes[1:])
-    expected = np.mean([update_of(grid.partitions[node]) for node in nodes[1:]], axis=0)
-    assert np.abs(found.mean - expected).max() <= 5 * bound([1.0])
+    updates = np.array([update_of(grid.partitions[node]) for node in nodes[1:]], dtype=np.float64)
+    assert np.abs(0.5 * found.mean - 0.1 * updates.sum(axis=0)).max() <= bound([0.1] * 6)
 
 
 def test_two_answers_make_no_sum_even_if_the_threshold_is_two() -> None:
     grid = secure_grid()
     nodes = list(grid.partitions)[:3]
     grid.stage, grid.lost = "collect_masked_vectors", frozenset(nodes[:1])
-    messages = [
-        Message(RecordDict({"arrays": model(), "config": ConfigRecord()}), node, "train")
-        for node in nodes
-    ]
-    clock = RoundClock(Waits(), more_follows=False)
-    clock.begin(0)
-    settings = SecureAggregation(shares=3, threshold=2, clip=4.0)
-    found = SecureSum(settings, messages, dict.fromkeys(nodes, 0.1), clock)
 
-    found.play(grid, 1, DIMENSION)
+    found = played(grid, dict.fromkeys(nodes, 0.1), shares=3, threshold=2)
 
     assert found.mean is None
-    assert not any("unmask" in str(each.content) for each in grid.sent)
+    assert not was_unmasked(grid)
 
 
 def test_a_round_with_fewer_than_three_answers_is_skipped(
@@ -224,7 +212,7 @@ def test_a_round_with_fewer_than_three_answers_is_skipped(
     assert (flat(found.arrays) == 1.0).all()
     reasons = {reason.partition(":")[0] for line in lines for reason in line["failed"].values()}
     assert reasons <= {"too few others", "error 6"}
-    assert not any("unmask" in str(each.content) for each in grid.sent)
+    assert not was_unmasked(grid)
 
 
 def test_clipped_entries_are_counted_and_reported(caplog: pytest.LogCaptureFixture) -> None:
@@ -260,10 +248,10 @@ def test_the_server_gets_no_update() -> None:
         client = grid.partitions[reply.metadata.src_node_id]
         _, vector = (bytes_to_ndarray(each) for each in configs[Key.MASKED_PARAMETERS])
         entries = update_of(client) * (SIZES[client] / max(SIZES))
-        plain = (entries + 4.0) * LEVELS / 8.0
+        plain = (entries + 4.0) * levels_for(6) / 8.0
         # A mask hits a value within 2 of the plain one with a chance of 2^-30.
-        assert (np.abs(vector - plain) > 2).all()
-        assert len(np.unique(vector)) == DIMENSION
+        assert (np.abs(vector[:-1] - plain) > 2).all()
+        assert len(np.unique(vector)) == DIMENSION + 1
         masked += 1
     assert masked == 12
 
@@ -343,7 +331,7 @@ def test_a_silent_node_costs_the_wait_for_a_question(clock: Clock) -> None:
         (SizeClustered(4), {"max_norm": 1.0}, "max_norm scales single updates"),
         (SizeClustered(4), {"decode": lambda content, sent: content}, "decode reads single"),
         (SizeClustered(4), {"secure": True}, r"secure must be SecureAggregation\(...\)"),
-        (SizeClustered(1025), {}, "secure sums at most 1024 clients; got a cohort of 1025"),
+        (SizeClustered(2), {}, "secure skips rounds with fewer than 3 answers; got a cohort of 2"),
     ],
 )
 def test_what_needs_single_updates_is_refused(
