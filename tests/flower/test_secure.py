@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.common import bytes_to_ndarray
+from flwr.common import bytes_to_ndarray, ndarray_to_bytes
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
@@ -38,6 +38,7 @@ from flower.federation import (
     grid_of,
     layers,
     model,
+    node_of,
     one_round,
     slow_grid,
     update_of,
@@ -49,15 +50,22 @@ SIZES = [50, 30, 20, 70, 10, 40]
 
 
 class StageGrid(InProcessGrid):
-    """Loses ``lost`` nodes from a stage of the protocol on, and keeps all replies."""
+    """Loses ``lost`` nodes from a stage of the protocol on, and keeps all replies.
+
+    With ``spoil`` they answer instead, in that stage, with what it makes of their replies.
+    """
 
     stage, lost = "", frozenset[int]()
+    spoil: Callable[[RecordDict], object] | None = None
 
     def _answer(self, message: Message) -> list[Message]:
         configs: Mapping[str, Any] = message.content.config_records.get(RECORD_KEY_CONFIGS) or {}
-        if message.metadata.dst_node_id in self.lost and configs.get(Key.STAGE) == self.stage:
+        is_hit = message.metadata.dst_node_id in self.lost and configs.get(Key.STAGE) == self.stage
+        if is_hit and self.spoil is None:
             self.fails = lambda node, kind: node in self.lost and kind == "train"
         replies = super()._answer(message)
+        if is_hit and self.spoil is not None:
+            self.spoil(replies[0].content)
         self.__dict__.setdefault("replies", []).extend(replies)
         return replies
 
@@ -183,6 +191,118 @@ def test_shares_among_some_survive_a_loss(stage: str) -> None:
     assert set(found.metrics) == set(nodes[1:])
     updates = np.array([update_of(grid.partitions[node]) for node in nodes[1:]], dtype=np.float64)
     assert np.abs(0.5 * found.mean - 0.1 * updates.sum(axis=0)).max() <= bound([0.1] * 6)
+
+
+def with_configs(**changed: Any) -> Callable[[RecordDict], object]:
+    """Return what replaces entries of the protocol's record in a reply; None removes them."""
+
+    def change(content: RecordDict) -> None:
+        configs = dict(content.config_records[RECORD_KEY_CONFIGS])
+        configs |= {getattr(Key, name): value for name, value in changed.items()}
+        kept = {name: value for name, value in configs.items() if value is not None}
+        content.config_records[RECORD_KEY_CONFIGS] = ConfigRecord(kept)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("stage", "spoil", "reason"),
+    [
+        ("setup", lambda content: content.clear(), "cannot be read: KeyError"),
+        ("setup", with_configs(PUBLIC_KEY_1=None), "cannot be read: KeyError"),
+        ("setup", with_configs(PUBLIC_KEY_2=[1, 2]), "has no bytes under 'pk1' and 'pk2'"),
+        ("share_keys", with_configs(DESTINATION_LIST=[7]), "has lists of different lengths"),
+        ("share_keys", with_configs(CIPHERTEXT_LIST="all"), "has no list under 'dsts' and 'ctxts'"),
+        (
+            "collect_masked_vectors",
+            with_configs(MASKED_PARAMETERS=[b"no array"]),
+            "cannot be read: ValueError",
+        ),
+        (
+            "collect_masked_vectors",
+            with_configs(MASKED_PARAMETERS=[ndarray_to_bytes(np.zeros(3))]),
+            "has no masked vector of 11 numbers",
+        ),
+        (
+            "collect_masked_vectors",
+            lambda content: content.pop("fitres.status"),
+            "cannot be read: KeyError",
+        ),
+    ],
+)
+def test_a_reply_that_cannot_be_read_fails_its_client_alone(
+    stage: str, spoil: Any, reason: str
+) -> None:
+    grid = secure_grid()
+    nodes = list(grid.partitions)
+    grid.stage, grid.lost, grid.spoil = stage, frozenset(nodes[:1]), spoil
+
+    found = played(grid, dict.fromkeys(nodes, 0.1))
+
+    assert set(found.metrics) == set(nodes[1:])
+    assert list(found.failed) == nodes[:1]
+    assert found.failed[nodes[0]].startswith(reason)
+    assert found.mean is not None
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        with_configs(SHARE_LIST=[b"shares"] * 6),
+        with_configs(NODE_ID_LIST=[1] * 6),
+        lambda content: content.config_records[RECORD_KEY_CONFIGS][Key.SHARE_LIST].reverse(),
+    ],
+    ids=["no shares", "of nobody", "of others"],
+)
+def test_wrong_shares_leave_the_model_as_it_is(
+    spoil: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last spoils the sum, which only the entry that every client adds shows."""
+    grid = secure_grid()
+    grid.stage, grid.lost, grid.spoil = "unmask", frozenset(list(grid.partitions)[:1]), spoil
+    secure = strategy_of(Uniform(6, unbiased=True))
+
+    found = secure.start(grid, model(), num_rounds=1)
+
+    assert was_unmasked(grid)
+    assert (flat(found.arrays) == 1.0).all()
+    assert failed(secure) == dict.fromkeys("012345", 1)
+    assert "no secure sum: the masks could not be removed" in caplog.text
+
+
+def test_a_masked_vector_of_another_round_spoils_no_model() -> None:
+    grid = secure_grid()
+    grid.stage, grid.lost = "collect_masked_vectors", frozenset(list(grid.partitions)[:1])
+    grid.spoil = lambda content: None
+    first: list[RecordDict] = []
+    grid.spoil = lambda content: first.append(content) if not first else content.update(first[0])
+    secure = strategy_of(Uniform(6, unbiased=True))
+
+    once = secure.start(grid, model(), num_rounds=1).arrays
+    twice = secure.start(grid, once, num_rounds=1).arrays
+
+    assert (flat(once) != 1.0).all()
+    assert (flat(twice) == flat(once)).all()
+    assert failed(secure) == dict.fromkeys("012345", 1)
+
+
+def test_a_share_of_nothing_hides_nobody() -> None:
+    """Weights are rounded to units: two that become 0 leave one update alone in the sum."""
+    grid = secure_grid()
+    nodes = list(grid.partitions)[:3]
+
+    found = played(grid, dict(zip(nodes, (1.0, 1e-12, 1e-12), strict=True)))
+
+    assert found.mean is None
+    assert not grid.sent
+
+
+@pytest.mark.parametrize("n", [3, 4, 7, 8, 1023, 1024, 1025, 10**6])
+def test_no_sum_of_shares_exceeds_the_modulus(n: int) -> None:
+    levels = levels_for(n)
+
+    assert n * levels < 2**32  # all weights equal, all entries at the clip
+    assert 2 * n * levels >= 2**31  # and no finer levels are wasted but one bit
 
 
 def test_two_answers_make_no_sum_even_if_the_threshold_is_two() -> None:
@@ -319,6 +439,62 @@ def test_a_silent_node_costs_the_wait_for_a_question(clock: Clock) -> None:
 
     assert failed(secure) == {"2": 1}
     assert 25.0 <= clock.now <= 32.0
+
+
+def test_a_node_that_is_silent_in_training_leaves_time_to_remove_the_masks(clock: Clock) -> None:
+    """By default the replies of a round have all the time that it has."""
+    grid = slow_grid(clock, lambda client, kind: 0.0, app=secure_app())
+    keys, late = {"at": 0}, node_of(grid, 2)
+
+    def delay(node: int, kind: str) -> float:
+        keys["at"] += node == late and kind == "train"
+        return float("inf") if node == late and keys["at"] == 3 else 0.0
+
+    grid.delay = delay
+    secure = strategy_of(Uniform(6, unbiased=True), waits=Waits(round=600.0))
+
+    found = secure.start(grid, model(), num_rounds=1)
+
+    assert failed(secure) == {"2": 1}
+    assert (flat(found.arrays) != 1.0).all()
+    assert clock.now <= 301.0
+
+
+def test_a_restarted_server_draws_the_same_cohorts(tmp_path: Path) -> None:
+    def log_of(folder: str, rounds: list[int]) -> list[tuple[Any, Any]]:
+        for last in rounds:
+            secure = strategy_of(
+                Poisson(5),
+                log_file=tmp_path / f"{folder}.jsonl",
+                checkpoint=tmp_path / folder,
+                every=1,
+            )
+            models[folder] = secure.start(secure_grid(), model(), last, resume=last > 2).arrays
+        lines = (tmp_path / f"{folder}.jsonl").read_text().splitlines()
+        return [(each["drawn"], each["weights"]) for each in map(json.loads, lines)]
+
+    models: dict[str, ArrayRecord] = {}
+    whole, stopped = log_of("whole", [2, 4]), log_of("stopped", [4])
+
+    assert whole == stopped
+    # Shares are rounded at random, and models to 32 bits, to 2^-21 below 8.
+    most = sum(2 * bound(list(weights.values())) + 2.0**-21 for _, weights in whole)
+    assert np.abs(flat(models["whole"]) - flat(models["stopped"])).max() <= most
+
+
+def test_clients_evaluate_without_masks() -> None:
+    app = secure_app()
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Any) -> Message:
+        metrics = MetricRecord({"num-examples": 1, "loss": 0.5})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    secure = strategy_of(inner=FedAvg(), evaluate=3)
+
+    found = secure.start(grid_of(app=app), model(), num_rounds=1)
+
+    assert found.evaluate_metrics_clientapp[1]["loss"] == 0.5
 
 
 @pytest.mark.parametrize(
