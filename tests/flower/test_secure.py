@@ -14,9 +14,11 @@ import pytest
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp.mod import fixedclipping_mod
 from flwr.common import bytes_to_ndarray, ndarray_to_bytes
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
 from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
     FedAvg,
@@ -47,6 +49,8 @@ from flower.in_process import Clock, InProcessGrid
 
 STAGES = ("setup", "share_keys", "collect_masked_vectors", "unmask")
 SIZES = [50, 30, 20, 70, 10, 40]
+#: The norm that updates are clipped to for differential privacy: below that of each.
+CLIPPING = 1.0
 
 
 class StageGrid(InProcessGrid):
@@ -517,18 +521,57 @@ def test_what_needs_single_updates_is_refused(
         strategy_of(recipe, **more)
 
 
-def test_wrappers_for_privacy_are_refused() -> None:
-    wrapper = DifferentialPrivacyServerSideFixedClipping(
-        FedAvg(), noise_multiplier=0.0, clipping_norm=1e6, num_sampled_clients=4
-    )
+def wrapped(wrapper: type[Any], strategy: Strategy, noise: float = 0.0) -> Any:
+    return wrapper(strategy, noise_multiplier=noise, clipping_norm=CLIPPING, num_sampled_clients=6)
 
-    with pytest.raises(FlowerError, match="a wrapper for privacy clips or expects single"):
-        strategy_of(inner=wrapper)
-    around = DifferentialPrivacyServerSideFixedClipping(
-        strategy_of(), noise_multiplier=0.0, clipping_norm=1e6, num_sampled_clients=4
-    )
+
+@pytest.mark.parametrize(
+    ("wrapper", "words"),
+    [
+        (DifferentialPrivacyServerSideFixedClipping, "ServerSideFixedClipping clips or counts"),
+        (
+            lambda inner, **more: DifferentialPrivacyClientSideFixedClipping(
+                wrapped(DifferentialPrivacyServerSideFixedClipping, inner), **more
+            ),
+            "ClientSideFixedClipping clips or counts single updates",
+        ),
+    ],
+    ids=["server", "both"],
+)
+def test_wrappers_that_clip_are_refused(wrapper: Any, words: str) -> None:
+    with pytest.raises(FlowerError, match=words):
+        strategy_of(inner=wrapped(wrapper, FedAvg()))
+
+
+@pytest.mark.parametrize("place", ["around", "around, by clients"])
+def test_wrappers_around_are_refused(place: str) -> None:
+    kinds = DifferentialPrivacyServerSideFixedClipping, DifferentialPrivacyClientSideFixedClipping
+    around = wrapped(kinds[place != "around"], strategy_of())
+
     with pytest.raises(FlowerError, match="secure needs its own start"):
         one_round(around, secure_grid())
+
+
+@pytest.mark.parametrize("recipe", [Uniform(6, unbiased=True), Poisson(5)])
+def test_clients_can_clip_before_they_mask(
+    recipe: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Flower's mod clips inside ours, and its wrapper adds the noise to the sum."""
+    log = tmp_path / "selections.jsonl"
+    inner = wrapped(DifferentialPrivacyClientSideFixedClipping, FedAvg(fraction_evaluate=0.0))
+    grid = secure_grid(train_mods=[fixedclipping_mod])
+
+    found = strategy_of(recipe, inner, log_file=log).start(grid, model(0.0), num_rounds=1)
+
+    (line,) = [json.loads(each) for each in log.read_text().splitlines()]
+    weights = {int(key): weight for key, weight in line["weights"].items()}
+    updates = {k: np.asarray(update_of(k), dtype=np.float64) for k in weights}
+    clipped = {k: u * min(1.0, CLIPPING / np.linalg.norm(u)) for k, u in updates.items()}
+    assert all(np.linalg.norm(update) > CLIPPING for update in updates.values())
+    expected = sum(weights[k] * clipped[k] for k in weights)
+    # Clients clip in 32 bits, and models have as many: a few roundings of numbers below 1.
+    assert np.abs(flat(found.arrays) - expected).max() <= bound(list(weights.values())) + 5e-7
+    assert "number of clients returning parameters" not in caplog.text
 
 
 def test_integer_arrays_are_refused() -> None:

@@ -28,6 +28,7 @@ from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECOR
 from flwr.server.workflow.constant import Key as WorkflowKey
 from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping, Strategy
 from numpy.typing import NDArray
 
 from fedcohort._fields import Record, number
@@ -116,9 +117,17 @@ class SecureAggregation(Record):
 
 
 def check_secure(
-    secure: SecureAggregation, options: SelectorOptions, *, has_wrapper: bool, decodes: bool
+    secure: SecureAggregation,
+    options: SelectorOptions,
+    strategy: Strategy,
+    inner: Strategy,
+    *,
+    decodes: bool,
 ) -> None:
-    """Refuse what needs single updates, or does not keep the weights, with the reason."""
+    """Refuse what needs single updates, or does not keep the weights, with the reason.
+
+    ``strategy`` is ``inner`` or wraps it. A wrapper fits if clients clip: it adds noise to the sum.
+    """
     FLOWER.record("secure", secure, SecureAggregation)
     if not version("flwr").startswith(TESTED):
         raise FLOWER.refusal(
@@ -134,7 +143,13 @@ def check_secure(
         ),
         "extra takes the first answers, and masks need all": options.extra,
         "max_norm scales single updates": options.max_norm is not None,
-        "a wrapper for privacy clips or expects single updates": has_wrapper,
+        f"{type(strategy).__name__} clips or counts single updates": not (
+            strategy is inner
+            or (
+                isinstance(strategy, DifferentialPrivacyClientSideFixedClipping)
+                and strategy.strategy is inner
+            )
+        ),
         "decode reads single updates": decodes,
     }
     if found := [reason for reason, is_set in reasons.items() if is_set]:
