@@ -19,7 +19,7 @@ from fedcohort._whole_file import make_folder
 from fedcohort.deployment.checkpoint import must_resume
 from fedcohort.deployment.directory import Eligible
 from fedcohort.deployment.options import PluginKeywords, SelectorOptions
-from fedcohort.deployment.round import NO_ANSWER, Rounds
+from fedcohort.deployment.round import NO_ANSWER, Rounds, TrainingRound
 from fedcohort.deployment.waits import BackOff
 from fedcohort.designs import Recipe
 from fedcohort.designs.signals import AskedSignal
@@ -287,8 +287,7 @@ class CohortStrategy(Strategy):
                 self.strategy, self._inner, now, self.selector, self._full_counters
             )
         had_memory = self.selector.estimator is not None
-        has_clients = bool(self.directory.participants(with_samples=True))
-        self._rounds.end(answers, has_moved=model is not None, has_clients=has_clients)
+        self._end(answers, has_moved=model is not None)
         if not had_memory and (estimator := self.selector.estimator) is not None:
             size = estimator.nbytes_at_most / 1e6
             FLOWER.logger.info("the %s estimator takes up to %.2f MB", self._estimator, size)
@@ -316,8 +315,7 @@ class CohortStrategy(Strategy):
         if found.mean is not None and not self._rounds.is_void(answers):
             settled = self.selector.settle(answers.answered)
             model, means = stepped(self.strategy, self._inner, now, found.mean, settled)
-        has_clients = bool(self.directory.participants(with_samples=True))
-        self._rounds.end(answers, has_moved=model is not None, has_clients=has_clients)
+        self._end(answers, has_moved=model is not None)
         return model, means
 
     def configure_evaluate(
@@ -414,6 +412,10 @@ class CohortStrategy(Strategy):
         now.metadata += [message.metadata for message in messages]
         now.answers.ask(nodes.values())
         return self.clock.stamped(messages)
+
+    def _end(self, answers: TrainingRound, *, has_moved: bool) -> None:
+        has_clients = bool(self.directory.participants(with_samples=True))
+        self._rounds.end(answers, has_moved=has_moved, has_clients=has_clients)
 
     def _keys_by_node(self, ids: Iterable[object]) -> dict[int, str]:
         return {self.directory.connection_of(str(each)): str(each) for each in ids}
