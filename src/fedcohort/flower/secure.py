@@ -53,7 +53,7 @@ SHARE = "fedcohort.share"
 CLIPPED = "clipped-entries"
 #: The stages of the protocol, as the log names them.
 KEYS, SHARING, TRAINING, UNMASKING = "making keys", "sharing keys", "training", "removing masks"
-#: What replies have in the stages but training: two entries, and their type.
+#: Two entries of the replies in each stage but training, and their type.
 NEEDED: dict[str, tuple[str, str, type]] = {
     KEYS: (Key.PUBLIC_KEY_1, Key.PUBLIC_KEY_2, bytes),
     SHARING: (Key.DESTINATION_LIST, Key.CIPHERTEXT_LIST, list),
@@ -182,7 +182,7 @@ class SecureSum:
     settings
         The shares, the threshold and the clipping.
     messages
-        What the drawn nodes are sent, one message each.
+        The messages to the drawn nodes, one for each.
     weights
         The weights of these nodes.
     clock
@@ -193,7 +193,7 @@ class SecureSum:
     mean
         The weighted mean of the updates in the sum, as one vector; None if there is none.
     metrics
-        What each node in the sum reported, by node; it is not protected.
+        The reports of the nodes in the sum, by node; they are not protected.
     failed
         Why other nodes are not in the sum.
     """
@@ -271,7 +271,7 @@ class SecureSum:
         return vector if self._is_unmasked(vector, line.metrics) else None
 
     def _is_enough(self, nodes: Iterable[int]) -> bool:
-        """Whether a sum over these nodes hides each of them: a share of 0 hides nobody."""
+        """Whether a sum over these nodes hides each of them; those with a share of 0 do not count."""
         return sum(self._units[node] > 0 for node in nodes) >= FEWEST
 
     def _is_unmasked(self, vector: NDArray[np.float64], nodes: Collection[int]) -> bool:
