@@ -271,7 +271,7 @@ class SecureSum:
         return vector if self._is_unmasked(vector, line.metrics) else None
 
     def _is_enough(self, nodes: Iterable[int]) -> bool:
-        """Whether a sum over these nodes hides each of them; those with a share of 0 do not count."""
+        """Whether a sum hides each of these nodes; those with a share of 0 do not count."""
         return sum(self._units[node] > 0 for node in nodes) >= FEWEST
 
     def _is_unmasked(self, vector: NDArray[np.float64], nodes: Collection[int]) -> bool:
