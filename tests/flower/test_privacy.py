@@ -153,7 +153,8 @@ def clipped_sum(weights: dict[str, float]) -> np.ndarray:
     updates = {key: np.asarray(update_of(int(key)), dtype=np.float64) for key in weights}
     norms = {key: float(np.linalg.norm(update)) for key, update in updates.items()}
     assert min(norms.values()) > CLIPPING
-    return np.sum([w * updates[key] * CLIPPING / norms[key] for key, w in weights.items()], axis=0)
+    shares = [w * CLIPPING / norms[key] for key, w in weights.items()]
+    return np.asarray(shares @ np.array([updates[key] for key in weights]))
 
 
 SIZES, EQUAL = [50, 30, 20, 70, 10, 40], [5] * 6

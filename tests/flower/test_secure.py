@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import fixedclipping_mod
 from flwr.common import bytes_to_ndarray, ndarray_to_bytes
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
@@ -487,7 +488,7 @@ def test_a_restarted_server_draws_the_same_cohorts(tmp_path: Path) -> None:
 
 
 def test_clients_evaluate_without_masks() -> None:
-    app = secure_app()
+    app: ClientApp = secure_app()
 
     @app.evaluate()
     def evaluate(message: Message, context: Any) -> Message:
@@ -566,7 +567,7 @@ def test_clients_can_clip_before_they_mask(
     (line,) = [json.loads(each) for each in log.read_text().splitlines()]
     weights = {int(key): weight for key, weight in line["weights"].items()}
     updates = {k: np.asarray(update_of(k), dtype=np.float64) for k in weights}
-    clipped = {k: u * min(1.0, CLIPPING / np.linalg.norm(u)) for k, u in updates.items()}
+    clipped = {k: u * min(1.0, CLIPPING / float(np.linalg.norm(u))) for k, u in updates.items()}
     assert all(np.linalg.norm(update) > CLIPPING for update in updates.values())
     expected = sum(weights[k] * clipped[k] for k in weights)
     # Clients clip in 32 bits, and models have as many: a few roundings of numbers below 1.

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
@@ -88,11 +89,11 @@ def memory_of(pid: int) -> Iterator[bytes]:
 
 def seen(pid: int) -> dict[int, set[str]]:
     """Return whose update a process holds, and how it is written there."""
-    forms = {}
+    forms: dict[tuple[int, str], bytes] = {}
     for client in range(6):
         update = update_of(client)[:6]
         share = update.astype(np.float64) * SIZES[client] / max(SIZES)
-        written = {
+        written: dict[str, NDArray[Any]] = {
             "floats": update,
             "doubles": update.astype(np.float64),
             "share": share,
