@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 
 import numpy as np
@@ -83,6 +84,47 @@ def test_a_minimum_of_answers_cuts_off_the_same_two_sites() -> None:
     assert set(own.faults[0].clients) == {"5", "6"}
     assert "2 of 7 clients never answered" in texts(own)
     assert "In every round exactly 5 answers came" in texts(own)
+
+
+def test_many_clients_that_are_rarely_asked_and_leave_together() -> None:
+    own = found(
+        run(
+            n_clients=400,
+            n_rounds=200,
+            cohort_size=20,
+            fault=lambda round_, client, rng: client < 40 and round_ >= 80,
+        )
+    )
+
+    [text] = [each.text for each in own.faults if each.text.startswith("By time")]
+    since, lost, asked = map(int, re.findall(r"round (\d+) they failed (\d+) of (\d+)", text)[0])
+    assert 75 <= since <= 85
+    assert lost == asked > 50
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_clients_with_few_answers_are_not_called_fast(seed: int) -> None:
+    # Times of a skewed law: the mean of two is often below the mean of ten.
+    rng = np.random.default_rng(seed)
+    rows = [
+        {"round": r, "client": f"{c}", "status": "ok" if ok else "failed", "seconds": rng.pareto(2)}
+        for r in range(200)
+        for c in rng.choice(200, 20, replace=False)
+        for ok in [c >= 20 or rng.random() < 0.2]
+    ]
+    own = found(rows)  # type: ignore[arg-type]
+
+    assert len(own.faults[0].clients) > 5
+    assert "By speed" not in texts(own)
+
+
+def test_few_clients_that_are_the_largest_are_named_so() -> None:
+    own = found(
+        run(n_clients=7, n_rounds=40, late=lambda rng: {5, 6} if rng.random() < 0.9 else {4, 6})
+    )
+
+    assert "By size: they are the 2 largest (chance 1 in 10)." in texts(own)
+    assert texts(own).count("min_clients") == 1
 
 
 def test_a_sampler_that_prefers_large_clients() -> None:

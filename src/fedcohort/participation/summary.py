@@ -20,7 +20,7 @@ from fedcohort._arguments import (
     checked_whole,
     is_list,
 )
-from fedcohort._display import counted, fixed, html_table, per_cent, short_repr
+from fedcohort._display import counted, fixed, html_table, per_cent, short_repr, small_share
 from fedcohort._lazy import frame_of
 from fedcohort._whole_file import write_whole
 from fedcohort.client_files.formats import Source
@@ -44,8 +44,8 @@ COLUMNS: dict[str, Callable[[Any], str]] = {
     "failed": "{:,.0f}".format,
     "last_answer": "{:.0f}".format,
     "silent_rounds": "{:,.0f}".format,
-    "share": per_cent,
-    "intended_share": per_cent,
+    "share": small_share,
+    "intended_share": small_share,
     "finding": str,
 }
 
@@ -250,10 +250,10 @@ class Audit:
         off = self.realised - self.intended
         ends = [(int(np.argmin(off)), "least"), (int(np.argmax(off)), "most")]
         who = "; ".join(
-            f"{self.participation.ids[k]} counts {per_cent(float(self.realised[k]))} instead of "
-            f"{per_cent(float(self.intended[k]))}"
+            f"{self.participation.ids[k]} counts {small_share(float(self.realised[k]))} instead of "
+            f"{small_share(float(self.intended[k]))}"
             for k, _ in ends
-            if abs(off[k]) > 5e-4
+            if abs(off[k]) > 5e-4 or abs(off[k]) > 0.5 * max(self.intended[k], self.realised[k])
         )
         n, full = self.effective_clients, effective_number(self.intended)
         return [
@@ -374,7 +374,7 @@ def audit(
         The design that the run claims to use; by default the one in the log, or else what Flower,
         FLARE and Fed-BioMed do: uniform draws, or everyone.
     designs
-        More designs to replay on the same presences.
+        More designs to replay on the same presences; by default clustered sampling by size.
     alpha
         The share of runs without faults in which the audit may find one.
     replay
