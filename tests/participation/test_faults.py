@@ -102,20 +102,23 @@ def test_many_clients_that_are_rarely_asked_and_leave_together() -> None:
     assert lost == asked > 50
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_clients_with_few_answers_are_not_called_fast(seed: int) -> None:
-    # Times of a skewed law: the mean of two is often below the mean of ten.
-    rng = np.random.default_rng(seed)
-    rows = [
-        {"round": r, "client": f"{c}", "status": "ok" if ok else "failed", "seconds": rng.pareto(2)}
-        for r in range(200)
-        for c in rng.choice(200, 20, replace=False)
-        for ok in [c >= 20 or rng.random() < 0.2]
-    ]
-    own = found(rows)  # type: ignore[arg-type]
+def test_clients_with_few_answers_are_not_called_fast() -> None:
+    # Times of a skewed law: the mean of two is often below the mean of ten. Of 30 runs, each with a
+    # false alarm in 1 %, more than 3 have one once in 5,000; by means, 9 of these had one.
+    alarms = 0
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        rows = [
+            {"round": r, "client": str(c), "status": status, "seconds": rng.pareto(2)}
+            for r in range(200)
+            for c in rng.choice(200, 20, replace=False)
+            for status in ["ok" if c >= 20 or rng.random() < 0.2 else "failed"]
+        ]
+        own = found(rows)  # type: ignore[arg-type]
+        assert len({client for each in own.faults for client in each.clients}) >= 15
+        alarms += "By speed" in texts(own)
 
-    assert len(own.faults[0].clients) > 5
-    assert "By speed" not in texts(own)
+    assert alarms <= 3
 
 
 def test_few_clients_that_are_the_largest_are_named_so() -> None:

@@ -188,7 +188,7 @@ def _refuse_weightless(path: Path, strategy: str) -> None:
     if strategy in {each.__name__ for each in WEIGHTLESS}:
         raise InputError(
             f"init: {path}: {strategy} ignores the weights that make an aggregate unbiased. Change "
-            f"it to FedAvg, or one that inherits its average, such as FedAdam; then call init again."
+            f"it to FedAvg, or one that inherits its average, such as FedAdam. Then call it again."
         )
 
 
