@@ -571,8 +571,7 @@ class Tests:
                 rest = (lost - f) / max(1, total - a)
                 text = (
                     f"Clients of {name} fail in {per_cent(f / a)} of {a:,} times asked, the "
-                    "others in "
-                    f"{per_cent(rest)} ({counted(len(ids), 'client')}, "
+                    f"others in {per_cent(rest)} ({counted(len(ids), 'client')}, "
                     f"{self._samples(np.flatnonzero(chosen))}; "
                     f"{chance_text(chance * len(FAMILIES))})."
                 )
@@ -632,8 +631,7 @@ class Tests:
         return (
             f"The server goes on after {usual} answers: {times(int(n.max()))} in "
             f"{counted(own.n_rounds, 'round')} exactly {usual} of {int(np.median(asked))} came, "
-            "and "
-            "the others count as failed. Look for a minimum of answers such as min_clients "
+            "and the others count as failed. Look for a minimum of answers such as min_clients "
             f"({said})."
         )
 

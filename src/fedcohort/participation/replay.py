@@ -158,8 +158,7 @@ def replays_of(
             if recipe not in claimed:
                 raise InputError(
                     f"audit: {name} cannot be replayed: it draws by what clients answered in "
-                    "training. "
-                    f"Choose another design, or simulate it."
+                    "training. Choose another design, or simulate it."
                 )
             continue
         found += _replayed(own, recipe, repeats, seed)

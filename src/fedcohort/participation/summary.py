@@ -202,8 +202,7 @@ class Audit:
             lost = int(np.clip(own.counts.asked - own.counts.answered, 0, None).sum())
             return [
                 f"{int(own.counts.answered.sum()):,} of {int(own.counts.asked.sum()):,} answers "
-                "came in "
-                f"{counted(own.n_rounds, 'round')}; {lost:,} failed."
+                f"came in {counted(own.n_rounds, 'round')}; {lost:,} failed."
             ]
         unknown = 0 if own.sizes is None else int(np.isnan(own.sizes).sum())
         mean = f"Unknown size: {counted(unknown, 'client')}, counted as average."
@@ -229,8 +228,7 @@ class Audit:
         what = "clients" if own.sizes is None else "samples"
         return [
             f"{counted(len(unused), 'client')} never contributed: {share} of all {what}. By "
-            "chance, "
-            f"{fixed(expected, 1)} would not."
+            f"chance, {fixed(expected, 1)} would not."
         ]
 
     def _answers(self) -> str:
@@ -258,11 +256,9 @@ class Audit:
         n, full = self.effective_clients, effective_number(self.intended)
         return [
             f"The aggregate is {per_cent(b.total / 2)} away from all clients' samples (half the "
-            "sum of "
-            f"|realised - intended|): {per_cent(b.design / 2)} by the design, "
-            f"{per_cent(b.absence / 2)} "
-            f"by absence, {per_cent(b.dropouts / 2)} by dropouts, {per_cent(b.luck / 2)} by the "
-            "luck of "
+            f"sum of |realised - intended|): {per_cent(b.design / 2)} by the design, "
+            f"{per_cent(b.absence / 2)} by absence, {per_cent(b.dropouts / 2)} by dropouts, "
+            f"{per_cent(b.luck / 2)} by the luck of "
             f"the draw." + (f" {who}." if who else ""),
             f"Effective number of clients: {number(n)}; {number(full)} if all counted by their "
             "samples.",
@@ -275,8 +271,7 @@ class Audit:
         k = int(np.argmax(longest))
         return [
             f"A client was not heard of for {counted(int(np.median(longest)), 'round')} in the "
-            "median, at "
-            f"most {int(longest[k]):,} ({own.ids[k]})."
+            f"median, at most {int(longest[k]):,} ({own.ids[k]})."
         ]
 
     def _lonely(self) -> list[str]:

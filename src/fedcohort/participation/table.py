@@ -48,8 +48,7 @@ STATUSES = {
     "answered": "answered ok success succeeded successful completed complete done finished trained "
     "received reported aggregated accepted true yes y 1 1.0",
     "failed": "failed fail failure error timeout timedout dropped droppedout dropout lost "
-    "missing crashed "
-    "noanswer noreply aborted rejected late false no n 0 0.0",
+    "missing crashed noanswer noreply aborted rejected late false no n 0 0.0",
     "present": "available online idle present connected notdrawn notselected",
     "absent": "absent offline unavailable away disconnected",
 }
@@ -197,9 +196,8 @@ class Participation:
         if len(unknown) == len(self.ids) and self.ids:
             raise InputError(
                 f"audit: sizes must be of the clients of {self.source}; none of "
-                f"{brief(unknown[0])} "
-                f"and {len(unknown) - 1} others is among {brief(list(by_id)[:3])}. Give the ids "
-                f"that the log uses."
+                f"{brief(unknown[0])} and {len(unknown) - 1} others is among "
+                f"{brief(list(by_id)[:3])}. Give the ids that the log uses."
             )
         new = [each for each in by_id if each not in set(self.ids)]
         grown = self._with_ids(new)
@@ -646,8 +644,7 @@ def _status(source: str, k: int, cell: Any, weight: float, *, has_weights: bool)
     if word not in STATUS:
         raise InputError(
             f"{_place(source, k)}: status must be drawn, answered, failed, available or absent; "
-            "got "
-            f"{brief(cell)}.{did_you_mean(word, STATUS)} Correct it."
+            f"got {brief(cell)}.{did_you_mean(word, STATUS)} Correct it."
         )
     return STATUS[word]
 

@@ -160,11 +160,9 @@ def _points(audit: Audit) -> str:
     n_zero = int((real <= 0).sum())
     note = (
         "A point for each client: to the right its share of all samples, upward its realised "
-        "share of "
-        f"the aggregate; both from {small_share(low)} to {small_share(high)}, logarithmic. On "
-        "the line "
-        f"both are equal; the row at the bottom are {counted(n_zero, 'client')} that never "
-        "contributed."
+        f"share of the aggregate; both from {small_share(low)} to {small_share(high)}, "
+        "logarithmic. On the line both are equal; the row at the bottom are "
+        f"{counted(n_zero, 'client')} that never contributed."
     )
     return (
         '<svg class="cloud" viewBox="0 0 1000 600" preserveAspectRatio="none" role="img" '
