@@ -69,6 +69,13 @@ def tabular_pytorch_holds(shown: Table) -> bool:
     return max(accuracies) - min(accuracies) < 2 and falling and variances[3] < 0.25
 
 
+def adapters_hold(shown: Table) -> bool:
+    """At least nine tenths of the loss that can be saved, for a tenth of the numbers at most."""
+    base, adapters, everything = (shown[name] for name in ("base", "adapters", "everything"))
+    saved = (base[0] - adapters[0]) / (base[0] - everything[0])
+    return saved > 0.9 and adapters[1] > base[1] + 20 and 10 * adapters[2] < everything[2]
+
+
 CLAIMS: dict[str, Callable[[Table], bool]] = {
     "own_loop.py": own_loop_holds,
     "paper_figure.py": paper_holds,
@@ -76,6 +83,7 @@ CLAIMS: dict[str, Callable[[Table], bool]] = {
     "million_clients.py": million_holds,
     "tabular_loop.py": tabular_loop_holds,
     "tabular_pytorch.py": tabular_pytorch_holds,
+    "lora_text.py": adapters_hold,
     "flwr_datasets_partitions.py": partitions_hold,
 }
 #: Options that make an example small.
@@ -88,6 +96,7 @@ NEEDS = {
     "million_clients.py": [],
     "tabular_loop.py": [],
     "tabular_pytorch.py": ["torch", "sklearn"],
+    "lora_text.py": ["torch"],
     "flwr_datasets_partitions.py": ["torch", "flwr_datasets"],
 }
 
