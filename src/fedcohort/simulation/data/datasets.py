@@ -27,6 +27,13 @@ from fedcohort._fields import Record, declared, number
 from fedcohort._lazy import import_extra
 from fedcohort._whole_file import write_whole
 from fedcohort.errors import DataError
+from fedcohort.simulation.data.text import (
+    LENGTH,
+    N_CHARACTERS,
+    TEST_EVERY,
+    next_characters,
+    shakespeare_roles,
+)
 
 log = logging.getLogger(__name__)
 
@@ -167,6 +174,8 @@ class Dataset(Record):
         Inputs, first axis samples.
     y, test_y
         Labels from 0 to ``n_classes - 1``.
+    clients, test_clients
+        The client of every sample, where the data set knows it; for the natural partition.
     """
 
     _owner = "data"
@@ -179,6 +188,8 @@ class Dataset(Record):
     n_classes: int = declared(WholeNeed())
     scale: float = number(1.0)
     shift: float = number(0.0)
+    clients: NDArray[np.generic] | None = None
+    test_clients: NDArray[np.generic] | None = None
 
     def _check(self) -> None:
         for x, y in (("x", "y"), ("test_x", "test_y")):
@@ -188,6 +199,14 @@ class Dataset(Record):
             raise DataError(
                 f"data: test inputs must be shaped as training inputs, {self.x.shape[1:]}; got "
                 f"{self.test_x.shape[1:]}."
+            )
+        owners = (self.clients, self.test_clients)
+        labelled = tuple(None if own is None else len(own) for own in owners)
+        if labelled not in ((None, None), (len(self.x), len(self.test_x))):
+            raise DataError(
+                f"data: clients must name one for each of {len(self.x)} training and "
+                f"{len(self.test_x)} test samples; got {labelled[0]} and {labelled[1]}. Name all, "
+                f"or leave both out."
             )
 
     def __repr__(self) -> str:
@@ -199,13 +218,13 @@ class Dataset(Record):
 def checked_arrays(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
     """Validate inputs, first axis samples, and one label of at least 0 for each sample."""
     inputs, labels = as_array(x), as_array(y)
-    whole = labels.ndim == 1 and labels.dtype.kind in "iu"
+    whole = labels.ndim in (1, 2) and labels.dtype.kind in "iu"
     if inputs.ndim == 0 or not whole or len(inputs) != len(labels):
         raise DataError(
             f"data: needs one whole-number label per sample; got inputs of shape "
             f"{inputs.shape} and labels {labels.dtype} of shape {labels.shape}."
         )
-    if labels.size and labels.min() < 0:
+    if labels.size and labels.min() < (-1 if labels.ndim == 2 else 0):
         raise DataError(f"data: labels must be 0 or more; got {labels.min()}.")
     if inputs.dtype.kind not in "iufb":
         raise DataError(f"data: inputs must be numbers; got {inputs.dtype}.")
@@ -312,6 +331,30 @@ def _cifar10(folder: Path) -> Dataset:
     return Dataset(x, y, *test, n_classes=10, scale=2 / 255, shift=-1.0)
 
 
+def _shakespeare(folder: Path) -> Dataset:
+    """Divide every role's text into sequences; its last fifth is for testing, at least one.
+
+    A role with one sequence only trains.
+    """
+    parts: dict[bool, list[tuple[NDArray[np.uint8], NDArray[np.int64]]]] = {True: [], False: []}
+    sizes: dict[bool, list[int]] = {True: [], False: []}
+    roles = shakespeare_roles()
+    for text in roles.values():
+        x, y = next_characters(text, LENGTH)
+        n_test = 0 if len(x) < 2 else max(1, len(x) // TEST_EVERY)
+        cut = len(x) - n_test
+        for is_test, own in ((False, slice(cut)), (True, slice(cut, None))):
+            parts[is_test].append((x[own], y[own]))
+            sizes[is_test].append(len(x[own]))
+    (x, y), (test_x, test_y) = (
+        tuple(map(np.concatenate, zip(*parts[is_test], strict=True))) for is_test in (False, True)
+    )
+    clients, test_clients = (np.repeat(list(roles), sizes[is_test]) for is_test in (False, True))
+    return Dataset(
+        x, y, test_x, test_y, N_CHARACTERS, clients=clients, test_clients=test_clients
+    )
+
+
 #: Every data set, by its name.
 DATASETS: dict[str, Callable[[Path], Dataset]] = {
     "digits": _digits,
@@ -339,11 +382,14 @@ DATASETS: dict[str, Callable[[Path], Dataset]] = {
         ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
     ),
     "cifar10": _cifar10,
+    "shakespeare": _shakespeare,
 }
 
-#: The files of each data set below the data folder; ``digits`` comes with scikit-learn.
+#: The files of each data set below the data folder. ``digits`` comes with scikit-learn, and
+#: ``shakespeare`` with fedcohort.
 FILES: dict[str, tuple[str, ...]] = {
     "digits": (),
+    "shakespeare": (),
     **{name: tuple(f"{name}/{file}" for file in IDX_FILES) for name in ("mnist", "fashion-mnist")},
     "cifar10": CIFAR_FILES,
 }

@@ -82,7 +82,7 @@ class FederatedData(Record):
         for name, labels in (("train", self.dataset.y), ("test", self.dataset.test_y)):
             parts = tuple(_checked_positions(k, part) for k, part in enumerate(getattr(self, name)))
             self._put(**{name: parts})
-            _check_range(f"{name} labels", labels, self.dataset.n_classes)
+            _check_range(f"{name} labels", labels[labels >= 0], self.dataset.n_classes)
             if len(parts) != len(self.train):
                 raise DataError(
                     f"FederatedData: {name} must have one list of positions per client, "
@@ -200,7 +200,8 @@ class FederatedData(Record):
     def class_counts(self) -> NDArray[np.int64]:
         """Return the training samples of each client and class, shape (n_clients, n_classes)."""
         counts = [
-            np.bincount(self.dataset.y[p], minlength=self.dataset.n_classes) for p in self.train
+            np.bincount(own[own >= 0], minlength=self.dataset.n_classes)
+            for own in (self.dataset.y[p] for p in self.train)
         ]
         return np.array(counts)
 
@@ -257,13 +258,16 @@ def positions_of(
             f"FederatedData: clients must be labels that can be sorted; got {brief(clients)}. "
             f"Label samples by numbers, or by names."
         ) from error
-    unknown = set(labels.tolist()) - set(known)
+    place = {name: k for k, name in enumerate(known)}
+    unknown = set(labels.tolist()) - set(place)
     if unknown:
         raise DataError(
             f"FederatedData: the test samples' clients must be among the training samples'; "
             f"{min(unknown)!r} is not. Leave its test samples out."
         )
-    return known, tuple(np.flatnonzero(labels == name) for name in known)
+    numbers = np.array([place[label] for label in labels.tolist()], dtype=np.int64)
+    lengths = np.bincount(numbers, minlength=len(known))
+    return known, tuple(np.split(np.argsort(numbers, kind="stable"), np.cumsum(lengths)[:-1]))
 
 
 def _test_parts(clients: Owners, n: int, names: list[Any] | None) -> Indices:
@@ -528,15 +532,35 @@ def dirichlet_disjoint(
     return FederatedData(dataset, *parts)
 
 
-def natural(dataset: Dataset, clients: ArrayLike, test_clients: ArrayLike) -> FederatedData:
+def natural(
+    dataset: Dataset, clients: ArrayLike | None = None, test_clients: ArrayLike | None = None
+) -> FederatedData:
     """Give every sample to its own client; clients are numbered in sorted order.
+
+    Parameters
+    ----------
+    clients, test_clients
+        The client of every sample; by default as the data set says.
 
     Raises
     ------
     DataError
         If a sample has no client, or a test sample a client without training samples.
+
+    Examples
+    --------
+    >>> from fedcohort.simulation import load_dataset
+    >>> natural(load_dataset("shakespeare"))
+    FederatedData(n_clients=1060, train=42330, test=10076, n_classes=97)
     """
     _check_dataset("natural", dataset)
+    if clients is None and test_clients is None:
+        clients, test_clients = dataset.clients, dataset.test_clients
+    if clients is None or test_clients is None:
+        raise DataError(
+            "natural: needs the client of every sample; the data set does not say it. Pass "
+            "clients and test_clients, or choose another partition."
+        )
     names, train = positions_of(clients, len(dataset.y))
     return FederatedData(dataset, train, positions_of(test_clients, len(dataset.test_y), names)[1])
 
