@@ -218,13 +218,13 @@ class Dataset(Record):
 def checked_arrays(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
     """Validate inputs, first axis samples, and one label of at least 0 for each sample."""
     inputs, labels = as_array(x), as_array(y)
-    whole = labels.ndim in (1, 2) and labels.dtype.kind in "iu"
+    whole = labels.ndim == 1 and labels.dtype.kind in "iu"
     if inputs.ndim == 0 or not whole or len(inputs) != len(labels):
         raise DataError(
             f"data: needs one whole-number label per sample; got inputs of shape "
             f"{inputs.shape} and labels {labels.dtype} of shape {labels.shape}."
         )
-    if labels.size and labels.min() < (-1 if labels.ndim == 2 else 0):
+    if labels.size and labels.min() < 0:
         raise DataError(f"data: labels must be 0 or more; got {labels.min()}.")
     if inputs.dtype.kind not in "iufb":
         raise DataError(f"data: inputs must be numbers; got {inputs.dtype}.")

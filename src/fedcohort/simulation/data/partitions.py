@@ -82,7 +82,7 @@ class FederatedData(Record):
         for name, labels in (("train", self.dataset.y), ("test", self.dataset.test_y)):
             parts = tuple(_checked_positions(k, part) for k, part in enumerate(getattr(self, name)))
             self._put(**{name: parts})
-            _check_range(f"{name} labels", labels[labels >= 0], self.dataset.n_classes)
+            _check_range(f"{name} labels", labels, self.dataset.n_classes)
             if len(parts) != len(self.train):
                 raise DataError(
                     f"FederatedData: {name} must have one list of positions per client, "
@@ -200,8 +200,7 @@ class FederatedData(Record):
     def class_counts(self) -> NDArray[np.int64]:
         """Return the training samples of each client and class, shape (n_clients, n_classes)."""
         counts = [
-            np.bincount(own[own >= 0], minlength=self.dataset.n_classes)
-            for own in (self.dataset.y[p] for p in self.train)
+            np.bincount(self.dataset.y[p], minlength=self.dataset.n_classes) for p in self.train
         ]
         return np.array(counts)
 
@@ -551,7 +550,7 @@ def natural(
     --------
     >>> from fedcohort.simulation import load_dataset
     >>> natural(load_dataset("shakespeare"))
-    FederatedData(n_clients=1060, train=42330, test=10076, n_classes=97)
+    FederatedData(n_clients=1060, train=42092, test=10193, n_classes=97)
     """
     _check_dataset("natural", dataset)
     if clients is None and test_clients is None:
