@@ -14,6 +14,7 @@ from fedcohort.simulation.data.partitions import (  # noqa: E402
     natural,
     one_class_shards,
 )
+from fedcohort.simulation.data.text import decode_text, encode_text  # noqa: E402
 from fedcohort.simulation.devices.cost import Cost  # noqa: E402
 from fedcohort.simulation.devices.devices import Availability, Devices, read_devices  # noqa: E402
 from fedcohort.simulation.engine.evaluation import Quality, Yardstick  # noqa: E402
@@ -39,8 +40,10 @@ __all__ = [
     "Simulation",
     "Yardstick",
     "cnn",
+    "decode_text",
     "dirichlet_disjoint",
     "dirichlet_unbalanced",
+    "encode_text",
     "iid",
     "load_dataset",
     "mlp",

@@ -336,23 +336,17 @@ def _shakespeare(folder: Path) -> Dataset:
 
     A role with one sequence only trains.
     """
-    parts: dict[bool, list[tuple[NDArray[np.uint8], NDArray[np.int64]]]] = {True: [], False: []}
-    sizes: dict[bool, list[int]] = {True: [], False: []}
     roles = shakespeare_roles()
-    for text in roles.values():
-        x, y = next_characters(text, LENGTH)
-        n_test = 0 if len(x) < 2 else max(1, len(x) // TEST_EVERY)
-        cut = len(x) - n_test
-        for is_test, own in ((False, slice(cut)), (True, slice(cut, None))):
-            parts[is_test].append((x[own], y[own]))
-            sizes[is_test].append(len(x[own]))
-    (x, y), (test_x, test_y) = (
-        tuple(map(np.concatenate, zip(*parts[is_test], strict=True))) for is_test in (False, True)
-    )
-    clients, test_clients = (np.repeat(list(roles), sizes[is_test]) for is_test in (False, True))
+    sequences = [next_characters(text, LENGTH) for text in roles.values()]
+    sizes = [len(x) for x, _ in sequences]
+    cuts = [n - max(1, n // TEST_EVERY) if n > 1 else n for n in sizes]
+    test = np.concatenate([np.arange(n) >= cut for n, cut in zip(sizes, cuts, strict=True)])
+    x, y = (np.concatenate(part) for part in zip(*sequences, strict=True))
+    clients = np.repeat(list(roles), sizes)
     return Dataset(
-        x, y, test_x, test_y, N_CHARACTERS, clients=clients, test_clients=test_clients
-    )
+        x[~test], y[~test], x[test], y[test], N_CHARACTERS,
+        clients=clients[~test], test_clients=clients[test],
+    )  # fmt: skip
 
 
 #: Every data set, by its name.
