@@ -37,8 +37,8 @@ def speeches(text: str) -> list[tuple[str, str]]:
 
     Examples
     --------
-    >>> speeches("\n\nBer.\nWho's there?\n\nFran.\nNay, answer me: [He turns.]\nstand.\n\nALL.\nO!\n")
-    [('BER', "Who's there?"), ('FRAN', 'Nay, answer me:\nstand.')]
+    >>> speeches("\n\nBer.\nWho's there?\n\nFran.\nNay: [He turns.]\nstand.\n\nALL.\nO!\n")
+    [('BER', "Who's there?"), ('FRAN', 'Nay:\nstand.')]
     """
     lines = [line.strip() for line in text.replace("\r", "").split("\n")]
     found: list[tuple[str, list[str]]] = []
@@ -72,4 +72,5 @@ if __name__ == "__main__":
         made = roles(archive)
     packed = lzma.compress(json.dumps(made, indent=0).encode(), preset=9 | lzma.PRESET_EXTREME)
     TARGET.write_bytes(packed)
-    print(f"{TARGET}: {len(made)} roles, {sum(map(len, made.values()))} characters")
+    n_characters = sum(map(len, made.values()))
+    sys.stdout.write(f"{TARGET}: {len(made)} roles, {n_characters} characters\n")

@@ -276,7 +276,7 @@ def test_features_are_scaled_by_the_training_samples_only(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("site,y\n1,0\n", "needs features, and a label in column 'y' of each row; the table has 1"),
+        ("site,y\n1,0\n", "needs features, and a label in column 'y' of each row; it has 1"),
         (
             "site,a,y\n1,2,\n1,2,0\n",
             r"a label in column 'y' of each row; 1 have none, line 2 first",

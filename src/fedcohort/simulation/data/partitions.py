@@ -233,7 +233,8 @@ class FederatedData(Record):
         if not hasattr(parts.get("train"), "with_format"):
             raise DataError(
                 f"from_hugging_face: data must be a Dataset of the package datasets, or a "
-                f"DatasetDict with the part train; got {brief(data)}. Pass what load_dataset returns."
+                f"DatasetDict with the part train; got {brief(data)}. Pass what its load_dataset "
+                f"returns."
             )
         COUNT.check("from_hugging_face", "words", words, DataError)
         COUNT.check("from_hugging_face", "length", length, DataError)

@@ -265,13 +265,9 @@ def read_samples(source: Source, client: str, y: str, leave_out: Collection[str]
     for role, name, cells in (("label", y, labels), ("client", client, clients)):
         missing = [k for k, cell in enumerate(cells) if is_missing(cell)]
         if missing or not cells or not columns:
-            rest = (
-                f"{len(missing)} have none, {table.place_of(missing[0])} first"
-                if missing
-                else (
-                    f"the table has {counted(len(cells), 'row')} and {counted(len(columns), 'feature')}"
-                )
-            )
+            rest = f"it has {counted(len(cells), 'row')} and {counted(len(columns), 'feature')}"
+            if missing:
+                rest = f"{len(missing)} have none, {table.place_of(missing[0])} first"
             raise DataError(
                 f"from_table: {table.source} needs features, and a {role} in column {name!r} of "
                 f"each row; {rest}. Leave such rows out, or name another column."

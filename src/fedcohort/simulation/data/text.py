@@ -29,11 +29,11 @@ UNKNOWN = 1
 
 
 def encode_text(text: str) -> NDArray[np.uint8]:
-    """Return the numbers of a text's characters: 1 to 96, and 0 for any outside of ASCII.
+    r"""Return the numbers of a text's characters: 1 to 96, and 0 for any outside of ASCII.
 
     Examples
     --------
-    >>> encode_text("Who's\\n")
+    >>> encode_text("Who's\n")
     array([56, 73, 80,  8, 84,  1], dtype=uint8)
     """
     # Each character beyond Latin-1 becomes one byte, whose number is 0.
