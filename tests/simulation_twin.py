@@ -27,6 +27,8 @@ def plain_update(
     training: LocalTraining,
     dataset: Dataset,
     round_: int,
+    *,
+    integers: bool = False,
 ) -> torch.Tensor:
     """Train one client with ``torch.optim.SGD`` on the batches of its own stream."""
     client, keys = with_keyed_dropout(copy.deepcopy(model))
@@ -42,13 +44,20 @@ def plain_update(
     for step in range(len(schedule.active)):
         used = schedule.sample_weights[step, 0] > 0
         rows = lane.samples[schedule.positions[step, 0][used]]
-        x = torch.from_numpy(dataset.x[rows].astype(np.float32)) * dataset.scale + dataset.shift
+        x = torch.from_numpy(dataset.x[rows].astype(np.int64 if integers else np.float32))
+        if not integers:
+            x = x * dataset.scale + dataset.shift
         for name, word in zip(keys, schedule.keys[step, 0], strict=True):
             client.get_buffer(name).fill_(int(word))
         for module in client.modules():
             if isinstance(module, KeyedDropout):
                 module.calls = 0
-        loss = cross_entropy(client(x), torch.from_numpy(dataset.y[rows]))
+        outputs, labels = client(x), torch.from_numpy(dataset.y[rows])
+        counted = labels >= 0
+        # Of no label at all, the mean loss is 0.
+        loss = cross_entropy(outputs[counted], labels[counted], reduction="sum") / max(
+            1, int(counted.sum())
+        )
         if training.mu:
             moved = nn.utils.parameters_to_vector(trained(client)) - start
             loss = loss + training.mu / 2 * (moved**2).sum()

@@ -20,6 +20,7 @@ from fedcohort.simulation.devices.devices import Availability, Devices, read_dev
 from fedcohort.simulation.engine.evaluation import Quality, Yardstick  # noqa: E402
 from fedcohort.simulation.engine.local_training import LocalTraining  # noqa: E402
 from fedcohort.simulation.engine.models import cnn, mlp  # noqa: E402
+from fedcohort.simulation.engine.text_models import gru, lstm, small_transformer  # noqa: E402
 from fedcohort.simulation.history import History, Round  # noqa: E402
 from fedcohort.simulation.round_loop import Simulation  # noqa: E402
 from fedcohort.simulation.runs import Options, Run  # noqa: E402
@@ -44,12 +45,15 @@ __all__ = [
     "dirichlet_disjoint",
     "dirichlet_unbalanced",
     "encode_text",
+    "gru",
     "iid",
     "load_dataset",
+    "lstm",
     "mlp",
     "natural",
     "one_class_shards",
     "read_devices",
+    "small_transformer",
 ]
 
 _suggest_names(__name__, __all__)

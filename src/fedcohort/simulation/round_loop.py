@@ -32,6 +32,7 @@ from fedcohort.simulation.engine.models import (
     architecture,
     check_outputs,
     initial_models,
+    takes_integers,
 )
 from fedcohort.simulation.history import History
 from fedcohort.simulation.live_run import LiveRun, Positions, RoundState
@@ -101,10 +102,11 @@ class Simulation:
         self.options = options or Options()
         device = self.options.torch_device()
         module, models = initial_models(model, [run.seed for run in runs])
+        dataset = runs[0].data.dataset
+        integers = takes_integers(module, dataset)
+        check_outputs(module, dataset, integers=integers)
         module, self._models = module.to(device), models.to(device)
-        data = ResidentData(runs[0].data.dataset, device)
-        first = torch.arange(min(1, len(data.x)), device=device)
-        check_outputs(module, data.take(data.x, first), runs[0].data.dataset.n_classes)
+        data = ResidentData(dataset, device, integers=integers)
         slots = sum(min(run.recipe.cohort_size + run.extra, run.data.n_clients) for run in runs)
         each = [run.local(training) for run in runs]
         self._trainer = LocalTrainer(module, training, data, slots=slots, trainings=each)

@@ -171,9 +171,12 @@ class Dataset(Record):
     Attributes
     ----------
     x, test_x
-        Inputs, first axis samples.
+        Inputs, first axis samples. Integers without scale and shift stay integers for a model
+        that takes them (``nn.Embedding`` does); other models get float32.
     y, test_y
-        Labels from 0 to ``n_classes - 1``.
+        Labels from 0 to ``n_classes - 1``: one per sample, or one per position of a sequence,
+        shape (samples, length). There, -1 marks a position that does not count. Losses and
+        accuracies are means over the labels that count.
     clients, test_clients
         The client of every sample, where the data set knows it; for the natural partition.
     """
@@ -208,6 +211,21 @@ class Dataset(Record):
                 f"{len(self.test_x)} test samples; got {labelled[0]} and {labelled[1]}. Name all, "
                 f"or leave both out."
             )
+        if len(self.test_y) and self.test_y.shape[1:] != self.y.shape[1:]:
+            raise DataError(
+                f"data: a test sample needs as many labels as a training sample, shape "
+                f"{self.y.shape[1:]}; got {self.test_y.shape[1:]}. Label them alike."
+            )
+
+    @property
+    def length(self) -> int | None:
+        """How many labels a sample has, if it is a sequence; None: one label for the sample."""
+        return None if self.y.ndim == 1 else self.y.shape[1]
+
+    @property
+    def has_integers(self) -> bool:
+        """Whether the inputs are integers that neither scale nor shift turns into floats."""
+        return self.x.dtype.kind in "iu" and self.scale == 1 and self.shift == 0
 
     def __repr__(self) -> str:
         shape = tuple(self.x.shape[1:])
@@ -216,16 +234,18 @@ class Dataset(Record):
 
 
 def checked_arrays(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
-    """Validate inputs, first axis samples, and one label of at least 0 for each sample."""
+    """Validate inputs, first axis samples, and the labels of each sample: one, or a sequence."""
     inputs, labels = as_array(x), as_array(y)
-    whole = labels.ndim == 1 and labels.dtype.kind in "iu"
+    whole = labels.ndim in (1, 2) and labels.dtype.kind in "iu"
     if inputs.ndim == 0 or not whole or len(inputs) != len(labels):
         raise DataError(
             f"data: needs one whole-number label per sample; got inputs of shape "
             f"{inputs.shape} and labels {labels.dtype} of shape {labels.shape}."
         )
-    if labels.size and labels.min() < 0:
-        raise DataError(f"data: labels must be 0 or more; got {labels.min()}.")
+    labels = labels.astype(np.int64, copy=False)
+    if labels.size and labels.min() < (least := 1 - labels.ndim):
+        ignored = "" if least == 0 else ", or -1 where a position does not count"
+        raise DataError(f"data: labels must be 0 or more{ignored}; got {labels.min()}.")
     if inputs.dtype.kind not in "iufb":
         raise DataError(f"data: inputs must be numbers; got {inputs.dtype}.")
     # Floats as float32, integers in this machine's byte order.
@@ -238,7 +258,7 @@ def checked_arrays(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.generic], NDA
             f"data: inputs must be finite in float32; {invalid} of {inputs.size} numbers are not. "
             f"Fill in what is missing, or leave those samples out."
         )
-    return inputs, labels.astype(np.int64, copy=False)
+    return inputs, labels
 
 
 def load_dataset(name: str, folder: str | Path | None = None) -> Dataset:

@@ -83,7 +83,9 @@ class FederatedData(Record):
         for name, labels in (("train", self.dataset.y), ("test", self.dataset.test_y)):
             parts = tuple(_checked_positions(k, part) for k, part in enumerate(getattr(self, name)))
             self._put(**{name: parts})
-            _check_range(f"{name} labels", labels, self.dataset.n_classes)
+            # In sequences, -1 marks what does not count.
+            counted = labels if labels.ndim == 1 else labels[labels != -1]
+            _check_range(f"{name} labels", counted, self.dataset.n_classes)
             if len(parts) != len(self.train):
                 raise DataError(
                     f"FederatedData: {name} must have one list of positions per client, "
@@ -114,7 +116,10 @@ class FederatedData(Record):
         Parameters
         ----------
         x, y
-            Inputs, first axis samples, and labels from 0. Inputs become ``x * scale + shift``.
+            Inputs, first axis samples, and labels from 0: one per sample, or sequences of labels
+            of shape (samples, length), where -1 does not count. Inputs become
+            ``x * scale + shift``; integers stay integers for a model that takes them, such as
+            one that begins with ``nn.Embedding``.
         clients
             The client of every sample (any labels; clients are numbered in sorted order), or a
             list of positions for every client, as the partitioners of other libraries return it.
@@ -339,9 +344,12 @@ class FederatedData(Record):
         return Population([len(part) for part in self.train], groups=self.main_class().tolist())
 
     def class_counts(self) -> NDArray[np.int64]:
-        """Return the training samples of each client and class, shape (n_clients, n_classes)."""
+        """Return the training labels of each client and class, shape (n_clients, n_classes)."""
+        classes = self.dataset.n_classes
+        # Shifted by one, so that the labels -1 fall into a class that is left out.
         counts = [
-            np.bincount(self.dataset.y[p], minlength=self.dataset.n_classes) for p in self.train
+            np.bincount(self.dataset.y[p].ravel() + 1, minlength=classes + 1)[1:]
+            for p in self.train
         ]
         return np.array(counts)
 
@@ -452,6 +460,16 @@ def _check_dataset(owner: str, dataset: object) -> None:
     DATASET.check(owner, "dataset", dataset, DataError)
 
 
+def _check_one_label(owner: str, dataset: Dataset) -> None:
+    """Refuse sequences of labels where samples are divided by their class."""
+    _check_dataset(owner, dataset)
+    if dataset.length is not None:
+        raise DataError(
+            f"{owner}: divides samples by their class, so each needs one label; got sequences of "
+            f"{dataset.length} labels. Use iid or natural."
+        )
+
+
 def _check_range(what: str, values: NDArray[np.int64], below: int) -> None:
     if values.size and not 0 <= values.min() <= values.max() < below:
         raise DataError(
@@ -514,7 +532,7 @@ def one_class_shards(
     DataError
         If a class has too few samples, or the sizes do not fit the clients.
     """
-    _check_dataset("one_class_shards", dataset)
+    _check_one_label("one_class_shards", dataset)
     sizes = train_size if isinstance(train_size, list) else [train_size] * clients_per_class
     if len(sizes) != clients_per_class:
         raise DataError(
@@ -581,7 +599,7 @@ def dirichlet_unbalanced(
         If ``alpha`` is not positive, or the data set lacks a class that a client is to have.
     """
     owner = "dirichlet_unbalanced"
-    _check_dataset(owner, dataset)
+    _check_one_label(owner, dataset)
     rng = stream(checked_seed(owner, seed), use=Stream.PARTITION)
     of_class = [np.flatnonzero(dataset.y == c) for c in range(dataset.n_classes)]
     test_of_class = [np.flatnonzero(dataset.test_y == c) for c in range(dataset.n_classes)]
@@ -657,7 +675,7 @@ def dirichlet_disjoint(
     DataError
         If ``alpha`` is not positive, or there are fewer samples than clients.
     """
-    _check_dataset("dirichlet_disjoint", dataset)
+    _check_one_label("dirichlet_disjoint", dataset)
     _check_clients("dirichlet_disjoint", n_clients, len(dataset.y))
     rng = stream(checked_seed("dirichlet_disjoint", seed), use=Stream.PARTITION)
     shares = rng.dirichlet(np.full(n_clients, alpha), size=dataset.n_classes)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, fields
-from typing import NamedTuple, Protocol, final
+from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from fedcohort.designs import Design, MultinomialDesign
 from fedcohort.memory import Estimator
 from fedcohort.selector.max_norm import factors_of
 from fedcohort.simulation.data.partitions import FederatedData, Indices
+from fedcohort.simulation.data.text import IGNORED
 from fedcohort.simulation.engine.gradients import (
     ParameterLayout,
     ResidentData,
@@ -34,8 +35,8 @@ from fedcohort.streams import Stream, stream
 BATCH = {"cpu": 512, "cuda": 8192}
 #: Train as many clients together as have this many bytes of models.
 YARDSTICK_BYTES = 2**30
-#: Samples whose gradients are computed at a time.
-SAMPLES_AT_ONCE = 20_000
+#: Labels whose gradients are computed at a time.
+LABELS_AT_ONCE = 20_000
 #: Numbers of what an estimator leaves that are compared at a time.
 NUMBERS_AT_ONCE = 2**26
 
@@ -113,7 +114,7 @@ class Evaluator:
             ParameterLayout(model),
             data,
         )
-        fits = StackedLinearGradients.fits(model)
+        fits = StackedLinearGradients.fits(model) and not data.has_sequences
         self._chain = StackedLinearGradients(model) if fits else None  # type: ignore[arg-type]
         self._parts, self._federation, self._sample = federation.train, federation, sample
         self._weights = federation.population.importance
@@ -136,7 +137,7 @@ class Evaluator:
         loss = float(self._weights @ losses)
         error = self._standard_error(losses - loss)
         accuracies = self._test.means(self._over(flat, self._test, _hits))
-        tested = self._test.sizes > 0
+        tested = self._test.counted > 0
         weight = self._weights * tested
         if weight.sum() == 0:
             return Quality(loss, math.nan, math.nan, loss_error=error)
@@ -161,8 +162,8 @@ class Evaluator:
         losses = train.means(self._over(flat, train, _losses))
         accuracies = test.means(self._over(flat, test, _hits))
         return ClientQuality(
-            np.where(train.sizes > 0, losses, math.nan),
-            np.where(test.sizes > 0, accuracies, math.nan),
+            np.where(train.counted > 0, losses, math.nan),
+            np.where(test.counted > 0, accuracies, math.nan),
         )
 
     def losses_of(
@@ -181,15 +182,23 @@ class Evaluator:
     def _over(
         self, flat: Tensor, samples: _Samples, judge: Callable[[Tensor, Tensor], Tensor]
     ) -> NDArray[np.float64]:
-        """Judge every used sample once, in large batches."""
-        x, positions = samples.x, samples.positions
+        """Judge every label of the used samples once, in large batches; shaped as the labels.
+
+        A label that does not count has 0.
+        """
+        x, y, positions = samples.x, samples.y, samples.positions
         if len(positions) == 0:
-            return np.empty(0)
+            return np.empty((0, *y.shape[1:]))
         outputs = self._outputs(flat)
-        batches = positions.split(BATCH[x.device.type])
-        buffer = torch.empty((len(batches[0]), *x.shape[1:]), device=x.device)
-        scores = torch.cat([outputs(self._data.take(x, batch, buffer)) for batch in batches])
-        return np.asarray(judge(scores, samples.y[positions]).cpu(), dtype=np.float64)
+        batches = positions.split(max(1, BATCH[x.device.type] // samples.length))
+        buffer = self._data.buffer(len(batches[0]))
+        judged = []
+        for batch in batches:
+            labels = y[batch]
+            scores = outputs(self._data.take(x, batch, buffer)).flatten(0, -2)
+            own = judge(scores, labels.flatten().clamp(min=0)).view(labels.shape)
+            judged.append(own if samples.length == 1 else own * (labels != IGNORED))
+        return np.asarray(torch.cat(judged).cpu(), dtype=np.float64)
 
     def _outputs(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the model with these parameters, dropout off, as a function."""
@@ -221,6 +230,8 @@ class _Samples:
     def __init__(self, parts: Indices, x: Tensor, y: Tensor) -> None:
         self.x, self.y = x, y
         self.sizes = np.array([len(part) for part in parts], dtype=np.int64)
+        #: How many labels a sample has.
+        self.length = 1 if y.dim() == 1 else y.shape[1]
         # If all clients share their samples, one client stands for all.
         own = parts[:1] if all(part is parts[0] for part in parts) else parts
         entries = np.concatenate(own) if own else np.empty(0, dtype=np.int64)
@@ -228,12 +239,25 @@ class _Samples:
         self._n_own = len(own)
         self._client = np.repeat(np.arange(len(own)), self.sizes[: len(own)])
         self.positions = torch.from_numpy(used).to(x.device)
+        #: How many labels of every client count.
+        self.counted = self.sizes
+        if y.dim() > 1:
+            labels = (y[self.positions] != IGNORED).sum(dim=1).cpu().numpy()
+            self.counted = np.broadcast_to(self._sums(labels), self.sizes.shape).astype(np.int64)
 
     def means(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Average a value per used sample over every client; 0 for a client without samples."""
-        sums = np.bincount(self._client, values[self._entry], minlength=self._n_own)
-        means = np.asarray(sums / np.maximum(self.sizes[: self._n_own], 1), dtype=np.float64)
+        """Average a value per label over every client's labels that count; 0 without any.
+
+        Labels that do not count must have 0.
+        """
+        sums = self._sums(values if values.ndim == 1 else values.sum(axis=1))
+        means = np.asarray(sums / np.maximum(self.counted[: self._n_own], 1), dtype=np.float64)
         return np.broadcast_to(means, self.sizes.shape).copy()
+
+    def _sums(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Add up a value per used sample for every client with samples of its own."""
+        sums = np.bincount(self._client, values[self._entry], minlength=self._n_own)
+        return np.asarray(sums, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,7 +441,9 @@ class FullParticipation:
     ) -> None:
         self._parts = [each.train for each in federations]
         self._seeds, self._floor_clients = seeds, floor_clients
-        self._gradients = gradients_of(model, data.x.device, dropout=False)
+        self._gradients = gradients_of(
+            model, data.x.device, dropout=False, sequences=data.has_sequences
+        )
         self._layout, self._data = ParameterLayout(model), data
         self._train, self._pool = train, pool
 
@@ -497,7 +523,8 @@ class FullParticipation:
         """Sum up the gradients of all clients at the parameters ``flat``."""
         importance = torch.from_numpy(design.population.importance).to(flat.device)
         longest = max(map(len, parts))
-        at_once = max(1, SAMPLES_AT_ONCE // longest)
+        length = math.prod(self._data.y.shape[1:])
+        at_once = max(1, LABELS_AT_ONCE // (longest * length))
         mean = torch.zeros_like(flat, dtype=torch.float64)
         squares = mean.new_zeros(())
         for start in range(0, len(parts), at_once):

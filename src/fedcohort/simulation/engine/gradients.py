@@ -6,44 +6,62 @@ import math
 from collections.abc import Callable
 from typing import Protocol, final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy
 
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.data.datasets import Dataset
+from fedcohort.simulation.data.text import IGNORED
 from fedcohort.simulation.engine.convolutions import StackedConvolutionGradients
 from fedcohort.simulation.engine.models import KeyedModel, Stacked, plain_layers
 
 
 @final
 class ResidentData:
-    """Inputs and labels as tensors; inputs become float32 when they are taken."""
+    """Inputs and labels as tensors; inputs become float32 when they are taken.
 
-    def __init__(self, dataset: Dataset, device: torch.device) -> None:
-        self.x = torch.from_numpy(dataset.x.copy()).to(device)
-        self.y = torch.from_numpy(dataset.y.copy()).to(device)
-        self.test_x = torch.from_numpy(dataset.test_x.copy()).to(device)
-        self.test_y = torch.from_numpy(dataset.test_y.copy()).to(device)
+    With ``integers`` they become int64 instead, for a model that takes integers.
+    """
+
+    def __init__(self, dataset: Dataset, device: torch.device, *, integers: bool = False) -> None:
+        self.x, self.test_x = (tensor_of(part).to(device) for part in (dataset.x, dataset.test_x))
+        self.y, self.test_y = (tensor_of(part).to(device) for part in (dataset.y, dataset.test_y))
+        #: Whether a sample has a sequence of labels.
+        self.has_sequences = dataset.length is not None
+        self._kind = torch.int64 if integers else torch.float32
         self._scale, self._shift = dataset.scale, dataset.shift
+
+    def buffer(self, n: int) -> Tensor:
+        """Return memory for ``n`` samples that :meth:`take` can fill."""
+        return torch.empty((n, *self.x.shape[1:]), dtype=self._kind, device=self.x.device)
 
     def take(self, x: Tensor, positions: Tensor, into: Tensor | None = None) -> Tensor:
         """Return the samples at ``positions`` (any shape), ready for a model.
 
-        ``into`` is a float32 buffer with enough rows; reusing it is faster than new memory.
+        ``into`` is a :meth:`buffer` with enough rows; reusing it is faster than new memory.
         """
         flat = positions.reshape(-1)
         if into is not None and x.dtype == into.dtype:
             rows = torch.index_select(x, 0, flat, out=into[: len(flat)])
         else:
             found = x.index_select(0, flat)
-            rows = found.float() if into is None else into[: len(found)].copy_(found)
+            rows = found.to(self._kind) if into is None else into[: len(found)].copy_(found)
         if self._scale != 1.0:
             rows *= self._scale
         if self._shift != 0.0:
             rows += self._shift
         return rows.view(*positions.shape, *x.shape[1:])
+
+
+def tensor_of(array: NDArray[np.generic]) -> Tensor:
+    """Copy an array into a tensor; torch can compute with one type of unsigned integers only."""
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int32 if array.dtype.itemsize == 2 else np.int64)
+    return torch.from_numpy(array.copy())
 
 
 def rows_at(x: Tensor, positions: Tensor) -> Tensor:
@@ -84,17 +102,20 @@ class ParameterLayout:
         return torch.cat(rows, dim=1)
 
 
-def gradients_of(model: nn.Module, device: torch.device, *, dropout: bool = True) -> Gradients:
+def gradients_of(
+    model: nn.Module, device: torch.device, *, dropout: bool = True, sequences: bool = False
+) -> Gradients:
     """Return the fastest way for this model on this device.
 
     On a CPU, small operations cost little and convolutions of several clients at once take twice
-    as long, so clients go one by one. On a GPU it is the other way round.
+    as long, so clients go one by one. On a GPU it is the other way round. With ``sequences``,
+    samples have sequences of labels.
     """
-    if StackedLinearGradients.fits(model):
+    if StackedLinearGradients.fits(model) and not sequences:
         return StackedLinearGradients(model)  # type: ignore[arg-type]
     if device.type == "cpu":
         return LanewiseGradients(model, dropout=dropout)
-    if StackedConvolutionGradients.fits(model):
+    if StackedConvolutionGradients.fits(model) and not sequences:
         return StackedConvolutionGradients(model, dropout=dropout)  # type: ignore[arg-type]
     return VmappedGradients(model, dropout=dropout)
 
@@ -106,6 +127,8 @@ class Gradients(Protocol):
     (lanes, batch) and random words (lanes, n_keys) to the gradients, stacked as the parameters, of
 
         sum_b weight_b * cross_entropy(model(x_b), y_b).
+
+    With labels (lanes, batch, length), :func:`label_weights` take the place of the sample weights.
     """
 
     #: Random words that a lane needs in a step.
@@ -115,6 +138,28 @@ class Gradients(Protocol):
         self, parameters: Stacked, x: Tensor, y: Tensor, weights: Tensor, keys: Tensor
     ) -> Stacked:
         """Return the gradients, stacked as the parameters are."""
+
+
+def label_weights(y: Tensor, weights: Tensor) -> Tensor:
+    """Spread the weights of samples, shape (..., batch), evenly over the labels that count.
+
+    Samples of one weight then give this weight's multiple of the mean over all their labels. A
+    sample has one label, or a sequence with -1 where a position does not count.
+    """
+    if y.dim() == weights.dim():
+        return weights
+    spread = weights.unsqueeze(-1) * (y != IGNORED)
+    counted = spread.sum(dim=(-2, -1))
+    share = torch.where(counted > 0, weights.sum(dim=-1) / counted, 0.0)
+    return spread * share[..., None, None]
+
+
+def weighted_loss(outputs: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+    """Return one lane's loss: the cross entropy of its labels, summed up with their weights."""
+    losses = cross_entropy(
+        outputs.flatten(0, -2), y.flatten(), reduction="none", ignore_index=IGNORED
+    )
+    return losses @ label_weights(y, weights).flatten()
 
 
 @final
@@ -133,8 +178,7 @@ class VmappedGradients:
     def _loss(
         self, parameters: Stacked, x: Tensor, y: Tensor, weights: Tensor, keys: Tensor
     ) -> Tensor:
-        outputs = self._model(parameters, keys, x)
-        return (cross_entropy(outputs, y, reduction="none") * weights).sum()
+        return weighted_loss(self._model(parameters, keys, x), y, weights)
 
     def __call__(
         self, parameters: Stacked, x: Tensor, y: Tensor, weights: Tensor, keys: Tensor
@@ -175,8 +219,7 @@ class LanewiseGradients:
                 torch.default_generator.manual_seed(seed)
                 own = {name: t[k].detach().requires_grad_() for name, t in parameters.items()}
                 with torch.enable_grad():
-                    outputs = self._model(own, keys[k, :-1], x[k])
-                    loss = cross_entropy(outputs, y[k], reduction="none") @ weights[k]
+                    loss = weighted_loss(self._model(own, keys[k, :-1], x[k]), y[k], weights[k])
                 leaves = list(own.values())
                 slopes = torch.autograd.grad(loss, leaves, allow_unused=True)
                 for name, slope in zip(own, slopes, strict=True):

@@ -208,7 +208,8 @@ class LocalTrainer:
         #: The mu of all lanes; None if they differ.
         self.same_mu = every[0].mu if len({each.mu for each in every}) == 1 else None
         is_plain = all(each.is_plain for each in every)
-        self.gradients, self.layout = gradients_of(model, self._device), ParameterLayout(model)
+        self.gradients = gradients_of(model, self._device, sequences=data.has_sequences)
+        self.layout = ParameterLayout(model)
         self._at_once = max(1, LANE_BYTES // (4 * self.layout.size))
         self._slots = min(slots, self._at_once)
         linear = isinstance(self.gradients, StackedLinearGradients) and is_plain
@@ -256,7 +257,7 @@ class LocalTrainer:
         plain = self._plain_step if schedule.active.all() else None
         places, data = torch.from_numpy(_in_dataset(schedule, lanes)), self.data
         # One buffer for all steps stays in the processor's cache.
-        buffer = torch.empty((places[0].numel(), *data.x.shape[1:]))
+        buffer = data.buffer(places[0].numel())
         for step, n in enumerate(schedule.active.sum(axis=1).astype(int).tolist()):
             rows = places[step, :n]
             inputs, labels = data.take(data.x, rows, buffer), rows_at(data.y, rows)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -15,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from fedcohort._arguments import MOST, WholeNeed, brief
 from fedcohort._fields import checks
 from fedcohort.errors import SimulationError
+from fedcohort.simulation.data.datasets import Dataset
 from fedcohort.streams import Stream, stream
 
 ModelSource = nn.Module | Callable[[], nn.Module]
@@ -112,24 +114,67 @@ def _check_model(model: nn.Module) -> None:
         raise SimulationError("model: has no parameters to train. Pass an nn.Module with layers.")
 
 
-def check_outputs(model: nn.Module, sample: Tensor, n_classes: int) -> None:
-    """Try the model on one sample: it must return a number for every class."""
-    was_training = model.training
+def takes_integers(model: nn.Module, dataset: Dataset) -> bool:
+    """Whether the model gets this data set's inputs as integers: it has integers, and takes them.
+
+    A model with an embedding does; any other is tried.
+    """
+    if not dataset.has_integers or len(dataset.x) == 0:
+        return False
+    if any(isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in model.modules()):
+        return True
     try:
-        with torch.no_grad():
-            shape = tuple(model.eval()(sample).shape)
+        _tried(model, _examples(dataset, integers=True))
+    except Exception:
+        return False
+    return True
+
+
+def check_outputs(model: nn.Module, dataset: Dataset, *, integers: bool) -> None:
+    """Try the model: it must return a number for every class, at every label of a sample.
+
+    On integers it tries the smallest and the largest of every position, which are not to be beyond
+    an embedding. Call it on the CPU: on a GPU such a number ends the program.
+    """
+    samples = _examples(dataset, integers=integers)
+    try:
+        outputs = _tried(model, samples)
+        shape = tuple(outputs.shape)
     except Exception as error:
+        kind = f"integers from {samples.min()} to {samples.max()}" if integers else "inputs"
         raise SimulationError(
-            f"model: does not take inputs of shape {tuple(sample.shape[1:])} "
+            f"model: does not take {kind} of shape {tuple(samples.shape[1:])} "
             f"({str(error).splitlines()[0]}). Fit its first layers to the data."
         ) from error
-    finally:
-        model.train(was_training)
-    if len(shape) != 2 or shape[1] < n_classes:
+    length = () if dataset.length is None else (dataset.length,)
+    if shape[1:-1] != length or len(shape) < 2 or shape[-1] < dataset.n_classes:
+        needed = ", ".join(map(str, ("batch", *length, dataset.n_classes)))
         raise SimulationError(
-            f"model: must give (batch, {n_classes}) outputs, one per class; got shape {shape}. "
+            f"model: must give ({needed}) outputs, one per class; got shape {shape}. "
             f"Fit its last layer to the data."
         )
+
+
+def _tried(model: nn.Module, samples: Tensor) -> Tensor:
+    """Return the outputs of samples, computed where the model's parameters are."""
+    was_training, device = model.training, next(model.parameters()).device
+    try:
+        with torch.no_grad():
+            outputs: Tensor = model.eval()(samples.to(device))
+            return outputs
+    finally:
+        model.train(was_training)
+
+
+def _examples(dataset: Dataset, *, integers: bool) -> Tensor:
+    """Return samples to try: the first; of integers the least and the largest, place by place."""
+    if not integers:
+        first = torch.from_numpy(dataset.x[:1].astype(np.float32))
+        return first * dataset.scale + dataset.shift
+    parts = [part for part in (dataset.x, dataset.test_x) if len(part)]
+    least = np.min([part.min(axis=0) for part in parts], axis=0)
+    largest = np.max([part.max(axis=0) for part in parts], axis=0)
+    return torch.from_numpy(np.stack([least, largest]).astype(np.int64))
 
 
 def flat_parameters(model: nn.Module) -> Tensor:
