@@ -69,6 +69,12 @@ def tabular_pytorch_holds(shown: Table) -> bool:
     return max(accuracies) - min(accuracies) < 2 and falling and variances[3] < 0.25
 
 
+def shakespeare_holds(shown: Table) -> bool:
+    """Less loss, more accuracy, and more words of the plays."""
+    before, after = shown["after 1 round"], shown["after all"]
+    return after[0] < before[0] - 0.5 and after[1] > 25 > before[1] and after[2] > 1.5 * before[2]
+
+
 CLAIMS: dict[str, Callable[[Table], bool]] = {
     "own_loop.py": own_loop_holds,
     "paper_figure.py": paper_holds,
@@ -76,6 +82,7 @@ CLAIMS: dict[str, Callable[[Table], bool]] = {
     "million_clients.py": million_holds,
     "tabular_loop.py": tabular_loop_holds,
     "tabular_pytorch.py": tabular_pytorch_holds,
+    "shakespeare.py": shakespeare_holds,
     "flwr_datasets_partitions.py": partitions_hold,
 }
 #: Options that make an example small.
@@ -88,8 +95,14 @@ NEEDS = {
     "million_clients.py": [],
     "tabular_loop.py": [],
     "tabular_pytorch.py": ["torch", "sklearn"],
+    "shakespeare.py": ["torch"],
     "flwr_datasets_partitions.py": ["torch", "flwr_datasets"],
 }
+
+
+def unwritten(text: str) -> str:
+    """Leave out what a model wrote: rounding makes it write otherwise on another machine."""
+    return re.sub(r"^\|.*\n", "", text, flags=re.M)
 
 
 def skip_without(*modules: str) -> None:
@@ -127,7 +140,7 @@ def test_an_example_prints_what_the_page_shows_and_its_claim_holds(
     )
 
     assert (result.returncode, result.stderr) == (0, "")
-    assert words(result.stdout) == words(shown[1])
+    assert words(unwritten(result.stdout)) == words(unwritten(shown[1]))
     assert CLAIMS[name](read_table(result.stdout)), result.stdout
     assert CLAIMS[name](read_table(shown[1]))
 
