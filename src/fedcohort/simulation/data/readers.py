@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort._arguments import brief, did_you_mean, listed
+from fedcohort._arguments import ListNeed, TextNeed, brief, did_you_mean, listed
 from fedcohort._display import counted
 from fedcohort.client_files.formats import Source, read_rows
 from fedcohort.client_files.table import Table, is_missing, text_in
@@ -28,6 +28,7 @@ from fedcohort.simulation.data.text import (
 TWEET = 4
 #: Pixels of a row and of a column of FEMNIST's images.
 PIXELS = 28
+COLUMNS = ListNeed(item=TextNeed(), way_out="Pass for example ['patient'].")
 #: A column of texts with more different ones is no feature.
 MOST_CATEGORIES = 50
 
@@ -206,7 +207,7 @@ def _number_of(label: Any, known: dict[Any, int], column: str) -> int:
 
 def _check_columns(owner: str, names: Sequence[str], **asked: str | None) -> None:
     for role, name in asked.items():
-        if name is not None and name not in names:
+        if name is not None and (not isinstance(name, str) or name not in names):
             raise DataError(
                 f"{owner}: {role} must be one of the columns {listed(list(names))}; got "
                 f"{brief(name)}.{did_you_mean(name, names)}"
@@ -253,6 +254,7 @@ def read_samples(source: Source, client: str, y: str, leave_out: Collection[str]
     except InputError as error:
         raise DataError(f"from_table: {error}") from error
     names = table.names
+    COLUMNS.check("from_table", "leave_out", leave_out, DataError)
     others = {f"leave_out.{k}": name for k, name in enumerate(leave_out)}
     _check_columns("from_table", names, client=client, y=y, **others)
     if twice := [name for k, name in enumerate(names) if name in names[:k]]:

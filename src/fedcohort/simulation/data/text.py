@@ -11,6 +11,9 @@ from importlib.resources import files
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedcohort._arguments import TextNeed, as_array, brief
+from fedcohort.errors import DataError
+
 #: The characters with a number of their own, from 1. 0 is any other character, and padding.
 CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
 #: Numbers of characters, for a model's embedding and its outputs.
@@ -18,6 +21,7 @@ N_CHARACTERS = len(CHARACTERS) + 1
 #: The number of each character of Latin-1.
 _NUMBERS = np.zeros(256, dtype=np.uint8)
 _NUMBERS[[ord(each) for each in CHARACTERS]] = np.arange(1, N_CHARACTERS)
+TEXT = TextNeed(way_out="Pass a string.")
 #: A label that losses and metrics ignore.
 IGNORED = -1
 #: Characters of a sequence of Shakespeare's, and the share of a role's last sequences for testing.
@@ -36,6 +40,7 @@ def encode_text(text: str) -> NDArray[np.uint8]:
     >>> encode_text("Who's\n")
     array([56, 73, 80,  8, 84,  1], dtype=uint8)
     """
+    TEXT.check("encode_text", "text", text, DataError)
     # Each character beyond Latin-1 becomes one byte, whose number is 0.
     latin = "".join(each if ord(each) < 256 else "\x00" for each in text)
     return _NUMBERS[np.frombuffer(latin.encode("latin-1"), dtype=np.uint8)]
@@ -49,8 +54,15 @@ def decode_text(numbers: ArrayLike) -> str:
     >>> decode_text(encode_text("To be, or not"))
     'To be, or not'
     """
+    found = as_array(numbers)
+    is_known = found.dtype.kind in "iu" and found.size and 0 <= found.min() <= found.max()
+    if found.size and not (is_known and found.max() < N_CHARACTERS):
+        raise DataError(
+            f"decode_text: numbers must be whole and from 0 to {N_CHARACTERS - 1}; got "
+            f"{brief(numbers)}. Pass what encode_text returned."
+        )
     letters = "\ufffd" + CHARACTERS
-    return "".join(letters[int(number)] for number in np.ravel(np.asarray(numbers)))
+    return "".join(letters[number] for number in found.ravel().tolist())
 
 
 def next_characters(text: str, length: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
