@@ -113,8 +113,9 @@ def test_other_users_for_testing_are_shared_by_all_clients(tmp_path: Path) -> No
         ({"a": ([[1.0]], [0, 1])}, "user 'a' needs a list x, and a list y of the same length"),
         ({"a": ([[1.0], [1.0, 2.0]], [0, 1])}, "user 'a' needs samples of equally many numbers"),
         ({"a": ([[1.0]], [0]), "b": ([[1.0, 2.0]], [0])}, "user 'b' needs 1 numbers for each"),
-        ({"a": ([[1.0]], [0.5])}, r"user 'a' needs whole numbers or single characters as y; got 0"),
-        ({"a": (["x.jpg"], [1]), "b": ([[1.0]], [1])}, "user 'b' needs texts as the first user"),
+        ({"a": ([[1.0]], [0.5])}, r"user 'a' needs whole numbers as y; got 0\.5"),
+        ({"a": (["1.jpg"], [1])}, "user 'a' needs the next character as y of each text; got 1"),
+        ({"a": (["to b"], ["e"]), "b": ([[1.0]], [1])}, "user 'b' needs texts as the first user"),
     ],
 )
 def test_a_user_that_cannot_be_read_is_named(users: Users, message: str, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from fedcohort.simulation.data.text import (
 TWEET = 4
 #: Pixels of a row and of a column of FEMNIST's images.
 PIXELS = 28
-COLUMNS = ListNeed(item=TextNeed(), way_out="Pass for example ['patient'].")
+COLUMNS = ListNeed(item=TextNeed(), least=0, way_out="Pass for example ['patient'].")
 #: A column of texts with more different ones is no feature.
 MOST_CATEGORIES = 50
 
@@ -66,14 +66,14 @@ class _User:
         return own
 
     def labels(self) -> NDArray[np.int64]:
-        """Return its labels as whole numbers; a character becomes its number."""
-        if isinstance(self.x, list) and all(isinstance(y, str) and len(y) == 1 for y in self.y):
+        """Return its labels as whole numbers: those of classes, or of the next characters."""
+        if isinstance(self.x[0], str):
+            if bad := [y for y in self.y if not isinstance(y, str) or len(y) != 1]:
+                raise self.error("the next character as y of each text", bad[0])
             return encode_text("".join(self.y)).astype(np.int64)
-        found = [int(y) if isinstance(y, int | float) and y == int(y) else None for y in self.y]
-        whole = [y for y in found if y is not None]
-        if len(whole) < len(found):
-            raise self.error("whole numbers or single characters as y", self.y[found.index(None)])
-        return np.array(whole, dtype=np.int64)
+        if bad := [y for y in self.y if not isinstance(y, int | float) or y % 1 != 0]:
+            raise self.error("whole numbers as y", bad[0])
+        return np.array(self.y, dtype=np.int64)
 
 
 def read_leaf(folder: Path, words: int, length: int) -> tuple[Samples, Samples | None]:
@@ -89,16 +89,18 @@ def read_leaf(folder: Path, words: int, length: int) -> tuple[Samples, Samples |
             f"from_leaf: {folder} must have a folder train with .json files of samples, and may "
             f"have a folder test; it has none. Pass the folder that LEAF's preprocess.sh wrote."
         )
-    known = {}
-    if _is_tweet(first[0]):
-        known = vocabulary((text for user in train for text in user.texts), words)
+    are_tweets = _is_tweet(first[0])
+    texts = (text for user in train for text in user.texts)
+    known = vocabulary(texts, words) if are_tweets else {}
 
     def inputs(user: _User) -> NDArray[np.generic]:
         if isinstance(first, np.ndarray):
             if not isinstance(user.x, np.ndarray) or user.x.shape[1:] != first.shape[1:]:
                 raise user.error(f"{first.shape[1]} numbers for each sample", user.x[0])
             return user.x
-        return words_of(user.texts, known, length) if known else characters_of(user.texts, LENGTH)
+        if are_tweets:
+            return words_of(user.texts, known, length)
+        return characters_of(user.texts, LENGTH)
 
     return _joined(train, inputs), _joined(test, inputs) if test else None
 
@@ -124,10 +126,8 @@ def _users(file: Path) -> Iterator[_User]:
                 numbers = np.array(x, dtype=np.float32).reshape(len(x), -1)
             except (TypeError, ValueError):
                 raise user.error("samples of equally many numbers, or texts", x[0]) from None
-            is_image = numbers.shape[1] == PIXELS**2
-            user = _User(
-                name, numbers.reshape(-1, 1, PIXELS, PIXELS) if is_image else numbers, y, file
-            )
+            shape = (1, PIXELS, PIXELS) if numbers.shape[1] == PIXELS**2 else numbers.shape[1:]
+            user = _User(name, numbers.reshape(-1, *shape), y, file)
         if x:
             yield user
 
@@ -199,8 +199,8 @@ def _numbered(labels: Sequence[Any]) -> dict[Any, int]:
 def _number_of(label: Any, known: dict[Any, int], column: str) -> int:
     if label not in known:
         raise DataError(
-            f"the labels of testing must be among those of training; {column} has {brief(label)}. "
-            f"Leave those samples out.{did_you_mean(label, known)}"
+            f"from_hugging_face: labels of testing must be among those of training; {column} has "
+            f"{brief(label)}. Leave those samples out.{did_you_mean(label, known)}"
         )
     return known[label]
 
