@@ -30,17 +30,20 @@ def plain_update(
     *,
     integers: bool = False,
 ) -> torch.Tensor:
-    """Train one client with ``torch.optim.SGD`` on the batches of its own stream."""
+    """Train one client with torch's own optimiser on the batches of its own stream."""
     client, keys = with_keyed_dropout(copy.deepcopy(model))
     client.train()
     load(client, start.clone())
     schedule = make_schedule([lane], training, round_=round_, n_keys=len(keys))
-    optimizer = torch.optim.SGD(
-        client.parameters(),
-        lr=training.lr * training.lr_decay**round_,
-        momentum=training.momentum,
-        weight_decay=training.weight_decay,
+    lr, decay = training.lr * training.lr_decay**round_, training.weight_decay
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(
+        trained(client), lr=lr, momentum=training.momentum, weight_decay=decay
     )
+    if training.optimizer == "adam":
+        betas = (training.beta1, training.beta2)
+        optimizer = torch.optim.Adam(
+            trained(client), lr=lr, betas=betas, eps=training.eps, weight_decay=decay
+        )
     for step in range(len(schedule.active)):
         used = schedule.sample_weights[step, 0] > 0
         rows = lane.samples[schedule.positions[step, 0][used]]

@@ -75,6 +75,13 @@ def shakespeare_holds(shown: Table) -> bool:
     return after[0] < before[0] - 0.5 and after[1] > 25 > before[1] and after[2] > 1.5 * before[2]
 
 
+def adapters_hold(shown: Table) -> bool:
+    """At least nine tenths of the loss that can be saved, for a tenth of the numbers at most."""
+    base, adapters, everything = (shown[name] for name in ("base", "adapters", "everything"))
+    saved = (base[0] - adapters[0]) / (base[0] - everything[0])
+    return saved > 0.9 and adapters[1] > base[1] + 20 and 10 * adapters[2] < everything[2]
+
+
 CLAIMS: dict[str, Callable[[Table], bool]] = {
     "own_loop.py": own_loop_holds,
     "paper_figure.py": paper_holds,
@@ -83,6 +90,7 @@ CLAIMS: dict[str, Callable[[Table], bool]] = {
     "tabular_loop.py": tabular_loop_holds,
     "tabular_pytorch.py": tabular_pytorch_holds,
     "shakespeare.py": shakespeare_holds,
+    "lora_text.py": adapters_hold,
     "flwr_datasets_partitions.py": partitions_hold,
 }
 #: Options that make an example small.
@@ -96,6 +104,7 @@ NEEDS = {
     "tabular_loop.py": [],
     "tabular_pytorch.py": ["torch", "sklearn"],
     "shakespeare.py": ["torch"],
+    "lora_text.py": ["torch"],
     "flwr_datasets_partitions.py": ["torch", "flwr_datasets"],
 }
 

@@ -185,7 +185,7 @@ def test_a_sample_of_clients_estimates_the_loss_with_its_error() -> None:
         simulation = made(Run(Multinomial(3), UNEQUAL), measure_clients=40)
         evaluator = simulation._live[0].evaluator
         sampled = type(evaluator)(
-            evaluator._model, evaluator._data, UNEQUAL, sample=40, seed=seed
+            small_mlp(), evaluator._data, UNEQUAL, sample=40, seed=seed
         ).quality(torch.from_numpy(whole.models[0]))
         assert sampled.loss_error > 0
         scores.append((sampled.loss - loss.loss) / sampled.loss_error)

@@ -17,6 +17,7 @@ from fedcohort.simulation.data.partitions import (  # noqa: E402
 from fedcohort.simulation.data.text import decode_text, encode_text  # noqa: E402
 from fedcohort.simulation.devices.cost import Cost  # noqa: E402
 from fedcohort.simulation.devices.devices import Availability, Devices, read_devices  # noqa: E402
+from fedcohort.simulation.engine.adapters import lora  # noqa: E402
 from fedcohort.simulation.engine.evaluation import Quality, Yardstick  # noqa: E402
 from fedcohort.simulation.engine.local_training import LocalTraining  # noqa: E402
 from fedcohort.simulation.engine.models import cnn, mlp  # noqa: E402
@@ -48,6 +49,7 @@ __all__ = [
     "gru",
     "iid",
     "load_dataset",
+    "lora",
     "lstm",
     "mlp",
     "natural",

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, fields
+from functools import reduce
 from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fedcohort._display import record_repr, short_repr
 from fedcohort._updates import as_numpy
@@ -29,9 +28,10 @@ from fedcohort.simulation.engine.gradients import (
     StackedLinearGradients,
     gradients_of,
 )
+from fedcohort.simulation.engine.models import KeyedModel, has_batch_norm
 from fedcohort.streams import Stream, stream
 
-#: Samples in a batch: on the CPU few enough for the cache.
+#: Labels in a batch: on the CPU few enough for the cache.
 BATCH = {"cpu": 512, "cuda": 8192}
 #: Train as many clients together as have this many bytes of models.
 YARDSTICK_BYTES = 2**30
@@ -109,11 +109,10 @@ class Evaluator:
         sample: int | None = None,
         seed: int = 0,
     ) -> None:
-        self._model, self._layout, self._data = (
-            copy.deepcopy(model).eval(),
-            ParameterLayout(model),
-            data,
-        )
+        self._model, self._layout = KeyedModel(model, dropout=False), ParameterLayout(model)
+        self._data = data
+        # Samples of batch norms are judged in batches of one client each.
+        self._alone = has_batch_norm(model)
         fits = StackedLinearGradients.fits(model) and not data.has_sequences
         self._chain = StackedLinearGradients(model) if fits else None  # type: ignore[arg-type]
         self._parts, self._federation, self._sample = federation.train, federation, sample
@@ -129,8 +128,7 @@ class Evaluator:
             tuple(each[client] for client in measured)
             for each in (federation.train, federation.test)
         )
-        self._train = _Samples(train, data.x, data.y)
-        self._test = _Samples(test, data.test_x, data.test_y)
+        self._train, self._test = self._train_samples(train), self._test_samples(test)
 
     def quality(self, flat: Tensor) -> Quality:
         """Judge the model with these parameters, shape (size,)."""
@@ -172,9 +170,15 @@ class Evaluator:
         Both have shape (len(clients),); a client without samples has 0.
         """
         parts = tuple(self._parts[client] for client in clients)
-        samples = _Samples(parts, self._data.x, self._data.y)
+        samples = self._train_samples(parts)
         losses = self._over(flat, samples, _losses)
         return samples.means(losses), np.sqrt(samples.means(losses**2))
+
+    def _train_samples(self, parts: Indices) -> _Samples:
+        return _Samples(parts, self._data.x, self._data.y, alone=self._alone)
+
+    def _test_samples(self, parts: Indices) -> _Samples:
+        return _Samples(parts, self._data.test_x, self._data.test_y, alone=self._alone)
 
     @torch.no_grad()
     def _over(
@@ -188,8 +192,8 @@ class Evaluator:
         if len(positions) == 0:
             return np.empty((0, *y.shape[1:]))
         outputs = self._outputs(flat)
-        batches = positions.split(max(1, BATCH[x.device.type] // samples.length))
-        buffer = self._data.buffer(len(batches[0]))
+        batches = samples.batches()
+        buffer = self._data.buffer(max(map(len, batches)))
         judged = []
         for batch in batches:
             labels = y[batch]
@@ -204,7 +208,7 @@ class Evaluator:
         if chain is not None:
             return lambda x: chain.outputs(parameters, x[None])[0]
         own = {name: view[0] for name, view in parameters.items()}
-        return lambda x: functional_call(self._model, own, (x,))
+        return lambda x: self._model(own, x)
 
 
 def _lowest_tenth(values: NDArray[np.float64]) -> float:
@@ -223,17 +227,23 @@ def _hits(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 class _Samples:
-    """The samples that clients use, each once, and who uses which."""
+    """The samples that clients use, each once, and who uses which.
 
-    def __init__(self, parts: Indices, x: Tensor, y: Tensor) -> None:
-        self.x, self.y = x, y
+    With ``alone``, a sample is in a batch with samples of one client only, and once for each client
+    that uses it.
+    """
+
+    def __init__(self, parts: Indices, x: Tensor, y: Tensor, *, alone: bool) -> None:
+        self.x, self.y, self._alone = x, y, alone
         self.sizes = np.array([len(part) for part in parts], dtype=np.int64)
         #: How many labels a sample has.
         self.length = 1 if y.dim() == 1 else y.shape[1]
         # If all clients share their samples, one client stands for all.
         own = parts[:1] if all(part is parts[0] for part in parts) else parts
         entries = np.concatenate(own) if own else np.empty(0, dtype=np.int64)
-        used, self._entry = np.unique(entries, return_inverse=True)
+        used, self._entry = entries, np.arange(len(entries))
+        if not alone:
+            used, self._entry = np.unique(entries, return_inverse=True)
         self._n_own = len(own)
         self._client = np.repeat(np.arange(len(own)), self.sizes[: len(own)])
         self.positions = torch.from_numpy(used).to(x.device)
@@ -242,6 +252,13 @@ class _Samples:
         if y.dim() > 1:
             labels = (y[self.positions] != IGNORED).sum(dim=1).cpu().numpy()
             self.counted = np.broadcast_to(self._sums(labels), self.sizes.shape).astype(np.int64)
+
+    def batches(self) -> Sequence[Tensor]:
+        """Divide the used samples into batches."""
+        if self._alone:
+            sizes = self.sizes[: self._n_own]
+            return torch.split(self.positions, sizes[sizes > 0].tolist())
+        return torch.split(self.positions, max(1, BATCH[self.x.device.type] // self.length))
 
     def means(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Average a value per label over every client's labels that count; 0 without any.
@@ -444,6 +461,8 @@ class FullParticipation:
         )
         self._layout, self._data = ParameterLayout(model), data
         self._train, self._pool = train, pool
+        #: Whether the samples of a client can be divided among batches.
+        self._splits = data.has_sequences and not has_batch_norm(model)
 
     def yardsticks(
         self, models: Tensor, rounds: Sequence[Drawn | None], round_: int
@@ -544,11 +563,34 @@ class FullParticipation:
         """Return the gradients of one batch per client, both of shape (clients, samples)."""
         device, n_keys = flat.device, self._gradients.n_keys
         where, shares = (torch.from_numpy(part).to(device) for part in (positions, weights))
-        x, y = self._data.take(self._data.x, where), self._data.y[where]
         models = self._layout.views(flat.expand(len(positions), -1).contiguous())
         # No dropout, so that the keys are never read.
         keys = torch.zeros((len(positions), n_keys), dtype=torch.int32, device=device)
-        return self._layout.flat(self._gradients(models, x, y, shares, keys))
+        at_once = self._samples_at_once(*positions.shape)
+        pieces = zip(where.split(at_once, 1), self._pieces(where, shares, at_once), strict=True)
+        parts = (
+            self._gradients(models, self._data.take(self._data.x, own), self._data.y[own], w, keys)
+            for own, w in pieces
+        )
+        return reduce(torch.add, (self._layout.flat(part) for part in parts))
+
+    def _samples_at_once(self, n_clients: int, longest: int) -> int:
+        """Return how many samples of each client to take at a time."""
+        if not self._splits:
+            return max(longest, 1)
+        return max(1, LABELS_AT_ONCE // (n_clients * math.prod(self._data.y.shape[1:])))
+
+    def _pieces(self, where: Tensor, shares: Tensor, at_once: int) -> Sequence[Tensor]:
+        """Split sample weights, so that each label of a sequence has its weight in the whole."""
+        pieces = torch.split(shares, at_once, 1)
+        if len(pieces) == 1:
+            return pieces
+        labels = (self._data.y[where] != IGNORED).sum(dim=2) * (shares > 0)
+        share = labels / labels.sum(dim=1, keepdim=True).clamp(min=1)
+        return [
+            (own > 0) * (of.sum(dim=1) / (own > 0).sum(dim=1).clamp(min=1))[:, None]
+            for own, of in zip(pieces, share.split(at_once, 1), strict=True)
+        ]
 
 
 def _bounded(updates: Tensor, max_norm: float | None) -> NDArray[np.float32]:

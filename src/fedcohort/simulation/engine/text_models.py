@@ -145,7 +145,7 @@ class _Transformer(nn.Module):
         self.positions = nn.Parameter(torch.empty(length, width))
         for table in (self.embedding.weight, self.positions):
             nn.init.normal_(table, std=0.02)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.blocks = nn.Sequential(*blocks)
         self.norm, self.output = nn.LayerNorm(width), nn.Linear(width, classes)
         self._last = last
@@ -167,7 +167,7 @@ class _Block(nn.Module):
         self.before_attention, self.before_layers = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attention, self.merge = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self._heads = heads
 
     def forward(self, x: Tensor) -> Tensor:
