@@ -206,6 +206,16 @@ def test_a_sample_as_large_as_the_federation_is_all_of_it() -> None:
     assert sampled.histories[0].last_quality == whole.histories[0].last_quality
 
 
+def test_only_the_clients_of_the_sample_are_judged_one_by_one() -> None:
+    whole, sampled = (made(Run(Multinomial(3), UNEQUAL), measure_clients=k) for k in (None, 3))
+
+    (everyone,), (some,) = whole.client_quality(), sampled.client_quality()
+
+    judged = ~np.isnan(some.loss)
+    assert 1 <= judged.sum() <= 3 < UNEQUAL.n_clients
+    assert some.loss[judged].tolist() == everyone.loss[judged].tolist()
+
+
 def test_bad_options_are_refused() -> None:
     with pytest.raises(SimulationError, match="Options: measure_clients must be"):
         Options(measure_clients=0)

@@ -73,7 +73,7 @@ class Data(Table, ABC):
     Attributes
     ----------
     dataset
-        ``digits`` (no download), ``mnist``, ``fashion-mnist`` or ``cifar10``.
+        ``digits`` and ``shakespeare`` (no download), ``mnist``, ``fashion-mnist`` or ``cifar10``.
     shuffle_clients
         Whether to number clients at random. Otherwise the partition numbers them.
     seed
@@ -152,7 +152,7 @@ class Iid(Data, like=[partitions.iid], defaults={"n_clients": 100}):
 
 
 class Natural(Data):
-    """``natural``: the data set (for example your own) says which client holds which samples."""
+    """``natural``: the data set (``shakespeare`` or your own) says who holds which samples."""
 
     partition: str = fixed("natural")
     shuffle_clients: bool = flag(False)
@@ -160,6 +160,8 @@ class Natural(Data):
     def _divided(self, source: Dataset | FederatedData, seed: int) -> FederatedData:
         if isinstance(source, FederatedData):
             return source
+        if source.clients is not None:
+            return partitions.natural(source)
         raise ExperimentError(
             f"data.partition 'natural' needs a data set that says who holds what; "
             f"{self.dataset!r} does not. Let its function return a FederatedData, or choose "

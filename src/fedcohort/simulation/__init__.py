@@ -23,6 +23,7 @@ from fedcohort.simulation.devices.availability import (  # noqa: E402
     Intervals,
     Markov,
 )
+from fedcohort.simulation.data.text import decode_text, encode_text  # noqa: E402
 from fedcohort.simulation.devices.cost import Cost  # noqa: E402
 from fedcohort.simulation.devices.devices import Devices, read_devices  # noqa: E402
 from fedcohort.simulation.engine.adapters import lora  # noqa: E402
@@ -55,9 +56,11 @@ __all__ = [
     "Yardstick",
     "cnn",
     "dirichlet_clients",
+    "decode_text",
     "dirichlet_disjoint",
     "dirichlet_parts",
     "dirichlet_unbalanced",
+    "encode_text",
     "gru",
     "iid",
     "load_dataset",

@@ -169,7 +169,7 @@ class Simulation:
             ]
 
     def client_quality(self) -> list[ClientQuality]:
-        """Judge every run's current model on each client's own samples."""
+        """Judge every run's current model on each measured client's own samples; NaN for others."""
         pairs = zip(self._live, self._models, strict=True)
         with computing_on(self._n_threads):
             return [run.evaluator.client_quality(model) for run, model in pairs]

@@ -33,6 +33,7 @@ from fedcohort._arguments import (
 )
 from fedcohort._display import short_repr
 from fedcohort._fields import Record, checks
+from fedcohort.client_files.formats import Source
 from fedcohort.errors import DataError
 from fedcohort.population import Population
 from fedcohort.simulation.data.datasets import Dataset, checked_arrays
@@ -161,6 +162,146 @@ class FederatedData(Record):
         dataset = Dataset(inputs, labels, test_inputs, test_labels, n_classes, scale, shift)
         return cls(dataset, train, test_parts)
 
+    @classmethod
+    def from_leaf(
+        cls, folder: str | Path, *, words: int = 10_000, length: int = 25
+    ) -> FederatedData:
+        """Read data that LEAF's ``preprocess.sh`` wrote: JSON files of users with x and y.
+
+        ``folder`` has the folders ``train`` and ``test``, directly or in ``data``. FEMNIST's
+        images get the shape (1, 28, 28). Shakespeare's 80 characters and the next one, its label,
+        become numbers as :func:`encode_text` gives them. A tweet of Sent140 becomes the numbers of
+        its first words: from 2 for the words that the training tweets use most, 1 for any other,
+        0 after the last. If the test files have other users (LEAF's split by user), all clients
+        are tested on all of their samples.
+
+        Parameters
+        ----------
+        words
+            How many words get a number of their own; an embedding needs two rows more.
+        length
+            Words of a tweet.
+
+        Raises
+        ------
+        DataError
+            If there are no such files, or a user's samples cannot be read.
+        """
+        from fedcohort.simulation.data.readers import read_leaf
+
+        path = checked_path("from_leaf", "folder", folder, error=DataError)
+        COUNT.check("from_leaf", "words", words, DataError)
+        COUNT.check("from_leaf", "length", length, DataError)
+        train, test = read_leaf(path, words, length)
+        if test is None:
+            return cls.from_arrays(*train)
+        are_others = set(train.clients.tolist()).isdisjoint(test.clients.tolist())
+        return cls.from_arrays(*train, test=test[:2] if are_others else test)
+
+    @classmethod
+    def from_hugging_face(
+        cls,
+        data: Any,
+        *,
+        client: str,
+        x: str,
+        y: str | None = None,
+        test: float | None = None,
+        seed: Seed = 0,
+        words: int = 10_000,
+        length: int = 80,
+    ) -> FederatedData:
+        """Read a data set of Hugging Face's ``datasets`` that has a column of clients.
+
+        ``data`` is a ``Dataset``, or a ``DatasetDict`` with the parts ``train`` and ``test``.
+
+        Parameters
+        ----------
+        client, x, y
+            Columns. Without ``y``, x is text in which each character is to predict the next one,
+            in sequences of ``length``. With it, a text becomes the numbers of its first words, as
+            in :meth:`from_leaf`; images and numbers stay as they are.
+        test, seed
+            The share of every client's samples to hold out, as in :meth:`from_arrays`.
+        words
+            How many words get a number of their own.
+        length
+            Characters or words of a sample of text.
+
+        Raises
+        ------
+        DataError
+            If the data set has no such columns, or they cannot be read.
+        """
+        from fedcohort.simulation.data.readers import read_hugging_face
+
+        parts = dict(data) if isinstance(data, Mapping) else {"train": data}
+        if not hasattr(parts.get("train"), "with_format"):
+            raise DataError(
+                f"from_hugging_face: data must be a Dataset of the package datasets, or a "
+                f"DatasetDict with the part train; got {brief(data)}. Pass what its load_dataset "
+                f"returns."
+            )
+        COUNT.check("from_hugging_face", "words", words, DataError)
+        COUNT.check("from_hugging_face", "length", length, DataError)
+        columns = (client, x, y, words, length)
+        own, known = read_hugging_face(parts["train"], *columns)
+        scale = 1 / 255 if own.x.dtype == np.uint8 and own.x.ndim == 4 else 1.0
+        held: Test | None = test
+        if test is None and "test" in parts:
+            held = read_hugging_face(parts["test"], *columns, known)[0]
+        return cls.from_arrays(*own, test=held, seed=seed, scale=scale)
+
+    @classmethod
+    def from_table(
+        cls,
+        source: Source,
+        *,
+        client: str,
+        y: str,
+        leave_out: Sequence[str] = (),
+        test: float | None = None,
+        seed: Seed = 0,
+    ) -> FederatedData:
+        """Read a table with a row per sample: a CSV, Parquet, JSON or Excel file, or a data frame.
+
+        All other columns are features. Numbers get mean 0 and variance 1 over the training
+        samples of all clients, and 0 where one is missing. Texts become a 0 or 1 for each
+        different one. Classes are numbered in sorted order.
+
+        Parameters
+        ----------
+        client, y
+            The columns of the clients and of the labels.
+        leave_out
+            Columns that are no features.
+        test, seed
+            The share of every client's samples to hold out, as in :meth:`from_arrays`.
+
+        Raises
+        ------
+        DataError
+            If the table cannot be read, or has no such columns.
+
+        Examples
+        --------
+        >>> table = {"ward": [*"aaabbb"], "age": [50, 61, 70, 44, 52, 80], "died": [0, 1] * 3}
+        >>> import pyarrow
+        >>> data = FederatedData.from_table(pyarrow.table(table), client="ward", y="died")
+        >>> data, data.dataset.x.shape
+        (FederatedData(n_clients=2, train=6, test=0, n_classes=2), (6, 1))
+        """
+        from fedcohort.simulation.data.readers import read_samples
+
+        rows = read_samples(source, client, y, leave_out)
+        held = np.zeros(len(rows.y), dtype=bool)
+        if test is not None:
+            _, parts = positions_of(rows.clients, len(rows.y))
+            held = _held_out(test, parts, len(rows.y), seed)
+        samples = (rows.features(~held), rows.y, rows.clients)
+        own, other = ([part[mask] for part in samples] for mask in (~held, held))
+        return cls.from_arrays(*own, test=None if test is None else other)
+
     def save(self, path: str | Path) -> None:
         """Write samples and clients to a file, which :meth:`load` and experiment files read.
 
@@ -266,13 +407,16 @@ def positions_of(
             f"FederatedData: clients must be labels that can be sorted; got {brief(clients)}. "
             f"Label samples by numbers, or by names."
         ) from error
-    unknown = set(labels.tolist()) - set(known)
+    place = {name: k for k, name in enumerate(known)}
+    unknown = set(labels.tolist()) - set(place)
     if unknown:
         raise DataError(
             f"FederatedData: the test samples' clients must be among the training samples'; "
             f"{min(unknown)!r} is not. Leave its test samples out."
         )
-    return known, tuple(np.flatnonzero(labels == name) for name in known)
+    numbers = np.array([place[label] for label in labels.tolist()], dtype=np.int64)
+    lengths = np.bincount(numbers, minlength=len(known))
+    return known, tuple(np.split(np.argsort(numbers, kind="stable"), np.cumsum(lengths)[:-1]))
 
 
 def _test_parts(clients: Owners, n: int, names: list[Any] | None) -> Indices:
@@ -695,15 +839,35 @@ def _balanced_shares(logs: NDArray[np.float64], lengths: NDArray[np.int64]) -> N
     return shares
 
 
-def natural(dataset: Dataset, clients: ArrayLike, test_clients: ArrayLike) -> FederatedData:
+def natural(
+    dataset: Dataset, clients: ArrayLike | None = None, test_clients: ArrayLike | None = None
+) -> FederatedData:
     """Give every sample to its own client; clients are numbered in sorted order.
+
+    Parameters
+    ----------
+    clients, test_clients
+        The client of every sample; by default as the data set says.
 
     Raises
     ------
     DataError
         If a sample has no client, or a test sample a client without training samples.
+
+    Examples
+    --------
+    >>> from fedcohort.simulation import load_dataset
+    >>> natural(load_dataset("shakespeare"))
+    FederatedData(n_clients=1060, train=42092, test=10193, n_classes=97)
     """
     _check_dataset("natural", dataset)
+    if clients is None and test_clients is None:
+        clients, test_clients = dataset.clients, dataset.test_clients
+    if clients is None or test_clients is None:
+        raise DataError(
+            "natural: needs the client of every sample; the data set does not say it. Pass "
+            "clients and test_clients, or choose another partition."
+        )
     names, train = positions_of(clients, len(dataset.y))
     return FederatedData(dataset, train, positions_of(test_clients, len(dataset.test_y), names)[1])
 
