@@ -16,6 +16,7 @@ from fedcohort.simulation.data.partitions import (  # noqa: E402
     natural,
     one_class_shards,
 )
+from fedcohort.simulation.data.text import decode_text, encode_text  # noqa: E402
 from fedcohort.simulation.devices.availability import (  # noqa: E402
     Availability,
     Coins,
@@ -23,7 +24,6 @@ from fedcohort.simulation.devices.availability import (  # noqa: E402
     Intervals,
     Markov,
 )
-from fedcohort.simulation.data.text import decode_text, encode_text  # noqa: E402
 from fedcohort.simulation.devices.cost import Cost  # noqa: E402
 from fedcohort.simulation.devices.devices import Devices, read_devices  # noqa: E402
 from fedcohort.simulation.engine.adapters import lora  # noqa: E402
@@ -55,8 +55,8 @@ __all__ = [
     "Simulation",
     "Yardstick",
     "cnn",
-    "dirichlet_clients",
     "decode_text",
+    "dirichlet_clients",
     "dirichlet_disjoint",
     "dirichlet_parts",
     "dirichlet_unbalanced",
