@@ -149,7 +149,9 @@ class LiveRun:
         if self.selector.cohort is not None:  # an interrupted round is played again
             self.current = replace(self.current, quality=None, diverged=False)
             return
-        available, times = self._clock.available(), self._clock.times(round_)
+        if (chances := self.run.known_chances(round_)) is not None:
+            self.selector.chances = chances
+        available, times = self._clock.available(round_), self._clock.times(round_)
         self.current = RoundState(round_, available, self.selector.ask(available), times)
 
     def answer(self, now: RoundState, model: Tensor) -> None:
