@@ -697,6 +697,17 @@ def test_errors_in_python_name_arguments(
         read_clients(path, **settings_given)
 
 
+def test_a_parquet_file_is_read_as_its_frame(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow", reason="writes Parquet")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="writes Parquet")
+    frame = pa.table({"hospital": ["b", "a"], "patients": [3, 5]})
+    parquet.write_table(frame, tmp_path / "sizes.parquet")
+
+    population = read_clients(tmp_path / "sizes.parquet")
+
+    assert (list(population.ids), population.sizes.tolist()) == (["b", "a"], [3, 5])
+
+
 def test_only_files_and_frames_are_read() -> None:
     with pytest.raises(ValueError, match="needs the path of a file or a data frame; got 3"):
         read_clients(3)  # type: ignore[arg-type]

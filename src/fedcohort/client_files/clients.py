@@ -100,7 +100,7 @@ def read_clients(
     sheet: str | int | None = None,
     header_row: int | None = None,
 ) -> Population:
-    """Read clients from a CSV, JSON or Excel file or a data frame, as ``fedcohort compare`` does.
+    """Read clients from a CSV, JSON, Excel or Parquet file or a data frame, as ``compare`` does.
 
     Titles, footnotes and totals are left out. A warning in the log names them, and rows that are
     doubtful: a size that is the sum of all others, or two names that differ only in case.

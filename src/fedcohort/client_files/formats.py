@@ -21,6 +21,7 @@ from zipfile import BadZipFile
 
 from fedcohort._arguments import as_whole, brief, name_of
 from fedcohort._display import counted
+from fedcohort._lazy import import_extra
 from fedcohort._whole_file import reason_of
 from fedcohort.client_files.table import (
     EXAMPLE,
@@ -54,7 +55,7 @@ SEPARATOR_LINE = re.compile(rf'"?sep=([{DELIMITERS}])"?[ ]*[\r\n]', re.IGNORECAS
 EMPTY = re.compile(rf'[\s"{DELIMITERS}]*')
 CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")
 BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
-ZIP, OLE = b"PK\x03\x04", b"\xd0\xcf\x11\xe0"
+ZIP, OLE, PARQUET = b"PK\x03\x04", b"\xd0\xcf\x11\xe0", b"PAR1"
 #: Errors of openpyxl for a file that is damaged or not a workbook.
 NO_WORKBOOK = (
     BadZipFile, EOFError, LookupError, OSError, SyntaxError, TypeError, ValueError, zlib.error,
@@ -160,6 +161,18 @@ def read_table(source: Source, reading: Reading) -> Table:
     return next(each for each in FORMATS if each.fits(file)).read(file, reading)
 
 
+def read_rows(source: Source) -> Table:
+    """Read a data frame or a file of which each row is a sample; no row is left out.
+
+    The first line of a text file, or the first row of an Excel file's first sheet, names the
+    columns.
+    """
+    if not isinstance(source, (str, os.PathLike)):
+        return _from_frame(source)
+    file = File.at(os.fsdecode(source))
+    return next(each for each in FORMATS if each.fits(file)).rows(file)
+
+
 def _refuse_settings(source: str, reading: Reading, *names: str) -> None:
     """Refuse settings that mean nothing for this kind of source."""
     for name in names:
@@ -170,7 +183,7 @@ def _refuse_settings(source: str, reading: Reading, *names: str) -> None:
             )
 
 
-def _from_old_excel(file: File, reading: Reading) -> NoReturn:
+def _from_old_excel(file: File, reading: Reading | None = None) -> NoReturn:
     raise InputError(
         f"{file.name}: needs an .xlsx file; it is an old Excel file (.xls), or one with a "
         f"password. Save it as .xlsx without a password, or as CSV."
@@ -189,6 +202,29 @@ def _from_text(file: File, reading: Reading) -> Table:
     records = _records(text, delimiter, file.name)
     table = _Lines(file.name, "line", reading).table(records, file.notes)
     return replace(table, has_semicolons=delimiter == ";")
+
+
+def _text_rows(file: File) -> Table:
+    if EMPTY.fullmatch(file.text):
+        _refuse_empty(file.name, "sample", "Write a line that names the columns, and the samples.")
+    delimiter = _delimiter(file.text, Reading())
+    table = _whole(file.name, "line", list(_records(file.text, delimiter, file.name)))
+    return replace(table, notes=file.notes, has_semicolons=delimiter == ";")
+
+
+def _whole(source: str, unit: str, records: Sequence[Record]) -> Table:
+    """Return all records below the first one, which names the columns."""
+    (_, names), *rows = records
+    for place, cells in rows:
+        if len(cells) != len(names):
+            raise InputError(
+                f"{source}, {unit} {place}: needs {counted(len(names), 'value')} "
+                f"({listed(map(text_in, names))}); got {len(cells)}. Add what is missing, or put "
+                f"quotes around a value that contains the delimiter."
+            )
+    columns = [list(column) for column in zip(*(cells for _, cells in rows), strict=True)]
+    places = [place for place, _ in rows]
+    return Table(source, list(map(text_in, names)), columns or [[] for _ in names], places, unit)
 
 
 def _records(text: str, delimiter: str, source: str = "") -> Iterator[tuple[int, list[str]]]:
@@ -427,9 +463,9 @@ def _has_no_header(first: Sequence[Record]) -> bool:
     return 0 < len(numbers) < len(texts) and not any(map(YEAR.fullmatch, numbers))
 
 
-def _refuse_empty(source: str) -> NoReturn:
+def _refuse_empty(source: str, what: str = "size", way_out: str = EXAMPLE) -> NoReturn:
     """Refuse a file without values."""
-    raise InputError(f"{source}: needs at least one size; the file is empty. {EXAMPLE}")
+    raise InputError(f"{source}: needs at least one {what}; the file is empty. {way_out}")
 
 
 def kind_of(row: Iterable[Any]) -> str:
@@ -560,26 +596,7 @@ def _from_excel(file: File, reading: Reading) -> Table:
     By default it is the only sheet with sizes of a usual name, or else with sizes.
     """
     source = file.name
-    try:
-        openpyxl = import_module("openpyxl")
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"{source}: needs openpyxl, which is not installed, to read an Excel file. Run: pip "
-            f"install openpyxl, or save the file as CSV."
-        ) from error
-    try:
-        with warnings.catch_warnings(action="ignore"):  # on styles and the like
-            book = openpyxl.load_workbook(io.BytesIO(file.data), data_only=True)
-            sheets = {each.title: _rows_of(each) for each in book.worksheets}
-            hidden = {
-                each.title: {k for k, row in each.row_dimensions.items() if row.hidden}
-                for each in book.worksheets
-            }
-    except NO_WORKBOOK as error:
-        raise InputError(
-            f"{source}: must be an .xlsx file or text; it is not, or not whole "
-            f"({brief(str(error))}). Save it again, or as CSV."
-        ) from error
+    sheets, hidden = _sheets(file)
     titles = list(sheets)
 
     def read_sheet(title: str, name: str) -> Table:
@@ -611,6 +628,54 @@ def _from_excel(file: File, reading: Reading) -> Table:
         )
     [(title, table)] = fits.items()
     return table.noted(f"read sheet {title!r} of {listed(titles)}.") if len(titles) > 1 else table
+
+
+def _sheets(file: File) -> tuple[dict[str, list[Record]], dict[str, set[int]]]:
+    """Return the rows of each sheet of a workbook, and the numbers of those that it hides."""
+    try:
+        openpyxl = import_module("openpyxl")
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"{file.name}: needs openpyxl, which is not installed, to read an Excel file. Run: pip "
+            f"install openpyxl, or save the file as CSV."
+        ) from error
+    try:
+        with warnings.catch_warnings(action="ignore"):  # on styles and the like
+            book = openpyxl.load_workbook(io.BytesIO(file.data), data_only=True)
+            sheets = {each.title: _rows_of(each) for each in book.worksheets}
+            hidden = {
+                each.title: {k for k, row in each.row_dimensions.items() if row.hidden}
+                for each in book.worksheets
+            }
+    except NO_WORKBOOK as error:
+        raise InputError(
+            f"{file.name}: must be an .xlsx file or text; it is not, or not whole "
+            f"({brief(str(error))}). Save it again, or as CSV."
+        ) from error
+    return sheets, hidden
+
+
+def _excel_rows(file: File) -> Table:
+    rows = next(iter(_sheets(file)[0].values()))
+    if not rows:
+        _refuse_empty(file.name, "sample", "Write a row that names the columns, and the samples.")
+    return _whole(file.name, "row", rows)
+
+
+def _from_parquet(file: File, reading: Reading) -> Table:
+    _refuse_settings(file.name, reading, "sheet", "header_row")
+    return _parquet_rows(file)
+
+
+def _parquet_rows(file: File) -> Table:
+    parquet = import_extra("pyarrow.parquet", extra="sim", owner=f"{file.name}, to read Parquet,")
+    try:
+        frame = parquet.read_table(io.BytesIO(file.data))
+    except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
+        raise InputError(
+            f"{file.name}: is a damaged Parquet file ({brief(str(error))}). Write it again."
+        ) from error
+    return replace(_from_frame(frame), source=file.name)
 
 
 def _named_sheet(titles: Sequence[str], source: str, reading: Reading) -> str:
@@ -700,16 +765,25 @@ def _is_missing(cell: Any) -> bool:
 
 
 class Format(NamedTuple):
-    """A kind of file: whether a file is of this kind, and how it becomes a table."""
+    """A kind of file: whether a file is of this kind, and how it becomes a table.
+
+    ``read`` makes a table of clients, and ``rows`` one of samples.
+    """
 
     fits: Callable[[File], bool]
     read: Callable[[File, Reading], Table]
+    rows: Callable[[File], Table]
 
 
 #: The formats. The first that fits reads the file.
 FORMATS = (
-    Format(lambda file: file.data.startswith(OLE), _from_old_excel),
-    Format(lambda file: file.data.startswith(ZIP), _from_excel),
-    Format(lambda file: file.text.lstrip().startswith(("[", "{")), _from_json),
-    Format(lambda file: True, _from_text),
+    Format(lambda file: file.data.startswith(OLE), _from_old_excel, _from_old_excel),
+    Format(lambda file: file.data.startswith(ZIP), _from_excel, _excel_rows),
+    Format(lambda file: file.data.startswith(PARQUET), _from_parquet, _parquet_rows),
+    Format(
+        lambda file: file.text.lstrip().startswith(("[", "{")),
+        _from_json,
+        lambda file: _from_json(file, Reading()),
+    ),
+    Format(lambda file: True, _from_text, _text_rows),
 )
