@@ -200,6 +200,11 @@ def test_a_data_frame_and_sizes_of_a_file(tmp_path: Path) -> None:
         ([{"round": 0, "client": ""}], r"row 1: client must be a name; it is empty"),
         ([{"round": 0, "client": 1, "status": "huh"}], r"status must be drawn, .*got 'huh'"),
         ([{"round": 0, "client": 1, "weight": -1}], r"weight must be a number of at least 0"),
+        (
+            [{"round": 1, "clients": ["A", None]}],
+            "row 1: clients must list names of clients; got None",
+        ),
+        ([{"round": 1, "clients": []}], "needs at least one row; it has none"),
     ],
 )
 def test_a_table_that_cannot_be_read_says_why(rows: list[dict[str, Any]], said: str) -> None:

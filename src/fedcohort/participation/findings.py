@@ -351,10 +351,11 @@ class Tests:
         lost_after = np.cumsum(lost[::-1])[::-1].astype(np.int64)
         if which.sum() < 2 or not 0 < lost_after[0] < after[0]:
             return []
-        chances = hypergeom.sf(lost_after - 1, after[0], lost_after[0], after) * own.n_rounds
+        tails = np.asarray(hypergeom.sf(lost_after - 1, after[0], lost_after[0], after))
+        chances = tails * own.n_rounds
         # Of equally small chances the one with the largest difference.
         excess = lost_after - after * (lost_after[0] / after[0])
-        at = int(np.lexsort((-excess, np.asarray(chances)))[0])
+        at = int(np.lexsort((-excess, chances))[0])
         chance = float(chances[at])
         before = after[0] - after[at]
         if chance > COMMON or not before:

@@ -149,7 +149,7 @@ def replays_of(
         return []
     found = [_same_draws(own, law, intended, rule) for rule in ("keep", "renormalise")]
     claimed = [] if law.recipe is None else [law.recipe]
-    if claimed and not designs and claimed[0].cohort_size < own.n_clients:
+    if claimed and not len(designs) and claimed[0].cohort_size < own.n_clients:
         designs = [SizeClustered(claimed[0].cohort_size)]
     repeats = max(FEWEST, min(REPLAYS, MOST_ROUNDS // own.n_rounds))
     known = {text_of(each): each for each in (*claimed, *designs)}

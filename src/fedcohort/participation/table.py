@@ -515,9 +515,9 @@ def _of_table(source: Any) -> Participation:
 
 def _of_rows(source: str, rows: Sequence[Mapping[str, Any]]) -> Participation:
     """Read records with a round and a client each."""
+    rows = [each for k, row in enumerate(rows) for each in _one_each(source, k, row)]
     if not rows:
         raise InputError(f"{source}: needs at least one row; it has none. Check the file.")
-    rows = [each for row in rows for each in _one_each(row)]
     names = list(dict.fromkeys(name for row in rows for name in row))
     taken = _columns(source, names)
     cells = {role: [row.get(name) for row in rows] for role, name in taken.items()}
@@ -578,7 +578,7 @@ def _of_rows(source: str, rows: Sequence[Mapping[str, Any]]) -> Participation:
     return found
 
 
-def _one_each(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _one_each(source: str, k: int, row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Divide a record of a whole round, ``{"round": 3, "clients": ["a", "b"], "failed": ["b"]}``.
 
     Its lists are of clients: all that were asked, and those of a status. Other lists go with that
@@ -597,6 +597,11 @@ def _one_each(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         elif all(isinstance(one, Mapping) for one in each) and len(each):
             said = {} if kind == "asked" else {"status": kind}
             yield from ({**scalars, **said, **one} for one in each)
+        elif strange := [one for one in each if not isinstance(one, (str, int))]:
+            raise InputError(
+                f"{_place(source, k)}: {name} must list names of clients; got {brief(strange[0])}. "
+                f"Correct it."
+            )
         elif kind == "asked":
             asked |= dict.fromkeys(map(str, each))
         else:
