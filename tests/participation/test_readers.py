@@ -13,6 +13,7 @@ from fedcohort import Poisson, Selector, SizeClustered, audit, read_clients
 from fedcohort.errors import FedcohortError, InputError
 from fedcohort.participation import Participation, read_participation
 from fedcohort.participation.framework_logs import from_framework
+from fedcohort.selector.settings import Presence
 from selectors_for_tests import SIZES
 
 WRITTEN = Path(__file__).parent / "written"
@@ -285,3 +286,20 @@ def test_pseudonyms_hide_ids_groups_and_reasons() -> None:
     assert not set(hidden.ids) & set(other.ids)
     with pytest.raises(InputError, match="at least 16 bytes"):
         own.with_pseudonyms(b"short")
+
+
+def test_where_weights_make_up_for_presence_the_bias_is_not_split(tmp_path: Path) -> None:
+    found = []
+    words: list[Presence] = ["ignore", "estimated"]
+    for presence in words:
+        path = tmp_path / presence
+        sizes = {"a": 3, "b": 2, "c": 1}
+        selector = Selector(SizeClustered(2), sizes, seed=0, log=path, presence=presence)
+        for round_ in range(6):
+            selector.draw(["a", "b"] if round_ % 2 else None)
+            selector.skip()
+        found.append(audit(path))
+
+    assert found[0].bias is not None
+    assert found[1].bias is None
+    assert any("presence='estimated'" in note for note in found[1].participation.notes)

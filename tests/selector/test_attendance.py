@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from fedcohort import Multinomial, Poisson, Recipe, Selector, SizeClustered, Uniform
+from fedcohort import Cohort, Multinomial, Poisson, Recipe, Selector, SizeClustered, Uniform
 from fedcohort.errors import SelectorError
 from fedcohort.selector.attendance import Attendance
 from fedcohort.selector.settings import SelectorSettings
@@ -112,7 +112,7 @@ def test_the_law_is_unbiased_over_those_that_the_rules_let_take_part(
 
 def test_a_client_that_failed_rests() -> None:
     selector = Selector(SizeClustered(4), SIZES, seed=0, rest=2)
-    absent = {}
+    absent = dict[Any, int]()
     for _ in range(12):
         cohort = selector.draw()
         assert all(selector.round_ - absent[each] > 2 for each in cohort.ids if each in absent)
@@ -273,7 +273,7 @@ def test_with_memory_the_aggregate_is_unbiased_for_its_target(
             weights = now.design.expected_counts() * now.design.weight_per_draw() * boosts
             step += float(weights @ (deltas - recalled[0][:, 0]))
         else:
-            assert own.step({})[0] == step  # type: ignore[index]
+            assert own.step({})[0] == step
         mean += chance * step
         sizes = np.array([4, 3, 2, 1]) * there
         exact += chance * float(sizes @ deltas) / max(sizes.sum(), 1)
@@ -385,7 +385,7 @@ def test_a_saved_selector_goes_on_bit_for_bit(settings: dict[str, Any], tmp_path
     again = Selector.load(tmp_path / "state")
 
     assert frozen(again) == frozen(selector)
-    cohorts = []
+    cohorts = list[list[Cohort]]()
     for each in (selector, again):
         cohorts.append([])
         for _ in range(4):

@@ -424,7 +424,7 @@ def audit_of(
     weights = final_weights(own, as_drawn)
     drawn, realised = (shares_of(own.per_client(each)) for each in (as_drawn, weights))
     bias = None
-    if own.counts is None and own.n_clients:
+    if own.counts is None and own.n_clients and own.presence == "ignore":
         bias = _bias(law, intended, drawn, realised)
     replays = replays_of(own, law, as_drawn, designs=designs, seed=seed) if replay else []
     return Audit(

@@ -114,6 +114,9 @@ class Participation:
         For logs that name only failing clients; None for all others.
     notes
         How the file was read, where that may surprise.
+    presence
+        What weights do about clients that are away, as the log says; see
+        :class:`fedcohort.Selector`.
     """
 
     source: str
@@ -134,6 +137,7 @@ class Participation:
     recipe: Recipe | None = None
     counts: FailureCounts | None = None
     notes: tuple[str, ...] = ()
+    presence: str = "ignore"
 
     @property
     def n_clients(self) -> int:
@@ -403,13 +407,15 @@ def of_selections(lines: Sequence[Mapping[str, Any]], source: str) -> Participat
     entries: list[Entry] = []
     reasons: Counter[str] = Counter()
     notes: list[str] = []
-    recipe = None
+    recipe, presence = None, "ignore"
     for k, line in enumerate(lines):
         for each, size in line.get("sizes", {}).items():
             left.setdefault(each, []).append((k, size is not None))
             known[each] = known.get(each) if size is None else size
             joined.setdefault(each, k)
         recipe = _claimed(line, notes) or recipe
+        if isinstance(claim := line.get("recipe"), Mapping):
+            presence = str(claim.get("presence", "ignore"))
         failed, weights, seconds = line["failed"], line["weights"], line["durations"]
         for each in {**line["drawn"], **weights, **failed}:
             entries.append(
@@ -441,7 +447,12 @@ def of_selections(lines: Sequence[Mapping[str, Any]], source: str) -> Participat
         notes.append(
             f"{counted(unknown, 'round')} list only how many clients were available: taken as all."
         )
-    return replace(found, available=available, notes=tuple(notes))
+    if presence != "ignore":
+        notes.append(
+            f"weights make up for clients that are away (presence={presence!r}): no law says what "
+            f"they should be, so the bias is not split."
+        )
+    return replace(found, available=available, notes=tuple(notes), presence=presence)
 
 
 def _claimed(line: Mapping[str, Any], notes: list[str]) -> Recipe | None:

@@ -122,9 +122,9 @@ def cohorts_of(design: Design) -> Cohorts:
     if isinstance(design, CoinDesign):
         rows = [{k: own, None: 1 - own} for k, own in enumerate(design.inclusion_probability())]
     elif isinstance(design, MultinomialDesign):
-        rows = [dict(enumerate(sizes / sizes.sum()))] * design.cohort_size  # type: ignore[list-item]
+        rows = [dict(enumerate(sizes / sizes.sum()))] * design.cohort_size
     elif isinstance(design, RowDesign):
-        rows = [dict(enumerate(row)) for row in design.plan.probabilities.toarray()]  # type: ignore[misc]
+        rows = [dict(enumerate(row)) for row in design.plan.probabilities.toarray()]
     else:
         raise TooManyError
     outcomes = {none: 1.0}

@@ -142,7 +142,7 @@ class Selector:
             self._know(estimator.data, clients)
         if log is not None:
             path = None if log is True else checked_path("Selector", "log", log)
-            self.selections = SelectionLog(self._roster, path, recipe)
+            self.selections = SelectionLog(self._roster, path, recipe, self._settings.presence)
 
     def __repr__(self) -> str:
         recipe, n = record_repr(self.recipe), counted(int(self._roster.is_member.sum()), "client")
@@ -617,6 +617,7 @@ class Selector:
     def forget(self, ids: Iterable[object]) -> None:
         """Erase clients: membership, updates, signals, labels and counts.
 
+        A client that joins again counts as new, also for ``max_participations``.
         Lines already written to a log file stay. What a client has added to the basis of
         ``keep="rank"``, and to the coefficients of :class:`fedcohort.Regression`, fades with the
         rounds.
@@ -833,12 +834,12 @@ class Selector:
         records.store_reports(answers, notes)
         self._bound.learn(answers.norms)
         asked = np.array(sorted(now.draws.asked), dtype=np.int64)
-        failed = np.setdiff1d(asked, np.concatenate([answers.clients, arrived]))
+        lost = np.setdiff1d(asked, np.concatenate([answers.clients, arrived]))
         self._attendance.record(
             self.round_,
             members=self._roster.is_member,
             present=now.present,
             asked=asked,
-            failed=failed,
+            failed=lost,
         )
         self._open, self.round_ = None, self.round_ + 1
