@@ -8,6 +8,7 @@ argument's name, or in ``OWN`` for one function.
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 import os
 import sys
@@ -387,6 +388,13 @@ def of_simulator() -> Values:
     Path("devices.csv").write_text("client,speed,down,up\n" + "".join(lines), encoding="utf-8")
     simulation().save("checkpoint")
     (history,) = simulation().run(1)
+    columns = {"who": ["a", "b"], "x": [1.0, 2.0], "y": [0, 1]}
+
+    def leaf(path: Path) -> None:
+        users = {"user_data": {"a": {"x": [[1.0]], "y": [0]}}}
+        (path / "train").mkdir(parents=True)
+        (path / "train" / "all.json").write_text(json.dumps(users), encoding="utf-8")
+
     usual: Arguments = {
         "data": lambda: data,
         "dataset": lambda: dataset,
@@ -436,6 +444,18 @@ def of_simulator() -> Values:
         "Experiment.panel": {"label": lambda: "small"},
         "FederatedData": {"train": lambda: ([0, 1], [2]), "test": lambda: ([0], [])},
         "FederatedData.load": {"path": lambda: saved("some.data", data.save)},
+        "FederatedData.from_hugging_face": {
+            "data": lambda: import_module("datasets").Dataset.from_dict(columns),
+            "client": lambda: "who",
+            "x": lambda: "x",
+            "y": lambda: "y",
+        },
+        "FederatedData.from_leaf": {"folder": lambda: saved("leaf", leaf)},
+        "FederatedData.from_table": {
+            "source": lambda: import_module("pyarrow").table(columns),
+            "client": lambda: "who",
+            "y": lambda: "y",
+        },
         "FederatedData.from_arrays": {
             "x": lambda: x,
             "y": lambda: y,
@@ -476,6 +496,8 @@ def of_simulator() -> Values:
             "training": lambda: training,
             "device": lambda: "cpu",
         },
+        "decode_text": {"numbers": lambda: [1, 2]},
+        "encode_text": {"text": lambda: "a"},
         "dirichlet_unbalanced": {"sizes": lambda: ((2, 3),)},
         "load_dataset": {"name": lambda: "digits"},
         "merge_runs": {"paths": lambda: runs, "out": fresh},

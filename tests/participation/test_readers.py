@@ -131,6 +131,36 @@ def test_json_lines_and_records_are_the_same(tmp_path: Path) -> None:
         assert own.weight.tolist() == [0.5, 0, 0.5, 0.5]
 
 
+def test_records_of_whole_rounds_are_divided(tmp_path: Path) -> None:
+    path = tmp_path / "rounds.jsonl"
+    lines: list[dict[str, Any]] = [
+        {"round": 1, "clients": ["A", "B"], "failed": ["B"], "num_examples": [5, 3]},
+        {"round": 2, "selected": ["A", "C"], "completed": ["C"], "weight": {"C": 1.0}},
+        {"round": 3, "cohort": ["A", "B"], "answered": ["B", "A"], "accuracy": 0.5},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    own = read_participation(path)
+
+    entries = zip(own.row, own.client, own.answered, strict=True)
+    assert [f"{row}{own.ids[client]}{'' if came else '-'}" for row, client, came in entries] == [
+        *("0A", "0B-", "1A-", "1C", "2A", "2B"),
+    ]
+    assert own.ids == ("A", "B", "C")
+
+
+def test_records_of_rounds_may_hold_records_of_clients() -> None:
+    rows = [
+        {"round": 1, "clients": [{"id": "A", "status": "ok"}, {"id": "B", "status": "timeout"}]},
+        {"round": 2, "clients": [{"id": "A"}], "failed": [{"id": "B"}]},
+    ]
+
+    own = read_participation(rows)
+
+    assert own.per_client(own.answered).tolist() == [2, 0]
+    assert own.per_client().tolist() == [2, 2]
+
+
 def test_an_asked_client_whose_answer_never_came_has_failed() -> None:
     rows = [
         {"round": 0, "client": "a", "status": "drawn"},

@@ -384,14 +384,26 @@ class Directory:
             "features": sorted(self._usual),
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state` returned; these clients are not asked again."""
-        claims = {each: Claim(*claim) for each, *claim in state["claims"]}
-        holder, sizes = dict(state["holders"]), dict(state["sizes"])
-        self._usual = frozenset((name, is_text) for name, is_text in state["features"])
-        self._claims, self._holder, self.sizes, self._features = claims, holder, sizes, {}
-        self._connected, self._seated = set(), {}
-        self._questions.keep(())
+    def restoring(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        """Read what :meth:`state` returned, and return the function that takes it over.
+
+        These clients are not asked again.
+        """
+        try:
+            claims = {each: Claim(*claim) for each, *claim in state["claims"]}
+            holder, sizes = dict(state["holders"]), dict(state["sizes"])
+            usual = frozenset((name, is_text) for name, is_text in state["features"])
+        except (LookupError, TypeError, ValueError) as error:
+            raise self._plugin.refusal(
+                f"the saved clients cannot be read ({error!s:.80}). Start without them."
+            ) from error
+
+        def take_over() -> None:
+            self._claims, self._holder, self.sizes, self._usual = claims, holder, sizes, usual
+            self._connected, self._seated, self._features = set(), {}, {}
+            self._questions.keep(())
+
+        return take_over
 
 
 def _order(connection: Connection) -> tuple[bool, Connection]:

@@ -515,11 +515,14 @@ class Rounds:
         nothing.
         """
         state, parts = read_checkpoint(self._plugin, path, origin=origin)
-        restore_selector = self._selector.restoring(parts.pop("selector"))
+        restored = (
+            self._directory.restoring(state["directory"]),
+            self._selector.restoring(parts.pop("selector")),
+        )
 
         def take_over() -> None:
-            self._directory.restore(state["directory"])
-            restore_selector()
+            for each in restored:
+                each()
 
         return parts, take_over
 

@@ -12,6 +12,8 @@ from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast, get_args
 
+from torch import nn
+
 from fedcohort._arguments import ListNeed, OneOrListNeed, TextNeed, brief, checked_choice
 from fedcohort._display import short_repr
 from fedcohort._fields import choice, declared, flag, number, settings_of
@@ -40,8 +42,11 @@ from fedcohort.simulation import (
     LocalTraining,
     Options,
     cnn,
+    gru,
+    lstm,
     mlp,
     read_devices,
+    small_transformer,
 )
 from fedcohort.simulation.data import partitions
 from fedcohort.simulation.devices.availability import PROCESSES, Availability
@@ -68,7 +73,7 @@ class Data(Table, ABC):
     Attributes
     ----------
     dataset
-        ``digits`` (no download), ``mnist``, ``fashion-mnist`` or ``cifar10``.
+        ``digits`` and ``shakespeare`` (no download), ``mnist``, ``fashion-mnist`` or ``cifar10``.
     shuffle_clients
         Whether to number clients at random. Otherwise the partition numbers them.
     seed
@@ -147,7 +152,7 @@ class Iid(Data, like=[partitions.iid], defaults={"n_clients": 100}):
 
 
 class Natural(Data):
-    """``natural``: the data set (for example your own) says which client holds which samples."""
+    """``natural``: the data set (``shakespeare`` or your own) says who holds which samples."""
 
     partition: str = fixed("natural")
     shuffle_clients: bool = flag(False)
@@ -155,6 +160,8 @@ class Natural(Data):
     def _divided(self, source: Dataset | FederatedData, seed: int) -> FederatedData:
         if isinstance(source, FederatedData):
             return source
+        if source.clients is not None:
+            return partitions.natural(source)
         raise ExperimentError(
             f"data.partition 'natural' needs a data set that says who holds what; "
             f"{self.dataset!r} does not. Let its function return a FederatedData, or choose "
@@ -411,6 +418,55 @@ class Cnn(Table):
     def source(self, dataset: Dataset, folder: Path) -> ModelSource:
         """Return a function that makes the model."""
         return partial(cnn, dataset.n_classes)
+
+
+class TextModel(Table, ABC):
+    """A model for sequences of integers. Its numbers of tokens and classes come from the data."""
+
+    #: The function that makes the model; its settings are keys of the table.
+    make: ClassVar[Callable[..., nn.Module]]
+
+    def source(self, dataset: Dataset, folder: Path) -> ModelSource:
+        """Return a function that makes the model."""
+        if dataset.x.dtype.kind not in "iu" or dataset.x.ndim != 2 or not dataset.x.size:
+            raise ExperimentError(
+                f"model {self.name!r}: needs inputs that are sequences of integers; got "
+                f"{dataset.x.dtype} of shape {dataset.x.shape}. Choose another model or data set."
+            )
+        largest = max(int(part.max(initial=0)) for part in (dataset.x, dataset.test_x))
+        tokens, make = max(largest + 1, dataset.n_classes), type(self).make
+        own = {**self._settings(make), **self._of_data(dataset)}
+        return partial(make, tokens, dataset.n_classes, last=dataset.length is None, **own)
+
+    def _of_data(self, dataset: Dataset) -> dict[str, int]:
+        """Return further settings that come from the data."""
+        return {}
+
+
+class SmallTransformer(
+    TextModel, like=[small_transformer], leave_out=["tokens", "classes", "length", "last"]
+):
+    """``small-transformer``: causal, for sequences of integers."""
+
+    make = staticmethod(small_transformer)
+    name: str = fixed("small-transformer")
+
+    def _of_data(self, dataset: Dataset) -> dict[str, int]:
+        return {"length": dataset.x.shape[1]}
+
+
+class Gru(TextModel, like=[gru], leave_out=["tokens", "classes", "last"]):
+    """``gru``: gated recurrent units, for sequences of integers."""
+
+    make = staticmethod(gru)
+    name: str = fixed("gru")
+
+
+class Lstm(TextModel, like=[lstm], leave_out=["tokens", "classes", "last"]):
+    """``lstm``: LEAF's model for Shakespeare, for sequences of integers."""
+
+    make = staticmethod(lstm)
+    name: str = fixed("lstm")
 
 
 class Rates(NamedTuple):
@@ -674,7 +730,14 @@ DATA = TableNeed(
         "natural": Natural,
     },
 )
-MODEL = TableNeed(key="name", kinds={"mlp": Mlp, "cnn": Cnn}, own=OwnModel)
+MODELS: dict[str, type[Table]] = {
+    "mlp": Mlp,
+    "cnn": Cnn,
+    "small-transformer": SmallTransformer,
+    "gru": Gru,
+    "lstm": Lstm,
+}
+MODEL = TableNeed(key="name", kinds=MODELS, own=OwnModel)
 DEVICES = TableNeed(
     key="kind",
     kinds={"equal": EqualDevices, "generated": GeneratedDevices, "file": DeviceFile},
@@ -715,7 +778,7 @@ class Panel(Table):
     tune_seed: int | None = declared(SEED, None)
     tune_rounds: int | None = declared(COUNT, None)
     data: Data = declared(DATA)
-    model: Mlp | Cnn | OwnModel = declared(MODEL, Mlp(name="mlp"))
+    model: Mlp | Cnn | TextModel | OwnModel = declared(MODEL, Mlp(name="mlp"))
     training: Training = declared(TableNeed(kinds={"": Training}), Training.of({"steps": 50}))
     server: Server = declared(TableNeed(kinds={"": Server}), Server())
     devices: DeviceTable = declared(DEVICES, EqualDevices(kind="equal"))

@@ -297,11 +297,12 @@ def read_checkpoint(
 
 @contextmanager
 def refusing_checkpoint(path: Path) -> Iterator[None]:
-    """Raise one sentence if a selector cannot be restored from a checkpoint."""
+    """Raise one sentence if a part of a checkpoint is missing or does not fit."""
     try:
         yield
-    except SelectorError as error:
-        why = str(error.__cause__ or error).partition(". ")[0]
+    except (SelectorError, LookupError, TypeError, ValueError) as error:
+        cause = (isinstance(error, SelectorError) and error.__cause__) or error
+        why = f"it has no {cause}" if isinstance(cause, KeyError) else str(cause).partition(". ")[0]
         raise SimulationError(
             f"checkpoint {path}: cannot be used ({why}). Start again, or use another file."
         ) from error
