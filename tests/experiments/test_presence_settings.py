@@ -72,7 +72,7 @@ def test_a_table_gives_the_simulators_record(tmp_path: Path, table: str, expecte
 
     assert found.availability is not None
     for one, other in zip(found.availability.parts(), expected(data).parts(), strict=True):
-        np.testing.assert_array_equal(one, other)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(one, other)
 
 
 def test_all_kinds_are_tried_above() -> None:
