@@ -119,8 +119,7 @@ def test_the_mean_chance_is_that_over_all_rounds_of_a_period() -> None:
 @pytest.mark.parametrize("round_", [0, 13, 400])
 def test_coins_come_with_their_chances(round_: int) -> None:
     """100,000 clients with each chance: a binomial number of them is there."""
-    chances = np.array([0.02, 0.3, 0.9])
-    times = Coins(np.repeat(chances, MANY), pattern="sine")
+    times = Coins(np.repeat([0.02, 0.3, 0.9], MANY), pattern="sine")
     found = times.at(0.0, n_clients=3 * MANY, round_=round_, seed=5).reshape(3, MANY).sum(axis=1)
 
     for number, chance in zip(found, chances(times, round_)[::MANY], strict=True):
