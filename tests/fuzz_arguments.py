@@ -440,6 +440,7 @@ def of_simulator() -> Values:
             "n_classes": lambda: 2,
         },
         "Devices": dict.fromkeys(("speed", "down", "up"), lambda: np.ones(N)),
+        "dirichlet_parts": {"alphas": lambda: [1.0], "clients_per_part": lambda: 2},
         "Experiment.panel": {"label": lambda: "small"},
         "FederatedData": {"train": lambda: ([0, 1], [2]), "test": lambda: ([0], [])},
         "FederatedData.load": {"path": lambda: saved("some.data", data.save)},

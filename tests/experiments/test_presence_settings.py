@@ -72,7 +72,7 @@ def test_a_table_gives_the_simulators_record(tmp_path: Path, table: str, expecte
 
     assert found.availability is not None
     for one, other in zip(found.availability.parts(), expected(data).parts(), strict=True):
-        np.testing.assert_array_equal(one, other)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(one, other)
 
 
 def test_all_kinds_are_tried_above() -> None:
@@ -140,11 +140,11 @@ def test_an_interrupted_run_with_presence_ends_as_if_it_had_not_been(tmp_path: P
     ],
 )
 def test_a_mistake_is_refused_before_anything_runs(
-    tmp_path: Path, table: str, message: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str, message: str
 ) -> None:
     path = write(tmp_path, SMALL + table)
 
-    assert refused(run("run", path, "--out", tmp_path / "out"), message)
+    assert refused(run(capsys, "run", path, "--out", tmp_path / "out"), message)
     assert not (tmp_path / "out" / "units" / "000").exists()
 
 

@@ -30,6 +30,12 @@ def there(times: Availability, rounds: int, *, n_clients: int, seed: int = 0) ->
     )
 
 
+def chances(times: Availability, round_: int) -> np.ndarray:
+    found = times.chances(round_)
+    assert found is not None
+    return found
+
+
 def assert_binomial(found: int, n: int, chance: float, tests: int) -> None:
     """One of ``tests`` two-sided tests that raise FALSE_ALARM together."""
     tail = FALSE_ALARM / 2 / tests
@@ -113,11 +119,10 @@ def test_the_mean_chance_is_that_over_all_rounds_of_a_period() -> None:
 @pytest.mark.parametrize("round_", [0, 13, 400])
 def test_coins_come_with_their_chances(round_: int) -> None:
     """100,000 clients with each chance: a binomial number of them is there."""
-    chances = np.array([0.02, 0.3, 0.9])
-    times = Coins(np.repeat(chances, MANY), pattern="sine")
+    times = Coins(np.repeat([0.02, 0.3, 0.9], MANY), pattern="sine")
     found = times.at(0.0, n_clients=3 * MANY, round_=round_, seed=5).reshape(3, MANY).sum(axis=1)
 
-    for number, chance in zip(found, times.chances(round_)[::MANY], strict=True):
+    for number, chance in zip(found, chances(times, round_)[::MANY], strict=True):
         assert_binomial(int(number), MANY, float(chance), tests=9)
 
 
@@ -186,7 +191,8 @@ def test_cycles_begin_anywhere() -> None:
     for t, found in enumerate(there(times, 10, n_clients=MANY)):
         assert t >= 0
         assert_binomial(int(found.sum()), MANY, 0.3, tests=10)
-    assert times.mean_chance()[0] == 0.3
+    assert chances(times, 0)[0] == 0.3
+    assert (times.mean_chance() == chances(times, 0)).all()
 
 
 @pytest.mark.parametrize(
@@ -282,10 +288,10 @@ def test_known_chances_are_those_of_the_round() -> None:
     (history,) = made(run_of(times, uniform, presence="known")).run(5)
 
     for each in history.rounds:
-        chances = times.chances(each.round_)
-        n = int((chances > 0).sum())  # equal sizes
+        q_now = chances(times, each.round_)
+        n = int((q_now > 0).sum())  # equal sizes
         assert n < 30
-        np.testing.assert_allclose(each.weights, 1 / n / chances[each.clients], rtol=1e-12)
+        np.testing.assert_allclose(each.weights, 1 / n / q_now[each.clients], rtol=1e-12)
 
 
 def test_weights_with_known_chances_are_the_importance_on_average() -> None:
