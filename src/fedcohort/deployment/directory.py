@@ -268,20 +268,26 @@ class Directory:
 
     def participants(self, *, with_samples: bool = False) -> list[str]:
         """Return the clients that are connected and may take part."""
-        names = self.present if self._eligible is None else self._allowed(self._eligible)
+        allowed = self.eligible(self.present)
+        names = self.present if allowed is None else allowed
         return [name for name in names if self.sizes[name]] if with_samples else names
 
-    def _allowed(self, eligible: Eligible) -> list[str]:
-        """Return the connected clients that are eligible; log clients for which that failed."""
+    def eligible(self, names: Collection[str]) -> list[str] | None:
+        """Return which of these clients may take part; None: all.
+
+        Clients that are away count by what they said last. Logs clients for which that failed.
+        """
+        if (eligible := self._eligible) is None:
+            return None
         allowed, failed = list[str](), dict[str, str]()
-        for name in self.present:
+        for name in names:
             try:
                 if eligible(name, self.connection_of(name), self.properties_of(name)):
                     allowed.append(name)
             except Exception as error:  # properties are what a client says
                 failed[name] = f"{type(error).__name__}, {error}"
         if failed != self._undecided:
-            self._plugin.log_failures(failed, "eligible", len(self.present))
+            self._plugin.log_failures(failed, "eligible", len(names))
             self._undecided = failed
         return allowed
 

@@ -304,7 +304,10 @@ class RunFolder:
     def has_devices(self) -> bool:
         """Whether clients differ, so that there is a table of devices."""
         panels = self.experiment.panels
-        return any(not isinstance(panel.devices, EqualDevices) for panel in panels)
+        return any(
+            not isinstance(panel.devices, EqualDevices) or panel.devices.presence is not None
+            for panel in panels
+        )
 
     def has_table(self, unit: Unit, name: str) -> bool:
         """Whether a unit's table is there, or must be because it was written before.

@@ -283,6 +283,7 @@ class UnitRunner:
                 data,
                 planned.seed,
                 devices=devices,
+                importance=panel.server.importance,
                 failures=panel.server.failures or None,
                 optimizer=panel.step(planned.design).made(),
                 label=planned.design,
@@ -304,7 +305,7 @@ class UnitRunner:
         """Return the clients' data and devices in a panel's runs with a seed."""
         panel = self._folder.experiment.panel(label)
         data = panel.data.federation(self.data(panel.data.dataset), seed)
-        return data, panel.devices.devices(data.n_clients, seed, self._folder.path)
+        return data, panel.devices.devices(data, seed, self._folder.path)
 
     def _write_clients(self) -> None:
         """Write the table of the clients' data and, if they differ, of their devices."""

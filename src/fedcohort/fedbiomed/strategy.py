@@ -267,7 +267,7 @@ class CohortStrategy(Strategy):
             return Drawn(number, there, is_count=True)
         cohort = self._rounds.draw(self._directory.present, lambda signal, ids: {})
         if self.selector.design is None:
-            self.selector.skip()
+            self._step_alone(experiment)
             raise FEDBIOMED.refusal(
                 "no node with samples is connected. Start the nodes, and run on."
             )
