@@ -71,7 +71,7 @@ def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None
     while not condition():
         assert process.poll() is None
         assert time.monotonic() < end
-        time.sleep(0.01)
+        time.sleep(0.1)  # a look at the tables takes time too
 
 
 def said(process: subprocess.Popen[str], part: str) -> None:
