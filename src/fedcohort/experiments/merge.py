@@ -29,8 +29,6 @@ from fedcohort.experiments.tables import SCHEMAS, keep_table, read_table
 from fedcohort.experiments.tuning import chosen_rates, worded_rates
 from fedcohort.experiments.units import PlannedRun, Unit, all_runs, all_trials, baseline_of
 
-#: Folders that keep a user's own files.
-OWN_FILES = ("code", "devices")
 #: Keys in the head of a run folder that describe where its units were computed.
 PROVENANCE = ("created", "command", "file", "versions", "machine")
 
@@ -135,10 +133,8 @@ def _check_own_files(parts: Sequence[Results]) -> None:
 def _own_files(parts: Sequence[Results]) -> Iterator[tuple[Path, Path]]:
     """Yield the user's own files that run folders keep, each with its place in the folder."""
     for part in parts:
-        for own in OWN_FILES:
-            for path in sorted((part.folder.path / own).rglob("*")):
-                if path.is_file() and "__pycache__" not in path.parts:
-                    yield path.relative_to(part.folder.path), path
+        for path in part.folder.own_files():
+            yield path.relative_to(part.folder.path), path
 
 
 def _head(

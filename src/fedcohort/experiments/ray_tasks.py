@@ -170,11 +170,10 @@ class RayTasks:
 
     def _shared_files(self) -> Files:
         """Return what every unit needs of the run folder."""
-        home = self._ledger.folder.path
-        own = [each for name in ("code", "devices") for each in (home / name).rglob("*")]
-        paths = [home / HEAD, home / "experiment.toml", *own]
-        kept = [path for path in paths if path.is_file() and "__pycache__" not in path.parts]
-        return {str(path.relative_to(home)): path.read_bytes() for path in kept}
+        folder = self._ledger.folder
+        paths = [folder.path / HEAD, folder.path / "experiment.toml", *folder.own_files()]
+        own = {str(path.relative_to(folder.path)): path for path in paths if path.is_file()}
+        return {name: path.read_bytes() for name, path in own.items()}
 
 
 class _Desk:

@@ -267,6 +267,13 @@ class RunFolder:
         """Whether the folder holds anything that was computed."""
         return any(path.is_file() for path in (self.path / "units").rglob("*"))
 
+    def own_files(self) -> Iterator[Path]:
+        """Yield the user's own files that the folder keeps."""
+        for name in ("code", "devices"):
+            for path in sorted((self.path / name).rglob("*")):
+                if path.is_file() and "__pycache__" not in path.parts:
+                    yield path
+
     @property
     def is_merged(self) -> bool:
         """Whether the folder was made by merging others; then it is never resumed."""
