@@ -21,8 +21,8 @@ from fedcohort.designs import Design, MultinomialDesign
 from fedcohort.memory import Estimator
 from fedcohort.selector.max_norm import factors_of
 from fedcohort.simulation.data.partitions import FederatedData, Indices
+from fedcohort.simulation.data.text import IGNORED
 from fedcohort.simulation.engine.gradients import (
-    IGNORED,
     ParameterLayout,
     ResidentData,
     StackedLinearGradients,
@@ -96,6 +96,7 @@ class ClientQuality:
 class Evaluator:
     """Evaluates models on one federation, dropout off, every sample once.
 
+    Clients count by ``importance``, shape (n_clients,).
     With ``sample`` it measures a sample of the clients: that many draws by importance, with
     replacement and a fixed seed. The mean over the draws is unbiased.
     """
@@ -106,6 +107,7 @@ class Evaluator:
         data: ResidentData,
         federation: FederatedData,
         *,
+        importance: NDArray[np.float64],
         sample: int | None = None,
         seed: int = 0,
     ) -> None:
@@ -116,13 +118,14 @@ class Evaluator:
         fits = StackedLinearGradients.fits(model) and not data.has_sequences
         self._chain = StackedLinearGradients(model) if fits else None  # type: ignore[arg-type]
         self._parts, self._federation, self._sample = federation.train, federation, sample
-        self._weights = federation.population.importance
+        self._weights = importance
         measured = np.arange(federation.n_clients)
         if sample is not None:
             rng = stream(seed, use=Stream.EVALUATION)
             counts = rng.multinomial(sample, self._weights)
             measured = np.flatnonzero(counts)
             self._weights = counts[measured] / sample
+        self._measured = measured
         train, test = (
             tuple(each[client] for client in measured)
             for each in (federation.train, federation.test)
@@ -152,17 +155,14 @@ class Evaluator:
         return math.sqrt(variance / (self._sample - 1)) if self._sample > 1 else math.nan
 
     def client_quality(self, flat: Tensor) -> ClientQuality:
-        """Judge the model on every client's own samples."""
-        train, test = self._train, self._test
-        if self._sample is not None:
-            train = self._train_samples(self._federation.train)
-            test = self._test_samples(self._federation.test)
-        losses = train.means(self._over(flat, train, _losses))
-        accuracies = test.means(self._over(flat, test, _hits))
-        return ClientQuality(
-            np.where(train.counted > 0, losses, math.nan),
-            np.where(test.counted > 0, accuracies, math.nan),
-        )
+        """Judge the model on each measured client's own samples; NaN for all others."""
+        found = []
+        for samples, judge in ((self._train, _losses), (self._test, _hits)):
+            own = samples.means(self._over(flat, samples, judge))
+            values = np.full(self._federation.n_clients, math.nan)
+            values[self._measured] = np.where(samples.counted > 0, own, math.nan)
+            found.append(values)
+        return ClientQuality(*found)
 
     def losses_of(
         self, flat: Tensor, clients: NDArray[np.int64]

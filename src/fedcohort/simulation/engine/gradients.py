@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.data.datasets import Dataset
+from fedcohort.simulation.data.text import IGNORED
 from fedcohort.simulation.engine.convolutions import StackedConvolutionGradients
 from fedcohort.simulation.engine.models import KeyedModel, Stacked, plain_layers
 
@@ -142,10 +143,6 @@ class Gradients(Protocol):
         self, parameters: Stacked, x: Tensor, y: Tensor, weights: Tensor, keys: Tensor
     ) -> Stacked:
         """Return the gradients, stacked as the parameters are."""
-
-
-#: The label of a position in a sequence that does not count.
-IGNORED = -1
 
 
 def label_weights(y: Tensor, weights: Tensor) -> Tensor:
