@@ -88,6 +88,7 @@ def main() -> None:
     ):
         simulation = Simulation([run], model, own, options)
         quality = simulation.run(ROUNDS if own.lr else 1)[0].last_quality
+        assert quality is not None
         sent = simulation.models.shape[1] if own.lr else 0
         print(f"{name:10}  {quality.loss:.2f}  {quality.accuracy:8.1%}  {sent}")
 

@@ -4,14 +4,36 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from command_line import refused, run
+from fedcohort.errors import ExperimentError
 from fedcohort.experiments import RunFolder
+from fedcohort.experiments.settings import Gru, Lstm, SmallTransformer, TextModel
+from fedcohort.simulation import FederatedData, load_dataset
+from fedcohort.simulation.engine.models import make_model
 from small_runs import SMALL, small_run, tables, write
 
+TEXT = """
+[data]
+dataset = "text.data"
+partition = "natural"
+
+[model]
+name = "gru"
+embedding = 4
+hidden = 6
+
+[training]
+epochs = 1
+batch_size = 2
+lr = 0.01
+optimizer = "adam"
+
+"""
 OWN = """
 from math import prod
 from torch import nn
@@ -111,3 +133,57 @@ def test_the_report_names_the_function_and_its_arguments(own: Path) -> None:
     page = (own / "page.html").read_text()
     assert "mine.py:twin" in page
     assert "&quot;hidden&quot;: 20" in page
+
+
+RECURRENT = {"embedding": 4, "hidden": 6, "layers": 1}
+
+
+def sequences() -> FederatedData:
+    """Tokens up to 8, the largest in a test sample; labels up to 4, and one that does not count."""
+    x = np.arange(40).reshape(8, 5) % 8
+    y = np.where(x == 6, -1, x % 5)
+    tested = (np.full((1, 5), 8), np.zeros((1, 5), dtype=int), [0])
+    return FederatedData.from_arrays(x, y, np.arange(8) % 4, test=tested)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "size"),
+    [
+        # Embedding and positions, a block (norms, attention, two layers), norm, output.
+        (
+            SmallTransformer,
+            {"name": "small-transformer", "width": 8, "layers": 1, "heads": 2},
+            (9 + 5) * 8 + (32 + 216 + 72 + 288 + 264) + 16 + 45,
+        ),
+        # Embedding, gates times (weights and two biases), output.
+        (Gru, {"name": "gru", **RECURRENT}, 9 * 4 + 3 * (6 * 10 + 12) + 35),
+        (Lstm, {"name": "lstm", **RECURRENT}, 9 * 4 + 4 * (6 * 10 + 12) + 35),
+    ],
+    ids=["transformer", "gru", "lstm"],
+)
+def test_a_text_model_gets_its_tokens_and_classes_from_the_data(
+    kind: type[TextModel], settings: dict[str, object], size: int
+) -> None:
+    model = kind.of(settings, "model")
+
+    made = make_model(model.source(sequences().dataset, Path()), seed=0)
+
+    assert sum(parameter.numel() for parameter in made.parameters()) == size
+
+
+def test_a_text_model_trains_from_a_file_with_adam(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sequences().save(tmp_path / "text.data")
+    text = SMALL.partition("[data]")[0] + TEXT + "[[design]]" + SMALL.partition("[[design]]")[2]
+
+    result = run(capsys, "run", write(tmp_path, text), "--out", tmp_path / "run")
+
+    assert result.code == 0, result.err
+    rows = [len(own) for file, own in tables(tmp_path / "run").items() if "rounds" in file]
+    assert sum(rows) == 6 * 2 * 2
+
+
+def test_a_text_model_needs_sequences_of_integers(own: Path) -> None:
+    with pytest.raises(ExperimentError, match="model 'gru': needs inputs that are sequences of"):
+        Gru(name="gru").source(load_dataset("digits"), own)

@@ -284,7 +284,7 @@ BATCH_NORM = nn.modules.batchnorm._BatchNorm
 
 
 class MaskedBatchNorm(nn.Module):
-    """A batch norm without running statistics, over the samples of a batch that are no padding."""
+    """A batch norm without running statistics, over the samples of a batch without its padding."""
 
     used: Tensor
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
-from fedcohort._arguments import FlagNeed, NumberNeed
+from fedcohort._arguments import FlagNeed, Need, NumberNeed
 from fedcohort._fields import checks
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.engine.models import WIDTH
@@ -65,15 +65,13 @@ def small_transformer(
     return _Transformer(tokens, classes, length, width, blocks, dropout, last=last)
 
 
-@checks(
-    SimulationError,
-    tokens=WIDTH,
-    classes=WIDTH,
-    embedding=WIDTH,
-    hidden=WIDTH,
-    layers=WIDTH,
-    last=FlagNeed(),
-)
+RECURRENT: dict[str, Need] = {
+    **dict.fromkeys(["tokens", "classes", "embedding", "hidden", "layers"], WIDTH),
+    "last": FlagNeed(),
+}
+
+
+@checks(SimulationError, **RECURRENT)
 def gru(
     tokens: int = 80,
     classes: int = 80,
@@ -95,15 +93,7 @@ def gru(
     return _Recurrent(tokens, classes, nn.GRU(embedding, hidden, layers, batch_first=True), last)
 
 
-@checks(
-    SimulationError,
-    tokens=WIDTH,
-    classes=WIDTH,
-    embedding=WIDTH,
-    hidden=WIDTH,
-    layers=WIDTH,
-    last=FlagNeed(),
-)
+@checks(SimulationError, **RECURRENT)
 def lstm(
     tokens: int = 80,
     classes: int = 80,
