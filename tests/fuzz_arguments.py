@@ -288,6 +288,7 @@ USUAL: Arguments = {
     "round_": lambda: 0,
     "rounds": lambda: 3,
     "seed": lambda: 0,
+    "selector": selector,
     "shrink": lambda: 1.0,
     "size": lambda: 2,
     "source": lambda: saved("sizes.csv", lambda path: path.write_text("id,size\na,3\nb,1\n")),
@@ -416,17 +417,21 @@ def of_simulator() -> Values:
         "Study": lambda: Study.open(runs[0]),
     }
     own: dict[str, Arguments] = {
-        "Availability": {
+        "Intervals": {
             "client": lambda: np.array([0, 1]),
             "start": lambda: np.zeros(2),
             "end": lambda: np.ones(2),
         },
-        "Availability.diurnal": {
+        "Intervals.diurnal": {
             "phase": lambda: np.zeros(N),
             "awake": lambda: 0.5,
             "day": lambda: 100.0,
         },
-        "Availability.seconds_until_any": {"clients": lambda: np.ones(N, dtype=bool)},
+        **{
+            f"{kind}.seconds_until_any": {"clients": lambda: np.ones(N, dtype=bool)}
+            for kind in ("Coins", "Cyclic", "Intervals", "Markov")
+        },
+        **{kind: {"chance": lambda: np.full(N, 0.5)} for kind in ("Coins", "Cyclic", "Markov")},
         "Dataset": {
             "x": lambda: x,
             "y": lambda: y,

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         PowerOfChoice,
         Recipe,
         RoundRobin,
+        Shuffled,
         SimilarityClustered,
         SizeClustered,
         Stratified,
@@ -57,7 +58,7 @@ else:
             "designs": (
                 "Auto Balanced CohortMean Deadline Design DivFL FirstResponders "
                 "Multinomial NormOptimal Oort Poisson PowerOfChoice Recipe RoundRobin "
-                "SimilarityClustered SizeClustered Stratified Target Tournament Uniform"
+                "Shuffled SimilarityClustered SizeClustered Stratified Target Tournament Uniform"
             ),
             "designs.function_recipe": "recipe",
             "errors": "FedcohortError",
@@ -96,6 +97,7 @@ __all__ = [
     "Regression",
     "RoundRobin",
     "Selector",
+    "Shuffled",
     "SimilarityClustered",
     "SizeClustered",
     "Stratified",

@@ -183,9 +183,9 @@ def test_a_sample_of_clients_estimates_the_loss_with_its_error() -> None:
     scores = []
     for seed in range(200):
         simulation = made(Run(Multinomial(3), UNEQUAL), measure_clients=40)
-        evaluator = simulation._live[0].evaluator
+        evaluator, p = simulation._live[0].evaluator, UNEQUAL.population.importance
         sampled = type(evaluator)(
-            small_mlp(), evaluator._data, UNEQUAL, sample=40, seed=seed
+            small_mlp(), evaluator._data, UNEQUAL, importance=p, sample=40, seed=seed
         ).quality(torch.from_numpy(whole.models[0]))
         assert sampled.loss_error > 0
         scores.append((sampled.loss - loss.loss) / sampled.loss_error)

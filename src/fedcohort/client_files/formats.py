@@ -41,7 +41,7 @@ from fedcohort.client_files.table import (
     texts_in,
     total_in,
 )
-from fedcohort.client_files.words import UNIT, USUAL, YEAR
+from fedcohort.client_files.words import CLIENTS, RULE, UNIT, USUAL, YEAR
 from fedcohort.errors import InputError, MissingExtraError
 
 #: Delimiters of text files. If several fit equally well, the first is taken.
@@ -60,6 +60,15 @@ ZIP, OLE, PARQUET = b"PK\x03\x04", b"\xd0\xcf\x11\xe0", b"PAR1"
 NO_WORKBOOK = (
     BadZipFile, EOFError, LookupError, OSError, SyntaxError, TypeError, ValueError, zlib.error,
 )  # fmt: skip
+#: How a line begins that only divides others.
+RULES = frozenset("-=_+:|")
+#: A cell that Excel shall not change: ="001".
+KEPT_AS_TEXT = re.compile(rf'(^|[{DELIMITERS}])="([^"\n]*)"(?=[{DELIMITERS}\r\n]|$)', re.MULTILINE)
+#: What may stand between a name and its size if there is no delimiter. A number before a space may
+#: be a part of the size.
+GAPS = (re.compile(r"\s*[:=]\s*"), re.compile(r" {2,}"), re.compile(r"(?<=[^\d\s]) (?=\S+$)"))
+#: Objects of JSON with these names hold the clients.
+HOLDERS = frozenset(f"{word}s" for word in (*CLIENTS, "data", "record", "participant")) | {"data"}
 #: Number of records among which the header is looked for.
 HEAD = 30
 #: Number of records that are kept as rows at a time. So few start no garbage collection: with 4096,
@@ -119,7 +128,10 @@ class File:
     @property
     def notes(self) -> tuple[str, ...]:
         """How the text was decoded, if that may surprise."""
-        note = f"{self.name}: read as Windows-1252 text, because it is not UTF-8."
+        note = (
+            f"{self.name}: read as Windows-1252 text, because it is not UTF-8. If "
+            f"names look wrong, save it as UTF-8."
+        )
         return (note,) if self._decoded[1] == "cp1252" else ()
 
     @cached_property
@@ -183,10 +195,12 @@ def _from_text(file: File, reading: Reading) -> Table:
     _refuse_settings(file.name, reading, "sheet")
     if EMPTY.fullmatch(file.text):
         _refuse_empty(file.name)
-    delimiter = _delimiter(file.text, reading)
-    table = _Lines(file.name, "line", reading).table(
-        _records(file.text, delimiter, file.name), file.notes
-    )
+    text = KEPT_AS_TEXT.sub(r'\1"\2"', file.text) if '="' in file.text else file.text
+    delimiter = _delimiter(text, reading)
+    if delimiter == NO_DELIMITER and (divided := _divided(text)):
+        text, delimiter = divided, "\t"
+    records = _records(text, delimiter, file.name)
+    table = _Lines(file.name, "line", reading).table(records, file.notes)
     return replace(table, has_semicolons=delimiter == ";")
 
 
@@ -221,12 +235,29 @@ def _records(text: str, delimiter: str, source: str = "") -> Iterator[tuple[int,
     try:
         for row in reader:
             line = reader.line_num
-            if "".join(row).strip() and not (line == 1 and SEPARATOR_LINE.match(text)):
+            content = "".join(row).strip()
+            is_rule = content[:1] in RULES and all(map(RULE.fullmatch, row))
+            if content and not is_rule and not (line == 1 and SEPARATOR_LINE.match(text)):
                 yield line, row
     except csv.Error as error:
         raise InputError(
             f"{source}, line {line + 1}: is not valid CSV ({error}). Check the quotes."
         ) from error
+
+
+def _divided(text: str) -> str | None:
+    """Write tabs into lines such as ``St. Mary: 412``, ``St. Mary = 412``, and columns of spaces.
+
+    Return None if not all lines but the first have a name and a size.
+    """
+    lines = list(map(str.strip, text.splitlines()))
+    for gap in GAPS:
+        rows = [gap.split(line) for line in lines if line]
+        if len({len(row) for row in rows}) > 1 or len(rows[0]) < 2 or '"' in text:
+            continue
+        if not is_number(rows[0][0]) and all(is_number(row[-1]) for row in rows[1:]):
+            return "\n".join(gap.sub("\t", line) for line in lines)
+    return None
 
 
 def _delimiter(text: str, reading: Reading) -> str:
@@ -454,6 +485,9 @@ def _from_json(file: File, reading: Reading) -> Table:
         content = _parsed(file.text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{source}: is not valid JSON ({error}). Check the file.") from error
+    content = _unpacked(content)
+    if content and isinstance(content, list) and all(isinstance(each, list) for each in content):
+        return _Lines(source, "row", reading).table(enumerate(content, start=1), notes)
     if isinstance(content, dict):
         lists = [each for each in content.values() if _are_records(each)]
         if len(lists) == 1:  # {"hospitals": [{"name": ...}, ...]}
@@ -490,6 +524,22 @@ def _parsed(text: str) -> Any:
         return [json.loads(line, object_pairs_hook=_distinct) for line in lines]
 
 
+def _unpacked(content: Any) -> Any:
+    """Return what holds the clients: ``{"year": 2024, "sites": {...}}``, pandas' ``split``."""
+    while isinstance(content, dict) and not any(map(names_sizes, content)):
+        if isinstance(columns := content.get("columns"), list) and "data" in content:
+            return [columns, *content["data"]]
+        held = [
+            each
+            for name, each in content.items()
+            if form(name) in HOLDERS and (isinstance(each, dict) or _are_records(each))
+        ]
+        if len(held) != 1:
+            break
+        [content] = held
+    return content
+
+
 def _are_records(content: Any) -> bool:
     """Return whether this is a list of objects."""
     is_list = isinstance(content, list) and len(content) > 0
@@ -510,7 +560,10 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _columns_of(content: dict[str, Any], source: str) -> tuple[list[str], list[list[Any]]]:
-    """Return the lists of an object. If there are objects, their keys are the ids."""
+    """Return the lists of an object. If there are objects, their keys are the ids.
+
+    A list of these ids says the order of the other lists.
+    """
     columns = {name: value for name, value in content.items() if isinstance(value, list)}
     objects = {name: value for name, value in content.items() if isinstance(value, dict)}
     if not objects:
@@ -522,36 +575,63 @@ def _columns_of(content: dict[str, Any], source: str) -> tuple[list[str], list[l
                 f"{source}: {first} and {name} must have the same ids; they differ in "
                 f"{brief(sorted(value.keys() ^ set(ids))[0])}. Correct one of them."
             )
-        columns[name] = [value[each] for each in ids]
-    return ["id", *columns], [ids, *columns.values()]
+    if columns:
+        orders = [each for each in columns.values() if sorted(map(str, each)) == sorted(ids)]
+        if not orders:
+            raise InputError(
+                f"{source}: {next(iter(columns))} is a list and {first} an object; their order may "
+                f"differ. Give both by id, or both as lists."
+            )
+        ids = list(map(str, orders[0]))
+        columns = {name: each for name, each in columns.items() if each is not orders[0]}
+    columns |= {name: [value[each] for each in ids] for name, value in objects.items()}
+    # pandas numbers the rows; a column has their names.
+    unnamed = "index" if any(form(name) in USUAL["id"] for name in columns) else "id"
+    return [unnamed, *columns], [ids, *columns.values()]
 
 
 def _from_excel(file: File, reading: Reading) -> Table:
     """Read a sheet of a workbook: a header and a row for each client.
 
-    By default it is the first sheet with sizes of a usual name, or else with sizes.
+    By default it is the only sheet with sizes of a usual name, or else with sizes.
     """
-    source, sheets = file.name, _sheets(file)
+    source = file.name
+    sheets, hidden = _sheets(file)
     titles = list(sheets)
+
+    def read_sheet(title: str, name: str) -> Table:
+        table = _from_sheet(sheets[title], name, reading)
+        unseen = sorted(hidden[title] & {*(table.places or ())})
+        if not unseen:
+            return table
+        rows = f"{'row' if len(unseen) == 1 else 'rows'} {listed(unseen)}"
+        return table.noted(
+            f"{rows} {'is' if len(unseen) == 1 else 'are'} hidden in Excel, but counted."
+        )
+
     if reading.sheet is not None:
-        return _from_sheet(sheets[_named_sheet(titles, source, reading)], source, reading)
-    fits: dict[bool, Table] = {}
+        return read_sheet(_named_sheet(titles, source, reading), source)
+    usual: dict[str, Table] = {}
+    others: dict[str, Table] = {}
     for title in titles:
         with suppress(InputError):
-            table = _from_sheet(sheets[title], source, reading)
+            table = read_sheet(title, source)
             size = chosen_columns(table, reading)["size"]
-            note = f"read sheet {title!r} of {listed(titles)}."
-            table = table.noted(note) if len(titles) > 1 else table
-            fits.setdefault(names_sizes(table.names[size]), table)
-        if True in fits:
-            break
+            (usual if names_sizes(table.names[size]) else others)[title] = table
+    fits = usual or others
     if not fits:
-        fits[True] = _from_sheet(sheets[titles[0]], f"{source}, sheet {titles[0]!r}", reading)
-    return fits.get(True) or fits[False]
+        return read_sheet(titles[0], f"{source}, sheet {titles[0]!r}")
+    if len(fits) > 1:
+        raise InputError(
+            f"{source}: needs one sheet of clients; {listed(fits)} have sizes. Choose one: "
+            f"{reading.way('sheet', *list(fits)[:3])}; or copy all clients into one sheet."
+        )
+    [(title, table)] = fits.items()
+    return table.noted(f"read sheet {title!r} of {listed(titles)}.") if len(titles) > 1 else table
 
 
-def _sheets(file: File) -> dict[str, list[Record]]:
-    """Return the rows of each sheet of a workbook."""
+def _sheets(file: File) -> tuple[dict[str, list[Record]], dict[str, set[int]]]:
+    """Return the rows of each sheet of a workbook, and the numbers of those that it hides."""
     try:
         openpyxl = import_module("openpyxl")
     except ModuleNotFoundError as error:
@@ -562,16 +642,21 @@ def _sheets(file: File) -> dict[str, list[Record]]:
     try:
         with warnings.catch_warnings(action="ignore"):  # on styles and the like
             book = openpyxl.load_workbook(io.BytesIO(file.data), data_only=True)
-            return {each.title: _rows_of(each) for each in book.worksheets}
+            sheets = {each.title: _rows_of(each) for each in book.worksheets}
+            hidden = {
+                each.title: {k for k, row in each.row_dimensions.items() if row.hidden}
+                for each in book.worksheets
+            }
     except NO_WORKBOOK as error:
         raise InputError(
             f"{file.name}: must be an .xlsx file or text; it is not, or not whole "
             f"({brief(str(error))}). Save it again, or as CSV."
         ) from error
+    return sheets, hidden
 
 
 def _excel_rows(file: File) -> Table:
-    rows = next(iter(_sheets(file).values()))
+    rows = next(iter(_sheets(file)[0].values()))
     if not rows:
         _refuse_empty(file.name, "sample", "Write a row that names the columns, and the samples.")
     return _whole(file.name, "row", rows)

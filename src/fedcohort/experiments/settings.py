@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from itertools import product
 from math import prod
@@ -49,7 +49,18 @@ from fedcohort.simulation import (
     small_transformer,
 )
 from fedcohort.simulation.data import partitions
+from fedcohort.simulation.devices.availability import PROCESSES, Availability
+from fedcohort.simulation.devices.chances import (
+    class_chances,
+    class_turn_chances,
+    given_chances,
+    log_normal_chances,
+    lowest_class_chances,
+    size_chances,
+    skewed_class_chances,
+)
 from fedcohort.simulation.engine.models import ModelSource
+from fedcohort.simulation.runs import IMPORTANCES
 from fedcohort.streams import Stream, stream
 
 #: The seed that tries grids for every design by itself, unless the file gives another.
@@ -119,6 +130,20 @@ class DirichletDisjoint(Data, like=[partitions.dirichlet_disjoint], defaults={"n
     partition: str = fixed("dirichlet-disjoint")
 
 
+class DirichletClients(Data, like=[partitions.dirichlet_clients], defaults={"n_clients": 100}):
+    """``dirichlet-clients``: class shares of each client from Dir(alpha), each sample once."""
+
+    divide = staticmethod(partitions.dirichlet_clients)
+    partition: str = fixed("dirichlet-clients")
+
+
+class DirichletParts(Data, like=[partitions.dirichlet_parts]):
+    """``dirichlet-parts``: parts of the data set, each with an alpha of its own, in balance."""
+
+    divide = staticmethod(partitions.dirichlet_parts)
+    partition: str = fixed("dirichlet-parts")
+
+
 class Iid(Data, like=[partitions.iid], defaults={"n_clients": 100}):
     """``iid``: shuffle the samples and divide them evenly."""
 
@@ -144,12 +169,154 @@ class Natural(Data):
         )
 
 
+class Presence(Table, ABC, like=list(PROCESSES.values())):
+    """Who is there in each round: ``kind`` says where the chances come from.
+
+    Attributes
+    ----------
+    process
+        What the chances mean: an independent coin in every round
+        (:class:`~fedcohort.simulation.Coins`), clients that stay for a while
+        (:class:`~fedcohort.simulation.Markov`) or that come in cycles
+        (:class:`~fedcohort.simulation.Cyclic`).
+    pattern
+        Only with ``coins``: how chances change over the rounds.
+    period
+        Only with ``staircase`` and ``sine``: the rounds of a period.
+    high, low
+        Only with ``staircase`` and ``sine``: the highest and the lowest factor on the chances.
+    absent_below
+        Only with ``coins``: a client with a lower chance than this in a round is away.
+    come
+        Only with ``markov``: the largest chance of an absent client to come.
+    cycle
+        Only with ``cyclic``: the rounds of a cycle.
+    seed
+        Fixes the chances. Without it, each seed of the experiment has its own. In every round, the
+        seed of the run decides who comes.
+    """
+
+    process: str = choice("coins", PROCESSES)
+    seed: int | None = declared(SEED, None)
+
+    #: The function that gives the chances; its settings are keys of the table.
+    chances: ClassVar[Callable[..., Any]]
+    takes_seed: ClassVar[bool] = False
+
+    def _check(self) -> None:
+        self._made([0.5])
+
+    def availability(self, data: FederatedData, seed: int) -> Availability:
+        """Return the simulator's record, for a run with this seed."""
+        own = {"seed": seed if self.seed is None else self.seed} if self.takes_seed else {}
+        find = type(self).chances
+        return self._made(find(data, **own, **self._settings(find)))
+
+    def _made(self, chance: Any) -> Availability:
+        return PROCESSES[self.process](chance, **self._only_settings(PROCESSES, "process"))
+
+
+class GivenPresence(Presence, like=[given_chances], leave_out=["data"]):
+    """``given``: one chance for all clients, or a list."""
+
+    chances = staticmethod(given_chances)
+    kind: str = fixed("given")
+
+
+class ClassPresence(Presence, like=[class_chances], leave_out=["data"]):
+    """``classes``: a client's chance depends on its shares of classes, as in FedAWE."""
+
+    chances, takes_seed = staticmethod(class_chances), True
+    kind: str = fixed("classes")
+
+
+class SkewedClassPresence(Presence, like=[skewed_class_chances], leave_out=["data"]):
+    """``skewed-classes``: clients of a few classes come often, all others rarely, as in FedAU."""
+
+    chances, takes_seed = staticmethod(skewed_class_chances), True
+    kind: str = fixed("skewed-classes")
+
+
+class SizePresence(Presence, like=[size_chances], leave_out=["data"]):
+    """``sizes``: clients with many samples come more often, or those with few."""
+
+    chances = staticmethod(size_chances)
+    kind: str = fixed("sizes")
+
+
+class LowestClassPresence(Presence, like=[lowest_class_chances], leave_out=["data"]):
+    """``lowest-class``: the higher a client's lowest class, the more often it comes."""
+
+    chances = staticmethod(lowest_class_chances)
+    kind: str = fixed("lowest-class")
+
+
+class ClassTurnPresence(Presence, like=[class_turn_chances], leave_out=["data"]):
+    """``class-turns``: classes take turns; clients without the class come less often."""
+
+    chances = staticmethod(class_turn_chances)
+    kind: str = fixed("class-turns")
+
+    def _check(self) -> None:
+        super()._check()
+        if self.process != "coins":
+            raise ExperimentError(
+                f"process must be 'coins' with class-turns, whose chances change by the round; "
+                f"got {self.process!r}. Leave it out."
+            )
+
+
+class LogNormalPresence(Presence, like=[log_normal_chances], leave_out=["data"]):
+    """``log-normal``: random chances that depend on nothing else."""
+
+    chances, takes_seed = staticmethod(log_normal_chances), True
+    kind: str = fixed("log-normal")
+
+
+PRESENCE = TableNeed(
+    key="kind",
+    kinds={
+        "given": GivenPresence,
+        "classes": ClassPresence,
+        "skewed-classes": SkewedClassPresence,
+        "sizes": SizePresence,
+        "lowest-class": LowestClassPresence,
+        "class-turns": ClassTurnPresence,
+        "log-normal": LogNormalPresence,
+    },
+)
+
+
 class DeviceTable(Table, ABC):
-    """The devices that clients train on."""
+    """The devices that clients train on.
+
+    Attributes
+    ----------
+    presence
+        Who is there in each round: a table of its own, below.
+    """
+
+    presence: Presence | None = declared(PRESENCE, None)
+
+    def devices(self, data: FederatedData, seed: int, folder: Path) -> Devices | None:
+        """Return the simulator's devices, None for its default.
+
+        ``folder`` contains the user's own files.
+        """
+        found = self._own(data.n_clients, seed, folder)
+        if self.presence is None:
+            return found
+        found = Devices.equal(data.n_clients) if found is None else found
+        if found.availability is not None:
+            raise ExperimentError(
+                "devices.presence needs devices without hours; these come and go by simulated "
+                "time. Leave out awake, or start and end in the file."
+            )
+        return replace(found, availability=self.presence.availability(data, seed))
 
     @abstractmethod
-    def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
-        """Return the simulator's devices. ``folder`` contains the user's own files."""
+    def _own(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
+        """Return the devices without the table's presence."""
 
 
 class EqualDevices(DeviceTable, like=[Devices.equal], leave_out=["n_clients"]):
@@ -157,9 +324,8 @@ class EqualDevices(DeviceTable, like=[Devices.equal], leave_out=["n_clients"]):
 
     kind: str = fixed("equal")
 
-    def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
-        """Return the simulator's devices; None for its default."""
-        if self == EqualDevices(kind="equal"):
+    def _own(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
+        if replace(self, presence=None) == EqualDevices(kind="equal"):
             return None
         return Devices.equal(n_clients, **self._settings(Devices.equal))
 
@@ -178,8 +344,7 @@ class GeneratedDevices(DeviceTable, like=[Devices.generated], leave_out=["n_clie
     kind: str = fixed("generated")
     seed: int | None = declared(SEED, None)
 
-    def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
-        """Return the simulator's devices."""
+    def _own(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
         own = seed if self.seed is None else self.seed
         return Devices.generated(n_clients, own, **self._settings(Devices.generated))
 
@@ -198,8 +363,7 @@ class DeviceFile(DeviceTable, like=[read_devices], leave_out=["n_clients"]):
     kind: str = fixed("file")
     file: str = declared(NAME)
 
-    def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
-        """Return the simulator's devices. ``folder`` contains the file."""
+    def _own(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
         path = own_file("device", folder, self.file)
         try:
             return read_devices(path, n_clients, **self._settings(read_devices))
@@ -367,18 +531,8 @@ class Step(Table, like=list(OPTIMIZERS.values()), leave_out=["lr"]):
     def made(self) -> ServerOptimizer | None:
         """Return the optimiser with a learning rate of 1; None for the plain step."""
         kind = OPTIMIZERS[self.optimizer]
-        own = self._settings(kind)
-        changed = {
-            name
-            for each in OPTIMIZERS.values()
-            for name, value in self._settings(each).items()
-            if value != settings_of(each)[name].default
-        }
-        if wrong := sorted(changed - set(own)):
-            raise ExperimentError(
-                f"{wrong[0]} is not a setting of optimizer = {self.optimizer!r}. Leave it out."
-            )
-        if not changed and kind is SGD:
+        own = self._only_settings(OPTIMIZERS, "optimizer")
+        if kind is SGD and all(own[name] == settings_of(SGD)[name].default for name in own):
             return None
         try:
             return kind(lr=1.0, **own)
@@ -387,7 +541,11 @@ class Step(Table, like=list(OPTIMIZERS.values()), leave_out=["lr"]):
 
 
 #: Settings of the selector that belong to a design, and to both; all others belong to the server.
-OF_DESIGN, OF_BOTH = ("on_failure", "tries", "extra"), ("max_norm",)
+OF_DESIGN = (
+    *("on_failure", "tries", "extra", "presence", "max_boost", "interval_cutoff"),
+    *("max_participations", "min_separation", "rest"),
+)
+OF_BOTH = ("max_norm",)
 OF_SERVER = tuple(n for n in settings_of(SelectorSettings) if n not in (*OF_DESIGN, *OF_BOTH))
 
 
@@ -405,9 +563,13 @@ class Server(
     ----------
     failures
         The chance that a drawn client sends no update.
+    importance
+        How much a client counts: ``sizes``, by its number of training samples, or ``equal``, all
+        clients with samples alike.
     """
 
     failures: float = number(0.0, least=0, most=1)
+    importance: str = choice("sizes", IMPORTANCES)
 
     def options(self, device: str, server_lr: float) -> Options:
         """Return the simulator's record at one point of the grid."""
@@ -562,6 +724,8 @@ DATA = TableNeed(
         "one-class": OneClass,
         "dirichlet": Dirichlet,
         "dirichlet-disjoint": DirichletDisjoint,
+        "dirichlet-clients": DirichletClients,
+        "dirichlet-parts": DirichletParts,
         "iid": Iid,
         "natural": Natural,
     },

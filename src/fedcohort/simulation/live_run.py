@@ -149,7 +149,9 @@ class LiveRun:
         if self.selector.cohort is not None:  # an interrupted round is played again
             self.current = replace(self.current, quality=None, diverged=False)
             return
-        available, times = self._clock.available(), self._clock.times(round_)
+        if (chances := self.run.known_chances(round_)) is not None:
+            self.selector.chances = chances
+        available, times = self._clock.available(round_), self._clock.times(round_)
         self.current = RoundState(round_, available, self.selector.ask(available), times)
 
     def answer(self, now: RoundState, model: Tensor) -> None:
@@ -226,9 +228,14 @@ class LiveRun:
         return torch.full_like(model, math.nan)  # the step does not fit its type
 
     def drawn(self, step: Tensor) -> Drawn | None:
-        """Return what a comparison with full participation needs; None if nothing was drawn."""
+        """Return what a comparison with full participation needs.
+
+        None if nothing was drawn, and if weights make up for presence: no design knows their law.
+        """
         design, own = self.current.design, self.selector
-        return None if design is None else Drawn(design, step, own.estimator, own.max_norm)
+        if design is None or own.settings.corrects_presence:
+            return None
+        return Drawn(design, step, own.estimator, own.max_norm)
 
     def moved(self, step: Tensor) -> Tensor:
         """Return how the server moves along a step; its optimiser changes at the commit.
@@ -241,7 +248,9 @@ class LiveRun:
         if optimizer is None:
             return self._server_lr * step
         drawn = self.selector.cohort
-        if now.design is None or (drawn is not None and len(drawn) and not len(now.clients)):
+        if self.selector.target is None or (
+            drawn is not None and len(drawn) and not len(now.clients)
+        ):
             return torch.zeros_like(step)
         with suppress(AggregationError):
             move, now.moments = optimizer.step(step, self._moments)

@@ -115,7 +115,10 @@ class Simulation:
         self._live = []
         for run in runs:
             sample = self.options.measured(run.data.n_clients)
-            evaluator = Evaluator(module, data, run.data, sample=sample, seed=run.seed)
+            weights, seed = run.population.importance, run.seed
+            evaluator = Evaluator(
+                module, data, run.data, importance=weights, sample=sample, seed=seed
+            )
             self._live.append(LiveRun(run, evaluator, self.options, training, layout=layout))
         # Runs are independent of each other; their matrix products leave the interpreter free.
         self._pool = ThreadPoolExecutor(min(len(runs), torch.get_num_interop_threads()))
@@ -238,21 +241,24 @@ class Simulation:
         """Go on where the checkpoint was written; return the number of rounds done.
 
         The simulation must have been made with the same arguments: the file of another one is
-        refused. On the CPU it then ends bit for bit where an uninterrupted one ends.
+        refused, and nothing changes. On the CPU it then ends bit for bit where an uninterrupted
+        one ends.
         """
         path = _checked_path(checkpoint)
         head, arrays = read_checkpoint(path, expected=self._fingerprint)
-        histories = zip(self._live, head["histories"], strict=True)
         with refusing_checkpoint(path):  # before anything changes
+            models, rounds_done = torch.from_numpy(arrays["models"]), int(head["rounds_done"])
+            if models.shape != self._models.shape:
+                raise ValueError(f"its models have the shape {tuple(models.shape)}")
             restored = [
                 run.restoring(History.of_dicts(rows), without_prefix(f"{k}.", arrays))
-                for k, (run, rows) in enumerate(histories)
+                for k, (run, rows) in enumerate(zip(self._live, head["histories"], strict=True))
             ]
         for take_over in restored:
             take_over()
-        self._models.copy_(torch.from_numpy(arrays["models"]))
-        self._rounds_done = int(head["rounds_done"])
-        return self._rounds_done
+        self._models.copy_(models)
+        self._rounds_done = rounds_done
+        return rounds_done
 
     def _play(self, round_: int, *, last: bool) -> None:
         """Play a round; nothing changes before its end, so it can be interrupted and repeated."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -488,9 +489,11 @@ def _checked_positions(client: int, part: Any) -> NDArray[np.int64]:
     return positions.astype(np.int64, copy=False)
 
 
+FEDERATION = KindNeed(kind=FederatedData, way_out="Pass what a partition returns, or your own.")
 #: Counts of clients or samples.
 COUNT, WHOLE = WholeNeed(least=1, most=MOST), WholeNeed(most=MOST)
 ALPHA = NumberNeed(above=0, way_out="Pass for example 0.1.")
+SHARE = NumberNeed(least=0, most=1)
 EXAMPLE = "Pass for example [(10, 100), (30, 250)]."
 PAIRS = ListNeed(item=ListNeed(item=WHOLE, least=2, most=2, way_out=EXAMPLE), way_out=EXAMPLE)
 
@@ -569,7 +572,7 @@ def _shards(
     DataError,
     alpha=ALPHA,
     sizes=PAIRS,
-    test_share=NumberNeed(least=0, most=1),
+    test_share=SHARE,
 )
 def dirichlet_unbalanced(
     dataset: Dataset,
@@ -679,15 +682,161 @@ def dirichlet_disjoint(
     _check_clients("dirichlet_disjoint", n_clients, len(dataset.y))
     rng = stream(checked_seed("dirichlet_disjoint", seed), use=Stream.PARTITION)
     shares = rng.dirichlet(np.full(n_clients, alpha), size=dataset.n_classes)
-    parts = []
-    for labels in (dataset.y, dataset.test_y):
-        cuts_of_class = []
-        for label, share in enumerate(shares):
-            members = rng.permutation(np.flatnonzero(labels == label))
-            cuts = np.rint(np.cumsum(share)[:-1] * len(members)).astype(np.int64)
-            cuts_of_class.append(np.split(members, cuts))
-        parts.append(tuple(np.concatenate(pieces) for pieces in zip(*cuts_of_class, strict=True)))
-    return FederatedData(dataset, *parts)
+    train, test = (
+        _split_classes([rng.permutation(own) for own in _of_class(labels, dataset)], shares)
+        for labels in (dataset.y, dataset.test_y)
+    )
+    return FederatedData(dataset, train, test)
+
+
+def _of_class(labels: NDArray[np.int64], dataset: Dataset) -> list[NDArray[np.int64]]:
+    """Return the positions of each class's samples, in their order."""
+    return [np.flatnonzero(labels == label) for label in range(dataset.n_classes)]
+
+
+def _split_classes(of_class: list[NDArray[np.int64]], shares: NDArray[np.float64]) -> Indices:
+    """Give each client its share of every class; ``shares`` has shape (n_classes, n_clients)."""
+    sizes = _sizes(shares, np.array([len(own) for own in of_class]))
+    pieces = [
+        np.split(own, np.cumsum(size)[:-1]) for own, size in zip(of_class, sizes, strict=True)
+    ]
+    return tuple(np.concatenate(own) for own in zip(*pieces, strict=True))
+
+
+def _sizes(shares: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return each client's number of samples of a class, by its shares; rounding loses none."""
+    ends = np.rint(np.cumsum(shares, axis=-1) * np.reshape(lengths, (-1, 1))).astype(np.int64)
+    return np.diff(ends, prepend=0, axis=-1)
+
+
+@checks(DataError, alpha=ALPHA, n_clients=COUNT)
+def dirichlet_clients(
+    dataset: Dataset, *, alpha: float, n_clients: int, seed: Seed = None
+) -> FederatedData:
+    r"""Draw every client's class shares from Dir(alpha), and use each sample once.
+
+    A class goes to the clients in proportion to their shares of it, in the order of the data set:
+    client i with shares :math:`\nu_i` gets :math:`\nu_{ic} / \sum_j \nu_{jc}` of class c. Test
+    samples are split alike. This is the partition of FedAU (Wang and Ji, ICLR 2024) and FedAWE
+    (Xiang et al., NeurIPS 2024). A client may get no samples; it is then never drawn.
+
+    Parameters
+    ----------
+    alpha
+        The smaller, the fewer classes a client has.
+    n_clients
+        How many clients there are.
+
+    Raises
+    ------
+    DataError
+        If ``alpha`` is not positive, or there are fewer samples than clients.
+    """
+    _check_dataset("dirichlet_clients", dataset)
+    _check_clients("dirichlet_clients", n_clients, len(dataset.y))
+    rng = stream(checked_seed("dirichlet_clients", seed), use=Stream.PARTITION)
+    shares = rng.dirichlet(np.full(dataset.n_classes, alpha), size=n_clients).T
+    total = shares.sum(axis=1, keepdims=True)
+    shares = np.where(total > 0, shares / np.where(total > 0, total, 1), 1 / n_clients)
+    train, test = (
+        _split_classes(_of_class(labels, dataset), shares) for labels in (dataset.y, dataset.test_y)
+    )
+    return FederatedData(dataset, train, test)
+
+
+#: How often a part is divided again until every client has enough samples.
+DIVISIONS = 10_000
+
+
+@checks(DataError, alphas=ListNeed(item=ALPHA), clients_per_part=COUNT, least=SHARE)
+def dirichlet_parts(
+    dataset: Dataset,
+    *,
+    alphas: Sequence[float] = (0.001, 0.002, 0.005, 0.01, 0.5),
+    clients_per_part: int = 10,
+    least: float = 0.2,
+    seed: Seed = None,
+) -> FederatedData:
+    """Divide parts of the data set, each with an alpha of its own and in balance.
+
+    Every class is cut into as many equal parts as there are ``alphas``, in the order of the data
+    set. A part is divided among its clients class by class, by shares from Dir(alpha) over the
+    clients that do not have their even share of the part yet. If a client ends with less than
+    ``least`` of its even share, of training or of test samples, the part is divided again. This is
+    the partition of HiCS-FL (Chen and Vikalo, NeurIPS 2024, appendix A.10; the balance is in their
+    code). Clients are numbered part by part.
+
+    Parameters
+    ----------
+    alphas
+        One for each part. The smaller, the fewer classes the part's clients have.
+    clients_per_part
+        How many clients share a part.
+    least
+        The least number of a client's samples, as a share of an even division.
+
+    Raises
+    ------
+    DataError
+        If an alpha is not positive, or no division gives every client enough samples.
+    """
+    owner = "dirichlet_parts"
+    _check_dataset(owner, dataset)
+    _check_clients(owner, len(alphas) * clients_per_part, len(dataset.y))
+    rng = stream(checked_seed(owner, seed), use=Stream.PARTITION)
+    train, test = (
+        [
+            [np.array_split(own, len(alphas))[part] for own in _of_class(labels, dataset)]
+            for part in range(len(alphas))
+        ]
+        for labels in (dataset.y, dataset.test_y)
+    )
+    divided = [
+        _balanced(sets, alpha, clients_per_part, least, rng)
+        for *sets, alpha in zip(train, test, alphas, strict=True)
+    ]
+    both = zip(*divided, strict=True)
+    return FederatedData(dataset, *(tuple(chain.from_iterable(parts)) for parts in both))
+
+
+def _balanced(
+    sets: list[list[NDArray[np.int64]]],
+    alpha: float,
+    n_clients: int,
+    least: float,
+    rng: np.random.Generator,
+) -> list[Indices]:
+    """Divide a part's training and test samples, given class by class, among its clients."""
+    lengths = [np.array([len(own) for own in of_class]) for of_class in sets]
+    shape = (len(lengths[0]), n_clients)
+    for _ in range(DIVISIONS):
+        # The logarithms of gamma variates with shape alpha: small alphas would underflow.
+        logs = np.log(rng.gamma(alpha + 1, size=shape)) + np.log1p(-rng.random(shape)) / alpha
+        shares = [_balanced_shares(logs, own) for own in lengths]
+        if all(
+            _sizes(share, own).sum(axis=0).min() >= int(least * own.sum() / n_clients)
+            for share, own in zip(shares, lengths, strict=True)
+        ):
+            return [
+                _split_classes([rng.permutation(own) for own in of_class], share)
+                for of_class, share in zip(sets, shares, strict=True)
+            ]
+    raise DataError(
+        f"dirichlet_parts: found no division with alpha {alpha} in which each of {n_clients} "
+        f"clients has {least:g} of an even share. Lower least, or raise alpha."
+    )
+
+
+def _balanced_shares(logs: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return each class's shares: none for a client that has its even share of samples already."""
+    shares, held = np.zeros_like(logs), np.zeros(logs.shape[1], dtype=np.int64)
+    for share, log, length in zip(shares, logs, lengths, strict=True):
+        room = held * len(held) < lengths.sum()
+        room |= not room.any()  # nothing is left to share
+        share[room] = np.exp(log[room] - log[room].max())
+        share /= share.sum()
+        held += _sizes(share[None], np.array([length]))[0]
+    return shares
 
 
 def natural(

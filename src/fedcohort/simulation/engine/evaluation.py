@@ -96,6 +96,7 @@ class ClientQuality:
 class Evaluator:
     """Evaluates models on one federation, dropout off, every sample once.
 
+    Clients count by ``importance``, shape (n_clients,).
     With ``sample`` it measures a sample of the clients: that many draws by importance, with
     replacement and a fixed seed. The mean over the draws is unbiased.
     """
@@ -106,6 +107,7 @@ class Evaluator:
         data: ResidentData,
         federation: FederatedData,
         *,
+        importance: NDArray[np.float64],
         sample: int | None = None,
         seed: int = 0,
     ) -> None:
@@ -116,7 +118,7 @@ class Evaluator:
         fits = StackedLinearGradients.fits(model) and not data.has_sequences
         self._chain = StackedLinearGradients(model) if fits else None  # type: ignore[arg-type]
         self._parts, self._federation, self._sample = federation.train, federation, sample
-        self._weights = federation.population.importance
+        self._weights = importance
         measured = np.arange(federation.n_clients)
         if sample is not None:
             rng = stream(seed, use=Stream.EVALUATION)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -54,6 +55,9 @@ class LocalTraining(Record):
         Samples in a batch; a client with fewer samples uses all of them.
     lr, lr_decay
         The learning rate is ``lr * lr_decay ** round``.
+    lr_root
+        Instead or besides: divide the learning rate by the square root of ``1 + round / lr_root``,
+        as FedAWE does with 10; None: do not.
     optimizer
         ``"sgd"`` or ``"adam"``.
     momentum
@@ -74,6 +78,7 @@ class LocalTraining(Record):
     batch_size: int = whole(50, least=1, most=MOST)
     lr: float = rate(0.01)
     lr_decay: float = rate(1.0)
+    lr_root: float | None = number(None, least=1e-9, most=MOST)
     optimizer: str = choice("sgd", ("sgd", "adam"))
     momentum: float = number(0.0, least=0, below=1, way_out=NEVER)
     weight_decay: float = rate(0.0)
@@ -121,6 +126,8 @@ class LocalTraining(Record):
             rate = self.lr * self.lr_decay**round_
         except OverflowError:
             return float("inf")
+        if self.lr_root is not None:
+            rate /= math.sqrt(1 + round_ / self.lr_root)
         return (
             rate if rate <= LARGEST_FLOAT32 else float("inf")
         )  # torch refuses what float32 cannot hold
