@@ -213,7 +213,8 @@ def test_only_the_clients_of_the_sample_are_judged_one_by_one() -> None:
 
     judged = ~np.isnan(some.loss)
     assert 1 <= judged.sum() <= 3 < UNEQUAL.n_clients
-    assert some.loss[judged].tolist() == everyone.loss[judged].tolist()
+    # Equal up to the rounding of float32: BLAS rounding depends on the batch's composition.
+    assert np.allclose(some.loss[judged], everyone.loss[judged], rtol=1e-6, atol=0)
 
 
 def test_bad_options_are_refused() -> None:

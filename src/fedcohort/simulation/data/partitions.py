@@ -195,8 +195,10 @@ class FederatedData(Record):
         train, test = read_leaf(path, words, length)
         if test is None:
             return cls.from_arrays(*train)
-        are_others = set(train.clients.tolist()).isdisjoint(test.clients.tolist())
-        return cls.from_arrays(*train, test=test[:2] if are_others else test)
+        held: Test = test
+        if set(train.clients.tolist()).isdisjoint(test.clients.tolist()):
+            held = (test.x, test.y)
+        return cls.from_arrays(*train, test=held)
 
     @classmethod
     def from_hugging_face(
@@ -298,9 +300,9 @@ class FederatedData(Record):
         if test is not None:
             _, parts = positions_of(rows.clients, len(rows.y))
             held = _held_out(test, parts, len(rows.y), seed)
-        samples = (rows.features(~held), rows.y, rows.clients)
-        own, other = ([part[mask] for part in samples] for mask in (~held, held))
-        return cls.from_arrays(*own, test=None if test is None else other)
+        x, y, clients = rows.features(~held), rows.y, rows.clients
+        apart = None if test is None else (x[held], y[held], clients[held])
+        return cls.from_arrays(x[~held], y[~held], clients[~held], test=apart)
 
     def save(self, path: str | Path) -> None:
         """Write samples and clients to a file, which :meth:`load` and experiment files read.
