@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     )
     from fedcohort.designs.function_recipe import recipe
     from fedcohort.errors import FedcohortError
-    from fedcohort.memory import Difference, Regression, UpdateMemory
+    from fedcohort.memory import MIFA, Difference, FedStale, FedVARP, Regression, UpdateMemory
     from fedcohort.participation import Audit, audit
     from fedcohort.plan import Plan
     from fedcohort.population import Population
@@ -61,7 +61,7 @@ else:
             ),
             "designs.function_recipe": "recipe",
             "errors": "FedcohortError",
-            "memory": "Difference Regression UpdateMemory",
+            "memory": "Difference FedStale FedVARP MIFA Regression UpdateMemory",
             "participation": "Audit audit",
             "plan": "Plan",
             "population": "Population",
@@ -72,6 +72,7 @@ else:
     )
 
 __all__ = [
+    "MIFA",
     "Audit",
     "Auto",
     "Balanced",
@@ -83,6 +84,8 @@ __all__ = [
     "Design",
     "Difference",
     "DivFL",
+    "FedStale",
+    "FedVARP",
     "FedcohortError",
     "FirstResponders",
     "Multinomial",

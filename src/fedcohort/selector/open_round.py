@@ -307,17 +307,28 @@ class OpenRound:
     def recall(self, ids: Iterable[object]) -> tuple[Array, Array] | None:
         """Return the estimator's h, one row per id, and H = sum p h; None without one."""
         estimator = self.records.estimator
-        if estimator is None or self.design is None:
+        if estimator is None or (self.design is None and not self.moves_alone):
             return None
         return estimator.of(self.roster.positions(ids)), estimator.expected()
+
+    @property
+    def moves_alone(self) -> bool:
+        """Whether a round without answers moves by what is remembered of the members."""
+        return self.settings.predictor is not None and self.settings.predictor.over_members
+
+    def is_idle(self, settled: Cohort) -> bool:
+        """Whether there is no aggregate: no client was available, or drawn ones did not answer.
+
+        If no client answered, the difference estimator's H would repeat the last updates.
+        """
+        is_missing = self.design is None or bool(len(self.cohort) and not len(settled))
+        return is_missing and not self.moves_alone
 
     def step(self, answers: Answers, settled: Cohort, model: Update | None) -> Update:
         """Aggregate with the settled weights."""
         rows = answers.rows
         estimator = self.records.estimator
-        # If no client answered, the difference estimator's H would repeat the last updates.
-        is_idle = self.design is None or bool(len(self.cohort) and not len(settled))
-        if is_idle or (rows is None and estimator is None):
+        if self.is_idle(settled) or (rows is None and estimator is None):
             if model is not None:
                 return aggregate(model, [], Cohort.empty())
             return 0.0 if rows is None else rows.zero()
@@ -341,7 +352,7 @@ class OpenRound:
         self, answers: Answers, settled: Cohort, recalled: tuple[Array, Array] | None
     ) -> Iterator[tuple[Id | None, float, Update]]:
         total = 1.0 if settled.sums_to_one else 1.0 - settled.residual
-        is_empty = not settled.weights.any() and (len(settled) > 0 or not len(self.cohort))
+        is_empty = not settled.weights.any() and (len(settled) > 0 or not self.is_idle(settled))
         if is_empty and recalled is not None and self.records.layout is not None:
             yield None, 1.0, self.records.layout.unflat(recalled[1])
         layout, source = answers.layout, answers.source

@@ -172,10 +172,15 @@ class ClientRecords:
         self.features.forget(ids)
         self._encode_features()
 
-    def settle(self, population: Population) -> None:
-        """Give the estimator, before a draw, the importance of these clients and their features."""
-        if self.estimator is not None:
-            self.estimator.reweigh(population.importance)
+    def settle(self, population: Population | None, *, members: Population) -> None:
+        """Give the estimator, before a draw, the importance of clients and their features.
+
+        ``population`` has the available clients; None if there are none.
+        """
+        if self.estimator is not None and self._settings is not None:
+            counted = members if self._settings.over_members else population
+            if counted is not None and counted.total:
+                self.estimator.reweigh(counted.importance)
         self._encode_features()
 
     def _encode_features(self) -> None:

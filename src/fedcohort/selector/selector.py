@@ -183,7 +183,7 @@ class Selector:
         else:
             design = self._design(population, signals)
             draws = self._draws(population, design)
-            self._records.settle(population)
+        self._records.settle(population, members=self._roster.population)
         self._open = OpenRound(
             self._roster, self._records, self._settings, design, draws, self._bound.now
         )
@@ -203,6 +203,8 @@ class Selector:
         else:
             cohort = design.draw(stream(seed, round_=round_, use=Stream.COHORT))
             size = design.cohort_size
+        if (predictor := self._settings.predictor) is not None:
+            cohort = predictor.weighed(cohort, self._roster.population.importance)
         named = cohort.named(self._roster.names(cohort.clients), round_)
         rng = stream(seed, round_=round_, use=Stream.REDRAW)
         return Draws(named, population, size, rng, self._settings.tries)
