@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedcohort.cohort import Cohort, aggregate
     from fedcohort.comparison import CohortSizes, Comparison, compare
     from fedcohort.designs import (
+        OSMD,
         Auto,
         Balanced,
         CohortMean,
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
         Design,
         DivFL,
         FirstResponders,
+        HiCS,
+        KVib,
         Multinomial,
         NormOptimal,
         Oort,
@@ -55,8 +58,8 @@ else:
             "cohort": "Cohort aggregate",
             "comparison": "CohortSizes Comparison compare",
             "designs": (
-                "Auto Balanced CohortMean Deadline Design DivFL FirstResponders "
-                "Multinomial NormOptimal Oort Poisson PowerOfChoice Recipe RoundRobin "
+                "Auto Balanced CohortMean Deadline Design DivFL FirstResponders HiCS "
+                "KVib Multinomial NormOptimal OSMD Oort Poisson PowerOfChoice Recipe RoundRobin "
                 "SimilarityClustered SizeClustered Stratified Target Tournament Uniform"
             ),
             "designs.function_recipe": "recipe",
@@ -73,6 +76,7 @@ else:
 
 __all__ = [
     "MIFA",
+    "OSMD",
     "Audit",
     "Auto",
     "Balanced",
@@ -88,6 +92,8 @@ __all__ = [
     "FedVARP",
     "FedcohortError",
     "FirstResponders",
+    "HiCS",
+    "KVib",
     "Multinomial",
     "NormOptimal",
     "Oort",

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import Id, brief, checked_list
-from fedcohort._updates import Array, Rows, Update, like
+from fedcohort._updates import Array, Rows, Update, like, row_norms
 from fedcohort.cohort import NOBODY, Cohort, aggregate
 from fedcohort.designs import Design
 from fedcohort.designs.recipe import ObservedRound
@@ -300,9 +300,21 @@ class OpenRound:
         """Return the round as the recipe observes it."""
         assert self.design is not None  # for mypy: there are answers
         assert answers.norms is not None  # for mypy: the recipe needs them
-        norms = answers.norms[np.searchsorted(answers.clients, settled.clients)]
-        population = self.draws.population
-        return ObservedRound(self.round_, self.design, population, self.cohort, settled, norms)
+        places, outputs = np.searchsorted(answers.clients, settled.clients), answers.outputs
+        norms = answers.norms[places]
+        if answers.rows is not None and len(places):
+            rows = answers.rows.taken(places).flat
+            if (estimator := self.records.estimator_for(rows)) is not None:
+                norms = row_norms(rows - estimator.of(settled.clients))
+        return ObservedRound(
+            self.round_,
+            self.design,
+            self.draws.population,
+            self.cohort,
+            settled,
+            norms,
+            None if outputs is None else outputs[places],
+        )
 
     def recall(self, ids: Iterable[object]) -> tuple[Array, Array] | None:
         """Return the estimator's h, one row per id, and H = sum p h; None without one."""

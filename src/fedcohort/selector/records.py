@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort._archive import json_array, json_value, with_prefix, without_prefix
-from fedcohort._arguments import Id
+from fedcohort._arguments import Id, brief
 from fedcohort._updates import Array, Layout, as_numpy, reordered, same_place, zero_rows
 from fedcohort.designs import Recipe
 from fedcohort.designs.recipe import ObservedRound
@@ -28,7 +27,7 @@ from fedcohort.selector.answers import Answers, Reader
 from fedcohort.selector.settings import SelectorSettings
 
 State = dict[str, NDArray[Any]]
-#: A recipe's own arrays, by name.
+#: A recipe's own arrays, by name: a row per client.
 Notes = dict[str, NDArray[np.float64]]
 
 
@@ -94,6 +93,7 @@ class ClientRecords:
             shorten=self._shortened if self._recipe.learns else None,
             sketches=self._sketch is not None,
             measure=self._keeps_notes or self._bounds_norms,
+            output=self._output if self._recipe.learns_output else None,
             max_norm=max_norm,
             match=self.matched,
         )
@@ -113,6 +113,10 @@ class ClientRecords:
             )
         self._check_dimension(layout.size)
         return layout if known is None else layout.in_order_of(known)
+
+    def _output(self, layout: Layout) -> slice:
+        """Return the place of the output layer's bias in updates."""
+        return self._recipe.output_of(layout)
 
     def _check_dimension(self, dimension: int) -> None:
         """Refuse updates of another model than the remembered ones."""
@@ -223,8 +227,21 @@ class ClientRecords:
         """Return the recipe's own arrays after a round; what is remembered does not change."""
         notes = self.notes(self.n_clients)
         if self._keeps_notes and answers.norms is not None:
-            self._recipe.observe(MappingProxyType(notes), observed())
+            self._recipe.observe(notes, observed())
+            self._check_notes(notes)
         return notes
+
+    def _check_notes(self, notes: Notes) -> None:
+        """Refuse arrays that the recipe does not keep, or that lack a row per client."""
+        for name in {*self._notes, *notes}:
+            own = notes.get(name)
+            has_rows = isinstance(own, np.ndarray) and own.shape[:1] == (self.n_clients,)
+            if name not in self._notes or not has_rows or own.dtype != np.float64:
+                raise SelectorError(
+                    f"Selector: observe of {self._recipe.name} must leave its arrays "
+                    f"{', '.join(self._notes)} with a row of float64 for each of "
+                    f"{self.n_clients} clients; {name!r} is {brief(own)}. Change them in place."
+                )
 
     def store_reports(self, answers: Answers, notes: Notes) -> None:
         """Store the past signals, except negative and non-finite values, and the notes."""
@@ -288,8 +305,8 @@ class ClientRecords:
     def _check(self) -> None:
         """Refuse parts that are not of these clients, or not of one model."""
         n = self.n_clients
-        arrays = [*self._signals.values(), *self._notes.values()]
-        of_clients = [values.shape == (n,) for values in arrays]
+        of_clients = [values.shape == (n,) for values in self._signals.values()]
+        of_clients += [values.shape[:1] == (n,) for values in self._notes.values()]
         of_clients += [self.memory is None or self.memory.n_clients == n]
         sizes = self._dimensions() | (set() if self.layout is None else {self.layout.size})
         if not all(of_clients) or len(sizes) > 1:

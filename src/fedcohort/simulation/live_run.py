@@ -131,10 +131,12 @@ class LiveRun:
         self.current: RoundState
 
     def _check_output(self) -> None:
-        """Refuse an estimator that learns from an array that the model does not have."""
+        """Refuse an estimator or a recipe that learns from an array that the model lacks."""
         try:
             if (predictor := self._predictor) is not None:
                 predictor._check_layout(self._layout)
+            if self.run.recipe.learns_output:
+                self.run.recipe.output_of(self._layout)
         except AggregationError as error:
             raise SimulationError(f"Simulation: {error}") from error
 
