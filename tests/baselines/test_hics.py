@@ -1,6 +1,7 @@
 """HiCS-FL: groups by the updates of the output layer's bias."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -120,7 +121,8 @@ def test_groups_are_those_of_wards_method_in_plain_loops(n_groups: int) -> None:
 def test_the_first_rounds_hear_everyone_once() -> None:
     """Seven clients, cohorts of three: 3, 3 and 1, with equal weights."""
     selector = Selector(HiCS(3, rounds=10), [1, 2, 3, 4, 5, 6, 7], seed=0)
-    drawn, sizes = [], []
+    drawn: list[int] = []
+    sizes: list[int] = []
     for _ in range(3):
         cohort = selector.draw()
         drawn += cohort.ids
@@ -139,7 +141,7 @@ def test_a_client_that_joins_or_fails_is_heard_first() -> None:
     selector = Selector(HiCS(1), {"a": 1, "b": 1}, seed=0)
     sent = {"w": np.ones((1, 2)), "b": np.array([1.0, 0.0])}
     for _ in range(2):
-        selector.aggregate({each: sent for each in selector.draw().ids})
+        selector.aggregate(dict.fromkeys(selector.draw().ids, sent))
     selector.clients = {"a": 1, "b": 1, "c": 1}
 
     for _ in range(2):
@@ -189,7 +191,7 @@ def test_a_loaded_selector_goes_on_bit_for_bit(tmp_path: Path) -> None:
     selector = Selector(HiCS(2, rounds=20, temperature=0.1), [5, 3, 2, 1], seed=0)
     generator = np.random.default_rng(1)
 
-    def sent(ids: list[int]) -> dict[int, list[np.ndarray]]:
+    def sent(ids: Sequence[int]) -> dict[int, list[np.ndarray]]:
         return {i: [generator.normal(size=(2, 3)), generator.normal(size=2)] for i in ids}
 
     for _ in range(4):

@@ -46,7 +46,7 @@ def slowly_raised(lengths: list[float], floor: float) -> list[float]:
     order = sorted(range(n), key=lambda i: lengths[i])
     for k in range(n + 1):
         rest = sum(lengths[i] for i in order[k:])
-        own = {i: floor / n for i in order[:k]}
+        own = dict.fromkeys(order[:k], floor / n)
         own |= {i: lengths[i] / rest * (1 - floor * k / n) for i in order[k:]}
         if min(own.values()) >= floor / n * (1 - 1e-12) or k == n:
             assert total > 0
@@ -225,7 +225,7 @@ def test_the_unit_of_the_updates_does_not_matter() -> None:
             selector.aggregate({i: unit * np.ones(2) * (i + 1) for i in cohort.ids})
         drawn.append(selector.next_design().expected_counts())
 
-    assert np.allclose(*drawn, rtol=1e-9)
+    assert np.allclose(drawn[0], drawn[1], rtol=1e-9)
 
 
 def test_a_client_that_was_away_keeps_its_share() -> None:
@@ -269,7 +269,7 @@ def test_a_loaded_selector_goes_on_bit_for_bit(tmp_path: Path) -> None:
         assert one.ids == other.ids
         assert one.weights.tolist() == other.weights.tolist()
         sent = {i: generator.normal(size=3) for i in one.ids}
-        assert np.array_equal(selector.aggregate(sent), loaded.aggregate(sent))  # type: ignore[arg-type]
+        assert np.array_equal(selector.aggregate(sent), loaded.aggregate(sent))
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,8 @@ def entropies(biases: Numbers, temperature: float) -> Numbers:
     shares = np.exp(logs) / sums
     # A share that underflows to 0 has an infinite logarithm at most; it adds 0.
     terms = np.where(shares > 0, shares * (np.maximum(logs, -1e300) - np.log(sums)), 0.0)
-    return np.asarray(0.0 - terms.sum(axis=1))
+    found: Numbers = 0.0 - terms.sum(axis=1)
+    return found
 
 
 def data_distances(biases: Numbers, entropy: Numbers, balance: float) -> Numbers:
@@ -177,9 +178,8 @@ class HiCSDesign(DistinctDesign):
         if not self.exact_counts:
             return self._estimated
         cohorts, chances = self._listed
-        return np.bincount(
-            cohorts.ravel(), np.repeat(chances, self.cohort_size), self.population.n_clients
-        )
+        of_members, n = np.repeat(chances, self.cohort_size), self.population.n_clients
+        return np.asarray(np.bincount(cohorts.ravel(), of_members, n), dtype=np.float64)
 
     def weight_variance(self) -> Numbers:
         chance = self.expected_counts()
@@ -215,7 +215,7 @@ class HiCSDesign(DistinctDesign):
     def _listed(self) -> tuple[NDArray[np.int64], Numbers]:
         """All cohorts, shape (cohorts, m), and their probabilities."""
         chance = dict(zip(self._some.tolist(), self.chances[self._some].tolist(), strict=True))
-        level = {(): 1.0}
+        level: dict[tuple[int, ...], float] = {(): 1.0}
         for _ in range(self.cohort_size):
             following: dict[tuple[int, ...], float] = defaultdict(float)
             for members, probability in level.items():
@@ -231,7 +231,8 @@ class HiCSDesign(DistinctDesign):
     def _estimated(self) -> Numbers:
         """The chances that drawn cohorts show."""
         drawn = self.sample(np.random.default_rng(0), ESTIMATE_COHORTS)
-        return np.bincount(drawn.ravel(), minlength=self.population.n_clients) / ESTIMATE_COHORTS
+        counts = np.bincount(drawn.ravel(), minlength=self.population.n_clients)
+        return counts / ESTIMATE_COHORTS
 
 
 def _checked_biases(owner: str, biases: ArrayLike, n_clients: int) -> Numbers:

@@ -1,4 +1,4 @@
-"""K-Vib sampling: independent coins, with chances that are learned from the drawn clients' norms."""
+"""K-Vib sampling: independent coins, with chances learned from the norms of the drawn clients."""
 
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -6,12 +6,11 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcohort._arguments import checked_number
+from fedcohort._arguments import checked_number, checked_numbers
 from fedcohort._fields import flag, number, whole
 from fedcohort.designs.base import drawable_clients
 from fedcohort.designs.poisson import CoinDesign, capped_chances
 from fedcohort.designs.recipe import Knowledge, ObservedRound, Recipe
-from fedcohort.designs.signals import checked_signal
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
 
@@ -65,12 +64,14 @@ class KVibDesign(CoinDesign):
     ) -> None:
         super().__init__(population, cohort_size)
         there = drawable_clients(self)
-        known = checked_signal(self.name, "lengths", lengths, population.n_clients)
-        if np.isnan(known[there]).any():
-            client = there[int(np.argmax(np.isnan(known[there])))]
+        given = checked_numbers(self.name, "lengths", lengths, population.n_clients)
+        known = given.astype(np.float64)
+        fits = np.isfinite(known) & (known >= 0)
+        if not fits.all():
+            client = int(np.argmin(fits))
             raise DesignError(
-                f"{self.name}: lengths must be numbers of at least 0; client {client} has none. "
-                f"Give clients without one the length of an average client."
+                f"{self.name}: lengths must be finite and at least 0; client {client} has "
+                f"{known[client]}. Give a client without one the length of an average client."
             )
         self.lengths, self.mix = known, checked_number(self.name, "mix", mix, above=0, most=1)
         self.lengths.setflags(write=False)

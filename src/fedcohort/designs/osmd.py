@@ -176,12 +176,18 @@ class OSMD(Recipe):
     :math:`\exp(\eta\, c_i a_i / (m^2 r_i^3))`, and raises all chances to at least floor / n. The
     exponent is on average proportional to the slope of V. All chances are equal at first.
 
-    The best rate :math:`\eta` is not known. Without ``rate``, E experts learn with rates that double
-    from one to the next, :math:`\eta_e = 2^{e-1} \frac{m^2 floor^3}{n^3 \bar a} \sqrt{\ln n / (2
-    R)}`, each with a law of its own. The chances are their mean, weighted by how well each would
-    have done, :math:`z_e \propto \frac{1}{e (e+1)} \exp(-g L_e / \bar a)` with :math:`g =
-    \frac{floor}{n} \sqrt{8 m / R}` and :math:`L_e` the sum of :math:`c_i a_i / (m^2 r_i^e r_i)`
-    over all rounds.
+    The best rate :math:`\eta` is not known. Without ``rate``, E experts learn, each with a law of
+    its own and twice the rate of the one before. The chances are the mean of their laws, weighted
+    by how well each would have done. With :math:`\alpha` the floor,
+
+    .. math::
+
+        \eta_e = 2^{e-1} \frac{m^2 \alpha^3}{n^3 \bar a} \sqrt{\frac{\ln n}{2 R}}, \qquad
+        r = \sum_e z_e r^e, \qquad
+        z_e \propto \frac{1}{e (e+1)} \exp\Big(-\frac{\alpha}{n} \sqrt{\frac{8 m}{R}}\,
+        \frac{L_e}{\bar a}\Big) ,
+
+    and :math:`L_e` the sum of :math:`c_i a_i / (m^2 r_i^e r_i)` over all rounds.
 
     Parameters
     ----------
@@ -256,7 +262,7 @@ class OSMD(Recipe):
             return np.array([self.rate])
         base = self.cohort_size**2 * self.floor**3 / (n**3 * bound)
         slowest = base * math.sqrt(math.log(n) / (2 * self.rounds))
-        return slowest * 2.0 ** np.arange(experts)
+        return np.asarray(slowest * 2.0 ** np.arange(experts))
 
     def _shares(self, losses: Numbers, experts: int, n: int, bound: float) -> Numbers:
         """Return the share of each expert in the chances, z, shape (experts,)."""
@@ -279,7 +285,8 @@ class OSMD(Recipe):
         """
         n, is_new = population.n_clients, np.isnan(_columns(kept)).any(axis=1)
         if is_new.all():
-            return np.full((n, self.n_experts(np.count_nonzero(population.sizes))), 1 / n)
+            experts = self.n_experts(int(np.count_nonzero(population.sizes)))
+            return np.full((n, experts), 1 / n)
         laws = _columns(kept).copy()
         laws[is_new] = laws[~is_new].mean(axis=0)
         return laws

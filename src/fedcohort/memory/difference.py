@@ -120,7 +120,7 @@ class Difference(EstimatorSettings):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MIFA(Difference):
-    r"""Settings of MIFA: every client that was ever seen counts in every round, with its last update.
+    r"""Settings of MIFA: every client that was seen counts in every round, by its last update.
 
     .. math:: v = \sum_{i \in S} p_i (\Delta_i - h_i) + \sum_j p_j h_j = \sum_j p_j h_j'
 
@@ -130,9 +130,9 @@ class MIFA(Difference):
     :math:`\sum_j p_j h_j`. As published, everyone that is there trains: take ``Uniform`` with as
     many draws as there are clients.
 
-    It needs no chances of presence: that is its point. It is biased in every round, since
-    :math:`E[v] = \sum_j p_j (q_j \Delta_j + (1 - q_j) h_j)` with q the chance to take part: a client
-    counts with an update that is on average :math:`(1 - q_j) / q_j` rounds old.
+    It needs no chances of presence: that is its point. It is biased in every round: with q the
+    chance to take part, :math:`E[v] = \sum_j p_j (q_j \Delta_j + (1 - q_j) h_j)`. With independent
+    presence, a client's update in it is on average :math:`(1 - q_j) / q_j` rounds old.
 
     The published program divides remembered updates by the clients' learning rate, and multiplies
     by the present one: with a constant rate that is the same. It starts with a round of all

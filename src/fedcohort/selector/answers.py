@@ -251,8 +251,9 @@ class Reader:
         source = updates if by_id else None
         if read is None:
             return Answers(round_, positions, positions[order], source=source)
-        *columns, good = read.usable()
-        return Answers(round_, positions, positions[order][good], *columns, source=source)
+        own = read.usable()._asdict()
+        clients = positions[order][own.pop("good")]
+        return Answers(round_, positions, clients, **own, source=source)
 
     def _of_rows(
         self, updates: Any, order: NDArray[np.int64], norms: NDArray[np.float64] | None

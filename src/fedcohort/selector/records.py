@@ -234,9 +234,9 @@ class ClientRecords:
     def _check_notes(self, notes: Notes) -> None:
         """Refuse arrays that the recipe does not keep, or that lack a row per client."""
         for name in {*self._notes, *notes}:
-            own = notes.get(name)
-            has_rows = isinstance(own, np.ndarray) and own.shape[:1] == (self.n_clients,)
-            if name not in self._notes or not has_rows or own.dtype != np.float64:
+            own: Any = notes.get(name)
+            fits = isinstance(own, np.ndarray) and own.dtype == np.float64 and own.ndim > 0
+            if name not in self._notes or not fits or len(own) != self.n_clients:
                 raise SelectorError(
                     f"Selector: observe of {self._recipe.name} must leave its arrays "
                     f"{', '.join(self._notes)} with a row of float64 for each of "
