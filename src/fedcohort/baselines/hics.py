@@ -112,10 +112,10 @@ class HiCSDesign(DistinctDesign):
 
     Examples
     --------
-    >>> biases = [[0.5, -0.5], [-0.5, 0.5], [0.0, 0.0], [0.0, 0.1]]
+    >>> biases = [[0.9, -0.9], [-0.9, 0.9], [0.1, -0.1], [0.0, 0.1]]
     >>> design = HiCSDesign(Population([1] * 4), 2, biases, gamma=4.0, temperature=1.0)
     >>> design.groups.tolist(), design.chances.round(3).tolist()
-    ([0, 0, 1, 1], [0.187, 0.187, 0.313, 0.313])
+    ([1, 1, 0, 0], [0.122, 0.122, 0.378, 0.378])
 
     References
     ----------
