@@ -228,8 +228,8 @@ class Recipe(Record, ABC):
             wanted = f"the array {self.output_name!r}" if self.output_name else "one-dimensional"
             raise AggregationError(
                 f"{type(self).__name__}: needs the output layer's bias, {wanted}, in the updates; "
-                f"they have {layout.shapes}. Name another array, or choose another "
-                f"design."
+                f"they have {layout.shapes}. Send a model's arrays one by one, or "
+                f"name another array."
             )
         return place
 
