@@ -91,15 +91,16 @@ def _(design: OSMDDesign) -> Law:
 
 @law.register
 def _(design: KVibDesign) -> Law:
-    """The mixture in fractions, from the lengths as they are; equal chances without lengths."""
+    """Its coins; within 2^-40 of the mixture in fractions, from the lengths as they are."""
     sizes = design.population.sizes.tolist()
     there = [i for i, size in enumerate(sizes) if size]
-    lengths = [
-        Fraction(design.lengths[i]) if i in there else Fraction(0) for i in range(len(sizes))
-    ]
+    lengths = [Fraction(design.lengths[i]) * (i in there) for i in range(len(sizes))]
     own = capped_chances(lengths, design.cohort_size)
     equal, mix = Fraction(design.cohort_size, len(there)), Fraction(design.mix)
-    return coins([(1 - mix) * own[i] + mix * equal * (i in there) for i in range(len(sizes))])
+    exact = [(1 - mix) * own[i] + mix * equal * (i in there) for i in range(len(sizes))]
+    tossed = [Fraction(chance) for chance in design.expected_counts().tolist()]
+    assert all(abs(a - b) <= Fraction(1, 2**40) for a, b in zip(tossed, exact, strict=True))
+    return coins(tossed)
 
 
 @law.register

@@ -112,7 +112,6 @@ DESIGNS = [
         lambda p, m, g: KVibDesign(p, m, some_signal(p, g), mix=0.25),
         distinct=True,
         fixed_size=False,
-        in_floats=True,
     ),
     row("hics", lambda p, m, g: HiCSDesign(p, m, some_biases(p, g)), distinct=True),
     row(

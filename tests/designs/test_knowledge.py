@@ -318,3 +318,23 @@ def test_with_an_estimator_a_recipe_observes_what_is_left() -> None:
         selector.aggregate({0: np.array([length, 0.0])})
 
     assert heard == [5.0, 5.0]
+
+
+def test_a_round_without_answers_is_not_observed_in_any_form() -> None:
+    """Whether nobody was there or nobody answered, by id or as no rows."""
+    heard: list[int] = []
+
+    @dataclass(frozen=True)
+    class Watching(Noting):
+        def observe(self, kept: dict[str, NDArray[np.float64]], observed: ObservedRound) -> None:
+            heard.append(observed.round_)
+
+    selector = Selector(Watching(1), [1], seed=0)
+    for available in ([], [0]):
+        for updates in ({}, np.zeros((0, 2))):
+            selector.draw(available=available)
+            selector.remember(updates, *([] if isinstance(updates, dict) else [[]]))  # type: ignore[arg-type]
+    selector.draw()
+    selector.remember({0: np.ones(2)})
+
+    assert heard == [4]

@@ -14,6 +14,9 @@ from fedcohort.designs.recipe import Knowledge, ObservedRound, Recipe
 from fedcohort.errors import DesignError
 from fedcohort.population import Population
 
+#: Chances are multiples of one over this.
+CHANCE_UNITS = 2.0**40
+
 
 @final
 class KVibDesign(CoinDesign):
@@ -28,7 +31,8 @@ class KVibDesign(CoinDesign):
     Q minimises :math:`\sum_i u_i^2 / Q_i` among all coins. Unbiased, since every chance is at least
     :math:`\theta m / n`, also if the lengths are wrong: so the other estimators are allowed, unlike
     with :class:`NormOptimalDesign`. The residual is random with mean 0, and the cohort may be
-    empty. n is the number of clients with samples.
+    empty. n is the number of clients with samples. Chances are multiples of 2^-40, so that coins
+    are exact.
 
     Parameters
     ----------
@@ -82,8 +86,9 @@ class KVibDesign(CoinDesign):
         best = equal.copy() if not len(long) else np.zeros(len(there))
         if len(long):
             best[long] = capped_chances(own[long], min(self.cohort_size, len(long)))
+        chances = np.minimum(1.0, (1 - self.mix) * best + self.mix * equal)
         self._chance = np.zeros(population.n_clients)
-        self._chance[there] = np.minimum(1.0, (1 - self.mix) * best + self.mix * equal)
+        self._chance[there] = np.maximum(np.rint(chances * CHANCE_UNITS), 1) / CHANCE_UNITS
         self._chance.setflags(write=False)
 
     def expected_counts(self) -> NDArray[np.float64]:

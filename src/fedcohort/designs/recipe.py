@@ -340,7 +340,7 @@ class Recipe(Record, ABC):
         return design
 
     def observe(self, kept: dict[str, NDArray[np.float64]], observed: ObservedRound) -> None:
-        """Update the recipe's own arrays at the end of a round. The default does nothing.
+        """Update the recipe's own arrays after a round with answers. The default does nothing.
 
         Parameters
         ----------

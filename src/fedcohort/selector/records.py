@@ -226,7 +226,7 @@ class ClientRecords:
     def observed(self, observed: Callable[[], ObservedRound], answers: Answers) -> Notes:
         """Return the recipe's own arrays after a round; what is remembered does not change."""
         notes = self.notes(self.n_clients)
-        if self._keeps_notes and answers.norms is not None:
+        if self._keeps_notes and len(answers):
             self._recipe.observe(notes, observed())
             self._check_notes(notes)
         return notes
