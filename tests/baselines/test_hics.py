@@ -1,7 +1,6 @@
 """HiCS-FL: groups by the updates of the output layer's bias."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +12,7 @@ from fedcohort import HiCS, Population, Selector, diagnostics
 from fedcohort.baselines import HiCSDesign
 from fedcohort.baselines.hics import data_distances, entropies, tree_groups
 from fedcohort.errors import DesignError, SelectorError
+from selectors_for_tests import assert_goes_on_alike
 
 HALF = math.log(3) / 2
 #: The worked example: two classes, temperature 1, balance 10, p = (.5, .3, .2).
@@ -188,23 +188,14 @@ def test_updates_without_an_output_layer_are_refused() -> None:
 
 
 def test_a_loaded_selector_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    selector = Selector(HiCS(2, rounds=20, temperature=0.1), [5, 3, 2, 1], seed=0)
     generator = np.random.default_rng(1)
+    selector = Selector(HiCS(2, rounds=20, temperature=0.1), [5, 3, 2, 1], seed=0)
 
-    def sent(ids: Sequence[int]) -> dict[int, list[np.ndarray]]:
-        return {i: [generator.normal(size=(2, 3)), generator.normal(size=2)] for i in ids}
-
-    for _ in range(4):
-        selector.aggregate(sent(selector.draw().ids))
-    selector.save(tmp_path / "state")
-    loaded = Selector.load(tmp_path / "state")
-
-    for _ in range(5):
-        one, other = selector.draw(), loaded.draw()
-        assert one.ids == other.ids
-        updates = sent(one.ids)
-        selector.aggregate(updates)
-        loaded.aggregate(updates)
+    assert_goes_on_alike(
+        selector,
+        tmp_path / "state",
+        lambda i: [generator.normal(size=(2, 3)), generator.normal(size=2)],
+    )
 
 
 def test_many_clients_have_estimated_chances() -> None:

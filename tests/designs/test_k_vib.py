@@ -9,41 +9,23 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 import laws
 from fedcohort import KVib, Population, Selector
-from fedcohort.designs import Design, KVibDesign, ObservedRound
+from fedcohort.designs import KVibDesign
 from fedcohort.designs.poisson import capped_chances
 from fedcohort.errors import DesignError
+from selectors_for_tests import assert_goes_on_alike, blank_arrays, observed_by
 
 FOUR = Population([1] * 4)
 
 
-def kept_of(n: int) -> dict[str, NDArray[np.float64]]:
-    return {name: np.full(n, np.nan) for name in KVib.keeps}
-
-
-def observed(
-    recipe: KVib,
-    kept: dict[str, NDArray[np.float64]],
-    clients: list[int],
-    norms: list[float],
-    population: Population = FOUR,
-) -> Design:
-    """Let the recipe observe a round in which these clients answered; return its law."""
-    design = recipe.build(population, kept=kept, rng=0)
-    cohort = design.weigh(np.array(clients, dtype=np.int64), np.ones(len(clients), dtype=np.int64))
-    norm = np.array(norms)
-    recipe.observe(kept, ObservedRound(0, design, population, cohort, cohort, norm))
-    return design
-
-
 def test_the_worked_example() -> None:
     """n = 4, m = 2, R = 16, bound 0.1; clients 0 and 3 with p times norm 1 and 0.5."""
-    recipe, kept = KVib(2, rounds=16, bound=0.1), kept_of(4)
+    recipe = KVib(2, rounds=16, bound=0.1)
+    kept = blank_arrays(recipe, 4)
 
-    first = observed(recipe, kept, [0, 3], [4.0, 2.0])
+    first = observed_by(recipe, kept, FOUR, [1, 0, 0, 1], [4.0, 0, 0, 2.0])
     design = recipe.build(FOUR, kept=kept, rng=0)
 
     assert first.expected_counts().tolist() == [0.5] * 4
@@ -61,9 +43,10 @@ def test_the_worked_example() -> None:
 
 def test_the_worked_example_without_the_root() -> None:
     """As the published program, but capped."""
-    recipe, kept = KVib(2, rounds=16, bound=0.1, root=False), kept_of(4)
+    recipe = KVib(2, rounds=16, bound=0.1, root=False)
+    kept = blank_arrays(recipe, 4)
 
-    observed(recipe, kept, [0, 3], [4.0, 2.0])
+    observed_by(recipe, kept, FOUR, [1, 0, 0, 1], [4.0, 0, 0, 2.0])
     design = recipe.build(FOUR, kept=kept, rng=0)
 
     assert isinstance(design, KVibDesign)
@@ -81,12 +64,11 @@ def test_the_mean_weight_is_the_importance_after_every_history() -> None:
     """Two rounds of three clients: the law of the third, after each pair of cohorts."""
     population, recipe = Population([5, 3, 2]), KVib(2, rounds=4)
     norms = np.array([1.0, 4.0, 0.0])
-    cohorts = [[i for i in range(3) if own[i]] for own in product((0, 1), repeat=3)]
     seen = set()
-    for first, second in product(cohorts, repeat=2):
-        kept = kept_of(3)
-        for clients in (first, second):
-            observed(recipe, kept, clients, norms[clients].tolist(), population)
+    for first, second in product(product((0, 1), repeat=3), repeat=2):
+        kept = blank_arrays(recipe, 3)
+        for counts in (first, second):
+            observed_by(recipe, kept, population, counts, norms)
         design = recipe.build(population, kept=kept, rng=0)
         chances = design.expected_counts()
         seen.add(tuple(chances.round(9)))
@@ -97,7 +79,7 @@ def test_the_mean_weight_is_the_importance_after_every_history() -> None:
         assert sum(law.values()) == 1
         for i, share in enumerate(laws.importance(population)):
             chance = Fraction(float(chances[i]))
-            assert sum(p * counts[i] * share / chance for counts, p in law.items()) == share
+            assert sum(p * drawn[i] * share / chance for drawn, p in law.items()) == share
     assert len(seen) > 10
 
 
@@ -116,7 +98,7 @@ def test_coins_are_those_of_the_slow_twin(given: list[float], data: st.DataObjec
 
 def test_sums_follow_their_slow_twin() -> None:
     generator, recipe, n = np.random.default_rng(0), KVib(3, rounds=40), 6
-    population, kept = Population(generator.integers(1, 9, size=n)), kept_of(n)
+    population, kept = Population(generator.integers(1, 9, size=n)), blank_arrays(recipe, n)
     sums, largest = [0.0] * n, 0.0
     for _ in range(20):
         mix = (n / (40 * 3)) ** (1 / 3)
@@ -124,22 +106,22 @@ def test_sums_follow_their_slow_twin() -> None:
         own = [(each + gamma) ** 0.5 for each in sums]
         best = laws.capped_chances([Fraction(u) for u in own], 3) if any(own) else [0.5] * n
         chances = [(1 - mix) * float(q) + mix * 3 / n for q in best]
-        clients = np.flatnonzero(generator.random(n) < 0.5)
-        norms = generator.exponential(size=len(clients))
+        counts, norms = generator.integers(2, size=n), generator.exponential(size=n)
 
-        design = observed(recipe, kept, clients.tolist(), norms.tolist(), population)
+        design = observed_by(recipe, kept, population, counts, norms)
 
         assert np.allclose(design.expected_counts(), chances, rtol=1e-9)
-        for i, norm in zip(clients.tolist(), norms.tolist(), strict=True):
-            square = (float(population.importance[i]) * norm) ** 2
+        for i in np.flatnonzero(counts).tolist():
+            square = float(population.importance[i] * norms[i]) ** 2
             sums[i] += square / chances[i]
             largest = max(largest, square)
     assert np.ptp(chances) > 0.01  # it has learned
 
 
 def test_with_fewer_rounds_than_it_takes_to_see_everyone_chances_stay_equal() -> None:
-    recipe, kept = KVib(2, rounds=1), kept_of(4)
-    observed(recipe, kept, [0], [5.0])
+    recipe = KVib(2, rounds=1)
+    kept = blank_arrays(recipe, 4)
+    observed_by(recipe, kept, FOUR, [1, 0, 0, 0], [5.0, 0, 0, 0])
 
     assert recipe.build(FOUR, kept=kept, rng=0).expected_counts().tolist() == [0.5] * 4
 
@@ -160,20 +142,10 @@ def test_with_an_estimator_it_learns_from_what_is_left() -> None:
 
 
 def test_a_loaded_selector_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    selector = Selector(KVib(2, rounds=50), [5, 3, 2, 1], seed=0)
     generator = np.random.default_rng(1)
-    for _ in range(5):
-        selector.aggregate({i: generator.normal(size=3) for i in selector.draw().ids})
-    selector.save(tmp_path / "state")
-    loaded = Selector.load(tmp_path / "state")
+    selector = Selector(KVib(2, rounds=50), [5, 3, 2, 1], seed=0)
 
-    for _ in range(5):
-        one, other = selector.draw(), loaded.draw()
-        assert one.ids == other.ids
-        assert one.weights.tolist() == other.weights.tolist()
-        sent = {i: generator.normal(size=3) for i in one.ids}
-        selector.aggregate(sent)
-        loaded.aggregate(sent)
+    assert_goes_on_alike(selector, tmp_path / "state", lambda i: generator.normal(size=3))
 
 
 @pytest.mark.parametrize(

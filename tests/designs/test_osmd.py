@@ -9,35 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 import laws
 from fedcohort import OSMD, Population, Selector
 from fedcohort.cohort import Cohort
-from fedcohort.designs import MultinomialDesign, ObservedRound, OSMDDesign
+from fedcohort.designs import MultinomialDesign, OSMDDesign
 from fedcohort.designs.osmd import raised, stepped
 from fedcohort.errors import DesignError
+from selectors_for_tests import assert_goes_on_alike, blank_arrays, observed_by
 
 POPULATION = Population([5, 3, 2])
-
-
-def kept_of(recipe: OSMD, n: int) -> dict[str, NDArray[np.float64]]:
-    return {name: np.full(n, np.nan) for name in recipe.keeps}
-
-
-def observed(
-    recipe: OSMD,
-    kept: dict[str, NDArray[np.float64]],
-    counts: list[int],
-    norms: list[float],
-    population: Population = POPULATION,
-) -> None:
-    """Let the recipe observe a round in which these clients answered."""
-    design = recipe.build(population, kept=kept, rng=0)
-    clients = np.flatnonzero(counts)
-    cohort = design.weigh(clients, np.array(counts)[clients])
-    norm = np.array(norms)[clients]
-    recipe.observe(kept, ObservedRound(0, design, population, cohort, cohort, norm))
 
 
 def slowly_raised(lengths: list[float], floor: float) -> list[float]:
@@ -56,11 +37,12 @@ def slowly_raised(lengths: list[float], floor: float) -> list[float]:
 
 def test_the_worked_example_of_one_draw() -> None:
     """p = (.5, .3, .2), client 2 drawn with norm 1: w = 0.6, feedback 0.04, exponent 0.108."""
-    recipe, kept = OSMD(1, rate=0.1, floor=0.4), kept_of(OSMD(1), 3)
+    recipe = OSMD(1, rate=0.1, floor=0.4)
+    kept = blank_arrays(recipe, 3)
     design = recipe.build(POPULATION, kept=kept, rng=0)
     assert design.weight_per_draw().round(6).tolist() == [1.5, 0.9, 0.6]
 
-    observed(recipe, kept, [0, 0, 1], [0, 0, 1.0])
+    observed_by(recipe, kept, POPULATION, [0, 0, 1], [0, 0, 1.0])
 
     assert kept["largest"].tolist()[2] == pytest.approx(0.04)
     chances = recipe.build(POPULATION, kept=kept, rng=0).chances  # type: ignore[attr-defined]
@@ -68,9 +50,10 @@ def test_the_worked_example_of_one_draw() -> None:
 
 
 def test_the_worked_example_of_a_client_that_is_drawn_twice() -> None:
-    recipe, kept = OSMD(2, rate=0.1, floor=0.4), kept_of(OSMD(2), 3)
+    recipe = OSMD(2, rate=0.1, floor=0.4)
+    kept = blank_arrays(recipe, 3)
 
-    observed(recipe, kept, [0, 0, 2], [0, 0, 1.0])
+    observed_by(recipe, kept, POPULATION, [0, 0, 2], [0, 0, 1.0])
 
     chances = recipe.build(POPULATION, kept=kept, rng=0).chances  # type: ignore[attr-defined]
     assert chances.round(6).tolist() == [0.32728, 0.32728, 0.345439]
@@ -153,7 +136,7 @@ def test_experts_follow_their_slow_twin() -> None:
         "laws": [[1 / n] * n for _ in range(experts)],
         "losses": [[0.0] * n for _ in range(experts)],
     }
-    kept = kept_of(recipe, n)
+    kept = blank_arrays(recipe, n)
     assert experts > 3
     for _ in range(30):
         counts = generator.multinomial(3, [1 / n] * n).tolist()
@@ -161,7 +144,7 @@ def test_experts_follow_their_slow_twin() -> None:
         squares = ((population.importance * norms) ** 2).tolist()
         design = recipe.build(population, kept=kept, rng=0)
 
-        observed(recipe, kept, counts, norms, population)
+        observed_by(recipe, kept, population, counts, norms)
 
         expected = slow_round(state, counts, squares, recipe)
         assert isinstance(design, OSMDDesign)
@@ -177,9 +160,9 @@ def test_the_mean_weight_is_the_importance_after_every_history() -> None:
     )
     seen = set()
     for first, second in product(outcomes, repeat=2):
-        kept = kept_of(recipe, 3)
-        observed(recipe, kept, list(first), norms)
-        observed(recipe, kept, list(second), norms)
+        kept = blank_arrays(recipe, 3)
+        observed_by(recipe, kept, POPULATION, first, norms)
+        observed_by(recipe, kept, POPULATION, second, norms)
         design = recipe.build(POPULATION, kept=kept, rng=0)
         assert isinstance(design, OSMDDesign)
         seen.add(tuple(design.units.tolist()))
@@ -257,19 +240,10 @@ def test_members_come_and_go_and_are_forgotten() -> None:
 
 
 def test_a_loaded_selector_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    selector = Selector(OSMD(2, rounds=50), [5, 3, 2, 1], seed=0, estimator="difference")
     generator = np.random.default_rng(1)
-    for _ in range(5):
-        selector.aggregate({i: generator.normal(size=3) for i in selector.draw().ids})
-    selector.save(tmp_path / "state")
-    loaded = Selector.load(tmp_path / "state")
+    selector = Selector(OSMD(2, rounds=50), [5, 3, 2, 1], seed=0, estimator="difference")
 
-    for _ in range(5):
-        one, other = selector.draw(), loaded.draw()
-        assert one.ids == other.ids
-        assert one.weights.tolist() == other.weights.tolist()
-        sent = {i: generator.normal(size=3) for i in one.ids}
-        assert np.array_equal(selector.aggregate(sent), loaded.aggregate(sent))
+    assert_goes_on_alike(selector, tmp_path / "state", lambda i: generator.normal(size=3))
 
 
 @pytest.mark.parametrize(
