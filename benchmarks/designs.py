@@ -182,7 +182,9 @@ def round_cell(name: str, estimator: str, n: int, m: int) -> dict[str, float]:
     def a_round() -> float:
         start = time.perf_counter()
         request = selector.ask()
-        given = {} if request is None else {request.signal: signals[request.signal]}
+        given: dict[str, Any] = {}
+        if request is not None:
+            given[request.signal] = signals[request.signal]
         cohort = selector.draw(signals=given)
         seconds = time.perf_counter() - start
         sent = [[updates[i, :-10], updates[i, -10:]] for i in cohort.clients]
@@ -319,6 +321,7 @@ def main() -> None:
     def show(line: str) -> None:
         print(line, file=progress, flush=True)
 
+    results: dict[str, Any]
     if given.rounds:
         results = {"machine": machine(), "rounds": measure_rounds(show)}
     else:

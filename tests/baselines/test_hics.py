@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -233,10 +234,10 @@ def test_listed_cohorts_are_all_and_sum_to_one(size: int) -> None:
     ],
 )
 def test_arguments_that_cannot_be_used_are_refused(
-    biases: np.ndarray, options: dict[str, float], message: str
+    biases: np.ndarray, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(DesignError, match=message):
-        HiCSDesign(POPULATION, 2, biases, **options)  # type: ignore[arg-type]
+        HiCSDesign(POPULATION, 2, biases, **options)
 
 
 def test_settings_that_cannot_be_used_are_refused() -> None:
@@ -246,4 +247,4 @@ def test_settings_that_cannot_be_used_are_refused() -> None:
         ({"layer": 3}, r"HiCS: layer must be a text"),
     ):
         with pytest.raises(DesignError, match=message):
-            replace(HiCS(2), **settings)  # type: ignore[arg-type]
+            replace(HiCS(2), **settings)

@@ -125,7 +125,7 @@ class Noting(Recipe):
     def design(self, population: Population, known: Knowledge) -> Design:
         return MultinomialDesign(population, self.cohort_size)
 
-    def observe(self, kept: Mapping[str, NDArray[np.float64]], observed: ObservedRound) -> None:
+    def observe(self, kept: dict[str, NDArray[np.float64]], observed: ObservedRound) -> None:
         kept["last_norm"][observed.cohort.clients] = observed.norms
 
 
@@ -174,7 +174,7 @@ def test_a_recipe_observes_the_whole_round() -> None:
 
     @dataclass(frozen=True)
     class Watching(Noting):
-        def observe(self, kept: Mapping[str, NDArray[np.float64]], observed: ObservedRound) -> None:
+        def observe(self, kept: dict[str, NDArray[np.float64]], observed: ObservedRound) -> None:
             seen.append(observed)
 
     selector = Selector(Watching(3), {"a": 4, "b": 2, "c": 2, "d": 1}, seed=1)
@@ -331,9 +331,10 @@ def test_a_round_without_answers_is_not_observed_in_any_form() -> None:
 
     selector = Selector(Watching(1), [1], seed=0)
     for available in ([], [0]):
-        for updates in ({}, np.zeros((0, 2))):
-            selector.draw(available=available)
-            selector.remember(updates, *([] if isinstance(updates, dict) else [[]]))  # type: ignore[arg-type]
+        selector.draw(available=available)
+        selector.remember({})
+        selector.draw(available=available)
+        selector.remember(np.zeros((0, 2)), [])
     selector.draw()
     selector.remember({0: np.ones(2)})
 

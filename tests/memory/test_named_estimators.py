@@ -2,6 +2,7 @@
 
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -169,7 +170,7 @@ def test_a_name_is_its_settings_and_survives_a_file(name: str, tmp_path: Path) -
         (lambda: FedVARP(weights="size"), r"FedVARP: weights must be one of design, importance"),  # type: ignore[arg-type]
     ],
 )
-def test_settings_that_cannot_be_used_are_refused(make: object, message: str) -> None:
+def test_settings_that_cannot_be_used_are_refused(make: Any, message: str) -> None:
     with pytest.raises(AggregationError, match=message):
         make()
 

@@ -52,7 +52,7 @@ def data_distances(biases: Numbers, entropy: Numbers, balance: float) -> Numbers
     angles = np.arccos(np.clip(units @ units.T, -1.0, 1.0))
     angles[norms == 0] = 0.0
     angles[:, norms == 0] = 0.0
-    distances = angles + balance * np.abs(entropy[:, None] - entropy)
+    distances: Numbers = angles + balance * np.abs(entropy[:, None] - entropy)
     np.fill_diagonal(distances, 0.0)
     return distances
 

@@ -319,14 +319,9 @@ class OpenRound:
     def recall(self, ids: Iterable[object]) -> tuple[Array, Array] | None:
         """Return the estimator's h, one row per id, and H = sum p h; None without one."""
         estimator = self.records.estimator
-        if estimator is None or (self.design is None and not self.moves_alone):
+        if estimator is None or (self.design is None and not self.records.moves_alone):
             return None
         return estimator.of(self.roster.positions(ids)), estimator.expected()
-
-    @property
-    def moves_alone(self) -> bool:
-        """Whether a round without answers moves by what is remembered of the members."""
-        return self.settings.predictor is not None and self.settings.predictor.over_members
 
     def is_idle(self, settled: Cohort) -> bool:
         """Whether there is no aggregate: no client was available, or drawn ones did not answer.
@@ -334,7 +329,7 @@ class OpenRound:
         If no client answered, the difference estimator's H would repeat the last updates.
         """
         is_missing = self.design is None or bool(len(self.cohort) and not len(settled))
-        return is_missing and not self.moves_alone
+        return is_missing and not self.records.moves_alone
 
     def step(self, answers: Answers, settled: Cohort, model: Update | None) -> Update:
         """Aggregate with the settled weights."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedcohort._archive import json_array, json_value, with_prefix, without_prefix
 from fedcohort._arguments import Id, brief
 from fedcohort._updates import Array, Layout, as_numpy, reordered, same_place, zero_rows
+from fedcohort.cohort import Cohort
 from fedcohort.designs import Recipe
 from fedcohort.designs.recipe import ObservedRound
 from fedcohort.designs.signals import ASKED
@@ -176,15 +177,25 @@ class ClientRecords:
         self.features.forget(ids)
         self._encode_features()
 
+    @property
+    def moves_alone(self) -> bool:
+        """Whether a round without answers moves by what is remembered of the members."""
+        return self._settings is not None and self._settings.over_members
+
+    def weighed(self, cohort: Cohort, members: Population) -> Cohort:
+        """Return a drawn cohort with the weights that the estimator wants."""
+        if self._settings is None:
+            return cohort
+        return self._settings.weighed(cohort, members.importance)
+
     def settle(self, population: Population | None, *, members: Population) -> None:
         """Give the estimator, before a draw, the importance of clients and their features.
 
         ``population`` has the available clients; None if there are none.
         """
-        if self.estimator is not None and self._settings is not None:
-            counted = members if self._settings.over_members else population
-            if counted is not None and counted.total:
-                self.estimator.reweigh(counted.importance)
+        counted = members if self.moves_alone else population
+        if self.estimator is not None and counted is not None and counted.total:
+            self.estimator.reweigh(counted.importance)
         self._encode_features()
 
     def _encode_features(self) -> None:

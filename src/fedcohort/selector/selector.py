@@ -203,8 +203,7 @@ class Selector:
         else:
             cohort = design.draw(stream(seed, round_=round_, use=Stream.COHORT))
             size = design.cohort_size
-        if (predictor := self._settings.predictor) is not None:
-            cohort = predictor.weighed(cohort, self._roster.population.importance)
+        cohort = self._records.weighed(cohort, self._roster.population)
         named = cohort.named(self._roster.names(cohort.clients), round_)
         rng = stream(seed, round_=round_, use=Stream.REDRAW)
         return Draws(named, population, size, rng, self._settings.tries)
