@@ -125,7 +125,8 @@ def cpu_cell() -> dict[str, float]:
     model = make_model(mlp, seed=0)
     resident = ResidentData(data.dataset, device)
     trainer = LocalTrainer(model, LocalTraining(steps=50, lr=0.01), resident)
-    evaluator = Evaluator(model, resident, data)
+    importance = data.population.importance
+    evaluator = Evaluator(model, resident, data, importance=importance)
     theta = flat_parameters(model)
     drawn = list(range(0, 100, 10))
     lanes = [Lane(0, 0, client, data.train[client]) for client in drawn]

@@ -8,6 +8,7 @@ argument's name, or in ``OWN`` for one function.
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 import os
 import sys
@@ -287,6 +288,7 @@ USUAL: Arguments = {
     "round_": lambda: 0,
     "rounds": lambda: 3,
     "seed": lambda: 0,
+    "selector": selector,
     "shrink": lambda: 1.0,
     "size": lambda: 2,
     "source": lambda: saved("sizes.csv", lambda path: path.write_text("id,size\na,3\nb,1\n")),
@@ -386,6 +388,13 @@ def of_simulator() -> Values:
     Path("devices.csv").write_text("client,speed,down,up\n" + "".join(lines), encoding="utf-8")
     simulation().save("checkpoint")
     (history,) = simulation().run(1)
+    columns = {"who": ["a", "b"], "x": [1.0, 2.0], "y": [0, 1]}
+
+    def leaf(path: Path) -> None:
+        users = {"user_data": {"a": {"x": [[1.0]], "y": [0]}}}
+        (path / "train").mkdir(parents=True)
+        (path / "train" / "all.json").write_text(json.dumps(users), encoding="utf-8")
+
     usual: Arguments = {
         "data": lambda: data,
         "dataset": lambda: dataset,
@@ -408,17 +417,21 @@ def of_simulator() -> Values:
         "Study": lambda: Study.open(runs[0]),
     }
     own: dict[str, Arguments] = {
-        "Availability": {
+        "Intervals": {
             "client": lambda: np.array([0, 1]),
             "start": lambda: np.zeros(2),
             "end": lambda: np.ones(2),
         },
-        "Availability.diurnal": {
+        "Intervals.diurnal": {
             "phase": lambda: np.zeros(N),
             "awake": lambda: 0.5,
             "day": lambda: 100.0,
         },
-        "Availability.seconds_until_any": {"clients": lambda: np.ones(N, dtype=bool)},
+        **{
+            f"{kind}.seconds_until_any": {"clients": lambda: np.ones(N, dtype=bool)}
+            for kind in ("Coins", "Cyclic", "Intervals", "Markov")
+        },
+        **{kind: {"chance": lambda: np.full(N, 0.5)} for kind in ("Coins", "Cyclic", "Markov")},
         "Dataset": {
             "x": lambda: x,
             "y": lambda: y,
@@ -430,6 +443,18 @@ def of_simulator() -> Values:
         "Experiment.panel": {"label": lambda: "small"},
         "FederatedData": {"train": lambda: ([0, 1], [2]), "test": lambda: ([0], [])},
         "FederatedData.load": {"path": lambda: saved("some.data", data.save)},
+        "FederatedData.from_hugging_face": {
+            "data": lambda: import_module("datasets").Dataset.from_dict(columns),
+            "client": lambda: "who",
+            "x": lambda: "x",
+            "y": lambda: "y",
+        },
+        "FederatedData.from_leaf": {"folder": lambda: saved("leaf", leaf)},
+        "FederatedData.from_table": {
+            "source": lambda: import_module("pyarrow").table(columns),
+            "client": lambda: "who",
+            "y": lambda: "y",
+        },
         "FederatedData.from_arrays": {
             "x": lambda: x,
             "y": lambda: y,
@@ -470,6 +495,8 @@ def of_simulator() -> Values:
             "training": lambda: training,
             "device": lambda: "cpu",
         },
+        "decode_text": {"numbers": lambda: [1, 2]},
+        "encode_text": {"text": lambda: "a"},
         "dirichlet_unbalanced": {"sizes": lambda: ((2, 3),)},
         "load_dataset": {"name": lambda: "digits"},
         "merge_runs": {"paths": lambda: runs, "out": fresh},

@@ -296,6 +296,13 @@ def any_selector(trial: Trial) -> Selector:
         "extra": trial.whole(),
         "max_draws": trial.maybe(3),
         "overlap": trial.maybe(True),
+        "presence": trial.one_of("ignore", "estimated", "known"),
+        "chances": trial.maybe(dict.fromkeys(names, 0.5)),
+        "max_boost": trial.maybe(4.0),
+        "interval_cutoff": trial.maybe(3),
+        "max_participations": trial.maybe(3),
+        "min_separation": trial.maybe(2),
+        "rest": trial.whole(),
         "log": trial.one_of(True, None, str(trial.folder / "log.jsonl")),
     }
     chosen = trial.some(options, 0.15)
@@ -320,7 +327,7 @@ def steps_of(
     model = {} if trial.chance(0.7) else {"model": trial.maybe(np.zeros(3))}
     yield selector.ask, [trial.maybe(some)], {}
     for _ in range(4):
-        heard = {"signals": trial.maybe(signals, 0.05)}
+        heard = {"signals": trial.maybe(signals, 0.05), "eligible": trial.maybe(some)}
         yield selector.draw, trial.one_of([], [trial.maybe(some)]), heard
         yield selector.aggregate, [trial.maybe(by_id)], {**numbers, **model}
     yield selector.aggregate, [rows, trial.maybe(answered)], {**numbers, **model}

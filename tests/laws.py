@@ -16,6 +16,7 @@ from fedcohort import Design, Population, testing
 from fedcohort.baselines.norm_optimal import APPROXIMATE_PASSES
 from fedcohort.baselines.oort import SystematicDraw
 from fedcohort.baselines.round_robin import RoundRobinCycle
+from fedcohort.baselines.shuffled import ShuffledRounds
 from fedcohort.designs import (
     AutoDesign,
     BalancedDesign,
@@ -144,6 +145,21 @@ def _(design: RoundRobinCycle) -> Law:
         turn = {circle[(round_ * m + k) % len(circle)] for k in range(m)}
         counts = tuple(int(i in turn) for i in range(design.population.n_clients))
         outcomes[counts] += Fraction(1, rounds)
+    return dict(outcomes)
+
+
+@law.register
+def _(design: ShuffledRounds) -> Law:
+    """All rounds of a pass, over all sets of clients that can have them."""
+    sizes, m = design.population.sizes.tolist(), design.cohort_size
+    drawable = [i for i, size in enumerate(sizes) if size > 0]
+    turns = [drawable[k : k + m] for k in range(0, len(drawable), m)]
+    outcomes: Law = defaultdict(Fraction)
+    for turn in turns:
+        subsets = list(combinations(drawable, len(turn)))
+        for subset in subsets:
+            counts = tuple(int(i in subset) for i in range(len(sizes)))
+            outcomes[counts] += Fraction(1, len(subsets) * len(turns))
     return dict(outcomes)
 
 

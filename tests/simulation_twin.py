@@ -27,28 +27,40 @@ def plain_update(
     training: LocalTraining,
     dataset: Dataset,
     round_: int,
+    *,
+    integers: bool = False,
 ) -> torch.Tensor:
-    """Train one client with ``torch.optim.SGD`` on the batches of its own stream."""
+    """Train one client with torch's own optimiser on the batches of its own stream."""
     client, keys = with_keyed_dropout(copy.deepcopy(model))
     client.train()
     load(client, start.clone())
     schedule = make_schedule([lane], training, round_=round_, n_keys=len(keys))
-    optimizer = torch.optim.SGD(
-        client.parameters(),
-        lr=training.lr * training.lr_decay**round_,
-        momentum=training.momentum,
-        weight_decay=training.weight_decay,
+    lr, decay = training.lr * training.lr_decay**round_, training.weight_decay
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(
+        trained(client), lr=lr, momentum=training.momentum, weight_decay=decay
     )
+    if training.optimizer == "adam":
+        betas = (training.beta1, training.beta2)
+        optimizer = torch.optim.Adam(
+            trained(client), lr=lr, betas=betas, eps=training.eps, weight_decay=decay
+        )
     for step in range(len(schedule.active)):
         used = schedule.sample_weights[step, 0] > 0
         rows = lane.samples[schedule.positions[step, 0][used]]
-        x = torch.from_numpy(dataset.x[rows].astype(np.float32)) * dataset.scale + dataset.shift
+        x = torch.from_numpy(dataset.x[rows].astype(np.int64 if integers else np.float32))
+        if not integers:
+            x = x * dataset.scale + dataset.shift
         for name, word in zip(keys, schedule.keys[step, 0], strict=True):
             client.get_buffer(name).fill_(int(word))
         for module in client.modules():
             if isinstance(module, KeyedDropout):
                 module.calls = 0
-        loss = cross_entropy(client(x), torch.from_numpy(dataset.y[rows]))
+        outputs, labels = client(x), torch.from_numpy(dataset.y[rows])
+        counted = labels >= 0
+        # Of no label at all, the mean loss is 0.
+        loss = cross_entropy(outputs[counted], labels[counted], reduction="sum") / max(
+            1, int(counted.sum())
+        )
         if training.mu:
             moved = nn.utils.parameters_to_vector(trained(client)) - start
             loss = loss + training.mu / 2 * (moved**2).sum()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -119,6 +120,19 @@ def tables(path: Path) -> dict[str, pa.Table]:
         table = pq.read_table(file, partitioning=None)
         kept = [name for name in table.column_names if name not in TIMES]
         found[str(file.relative_to(path))] = table.select(kept)
+    return found
+
+
+def whole_folder(path: Path) -> dict[str, object]:
+    """Return what every file of a run folder holds; of times, machine and log only their place."""
+    found: dict[str, object] = {**contents(path), **tables(path)}
+    for name in [each for each in found if each.endswith(("log.txt", "checksums.json"))]:
+        found[name] = "there"
+    head = json.loads((path / "run.json").read_text())
+    kept = ("schema", "experiment", "units")
+    units = [{k: v for k, v in unit.items() if k != "source"} for unit in head["units"]]
+    found["run.json"] = {**{key: head[key] for key in kept}, "units": units}
+    found.pop("lock", None)  # a merged folder has none
     return found
 
 

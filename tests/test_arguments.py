@@ -59,8 +59,8 @@ SELECTOR = Selector(SizeClustered(2), [3, 1, 2], seed=0)
             SELECTOR.draw,
             [],
             "availible",
-            "Selector.draw: unknown argument 'availible'; known are available, signals. Did you "
-            "mean 'available'?",
+            "Selector.draw: unknown argument 'availible'; known are available, signals, eligible. "
+            "Did you mean 'available'?",
         ),
         (
             Cohort.of_shares,
@@ -82,8 +82,9 @@ SELECTOR = Selector(SizeClustered(2), [3, 1, 2], seed=0)
             ["size", [3, 1, 2]],
             "cohort_size",
             "Selector: unknown argument 'cohort_size'; known are recipe, clients, seed, "
-            "importance, groups, log, estimator, sketch, on_failure, tries, extra, max_draws, "
-            "max_norm, overlap, rebuild_every. The recipe has it: pass for example "
+            "importance, groups, chances, log, estimator, sketch, on_failure, tries, extra, "
+            "max_draws, max_norm, overlap, rebuild_every, presence, max_boost, interval_cutoff, "
+            "max_participations, min_separation, rest. The recipe has it: pass for example "
             "SizeClustered(2).",
         ),
         (diagnostics.bias, [], "law", "bias: unknown argument 'law'; known are design."),

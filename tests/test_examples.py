@@ -69,6 +69,19 @@ def tabular_pytorch_holds(shown: Table) -> bool:
     return max(accuracies) - min(accuracies) < 2 and falling and variances[3] < 0.25
 
 
+def shakespeare_holds(shown: Table) -> bool:
+    """Less loss, more accuracy, and more words of the plays."""
+    before, after = shown["after 1 round"], shown["after all"]
+    return after[0] < before[0] - 0.5 and after[1] > 25 > before[1] and after[2] > 1.5 * before[2]
+
+
+def adapters_hold(shown: Table) -> bool:
+    """At least nine tenths of the loss that can be saved, for a tenth of the numbers at most."""
+    base, adapters, everything = (shown[name] for name in ("base", "adapters", "everything"))
+    saved = (base[0] - adapters[0]) / (base[0] - everything[0])
+    return saved > 0.9 and adapters[1] > base[1] + 20 and 10 * adapters[2] < everything[2]
+
+
 CLAIMS: dict[str, Callable[[Table], bool]] = {
     "own_loop.py": own_loop_holds,
     "paper_figure.py": paper_holds,
@@ -76,6 +89,8 @@ CLAIMS: dict[str, Callable[[Table], bool]] = {
     "million_clients.py": million_holds,
     "tabular_loop.py": tabular_loop_holds,
     "tabular_pytorch.py": tabular_pytorch_holds,
+    "shakespeare.py": shakespeare_holds,
+    "lora_text.py": adapters_hold,
     "flwr_datasets_partitions.py": partitions_hold,
 }
 #: Options that make an example small.
@@ -88,8 +103,15 @@ NEEDS = {
     "million_clients.py": [],
     "tabular_loop.py": [],
     "tabular_pytorch.py": ["torch", "sklearn"],
+    "shakespeare.py": ["torch"],
+    "lora_text.py": ["torch"],
     "flwr_datasets_partitions.py": ["torch", "flwr_datasets"],
 }
+
+
+def unwritten(text: str) -> str:
+    """Leave out what a model wrote: rounding makes it write otherwise on another machine."""
+    return re.sub(r"^\|.*\n", "", text, flags=re.M)
 
 
 def skip_without(*modules: str) -> None:
@@ -127,7 +149,7 @@ def test_an_example_prints_what_the_page_shows_and_its_claim_holds(
     )
 
     assert (result.returncode, result.stderr) == (0, "")
-    assert words(result.stdout) == words(shown[1])
+    assert words(unwritten(result.stdout)) == words(unwritten(shown[1]))
     assert CLAIMS[name](read_table(result.stdout)), result.stdout
     assert CLAIMS[name](read_table(shown[1]))
 

@@ -112,6 +112,7 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(distributions: Path)
     package = {f"src/{name}" for name in content if name.startswith("fedcohort/")}
     assert package == in_tree(ROOT / "src" / "fedcohort")
     data = {"py.typed", "report/page.html", "report/page.css", "report/page.js", "report/plots.js"}
+    data |= {"simulation/data/shakespeare.json.xz", "simulation/data/SOURCES.md"}
     assert data <= {name.removeprefix("src/fedcohort/") for name in package}
     others = {name.partition("/")[0] for name in content if f"src/{name}" not in package}
     assert others == {f"fedcohort-{VERSION}.dist-info"}

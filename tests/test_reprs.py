@@ -39,11 +39,14 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.experiments import Observer, Part, RunFolder, read_results
 from fedcohort.simulation import (
-    Availability,
+    Coins,
     Cost,
+    Cyclic,
     Devices,
     History,
+    Intervals,
     LocalTraining,
+    Markov,
     Options,
     Quality,
     Round,
@@ -104,7 +107,7 @@ def test_every_public_method_is_documented_in_its_class_or_above(kind: type) -> 
 
 #: Base classes, which nobody makes; what is named after a user's function; and tables.
 OTHERS = {
-    *("ChosenDesign", "RowDesign", "FunctionDesign", "FunctionRecipe"),
+    *("Availability", "ChosenDesign", "RowDesign", "FunctionDesign", "FunctionRecipe"),
     *("CohortSizes", "Comparison"),
 }
 
@@ -127,10 +130,12 @@ def examples(folder: Path) -> dict[str, Callable[[], object]]:
         **{name: partial(kind, 20) for name, kind in recipes.items()},
         **{f"{name}Design": partial(built, kind(20)) for name, kind in recipes.items()},
         "Audit": lambda: audit([{"round": k, "client": f"site-{k}"} for k in range(300)]),
-        "Availability": lambda: Availability.diurnal(0.9 * many, awake=0.3, day=86_400.0),
+        "Intervals": lambda: Intervals.diurnal(0.9 * many, awake=0.3, day=86_400.0),
+        "Coins": lambda: Coins(many, pattern="sine"),
         "Cohort": lambda: cohort,
         "Cost": lambda: Cost(10**9, 10**9, 1e5 / 3, 100, 1e5 / 7),
         "CountSketch": lambda: CountSketch(5000, 64, seed=0),
+        "Cyclic": lambda: Cyclic(many),
         "Dataset": lambda: DIGITS.dataset,
         "Devices": lambda: Devices.generated(1000, seed=0),
         "Difference": lambda: Difference(keep="rank", rank=5),
@@ -146,6 +151,7 @@ def examples(folder: Path) -> dict[str, Callable[[], object]]:
         "History": lambda: HISTORY,
         "Knowledge": lambda: known,
         "LocalTraining": lambda: TRAINING,
+        "Markov": lambda: Markov(many),
         "MergeTree": lambda: TREE,
         "ObservedRound": lambda: ObservedRound(3, design, CLIENTS, cohort, cohort, many[:900]),
         "Observer": Observer,

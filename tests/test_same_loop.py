@@ -28,9 +28,9 @@ from fedcohort import Cohort, Difference, Recipe, Selector
 from fedcohort.designs import RECIPES
 from fedcohort.flower import CohortStrategy, register_signal_queries, register_size_query
 from fedcohort.simulation import (
-    Availability,
     Devices,
     FederatedData,
+    Intervals,
     LocalTraining,
     Options,
     Run,
@@ -68,7 +68,7 @@ DEVICES = Devices(
     speed=np.exp2(np.arange(N) % 4 + 3),
     down=np.exp2(np.arange(N) % 3 + 6),
     up=np.exp2(np.arange(N) % 5 + 5),
-    availability=Availability(CLIENT, START, END),
+    availability=Intervals(CLIENT, START, END),
 )
 TRAINING = LocalTraining(steps=2, batch_size=4, lr=0.1)
 

@@ -48,9 +48,11 @@ def test_numbers_of_uses_never_change() -> None:
         "EVALUATION",
         "FEATURES",
         "FLOOR",
+        "PRESENCE",
+        "CHANCES",
     ]
 
-    assert {use.name: use.value for use in Stream} == dict(zip(names, range(16), strict=True))
+    assert {use.name: use.value for use in Stream} == dict(zip(names, range(18), strict=True))
 
 
 def test_addresses_never_change() -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import final
+from typing import Literal, final
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
 CONF = """
@@ -82,6 +82,59 @@ class SlurmCluster:
     def start(self, node: str) -> None:
         """Start a node, also one that was lost."""
         self.call("slurmd", "-N", node)
+
+
+#: A user's own code: a model, and a design whose runs wait at a :class:`Gate`.
+OWN = """
+import os, time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from fedcohort import Recipe
+from fedcohort.designs import MultinomialDesign
+from fedcohort.simulation import mlp
+
+def own(dataset):
+    return mlp(64, 3)
+
+@dataclass(frozen=True)
+class Waiting(Recipe):
+    name: ClassVar[str] = "waiting"
+
+    def design(self, population, known):
+        gate = Path(os.environ["GATE"])
+        if known.round_ >= 20 and not (gate / "open").exists():
+            (gate / f"waits-{os.getpid()}").touch()
+            while not any((gate / name).exists() for name in ("ajar", "open")):
+                time.sleep(0.02)
+            time.sleep(0.1)
+        return MultinomialDesign(population, self.cohort_size)
+"""
+
+
+@final
+class Gate:
+    """Where units of the design ``mine.py:Waiting`` wait in round 20, so that a test can kill them.
+
+    They find it by the environment variable ``GATE``, also on the nodes of a cluster. Once it is
+    ajar, they take a tenth of a second for every round, until it is open.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir()
+
+    def n_waiting(self) -> int:
+        """Return how many processes have come to the gate since it was closed."""
+        return len(list(self.path.glob("waits-*")))
+
+    def set(self, name: Literal["closed", "ajar", "open"]) -> None:
+        """Close the gate, or leave it ajar, or open it for good."""
+        for each in self.path.iterdir():
+            each.unlink()
+        if name != "closed":
+            (self.path / name).touch()
 
 
 def until(condition: Callable[[], object], seconds: float, said: Callable[[], str] = str) -> None:

@@ -38,7 +38,7 @@ def draw(colours: Mapping[str, str]) -> Figure:
             found = [_epsilon(each, rounds, relation, amplified=amplified) for rounds in ROUNDS]
             axes.plot(ROUNDS, found, color=colour, marker="o", markersize=3, label=text)
         axes.set(xscale="log", yscale="log", xlabel="rounds", title=relation)
-        axes.legend(fontsize=8, loc="upper left")
+        axes.legend(fontsize=8, loc="upper left" if axes is panels[0] else "lower right")
     panels[0].set_ylabel("epsilon")
     return figure
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         PowerOfChoice,
         Recipe,
         RoundRobin,
+        Shuffled,
         SimilarityClustered,
         SizeClustered,
         Stratified,
@@ -60,7 +61,7 @@ else:
             "designs": (
                 "Auto Balanced CohortMean Deadline Design DivFL FirstResponders HiCS "
                 "KVib Multinomial NormOptimal OSMD Oort Poisson PowerOfChoice Recipe RoundRobin "
-                "SimilarityClustered SizeClustered Stratified Target Tournament Uniform"
+                "Shuffled SimilarityClustered SizeClustered Stratified Target Tournament Uniform"
             ),
             "designs.function_recipe": "recipe",
             "errors": "FedcohortError",
@@ -105,6 +106,7 @@ __all__ = [
     "Regression",
     "RoundRobin",
     "Selector",
+    "Shuffled",
     "SimilarityClustered",
     "SizeClustered",
     "Stratified",

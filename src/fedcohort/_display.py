@@ -209,6 +209,18 @@ def per_cent(share: float, decimals: int = 1) -> str:
     return text if text == NOTHING else f"{text} %"
 
 
+def small_share(share: float) -> str:
+    """Write the share of one of many in per cent, below 1 % with two digits.
+
+    Examples
+    --------
+    >>> small_share(0.815), small_share(0.00126), small_share(0.0000061), small_share(0.0)
+    ('81.5 %', '0.13 %', '0.00061 %', '0.0 %')
+    """
+    small = 0 < share < 0.01
+    return per_cent(share, min(8, 1 - math.floor(math.log10(100 * share))) if small else 1)
+
+
 def fitting_unit(largest: float, units: Units) -> tuple[str, str, float]:
     """Return the largest unit that is not larger than ``largest``, or the smallest unit.
 

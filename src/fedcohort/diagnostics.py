@@ -17,8 +17,10 @@ from fedcohort._arguments import (
     checked_choice,
     checked_kind,
     checked_number,
+    checked_numbers,
     checked_rng,
     checked_rounds,
+    checked_whole,
     suggest_names,
 )
 from fedcohort._display import short_repr
@@ -30,6 +32,7 @@ from fedcohort.errors import DesignError
 from fedcohort.memory import UpdateMemory
 from fedcohort.population import Population
 from fedcohort.selector import Selector
+from fedcohort.selector.long_run import exact_mean_weights
 from fedcohort.similarity.measures import BLOCK_ENTRIES, checked_updates
 
 __all__ = [
@@ -44,6 +47,7 @@ __all__ = [
     "expected_distinct",
     "inclusion_probability",
     "max_count",
+    "participation_bias",
     "summary",
     "weight_covariance",
     "weight_variance",
@@ -366,6 +370,75 @@ def estimated_bias(
         mean += step / (round_ + 1)
         squares += step * (off - mean)
     return Estimates(mean, np.sqrt(squares / (rounds - 1)) / math.sqrt(rounds))
+
+
+def participation_bias(
+    selector: Selector,
+    *,
+    rounds: int,
+    chances: ArrayLike | None = None,
+    rng: Rng = None,
+    runs: int = 200,
+) -> Estimates:
+    """Return E[w] - p of every member, averaged over the first rounds of a federation.
+
+    That is what the rules of a selector (``max_participations``, ``min_separation``) and absent
+    clients cost, with its ``presence`` and bounds. Every client answers when it is asked. With few
+    clients and rounds, and multinomial, Poisson, uniform or row designs, it is exact: all
+    histories are enumerated. The standard errors are then 0. Otherwise runs are simulated.
+
+    Parameters
+    ----------
+    selector
+        Says how clients are drawn; it is not changed.
+    rounds
+        The rounds, from the first.
+    chances
+        The chance of each client of ``selector.population`` to be there, independently in every
+        round; by default the selector's own, or 1.
+    rng, runs
+        Draws the runs; how many there are, at least 2.
+
+    Examples
+    --------
+    >>> from fedcohort import Multinomial, Selector
+    >>> rested = Selector(Multinomial(1), [6, 2], seed=0, min_separation=2)
+    >>> found = participation_bias(rested, rounds=3)  # in turns: the large one first, most often
+    >>> found.values.round(4).tolist()
+    [-0.1667, 0.1667]
+    """
+    owner = "participation_bias"
+    way_out = "Pass for example Selector(SizeClustered(2), [5, 3, 2])."
+    checked_kind(owner, "selector", selector, Selector, way_out=way_out)
+    rounds, runs = checked_whole(owner, "rounds", rounds, least=1), _checked_rounds(owner, runs)
+    rng, population = checked_rng(owner, rng), selector.population
+    known = [selector.chances.get(each, 1.0) for each in population.ids]  # type: ignore[call-overload]
+    numbers = checked_numbers(
+        owner, "chances", known if chances is None else chances, population.n_clients
+    ).astype(np.float64)
+    if not ((numbers > 0) & (numbers <= 1)).all():
+        raise DesignError(
+            f"{owner}: chances must be above 0 and at most 1; got {brief(chances)}. Leave clients "
+            f"out that never come."
+        )
+    exact = exact_mean_weights(selector.settings, population, numbers, rounds, selector.seed)
+    if exact is not None:
+        return Estimates(exact - population.importance, np.zeros(population.n_clients))
+    means = np.zeros((runs, population.n_clients))
+    is_known, settings = selector.settings.presence == "known", selector.settings.keywords()
+    for run in range(runs):
+        own = Selector(
+            *(selector.recipe, population),
+            seed=rng,
+            chances=numbers if is_known else None,
+            **settings,
+        )
+        for _ in range(rounds):
+            own.draw(rng.random(population.n_clients) < numbers)
+            means[run] += own.expected_weights / rounds
+            own.skip(answered=own.asked)
+    errors = means.std(axis=0, ddof=1) / math.sqrt(runs)
+    return Estimates(means.mean(axis=0) - population.importance, errors)
 
 
 def _checked_rounds(owner: str, rounds: int) -> int:

@@ -35,6 +35,8 @@ class Stream(IntEnum):
     EVALUATION = 13
     FEATURES = 14
     FLOOR = 15
+    PRESENCE = 16
+    CHANCES = 17
 
 
 def checked_seed(owner: str, seed: Seed, error: type[FedcohortError] = StreamError) -> int:

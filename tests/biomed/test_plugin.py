@@ -78,8 +78,7 @@ class BioMedPlugin:
         strategy = CohortStrategy(
             self.federation.recipe,
             seed=self.federation.seed,
-            estimator=self.federation.estimator,
-            on_failure=self.federation.on_failure,
+            **self.federation.settings,
             limits=Limits(give_up_after=100),
             log_file=self.log,
         )
@@ -109,7 +108,9 @@ class BioMedPlugin:
 def test_it_keeps_the_contract(
     nodes: InProcessNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    possible = tuple(each for each in plugins.FEDERATIONS if each.on_failure != "redraw")
+    possible = tuple(
+        each for each in plugins.FEDERATIONS if each.settings.get("on_failure") != "redraw"
+    )
     monkeypatch.setattr(plugins, "FEDERATIONS", possible)
 
     check_plugin(

@@ -36,6 +36,7 @@ def test_it_says_versions_extras_device_and_data_sets(
     assert found["data_folder"] == str(tmp_path)
     assert found["data_sets"] == {
         "digits": True,
+        "shakespeare": True,
         "mnist": True,
         "fashion-mnist": False,
         "cifar10": False,

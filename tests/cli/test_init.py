@@ -159,3 +159,17 @@ def test_an_app_of_another_kind_is_refused_and_stays_as_it_is(
 
     assert refused(result, sentence)
     assert contents(app) == before
+
+
+def test_a_strategy_that_ignores_weights_is_refused_before_the_app_is_changed(
+    app: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+    server = app / "app" / "server.py"
+    server.write_text(SERVER.replace("FedAdam", "FedXgbBagging"))
+    before = contents(app)
+
+    result = run(capsys, "init", "--flower", app)
+
+    assert refused(result, f"init: {server}: FedXgbBagging ignores the weights", "FedAvg")
+    assert contents(app) == before

@@ -31,6 +31,19 @@ def test_every_epsilon_stands_under_its_relation(
     assert "similarity: chooses by clients' updates" in result.err
 
 
+def test_limits_on_participation_bound_what_a_client_pays(
+    equal: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("privacy", equal, "-m", 10, "--rounds", 600, "--delta", 5e-4, "-d", "poisson,shuffled")
+    for limits in (("--max-participations", 6), ("--min-separation", 100)):
+        lines = [line.split() for line in run(capsys, *asked, *limits).out.splitlines()]
+
+        assert ["poisson", "0.1", "6", "10.4", "-", "27.4", "-"] in lines
+        assert ["shuffled", "0.1", "6", "10.4", "-", "27.4", "-"] in lines
+    lines = [line.split() for line in run(capsys, *asked).out.splitlines()]
+    assert ["shuffled", "0.1", "6", "10.4", "-", "27.4", "-"] in lines
+
+
 def test_programs_get_the_same_numbers(equal: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("privacy", equal, "-m", 10, "--rounds", 5, "-d", "uniform,oort", "--json")
     found = json.loads(run(capsys, *asked).out)

@@ -233,7 +233,10 @@ def test_notes_tell_of_guesses_about_text_and_groups(
 
     result = run(capsys, "plan", path, "-m", 1)
 
-    assert "a.csv: read as Windows-1252 text, because it is not UTF-8.\n" in result.err
+    assert (
+        "a.csv: read as Windows-1252 text, because it is not UTF-8. If names look wrong"
+        in result.err
+    )
     assert "a.csv: 1 without a group: unlabelled.\n" in result.err
 
 

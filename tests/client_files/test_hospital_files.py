@@ -292,6 +292,105 @@ DIALECTS: dict[str, Dialect] = {
 }
 
 
+#: Files of the second try: what they say is easy to read wrongly without a word.
+DIALECTS |= {
+    "beside averages, codes and flags": Dialect(
+        beside(
+            "Clinic|Mean age|IK|Teaching|Admissions",
+            *(NAMES, (61, 55, 70, 49), (260100023, 260100034, 260100045, 260100056), (1, 0, 0, 1)),
+            NUMBERS,
+        ),
+        notes=("read Admissions as size, Clinic as id; ignored Mean age, IK, Teaching.",),
+    ),
+    "Anzahl": Dialect(beside("IK|Name|Anzahl", (11, 12, 13, 14), NAMES, NUMBERS)),
+    "images": Dialect(beside("Site|Images|Resolution", NAMES, NUMBERS, (512, 256, 512, 256))),
+    "training samples before test samples": Dialect(
+        beside("site|n_train|n_test", NAMES, NUMBERS, (9, 9, 9, 9)), notes=("ignored n_test",)
+    ),
+    "numbers with percentages": Dialect(
+        beside("Hospital|n (%)", NAMES, [f"{n} ({n / TOTAL:.1%})" for n in NUMBERS])
+    ),
+    "numbers with a year": Dialect(table("Hospital", "Samples (2024)")),
+    "importances of any sum": Dialect(
+        beside("Site|Weight", "ABC", (2, 3, 7)), {"A": 2, "B": 3, "C": 7}
+    ),
+    "ids that Excel shall not change": Dialect(
+        'hospital,patients\n="001",120\n="002",90\n', {"001": 120, "002": 90}
+    ),
+    "a table of Markdown": Dialect(
+        "| Hospital | Patients |\n|:---|---:|\n"
+        + "".join(f"| {k} | {n} |\n" for k, n in SIZES.items())
+    ),
+    "an answer of psql": Dialect(
+        " hospital | patients \n----------+----------\n A        |      120\n B        |       90\n"
+        "(2 rows)\n",
+        {"A": 120, "B": 90},
+        notes=("1 footnote: '(2 rows)'",),
+    ),
+    "an answer of mysql": Dialect(
+        "+---+-----+\n| id | n |\n+---+-----+\n| A | 120 |\n| B | 90 |\n+---+-----+\n",
+        {"A": 120, "B": 90},
+    ),
+    "columns of spaces": Dialect(
+        "Hospital        Patients\n" + "".join(f"{k:<16}{n:>8}\n" for k, n in SIZES.items())
+    ),
+    "names, a space, sizes": Dialect("".join(f"{k} {n}\n" for k, n in SIZES.items())),
+    "YAML": Dialect("".join(f"{k}: {n}\n" for k, n in SIZES.items())),
+    "settings": Dialect("".join(f"{k} = {n}\n" for k, n in SIZES.items())),
+    "a row for each patient": Dialect(
+        lines([("patient_id", "hospital", "region", "age"), (1, "A", "x", 40), (2, "B", "y", 50)])
+        + lines([(3, "A", "x", 45), (4, "A", "x", 61)]),
+        {"A": 3, "B": 1},
+        groups=("x", "y"),
+        notes=("no column has sizes: counted 4 rows of 2 hospitals",),
+    ),
+    "a number that stands for a missing one": Dialect(
+        lines([("id", "n"), ("A", 120), ("B", 9999), ("C", 33), ("D", 9999)]),
+        {"A": 120, "B": 9999, "C": 33, "D": 9999},
+        notes=("line 3: 'B' and 1 more have 9999 samples, which often stands for a missing",),
+    ),
+    "a note of who printed it": Dialect(table("id", "n") + "Printed by: Meier,01.05.2024\n"),
+    "JSON lists": Dialect(json.dumps([["name", "patients"], *map(list, SIZES.items())])),
+    "JSON lists without names": Dialect(json.dumps([*map(list, SIZES.items())])),
+    "JSON of pandas, by column": Dialect(
+        json.dumps({"site": dict(enumerate(NAMES)), "n": dict(enumerate(NUMBERS))})
+    ),
+    "JSON of pandas, split": Dialect(
+        json.dumps(
+            {"columns": ["site", "n"], "index": [0, 1, 2, 3], "data": [*map(list, SIZES.items())]}
+        )
+    ),
+    "JSON in objects": Dialect(
+        json.dumps(
+            {
+                "meta": {"year": 2024},
+                "data": {"sites": [{"name": k, "n": n} for k, n in SIZES.items()]},
+            }
+        )
+    ),
+    "LEAF, in the order of its users": Dialect(
+        json.dumps(
+            {"users": NAMES, "num_samples": NUMBERS, "user_data": {k: {} for k in sorted(NAMES)}}
+        )
+    ),
+    "Excel with a hidden row": Dialect(
+        lambda: hidden(workbook({"Data": [HEADER, *ROWS]})),
+        groups=REGIONS,
+        notes=("row 3 is hidden in Excel, but counted.",),
+    ),
+}
+
+
+def hidden(content: bytes) -> bytes:
+    """Hide the third row."""
+    openpyxl = pytest.importorskip("openpyxl", reason="openpyxl writes Excel files")
+    book = openpyxl.load_workbook(io.BytesIO(content))
+    book.active.row_dimensions[3].hidden = True
+    file = io.BytesIO()
+    book.save(file)
+    return file.getvalue()
+
+
 def read_dialect(dialect: Dialect, folder: Path) -> ReadClients:
     content = dialect.content() if callable(dialect.content) else dialect.content
     path = folder / "hospitals"
@@ -326,13 +425,44 @@ SHEETS: dict[str, list[Iterable[Any]]] = {
 
 @pytest.mark.parametrize(
     ("sheet", "total"),
-    [("Year 2023", 3), ("year-2023", 3), ("2", 3), (2, 3), ("x", 7), (3, 7), (None, 3)],
+    [("Year 2023", 3), ("year-2023", 3), ("2", 3), (2, 3), ("x", 7), (3, 7)],
 )
 def test_a_sheet_is_named_or_numbered(sheet: str | int | None, total: int, tmp_path: Path) -> None:
     path = tmp_path / "hospitals.xlsx"
     path.write_bytes(workbook(SHEETS))
 
     assert read_clients(path, sheet=sheet).total == total
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (table("hospital", "mean_age"), "needs a column of sizes"),
+        (table("client", "size_mb"), "needs a column of sizes"),
+        (table("client", "Size (GB)"), "needs a column of sizes"),
+        (
+            beside("site|scans|subjects", NAMES, NUMBERS, NUMBERS),
+            "needs one column of sizes; got scans, subjects.",
+        ),
+        (
+            lines(
+                [("hospital", "year", "beds"), *((k, y, 9) for k in NAMES for y in (2022, 2023))]
+            ),
+            "hospital must be distinct; .* Rename one, add up its rows",
+        ),
+        (
+            json.dumps({"n_samples": [1, 2], "region": {"A": "x", "B": "y"}}),
+            "n_samples is a list and region an object; their order may differ",
+        ),
+        (
+            lambda: workbook({"North": [HEADER, *ROWS[:2]], "South": [HEADER, *ROWS[2:]]}),
+            "needs one sheet of clients; North, South have sizes.",
+        ),
+    ],
+)
+def test_what_may_be_read_wrongly_is_refused(content: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        read_dialect(Dialect(content), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_clients_stand_in_the_order_of_ids_numbers_first(tmp_path: Path) -> None
         # ids and groups
         (
             "id,size\na,5\nb,2\na,3",
-            (", line 4: id must be distinct; 'a' is also on line 2. Rename one, or choose",),
+            (", line 4: id must be distinct; 'a' is also on line 2. Rename one, add up",),
         ),
         ("site,size\n,5", (", line 2: site must be a name or an integer; got ''. Correct it",)),
         ("region,size\n,5\n,3", (": region must have a label; all are empty. Fill it in.",)),

@@ -105,7 +105,7 @@ def test_a_state_survives_json_and_its_clients_are_not_asked_again() -> None:
     directory.seat()
 
     again = Directory(MINE)
-    again.restore(json.loads(json.dumps(directory.state())))
+    again.restoring(json.loads(json.dumps(directory.state())))()
     again.see([7, "Lyon"])
 
     assert again.due() == []
@@ -149,7 +149,7 @@ def test_new_features_are_told_once_and_again_after_a_restart() -> None:
     with_properties(directory, lyon=lyon, nice=nice)
     second = directory.new_features()
     other = Directory(MINE)
-    other.restore(json.loads(json.dumps(directory.state())))
+    other.restoring(json.loads(json.dumps(directory.state())))()
 
     assert first == {"lyon": {"x.0": 1.0, "x.1": 2.5, "sea": "no"}}
     assert again == {}
@@ -183,7 +183,7 @@ def test_most_of_the_first_clients_decide_which_features_there_are(
     first = directory.new_features()
     state = json.loads(json.dumps(directory.state()))
     other = Directory(MINE)
-    other.restore(state)
+    other.restoring(state)()
     with_properties(other, a={"x": "1"}, b={"x": "2"}, c={"x": "3"}, d={"y": 1, "x": 2})
 
     assert first == {"lyon": {"x": 1.0}, "nice": {"x": 2.0}}

@@ -28,6 +28,7 @@ from fedcohort.designs import (
     Recipe,
     RoundRobinDesign,
     RowDesign,
+    ShuffledDesign,
     SimilarityClusteredDesign,
     SizeClusteredDesign,
     StratifiedDesign,
@@ -205,6 +206,18 @@ DESIGNS = [
         "round-robin, over a cycle",
         lambda p, m, g: RoundRobinDesign(p, m, round_=3).over_rounds(),
         distinct=True,
+    ),
+    row(
+        "shuffled",
+        lambda p, m, g: ShuffledDesign(p, m, round_=3, seed=int(g.integers(9))),
+        distinct=True,
+        fixed_size=False,
+    ),
+    row(
+        "shuffled, over orders",
+        lambda p, m, g: ShuffledDesign(p, m, round_=3).over_rounds(),
+        distinct=True,
+        fixed_size=False,
     ),
     row(
         "oort",

@@ -121,6 +121,26 @@ def test_the_largest_weight_is_that_of_all_cohorts(build: Callable[[], Design]) 
     assert design.privacy_event(2.0, amplified=False, relation="replace-one") == GAUSSIAN(1.0)
 
 
+@pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
+@pytest.mark.parametrize("build", BY_SIZE)
+def test_no_pair_of_neighbours_costs_more_than_is_claimed(
+    build: Callable[[], Design], relation: Any
+) -> None:
+    """One update turns into zero, or into its opposite; cohorts are secret, or each is known."""
+    design, other = build(), 0.0 if relation == "zero-out" else -1.0
+    event = design.privacy_event(1.5, relation=relation, amplified=False)
+    eps, sigma = diagnostics.epsilon(event, 1e-2, relation), 1.5 * design.largest_weight()
+
+    known = [
+        delta_between([(1.0, weight)], [(1.0, other * weight)], sigma, eps)
+        for _, weights in outcomes(design)
+        for weight in weights.tolist()
+    ]
+
+    assert max(known) == pytest.approx(1e-2, abs=QUADRATURE)
+    assert worst_delta(design, np.ones(4), other, 1.5, eps) <= 1e-2 + QUADRATURE
+
+
 def test_the_largest_share_of_a_cohort_mean_has_the_smallest_others() -> None:
     design = CohortMeanDesign(POPULATION, 3, rng=0)
 

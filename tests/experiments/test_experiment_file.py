@@ -188,7 +188,7 @@ def test_any_unknown_key_in_a_table_is_refused(
         (
             "[training]",
             '[devices]\nkind = "generated"\nawke = 0.5\n[training]',
-            ("unknown key 'devices.awke'; known are kind, seed", "Did you mean 'awake'?"),
+            ("unknown key 'devices.awke'; known are presence, kind, seed", "Did you mean 'awake'?"),
         ),
         (
             "[training]",

@@ -12,7 +12,9 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 from command_line import refused, run
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments import RunFolder, read_results
+from fedcohort.experiments.settings import Natural
 from fedcohort.experiments.units import PlannedRun
+from fedcohort.simulation import load_dataset
 from small_runs import SMALL, go_on, make_folder, small_run, tables, write
 
 #: The digits' own arrays, and seven clients whose sizes are 10, 11, ... 16.
@@ -127,6 +129,15 @@ def test_data_that_says_who_holds_what_can_be_divided_anew(own: Path) -> None:
 
     assert {line["client"] for line in lines} == set(range(13))
     assert sum(line["samples"] for line in lines) == 91
+
+
+def test_shakespeare_says_which_role_holds_what() -> None:
+    table = Natural(partition="natural", dataset="shakespeare")
+
+    data = table.federation(load_dataset("shakespeare"), seed=0)
+
+    assert data.n_clients == 1060
+    assert data.population.sizes.max() == 641
 
 
 def test_natural_needs_data_that_says_who_holds_what(

@@ -79,7 +79,12 @@ def test_the_run_keeps_the_file_and_goes_on_without_the_original(
         ("mine.py:lazy", "", "run: the run stopped with nothing to keep: model: has a lazy layer"),
         ("mine.py:Tired", "", "mine.py, line 27 raises RuntimeError: no more. Fix it."),
         ("mine.py:twin", "hidden = 2020-01-01", "values must be numbers, texts, truth values"),
-        ("mpl", "", "model.name must be one of mlp, cnn, my_model.py:function; got 'mpl'."),
+        (
+            "mpl",
+            "",
+            "model.name must be one of mlp, cnn, small-transformer, gru, lstm, "
+            "my_model.py:function; got 'mpl'.",
+        ),
         ("mlp", "hiden = 3", "unknown key 'model.hiden'; known are name, hidden."),
     ],
 )

@@ -14,7 +14,17 @@ from command_line import Result, refused, run
 from fedcohort.errors import ExperimentError
 from fedcohort.experiments import RunFolder, merge_runs, read_experiment
 from fedcohort.experiments.units import Part, needed_by, plan_units, shared_units
-from small_runs import SMALL, contents, go_on, small_run, tables, truncate, without_times, write
+from small_runs import (
+    SMALL,
+    contents,
+    go_on,
+    small_run,
+    tables,
+    truncate,
+    whole_folder,
+    without_times,
+    write,
+)
 
 #: A unit for each of three seeds; a grid of two points is tried on a seed of the first panel.
 TEXT = f"""{SMALL.replace("size = 3", "size = 10").replace("rounds = 6", "rounds = 4")}
@@ -89,7 +99,7 @@ def test_parts_that_stop_and_go_on_equal_one_run(
     assert [result.code for result in (*results, merged)] == [0, 0, 0]
     assert listed.out.count("complete (part ") == 2
     assert without_times(tmp_path / "all") == without_times(one_worker)
-    assert tables(tmp_path / "all") == tables(one_worker)
+    assert whole_folder(tmp_path / "all") == whole_folder(one_worker)
     assert RunFolder.open(tmp_path / "all").progress().state == "complete"
 
 

@@ -12,16 +12,16 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from command_line import lint, refused, run
 from fedcohort.experiments import RunFolder
-from small_runs import SMALL, contents, small_run, tables, write
-from two_nodes import SlurmCluster, missing_programs, slurm_cluster, until
+from small_runs import SMALL, contents, small_run, whole_folder, write
+from two_nodes import OWN, Gate, SlurmCluster, missing_programs, slurm_cluster, until
 
 Capture = pytest.CaptureFixture[str]
 #: A unit for each of two seeds; with two panels there are four.
 SEEDS = SMALL.replace("cohort_size = 3", "cohort_size = 10")
 GRID = SEEDS.replace("lr = 0.1", "lr = [0.1, 0.2]")
-#: So many rounds that a kill comes in the middle of them.
-LONG = GRID.replace("rounds = 6", "rounds = 400\ntune_rounds = 4").replace("every = 2", "every = 7")
-OWN = "from fedcohort.simulation import mlp\n\ndef own(dataset):\n    return mlp(64, 3)\n"
+#: Rounds, checkpoints, and a unit of each seed that waits at a gate.
+LONG = GRID.replace("rounds = 6", "rounds = 30\ntune_rounds = 4").replace("every = 2", "every = 7")
+LONG = LONG.replace('"multinomial"', '"mine.py:Waiting"') + '[model]\nname = "mine.py:own"\n'
 
 
 @pytest.mark.parametrize("text", [SEEDS, GRID], ids=["plain", "grid"])
@@ -128,45 +128,51 @@ def test_killed_tasks_and_nodes_change_nothing(
 
     What the user changes after ``fedcohort slurm`` does not matter.
     """
-    once, text = tmp_path / "once", f'{LONG}[model]\nname = "mine.py:own"\n'
+    once, gate = tmp_path / "once", Gate(tmp_path / "gate")
     once.mkdir()
     for home in (tmp_path, once):
         (home / "mine.py").write_text(OWN)
-    file = write(tmp_path, text)
-    monkeypatch.setenv("PATH", slurm.env["PATH"])
-    monkeypatch.setenv("SLURM_CONF", slurm.env["SLURM_CONF"])
+    file = write(tmp_path, LONG)
+    for name, value in {**slurm.env, "GATE": str(gate.path)}.items():
+        monkeypatch.setenv(name, value)
     out = tmp_path / "jobs"
 
     def log() -> str:
         return slurm.call("squeue") + "".join(p.read_text() for p in (out / "log").glob("*"))
 
-    def rounds(part: int) -> int:
-        folder = out / "parts" / str(part)
-        is_made = (folder / "run.json").exists()
-        return RunFolder.open(folder).progress().done if is_made else 0
+    def is_complete(part: int) -> bool:
+        return RunFolder.open(out / "parts" / str(part)).progress().state == "complete"
 
-    submitted = run(capsys, "slurm", file, "--out", out, "--time", 10, "--submit")
+    submitted = run(capsys, "slurm", file, "--out", out, "--time", 60, "--submit")
     (tmp_path / "mine.py").write_text("broken")
     file.write_text("broken")
     array = submitted.out.partition(", parts ")[2].partition(",")[0]
-    until(lambda: rounds(1) > 8 and rounds(2) > 8, 120, log)  # more than the trials' rounds
+    until(lambda: gate.n_waiting() == 2, 600, log)
     slurm.call("scancel", "--signal=KILL", "--batch", f"{array}_1")
     task = int((out / "parts" / "2" / "lock").read_text())
     parent = int(Path(f"/proc/{task}/stat").read_text().rpartition(")")[2].split()[1])
     node = slurm.call("squeue", "-h", "-o", "%N", "-j", f"{array}_2")
     slurm.lose(node, parent, task)
-    until(lambda: slurm.call("squeue", "-h", "-t", "PENDING", "-j", array), 60, log)
-    left = run(capsys, "status", out).out
+    until(lambda: slurm.call("squeue", "-h", "-t", "PENDING", "-j", array), 300, log)
+    lost = run(capsys, "status", out).out
+    gate.set("open")
     slurm.start(node)
     slurm.call("scontrol", "update", f"jobid={array}_2", "starttime=now")  # else in two minutes
+    until(lambda: is_complete(2), 600, log)
+    half = run(capsys, "status", out).out
     subprocess.run(["bash", out / "submit.sh", "1"], check=True, capture_output=True)
-    until((out / "merged" / "run.json").exists, 180, log)
+    until((out / "merged" / "run.json").exists, 600, log)
 
-    assert "0 of 2 parts complete; missing: 1-2\n" in left
-    assert tables(out / "merged") == tables(small_run(once, text))
+    assert "0 of 2 parts complete; missing: 1-2\n" in lost
+    assert (
+        f"1 of 2 parts complete; missing: 1\nIf no job waits or runs, submit with: bash {out}"
+        in (half)
+    )
+    assert half.endswith("submit.sh 1\n")
+    assert whole_folder(out / "merged") == whole_folder(small_run(once, LONG))
     assert (
         f"all 2 complete and merged\nrun folder: {out / 'merged'}" in run(capsys, "status", out).out
     )
     for part in ("1", "2"):
         text = (out / "parts" / part / "log.txt").read_text()
-        assert text.count("resumed after round") == 1
+        assert text.count("resumed after round 14") == 1

@@ -24,6 +24,8 @@ from fedcohort.experiments import FailedUnitsError, Observer, RunFolder, execute
 from fedcohort.experiments.runner import Ledger, Outcome
 from fedcohort.experiments.workers import _quota, auto_workers, gpu_of, usable_cores
 from small_runs import SMALL, contents, go_on, make_folder, small_run, tables, write
+from two_nodes import OWN as WAITING
+from two_nodes import Gate, until
 
 #: A unit for each seed.
 SEEDS = SMALL.replace("cohort_size = 3", "cohort_size = 10").replace("_class = 1", "_class = 2")
@@ -118,13 +120,6 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_one_worker_computes_on_one_thread_and_restores_torchs_number(tmp_path: Path) -> None:
@@ -243,8 +238,8 @@ def test_kills_of_the_driver_change_nothing(
         time.sleep(moments.uniform(0.0, 0.3 if kill % 2 else 4.0))
         workers = workers_of(process)
         process.kill()
-        process.wait(timeout=60)
-        until(lambda workers=workers: not any(map(is_alive, workers)), 20)  # type: ignore[misc]
+        process.wait(timeout=300)
+        until(lambda workers=workers: not any(map(is_alive, workers)), 300)  # type: ignore[misc]
         progress.append(folder.progress().done)
     execute(RunFolder.open(path), workers=2)
 
@@ -263,19 +258,19 @@ def test_nobody_resumes_while_a_worker_survives_its_driver(
     """A worker that is stopped cannot notice that its driver is gone; it holds the lock."""
     path = make_folder(tmp_path, LONG)
     process = started("resume", path, "--workers", 2)
-    until(lambda: len(workers_of(process)) == 2)
+    until(lambda: len(workers_of(process)) == 2, 300)
     workers = workers_of(process)
     for pid in workers:
         os.kill(pid, signal.SIGSTOP)
     process.kill()
-    process.wait(timeout=60)
+    process.wait(timeout=300)
 
     try:
         second = run(capsys, "resume", path)
     finally:
         for pid in workers:
             os.kill(pid, signal.SIGCONT)
-    until(lambda: not any(map(is_alive, workers)), 20)
+    until(lambda: not any(map(is_alive, workers)), 300)
 
     assert refused(second, f"{path}: process {process.pid} is running in it. Wait for it,")
     assert RunFolder.open(path).progress().state == "interrupted"
@@ -283,16 +278,24 @@ def test_nobody_resumes_while_a_worker_survives_its_driver(
 
 @pytest.mark.slow
 def test_ctrl_c_stops_all_workers_after_their_rounds(
-    long_whole: dict[str, pa.Table], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As a terminal does it: the signal goes to the whole group."""
-    path = make_folder(tmp_path, LONG)
+    once, gate = tmp_path / "once", Gate(tmp_path / "gate")
+    once.mkdir()
+    for home in (tmp_path, once):
+        (home / "mine.py").write_text(WAITING)
+    monkeypatch.setenv("GATE", str(gate.path))
+    text = LONG.replace('"multinomial"', '"mine.py:Waiting"')
+    path = make_folder(tmp_path, text)
+    gate.set("ajar")
     command = [sys.executable, "-m", "fedcohort", "resume", str(path), "--workers", "2"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    until(lambda: RunFolder.open(path).progress().done)
+    until(lambda: gate.n_waiting() == 2, 300)
 
     os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
+    gate.set("open")
 
     assert process.returncode == 130
     assert err.splitlines()[-1] == f"stopped; resume with: fedcohort resume {path}"
@@ -301,7 +304,7 @@ def test_ctrl_c_stops_all_workers_after_their_rounds(
     assert RunFolder.open(path).progress().state == "interrupted"
     assert "stopped after round" in (path / "log.txt").read_text()
     assert run(capsys, "resume", path, "--workers", "auto").code == 0
-    assert tables(path) == long_whole
+    assert tables(path) == tables(small_run(once, text))
 
 
 @pytest.mark.slow

@@ -30,8 +30,7 @@ class FlarePlugin:
         made = CohortController(
             recipe=self.federation.recipe,
             seed=self.federation.seed,
-            estimator=self.federation.estimator,
-            on_failure=self.federation.on_failure,
+            **self.federation.settings,
             num_rounds=self.played + len(rounds),
             log_file="log",
             checkpoint="checkpoint",

@@ -36,12 +36,13 @@ def client_app(
     change: Change = lambda client, content: content,
     update: Callable[[int], NDArray[Any]] = update_of,
     mods: list[Any] | None = None,
+    train_mods: list[Any] | None = None,
     properties: Callable[[int], dict[str, Any]] | None = None,
 ) -> ClientApp:
     """Make an app that adds its client's update; ``change`` can spoil a reply."""
     app = ClientApp(mods=mods)
 
-    @app.train()
+    @app.train(mods=train_mods)
     def train(message: Message, context: Context) -> Message:
         client = int(context.node_config["partition-id"])
         record = message.content.array_records["arrays"]

@@ -16,6 +16,8 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp import strategy as flwr
 
 from fedcohort import Difference, Oort, SimilarityClustered, SizeClustered, recipe
+from fedcohort._archive import json_array, json_value, read_archive, write_archive
+from fedcohort.deployment.checkpoint import KIND
 from fedcohort.errors import FedcohortError, FlowerError
 from fedcohort.flower import CohortStrategy, Limits
 from fedcohort.selector import read_selections
@@ -376,6 +378,55 @@ def test_a_checkpoint_of_other_settings_is_refused_and_changes_nothing(
     assert strategy.rounds_done == 0
     assert strategy.directory.sizes == {}
     assert evaluation_round(strategy) == 0
+
+
+def moments_of(strategy: CohortStrategy) -> list[Any]:
+    """Return the first moments of FedAdam as lists; none before its first step."""
+    found = strategy._inner.m_t  # type: ignore[attr-defined]
+    return [] if found is None else [own.tolist() for own in found.values()]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda head, arrays: head["state"]["directory"].pop("sizes"),
+        lambda head, arrays: head["state"]["directory"].update(claims=[[1]]),
+        lambda head, arrays: head["parts"]["evaluation"].pop(0),
+        lambda head, arrays: head["parts"]["selector"].pop(0),
+    ],
+)
+def test_a_state_of_which_a_part_is_damaged_changes_nothing(
+    damage: Callable[[dict[str, Any], dict[str, Any]], object], tmp_path: Path
+) -> None:
+    server = Server(tmp_path, inner="FedAdam", evaluate=2)
+    server.run(rounds=3)
+    used = CohortStrategy(INNERS["FedAdam"](), SizeClustered(3), seed=3, evaluate=2)
+    used.start(failing(), model(), num_rounds=1)
+    arrays = read_archive(server.file, KIND)
+    head = json_value(arrays["head"])
+    damage(head, arrays)
+    write_archive(server.file, KIND, {**arrays, "head": json_array(head)})
+    before = used.directory.state(), moments_of(used)
+
+    with pytest.raises(FedcohortError):
+        used.load(server.file)
+
+    assert (used.rounds_done, evaluation_round(used)) == (1, 1)
+    assert (used.directory.state(), moments_of(used)) == before
+
+
+def test_a_used_strategy_takes_over_all_of_a_state_also_what_it_has_not(tmp_path: Path) -> None:
+    """A state from before the first round has no moments."""
+    strategy = CohortStrategy(INNERS["FedAdam"](), SizeClustered(3), seed=3)
+    strategy.save(tmp_path / "state", model())
+    strategy.start(failing(), model(), num_rounds=2)
+    moved = moments_of(strategy)
+
+    strategy.load(tmp_path / "state")
+
+    assert moved
+    assert moments_of(strategy) == []
+    assert (strategy.rounds_done, strategy.directory.sizes) == (0, {})
 
 
 def evaluation_round(strategy: CohortStrategy) -> int:

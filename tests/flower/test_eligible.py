@@ -12,12 +12,13 @@ import pytest
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flwr.app import ArrayRecord, ConfigRecord
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
 from fedcohort import Multinomial, Poisson, Population, Recipe, SizeClustered
 from fedcohort.errors import FlowerError
 from fedcohort.flower import CohortStrategy, Limits, Waits
 from flower.federation import (
+    SIZES,
     client_app,
     drawn,
     flat,
@@ -252,3 +253,37 @@ def test_properties_that_cannot_be_kept_are_refused_with_the_reason(
 def test_what_is_neither_names_nor_a_function_is_refused(eligible: Any) -> None:
     with pytest.raises(FlowerError, match="eligible must be client names, or a function of name"):
         CohortStrategy(only_training(), SizeClustered(3), eligible=eligible)
+
+
+def test_a_rule_also_counts_for_clients_that_are_away_if_weights_make_up_for_them() -> None:
+    """Node 0 of 50 samples is away and may take part: the others are weighed as without it.
+
+    Among the eligible, 50, 20 and 10 samples, those that are there weigh 30 of 80 together until
+    their intervals say more.
+    """
+    strategy = CohortStrategy(
+        *(only_training(), SizeClustered(4)),
+        seed=0,
+        eligible={"0", "2", "4"},
+        presence="estimated",
+        sizes={str(client): size for client, size in enumerate(SIZES)},
+    )
+    grid = grid_of()
+    assert one_round(strategy, grid, 1) is not None
+    del grid.partitions[node_of(grid, 0)]
+    list(strategy.configure_train(2, model(), ConfigRecord(), grid))
+
+    target, cohort = strategy.selector.target, strategy.selector.cohort
+    assert target is not None
+    assert cohort is not None
+    by_id = dict(zip(target.ids, target.sizes.tolist(), strict=True))
+    assert by_id == {"0": 50, "2": 20, "4": 10} | dict.fromkeys(("1", "3", "5"), 0)
+    assert set(cohort.ids) == {"2", "4"}
+    assert cohort.weights.sum() == pytest.approx(30 / 80)
+
+
+def test_wrappers_for_privacy_refuse_weights_that_make_up_for_presence() -> None:
+    wrapper = DifferentialPrivacyServerSideFixedClipping(only_training(), 1.0, 1.0, 4)
+
+    with pytest.raises(FlowerError, match="needs equal weights, and with presence='estimated'"):
+        CohortStrategy(wrapper, SizeClustered(4), seed=0, presence="estimated")

@@ -116,6 +116,13 @@ ARGUMENTS: dict[str, list[Any]] = {
     ],
     "min_known": [*NO_WHOLE, 0, None],
     "groups": [NAN, -1, 0, "x", True, 1.5, [], ["a", "b"]],
+    "chances": [NAN, -1, 0, "x", True, 1.5, [], {"0": 0.5}],  # presence is "ignore"
+    "presence": [NAN, -1, 0, "x", True, None, 1.5, [], "known"],  # without chances
+    "max_boost": [*NO_NUMBER, 0, 0.5, 2],
+    "interval_cutoff": [*NO_WHOLE, 0, 2],
+    "max_participations": [*NO_WHOLE, 0],
+    "min_separation": [*NO_WHOLE, 0, None],
+    "rest": [*NO_WHOLE, None],
     "eligible": [NAN, -1, 0, "x", True, 1.5, b"x"],
     "names": [NAN, -1, 0, "x", True, None, 1.5, []],
     "on_failure": [NAN, -1, 0, "x", True, None, 1.5, []],

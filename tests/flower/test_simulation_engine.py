@@ -96,6 +96,52 @@ if __name__ == "__main__":
 """
 
 
+SECURE = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from flwr.app import ArrayRecord, MetricRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+from fedcohort import SizeClustered
+from fedcohort.flower import (
+    CohortStrategy, SecureAggregation, register_size_query, secure_aggregation_mod
+)
+
+folder = Path(sys.argv[1])
+client, server = ClientApp(mods=[secure_aggregation_mod]), ServerApp()
+register_size_query(client, lambda context: 1 + int(context.node_config["partition-id"]))
+
+@client.train()
+def train(message, context):
+    number = int(context.node_config["partition-id"])
+    if message.content["config"]["server-round"] == 2 and number == 5:
+        raise KeyError("img")
+    arrays = [part + number / 8 for part in message.content["arrays"].to_numpy_ndarrays()]
+    metrics = MetricRecord({"num-examples": 1})
+    return Message(
+        RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics}), reply_to=message
+    )
+
+@server.main()
+def main(grid, context):
+    strategy = CohortStrategy(
+        FedAvg(fraction_evaluate=0.0, min_available_nodes=6), SizeClustered(5), seed=0,
+        secure=SecureAggregation(clip=4.0), log_file=folder / "secure.jsonl",
+    )
+    found = strategy.start(grid, ArrayRecord([np.zeros(3)]), 3).arrays.to_numpy_ndarrays()
+    (folder / "secure.json").write_text(json.dumps(found[0].tolist()))
+
+if __name__ == "__main__":
+    run_simulation(
+        server, client, num_supernodes=6,
+        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
+    )
+"""
+
+
 def play(folder: Path, text: str = PROGRAM) -> subprocess.CompletedProcess[str]:
     """Run a program: by default all answers count in its first rounds, then the first ones do."""
     program = folder / "program.py"
@@ -170,3 +216,20 @@ def test_training_that_gives_up_shows_the_exception_that_clients_raise(tmp_path:
     reasons = "had no usable reply: 4 times \"error 2: KeyError: 'img'\". Fix the clients"
     assert f"CohortStrategy: 2 rounds in a row {reasons}" in result.stderr, result.stderr[-3000:]
     assert "2 of 2 clients failed (0, 1): error 2: KeyError: 'img'" in result.stderr
+
+
+@pytest.mark.slow
+def test_secure_sums_keep_the_weights_on_the_engine(tmp_path: Path) -> None:
+    """Nodes keep their keys between the stages, and one that fails in training is left out."""
+    done = play(tmp_path, SECURE)
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines, _ = rounds_of(tmp_path, "secure")
+    steps = [sum(w * int(key) / 8 for key, w in line["weights"].items()) for line in lines]
+    found = json.loads((tmp_path / "secure.json").read_text())
+    # In each round at most 5 shares, of at most the largest weight, are rounded to 2 * 4 / 2^29.
+    most = sum(5 * max(line["weights"].values()) * 1.1 * 8 / 2**29 for line in lines)
+    assert "5" in lines[1]["failed"]
+    assert "5" not in lines[1]["weights"]
+    assert [len(line["failed"]) for line in lines] == [0, 1, 0]
+    assert found == pytest.approx([sum(steps)] * 3, abs=most)

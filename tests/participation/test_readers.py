@@ -13,6 +13,7 @@ from fedcohort import Poisson, Selector, SizeClustered, audit, read_clients
 from fedcohort.errors import FedcohortError, InputError
 from fedcohort.participation import Participation, read_participation
 from fedcohort.participation.framework_logs import from_framework
+from fedcohort.selector.settings import Presence
 from selectors_for_tests import SIZES
 
 WRITTEN = Path(__file__).parent / "written"
@@ -128,6 +129,36 @@ def test_json_lines_and_records_are_the_same(tmp_path: Path) -> None:
         own = read_participation(source)
         assert states(own) == [[1, 0], [1, 1]]
         assert own.weight.tolist() == [0.5, 0, 0.5, 0.5]
+
+
+def test_records_of_whole_rounds_are_divided(tmp_path: Path) -> None:
+    path = tmp_path / "rounds.jsonl"
+    lines: list[dict[str, Any]] = [
+        {"round": 1, "clients": ["A", "B"], "failed": ["B"], "num_examples": [5, 3]},
+        {"round": 2, "selected": ["A", "C"], "completed": ["C"], "weight": {"C": 1.0}},
+        {"round": 3, "cohort": ["A", "B"], "answered": ["B", "A"], "accuracy": 0.5},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    own = read_participation(path)
+
+    entries = zip(own.row, own.client, own.answered, strict=True)
+    assert [f"{row}{own.ids[client]}{'' if came else '-'}" for row, client, came in entries] == [
+        *("0A", "0B-", "1A-", "1C", "2A", "2B"),
+    ]
+    assert own.ids == ("A", "B", "C")
+
+
+def test_records_of_rounds_may_hold_records_of_clients() -> None:
+    rows = [
+        {"round": 1, "clients": [{"id": "A", "status": "ok"}, {"id": "B", "status": "timeout"}]},
+        {"round": 2, "clients": [{"id": "A"}], "failed": [{"id": "B"}]},
+    ]
+
+    own = read_participation(rows)
+
+    assert own.per_client(own.answered).tolist() == [2, 0]
+    assert own.per_client().tolist() == [2, 2]
 
 
 def test_an_asked_client_whose_answer_never_came_has_failed() -> None:
@@ -285,3 +316,20 @@ def test_pseudonyms_hide_ids_groups_and_reasons() -> None:
     assert not set(hidden.ids) & set(other.ids)
     with pytest.raises(InputError, match="at least 16 bytes"):
         own.with_pseudonyms(b"short")
+
+
+def test_where_weights_make_up_for_presence_the_bias_is_not_split(tmp_path: Path) -> None:
+    found = []
+    words: list[Presence] = ["ignore", "estimated"]
+    for presence in words:
+        path = tmp_path / presence
+        sizes = {"a": 3, "b": 2, "c": 1}
+        selector = Selector(SizeClustered(2), sizes, seed=0, log=path, presence=presence)
+        for round_ in range(6):
+            selector.draw(["a", "b"] if round_ % 2 else None)
+            selector.skip()
+        found.append(audit(path))
+
+    assert found[0].bias is not None
+    assert found[1].bias is None
+    assert any("presence='estimated'" in note for note in found[1].participation.notes)

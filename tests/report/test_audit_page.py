@@ -98,6 +98,23 @@ def test_the_page_works_in_a_browser(make: Any, width: int, browser: Any, tmp_pa
     assert said == []
 
 
+def test_of_many_clients_those_with_a_finding_have_a_picture(browser: Any, tmp_path: Path) -> None:
+    own = run(n_clients=1000, n_rounds=50, fault=lambda r, c, rng: c in (7, 8, 9) and r > 20)
+    path = tmp_path / "audit.html"
+    write_audit(audit(own, replay=False), path)
+    page = browser.new_page(viewport={"width": 390, "height": 800})
+    page.goto(path.as_uri())
+
+    rows = "[presence.height, document.querySelectorAll('#presence-names span').length]"
+    few = page.evaluate(rows)
+    page.click("#found-only")
+    every = page.evaluate(rows)
+    page.close()
+
+    assert few == [3, 3]
+    assert every == [200, 0]
+
+
 def test_the_picture_shows_what_happened() -> None:
     from base64 import b64decode
 

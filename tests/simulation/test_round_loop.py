@@ -34,11 +34,12 @@ from fedcohort import (
     Uniform,
     diagnostics,
 )
-from fedcohort._archive import read_archive, write_archive
+from fedcohort._archive import json_array, json_value, read_archive, write_archive
 from fedcohort._updates import largest_entries
 from fedcohort.designs import Knowledge, MultinomialDesign, RowDesign, SimilarityClusteredDesign
 from fedcohort.errors import SimulationError
 from fedcohort.memory.regression import RegressionEstimator
+from fedcohort.optimizers import SGD
 from fedcohort.similarity import measures
 from fedcohort.simulation import (
     FederatedData,
@@ -672,20 +673,60 @@ def test_a_corrupt_checkpoint_is_refused(cut: int, tmp_path: Path) -> None:
         other_run().resume(path)
 
 
-def test_a_checkpoint_whose_second_run_is_damaged_changes_nothing(tmp_path: Path) -> None:
+def without(name: str) -> Callable[[dict[str, Any]], object]:
+    """Return what removes an array of a checkpoint."""
+    return lambda arrays: arrays.pop(name)
+
+
+def with_head(**changes: Any) -> Callable[[dict[str, Any]], object]:
+    """Return what replaces values in a checkpoint's head; None removes them."""
+
+    def change(arrays: dict[str, Any]) -> None:
+        head = {**json_value(arrays["head"]), **changes}
+        arrays["head"] = json_array({k: v for k, v in head.items() if v is not None})
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (without("1.selector.head"), r"cannot be used \(it has no head\)"),
+        (without("1.now"), r"cannot be used \(it has no 'now'\)"),
+        (without("models"), r"cannot be used \(it has no 'models'\)"),
+        (
+            lambda arrays: arrays.update(models=arrays["models"][:1]),
+            r"models have the shape \(1",
+        ),
+        (with_head(histories=[[]]), "cannot be used .*shorter"),
+        (with_head(histories=[[], [{}]]), "these are not the rounds of a history"),
+        (with_head(rounds_done=None), r"cannot be used \(it has no 'rounds_done'\)"),
+    ],
+)
+def test_a_checkpoint_of_which_a_part_is_damaged_changes_nothing(
+    damage: Callable[[dict[str, Any]], object], why: str, tmp_path: Path
+) -> None:
+    """A simulation that has run goes on afterwards as if nothing had been read."""
     path = tmp_path / "checkpoint.state"
-    runs = [Run(Multinomial(2), DIGITS, seed) for seed in (0, 1)]
+    runs = [
+        Run(Multinomial(2), DIGITS, seed, optimizer=SGD(momentum=0.9), estimator="difference")
+        for seed in (0, 1)
+    ]
     Simulation(runs, small_mlp, TRAINING).run(1, checkpoint=path)
     arrays = read_archive(path, KIND)
-    del arrays["1.selector.head"]
+    damage(arrays)
     write_archive(path, KIND, arrays)
-    other = Simulation(runs, small_mlp, TRAINING)
+    one, two = (Simulation(runs, small_mlp, TRAINING) for _ in range(2))
+    for each in (one, two):
+        each.run(2)
 
-    with pytest.raises(SimulationError, match=r"cannot be used \(it has no head\)"):
-        other.resume(path)
+    with pytest.raises(SimulationError, match=why):
+        one.resume(path)
 
-    assert [len(run.history.rounds) for run in other._live] == [0, 0]
-    assert [run.selector.round_ for run in other._live] == [0, 0]
+    assert one.rounds_done == 2
+    for each in (one, two):
+        each.run(1)
+    assert_same(one, two)
 
 
 def test_a_missing_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -183,9 +183,9 @@ def test_a_sample_of_clients_estimates_the_loss_with_its_error() -> None:
     scores = []
     for seed in range(200):
         simulation = made(Run(Multinomial(3), UNEQUAL), measure_clients=40)
-        evaluator = simulation._live[0].evaluator
+        evaluator, p = simulation._live[0].evaluator, UNEQUAL.population.importance
         sampled = type(evaluator)(
-            evaluator._model, evaluator._data, UNEQUAL, sample=40, seed=seed
+            small_mlp(), evaluator._data, UNEQUAL, importance=p, sample=40, seed=seed
         ).quality(torch.from_numpy(whole.models[0]))
         assert sampled.loss_error > 0
         scores.append((sampled.loss - loss.loss) / sampled.loss_error)
@@ -204,6 +204,16 @@ def test_a_sample_as_large_as_the_federation_is_all_of_it() -> None:
     sampled.run(1)
 
     assert sampled.histories[0].last_quality == whole.histories[0].last_quality
+
+
+def test_only_the_clients_of_the_sample_are_judged_one_by_one() -> None:
+    whole, sampled = (made(Run(Multinomial(3), UNEQUAL), measure_clients=k) for k in (None, 3))
+
+    (everyone,), (some,) = whole.client_quality(), sampled.client_quality()
+
+    judged = ~np.isnan(some.loss)
+    assert 1 <= judged.sum() <= 3 < UNEQUAL.n_clients
+    assert some.loss[judged].tolist() == everyone.loss[judged].tolist()
 
 
 def test_bad_options_are_refused() -> None:

@@ -38,8 +38,7 @@ class OwnLoop:
         if self.path.exists():
             return Selector.load(self.path)
         own = self.federation
-        settings: Any = {"estimator": own.estimator, "on_failure": own.on_failure}
-        return Selector(own.recipe, {}, seed=own.seed, **settings)
+        return Selector(own.recipe, {}, seed=own.seed, **own.settings)
 
     def round(self, selector: Selector, now: ScriptedRound) -> PlayedRound:
         sizes: dict[Any, int] = dict(selector.clients)
@@ -153,16 +152,15 @@ class PagePlugin:
 
     def play(self, rounds: Sequence[ScriptedRound]) -> Sequence[PlayedRound]:
         own, network, found = self.federation, ScriptedNetwork(self.federation), []
-        log, settings = self.folder / "log", {"estimator": own.estimator}
+        log = self.folder / "log"
         server = self.server(
             own.recipe,
             network,
             seed=own.seed,
             path=self.folder / "state",
             log_file=log,
-            on_failure=own.on_failure,
             limits=Limits(give_up_after=100),
-            **settings,
+            **own.settings,
         )
         for network.now in rounds:
             network.asked = []

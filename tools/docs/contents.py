@@ -48,7 +48,15 @@ FIRST_OF = {
         "convergence",
     ),
     "reference": ("designs/index", "api/index", "command-line", "experiment-file"),
-    "results": ("index", "beyond", "everyone", "cross-device", "roles", "regression"),
+    "results": (
+        "index",
+        "beyond",
+        "everyone",
+        "cross-device",
+        "roles",
+        "regression",
+        "shakespeare",
+    ),
 }
 #: Pages beside the kinds: before them, and at the end.
 FIRST, LAST = ("which-design", "gallery", "glossary"), ("changelog",)

@@ -14,6 +14,7 @@ from fedcohort.experiments.settings import (
     DATA,
     DEVICES,
     MODEL,
+    PRESENCE,
     DesignEntry,
     Experiment,
     OwnModel,
@@ -29,6 +30,7 @@ TABLES: dict[str, tuple[type[Table], ...]] = {
     "[training]": (Training,),
     "[server]": (Server,),
     "[devices]": tuple(DEVICES.kinds.values()),
+    "[devices.presence]": tuple(PRESENCE.kinds.values()),
     "[[design]]": (DesignEntry,),
 }
 
@@ -84,7 +86,7 @@ def meaning(model: type[Table], key: str) -> str:
     for owner in (*model.__mro__, *model.sources):
         if key in entries(owner):
             return entries(owner)[key]
-    if key in {kinds.key for kinds in (DATA, MODEL, DEVICES)}:
+    if key in {kinds.key for kinds in (DATA, MODEL, DEVICES, PRESENCE)}:
         return "Selects this kind of table."
     raise LookupError(f"no docstring says what {key} of {model.__name__} is")
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedcohort.baselines.oort import Oort, OortDesign, OortOptions
     from fedcohort.baselines.power_of_choice import PowerOfChoice, PowerOfChoiceDesign
     from fedcohort.baselines.round_robin import RoundRobin, RoundRobinDesign
+    from fedcohort.baselines.shuffled import Shuffled, ShuffledDesign
     from fedcohort.baselines.uniform import Uniform, UniformDesign
 else:
     __getattr__, __dir__ = attach(
@@ -30,6 +31,7 @@ else:
             "oort": "Oort OortDesign OortOptions",
             "power_of_choice": "PowerOfChoice PowerOfChoiceDesign",
             "round_robin": "RoundRobin RoundRobinDesign",
+            "shuffled": "Shuffled ShuffledDesign",
             "uniform": "Uniform UniformDesign",
         },
     )
@@ -55,6 +57,8 @@ __all__ = [
     "PowerOfChoiceDesign",
     "RoundRobin",
     "RoundRobinDesign",
+    "Shuffled",
+    "ShuffledDesign",
     "Uniform",
     "UniformDesign",
 ]

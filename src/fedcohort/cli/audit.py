@@ -42,7 +42,7 @@ LOG_HELP = (
 )
 SIZES_HELP = "CSV, JSON or Excel file of client sizes, optional groups. Default: those in the log."
 DESIGN_HELP = "The design that the run claims. Default: the one in the log, else uniform draws."
-REPLAY_HELP = "More designs to replay on the same presences, separated by commas."
+REPLAY_HELP = "More designs to replay on the same presences, separated by commas. Default: size."
 PAGE_HELP = "Also write one HTML page to this file, which opens offline."
 ALPHA_HELP = "Share of runs without faults in which the audit may find one."
 KEY_HELP = (

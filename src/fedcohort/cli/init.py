@@ -172,10 +172,24 @@ def with_cohort_strategy(path: Path, text: str, cohort_size: int) -> str:
             f"Flower 1.41 have. Change it by hand: see the page about Flower."
         )
     last = max(made, key=lambda node: node.lineno)
+    _refuse_weightless(path, _called(last.value))
     wrap = WRAP.format(name=ast.unparse(last.targets[0]), cohort_size=cohort_size)
     imports = _last_import(tree, "flwr.serverapp.strategy")
     lines = {imports: list(SERVER_IMPORTS), last.end_lineno or 0: [" " * last.col_offset + wrap]}
     return _with_lines(text, lines)
+
+
+def _refuse_weightless(path: Path, strategy: str) -> None:
+    """Refuse a strategy that CohortStrategy would refuse when the app starts."""
+    try:
+        from fedcohort.flower.inner_strategy import WEIGHTLESS
+    except ImportError:  # flwr is not installed here
+        return
+    if strategy in {each.__name__ for each in WEIGHTLESS}:
+        raise InputError(
+            f"init: {path}: {strategy} ignores the weights that make an aggregate unbiased. Change "
+            f"it to FedAvg, or one that inherits its average, such as FedAdam. Then call it again."
+        )
 
 
 def _parsed(path: Path, text: str, *imports: str) -> ast.Module:

@@ -210,7 +210,7 @@ READING: dict[str, tuple[Any, str, str]] = {
     "sheet": (
         str,
         "NAME",
-        "Sheet of an Excel file, or its number from 1. Default: the first one with sizes.",
+        "Sheet of an Excel file, or its number from 1. Default: the only one with sizes.",
     ),
     "header_row": (
         int,

@@ -35,6 +35,8 @@ NOISE_HELP = (
     "client times the clipping norm."
 )
 DELTA_HELP = "Probability that the guarantee leaves out; well below 1 / number of clients."
+MOST_HELP = "Draw a client in at most this many rounds."
+APART_HELP = "Draw a client again only so many rounds after it was drawn, or later."
 RELATIONS: tuple[Relation, ...] = get_args(Relation)
 KINDS = ("known", "secret")
 LEGEND = """
@@ -57,6 +59,12 @@ def privacy(
     designs: Annotated[
         str | None, option("--designs -d", "DESIGN,...", DESIGNS_HELP, complete=some_designs)
     ] = None,
+    max_participations: Annotated[
+        int | None, option("--max-participations", "K", MOST_HELP, least=1)
+    ] = None,
+    min_separation: Annotated[
+        int, option("--min-separation", "B", APART_HELP, least=1, default=True)
+    ] = 1,
     seed: Seed = 0,
     as_json: AsJson = False,
     *,
@@ -72,14 +80,17 @@ def privacy(
     checked_number("privacy", "--delta", delta, above=0, below=1, error=InputError)
     clients = read_clients(sizes, reading)
     population, _ = clients.population.in_order_of_ids()
-    default = [*SIZES_ONLY, *BASELINES, "round-robin"]
+    default = [*SIZES_ONLY, *BASELINES, "round-robin", "shuffled"]
     default += GROUPED if population.groups is not None else ()
     labels = default if designs is None else [each.strip() for each in designs.split(",")]
     asked = {label: named_recipe(label, cohort_size) for label in labels}
     rows, left_out, known = [], {}, dict[Any, float]()
+    most = None
+    if max_participations is not None or min_separation > 1:
+        most = min(max_participations or rounds, -(-rounds // min_separation))
     for label, recipe in asked.items():
         try:
-            found = _row(recipe, population, (noise, rounds, delta), seed, known)
+            found = _row(recipe, population, (noise, rounds, delta), seed, known, most)
         except DesignError as error:
             left_out[label] = str(error).partition(": ")[2]
             continue
@@ -104,20 +115,31 @@ def _row(
     settings: tuple[float, int, float],
     seed: int,
     known: dict[Any, float],
+    most: int | None,
 ) -> dict[str, Any]:
-    """Return a design's numbers; ``known`` keeps the epsilon of each event."""
+    """Return a design's numbers.
+
+    ``known`` keeps the epsilon of each event; ``most`` are the rounds that a client can be in, if
+    the server limits them.
+    """
     noise, rounds, delta = settings
     if recipe.reads:
         raise DesignError(f"{recipe.name}: chooses by {recipe.reads}, which the choice reveals.")
     design = first_design(recipe, population, seed=seed)
     found: dict[str, Any] = {
         "largest_weight": design.over_rounds().largest_weight(),
-        "participations": design.participations(rounds),
+        "participations": design.participations(rounds) if most is None else most,
         "epsilon": {},
     }
     for relation in RELATIONS:
         plain, amplified = (
-            design.privacy_event(noise, rounds=rounds, relation=relation, amplified=is_amplified)
+            design.privacy_event(
+                noise,
+                rounds=rounds,
+                relation=relation,
+                amplified=is_amplified,
+                participations=most,
+            )
             for is_amplified in (False, True)
         )
         for event in (plain, amplified):

@@ -1,4 +1,4 @@
-"""Files of clients: sizes, ids and groups from CSV, JSON, Excel or a data frame."""
+"""Files of clients: sizes, ids and groups from CSV, JSON, Excel, Parquet or a data frame."""
 
 from fedcohort.client_files.clients import read_clients
 

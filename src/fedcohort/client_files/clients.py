@@ -17,6 +17,7 @@ from logging import getLogger
 from typing import Any
 
 from fedcohort._arguments import as_name, brief
+from fedcohort._display import counted
 from fedcohort.client_files.formats import Source, must_be_read, read_table
 from fedcohort.client_files.table import (
     ENOUGH_NAMES,
@@ -39,7 +40,14 @@ from fedcohort.client_files.table import (
     total_in,
     totals_in,
 )
-from fedcohort.client_files.words import MEDIAN, OWN_NAMES, STATISTICS, UNCLEAR, USUAL
+from fedcohort.client_files.words import (
+    CODES_OF_MISSING,
+    MEDIAN,
+    OWN_NAMES,
+    STATISTICS,
+    UNCLEAR,
+    USUAL,
+)
 from fedcohort.errors import InputError, PopulationError
 from fedcohort.population import UNLABELLED, Population
 
@@ -92,7 +100,7 @@ def read_clients(
     sheet: str | int | None = None,
     header_row: int | None = None,
 ) -> Population:
-    """Read clients from a CSV, JSON or Excel file or a data frame, as ``fedcohort compare`` does.
+    """Read clients from a CSV, JSON, Excel or Parquet file or a data frame, as ``compare`` does.
 
     Titles, footnotes and totals are left out. A warning in the log names them, and rows that are
     doubtful: a size that is the sum of all others, or two names that differ only in case.
@@ -109,7 +117,7 @@ def read_clients(
         The thousands mark of the sizes: a point, a comma, an apostrophe or a space. By default all
         of them, but the point only if it cannot be a decimal mark.
     sheet
-        The name of a sheet of an Excel file, or its number from 1. By default the first one with
+        The name of a sheet of an Excel file, or its number from 1. By default the only one with
         sizes.
     header_row
         The line or row with the names of the columns, from 1. By default it is found by looking.
@@ -135,7 +143,7 @@ def read(source: Source, reading: Reading) -> ReadClients:
             f"read_clients: needs the path of a file or a data frame; got {brief(source)}. Pass "
             f"for example 'hospitals.csv'."
         )
-    table = read_table(source, reading)
+    table = _counted(read_table(source, reading), reading)
     taken = chosen_columns(table, reading)
     size = taken["size"]
     _refuse_nobody(table, size)
@@ -162,6 +170,33 @@ def read(source: Source, reading: Reading) -> ReadClients:
         raise InputError(f"{table.source}: {error}") from error
     notes = tuple(_notes(table, taken, reading, groups, is_share=unit is not None))
     return ReadClients(population, notes, (*table.left_out_notes(), *doubts))
+
+
+def _counted(table: Table, reading: Reading) -> Table:
+    """Count the rows of each client if each row is a sample: clients repeat, and have no sizes."""
+    if reading.size_column is not None or any(map(names_sizes, table.names)):
+        return table
+    named = range(len(table.names))
+    ids = [k for k in named if is_own(table, "id", k, replace(reading, id_column=None))]
+    if reading.id_column is not None:
+        ids = [k for k in named if form(table.names[k]) == form(reading.id_column)]
+    texts = {k: list(map(text_in, table.columns[k])) for k in ids}
+    # With numbers that may be sizes, few rows of a client may be years or classes.
+    least = 10 if any(map(table.is_count, named)) else 2
+    found = [k for k in ids if "" not in texts[k] and least * len({*texts[k]}) <= len(texts[k])]
+    if len(found) != 1:
+        return table
+    [k] = found
+    rows, name = Counter(texts[k]), table.names[k]
+    columns: dict[str, list[Any]] = {name: list(rows), "size": list(rows.values())}
+    for c in named:
+        labels = dict(zip(texts[k], table.columns[c], strict=True))
+        is_same = [labels[text] for text in texts[k]] == [*table.columns[c]]
+        if c != k and is_own(table, "group", c, reading) and is_same:
+            columns[table.names[c]] = [labels[each] for each in rows]
+    note = f"no column has sizes: counted {len(texts[k]):,} rows of {counted(len(rows), name)}."
+    counts = Table(table.source, [*columns], [*columns.values()], notes=table.notes)
+    return counts.noted(note)
 
 
 def _note_on_points(cells: Iterable[Any]) -> str:
@@ -218,7 +253,7 @@ def _labels(table: Table, role: str, column: int, reading: Reading) -> list[Any]
         again = next(k for k, each in enumerate(labels) if first.setdefault(each, k) != k)
         raise InputError(
             f"{table.place(again)}: {name} must be distinct; {brief(labels[again])} is also on "
-            f"{table.place_of(first[labels[again]])}. Rename one, or {other}"
+            f"{table.place_of(first[labels[again]])}. Rename one, add up its rows, or {other}"
         )
     return labels
 
@@ -281,14 +316,16 @@ def _clients_in(
     totals, doubts = _totals_by_size(rows, possible)
     gone = sure | {k: possible[k].kind for k in totals}
     clients = rows.only(k for k in rows.clients if k not in gone)
-    has_sizes = table.shares(size) is None
+    has_sizes = table.shares(size) is None  # shares sum to 100 %: none of them is a total
     wrong = (clients.wrong_total(k) for k, kind in sure.items() if kind == "total" and has_sizes)
-    equal = [*clients.subtotals(), *clients.equal_to_others(skip=doubts)]
+    equal = [*clients.subtotals(), *clients.equal_to_others(skip=doubts)] if has_sizes else []
+    coded = clients.codes_of_missing() if has_sizes else ()
     alike = _alike(table, clients.clients, names) if has_ids else ()
     found: dict[str, Iterable[str]] = {
         "may be totals": doubts.values(),
         "are totals of another number than their clients have": filter(None, wrong),
         "have as many samples as their group's others": equal,
+        "may stand for missing sizes": coded,
         ALIKE: alike,
     }
     notes = [note for what, each in found.items() for note in _first_of(each, table, what)]
@@ -578,6 +615,20 @@ class _Rows:
             f"{self._who(row)} may be a total, but {self.sizes[row]:,} is not the sum of its "
             f"clients. It counts as a client; drop it if it is a total."
         )
+
+    def codes_of_missing(self) -> Iterator[str]:
+        """Yield a note if the largest size is 9999 or similar, and stands apart or repeats."""
+        sizes = self._ordered_sizes
+        if len(sizes) < 2 or sizes[-1] not in CODES_OF_MISSING:
+            return
+        n = len(sizes) - bisect_left(sizes, sizes[-1])
+        if n > 1 or sizes[-1] > 5 * sizes[-2]:
+            row = next(k for k in self.clients if self.sizes[k] == sizes[-1])
+            more = f" and {n - 1} more have" if n > 1 else " has"
+            yield (
+                f"{self._who(row)}{more} {sizes[-1]} samples, which often stands for a missing "
+                f"number. It counts as a size; correct it if it is none."
+            )
 
     def wrong_total(self, row: int) -> str:
         """Return a note if a total that was left out differs from its clients' sum."""

@@ -21,6 +21,7 @@ from zipfile import BadZipFile
 
 from fedcohort._arguments import as_whole, brief, name_of
 from fedcohort._display import counted
+from fedcohort._lazy import import_extra
 from fedcohort._whole_file import reason_of
 from fedcohort.client_files.table import (
     EXAMPLE,
@@ -40,7 +41,7 @@ from fedcohort.client_files.table import (
     texts_in,
     total_in,
 )
-from fedcohort.client_files.words import UNIT, USUAL, YEAR
+from fedcohort.client_files.words import CLIENTS, RULE, UNIT, USUAL, YEAR
 from fedcohort.errors import InputError, MissingExtraError
 
 #: Delimiters of text files. If several fit equally well, the first is taken.
@@ -54,11 +55,20 @@ SEPARATOR_LINE = re.compile(rf'"?sep=([{DELIMITERS}])"?[ ]*[\r\n]', re.IGNORECAS
 EMPTY = re.compile(rf'[\s"{DELIMITERS}]*')
 CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")
 BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
-ZIP, OLE = b"PK\x03\x04", b"\xd0\xcf\x11\xe0"
+ZIP, OLE, PARQUET = b"PK\x03\x04", b"\xd0\xcf\x11\xe0", b"PAR1"
 #: Errors of openpyxl for a file that is damaged or not a workbook.
 NO_WORKBOOK = (
     BadZipFile, EOFError, LookupError, OSError, SyntaxError, TypeError, ValueError, zlib.error,
 )  # fmt: skip
+#: How a line begins that only divides others.
+RULES = frozenset("-=_+:|")
+#: A cell that Excel shall not change: ="001".
+KEPT_AS_TEXT = re.compile(rf'(^|[{DELIMITERS}])="([^"\n]*)"(?=[{DELIMITERS}\r\n]|$)', re.MULTILINE)
+#: What may stand between a name and its size if there is no delimiter. A number before a space may
+#: be a part of the size.
+GAPS = (re.compile(r"\s*[:=]\s*"), re.compile(r" {2,}"), re.compile(r"(?<=[^\d\s]) (?=\S+$)"))
+#: Objects of JSON with these names hold the clients.
+HOLDERS = frozenset(f"{word}s" for word in (*CLIENTS, "data", "record", "participant")) | {"data"}
 #: Number of records among which the header is looked for.
 HEAD = 30
 #: Number of records that are kept as rows at a time. So few start no garbage collection: with 4096,
@@ -118,7 +128,10 @@ class File:
     @property
     def notes(self) -> tuple[str, ...]:
         """How the text was decoded, if that may surprise."""
-        note = f"{self.name}: read as Windows-1252 text, because it is not UTF-8."
+        note = (
+            f"{self.name}: read as Windows-1252 text, because it is not UTF-8. If "
+            f"names look wrong, save it as UTF-8."
+        )
         return (note,) if self._decoded[1] == "cp1252" else ()
 
     @cached_property
@@ -148,6 +161,18 @@ def read_table(source: Source, reading: Reading) -> Table:
     return next(each for each in FORMATS if each.fits(file)).read(file, reading)
 
 
+def read_rows(source: Source) -> Table:
+    """Read a data frame or a file of which each row is a sample; no row is left out.
+
+    The first line of a text file, or the first row of an Excel file's first sheet, names the
+    columns.
+    """
+    if not isinstance(source, (str, os.PathLike)):
+        return _from_frame(source)
+    file = File.at(os.fsdecode(source))
+    return next(each for each in FORMATS if each.fits(file)).rows(file)
+
+
 def _refuse_settings(source: str, reading: Reading, *names: str) -> None:
     """Refuse settings that mean nothing for this kind of source."""
     for name in names:
@@ -158,7 +183,7 @@ def _refuse_settings(source: str, reading: Reading, *names: str) -> None:
             )
 
 
-def _from_old_excel(file: File, reading: Reading) -> NoReturn:
+def _from_old_excel(file: File, reading: Reading | None = None) -> NoReturn:
     raise InputError(
         f"{file.name}: needs an .xlsx file; it is an old Excel file (.xls), or one with a "
         f"password. Save it as .xlsx without a password, or as CSV."
@@ -170,11 +195,36 @@ def _from_text(file: File, reading: Reading) -> Table:
     _refuse_settings(file.name, reading, "sheet")
     if EMPTY.fullmatch(file.text):
         _refuse_empty(file.name)
-    delimiter = _delimiter(file.text, reading)
-    table = _Lines(file.name, "line", reading).table(
-        _records(file.text, delimiter, file.name), file.notes
-    )
+    text = KEPT_AS_TEXT.sub(r'\1"\2"', file.text) if '="' in file.text else file.text
+    delimiter = _delimiter(text, reading)
+    if delimiter == NO_DELIMITER and (divided := _divided(text)):
+        text, delimiter = divided, "\t"
+    records = _records(text, delimiter, file.name)
+    table = _Lines(file.name, "line", reading).table(records, file.notes)
     return replace(table, has_semicolons=delimiter == ";")
+
+
+def _text_rows(file: File) -> Table:
+    if EMPTY.fullmatch(file.text):
+        _refuse_empty(file.name, "sample", "Write a line that names the columns, and the samples.")
+    delimiter = _delimiter(file.text, Reading())
+    table = _whole(file.name, "line", list(_records(file.text, delimiter, file.name)))
+    return replace(table, notes=file.notes, has_semicolons=delimiter == ";")
+
+
+def _whole(source: str, unit: str, records: Sequence[Record]) -> Table:
+    """Return all records below the first one, which names the columns."""
+    (_, names), *rows = records
+    for place, cells in rows:
+        if len(cells) != len(names):
+            raise InputError(
+                f"{source}, {unit} {place}: needs {counted(len(names), 'value')} "
+                f"({listed(map(text_in, names))}); got {len(cells)}. Add what is missing, or put "
+                f"quotes around a value that contains the delimiter."
+            )
+    columns = [list(column) for column in zip(*(cells for _, cells in rows), strict=True)]
+    places = [place for place, _ in rows]
+    return Table(source, list(map(text_in, names)), columns or [[] for _ in names], places, unit)
 
 
 def _records(text: str, delimiter: str, source: str = "") -> Iterator[tuple[int, list[str]]]:
@@ -185,12 +235,29 @@ def _records(text: str, delimiter: str, source: str = "") -> Iterator[tuple[int,
     try:
         for row in reader:
             line = reader.line_num
-            if "".join(row).strip() and not (line == 1 and SEPARATOR_LINE.match(text)):
+            content = "".join(row).strip()
+            is_rule = content[:1] in RULES and all(map(RULE.fullmatch, row))
+            if content and not is_rule and not (line == 1 and SEPARATOR_LINE.match(text)):
                 yield line, row
     except csv.Error as error:
         raise InputError(
             f"{source}, line {line + 1}: is not valid CSV ({error}). Check the quotes."
         ) from error
+
+
+def _divided(text: str) -> str | None:
+    """Write tabs into lines such as ``St. Mary: 412``, ``St. Mary = 412``, and columns of spaces.
+
+    Return None if not all lines but the first have a name and a size.
+    """
+    lines = list(map(str.strip, text.splitlines()))
+    for gap in GAPS:
+        rows = [gap.split(line) for line in lines if line]
+        if len({len(row) for row in rows}) > 1 or len(rows[0]) < 2 or '"' in text:
+            continue
+        if not is_number(rows[0][0]) and all(is_number(row[-1]) for row in rows[1:]):
+            return "\n".join(gap.sub("\t", line) for line in lines)
+    return None
 
 
 def _delimiter(text: str, reading: Reading) -> str:
@@ -396,9 +463,9 @@ def _has_no_header(first: Sequence[Record]) -> bool:
     return 0 < len(numbers) < len(texts) and not any(map(YEAR.fullmatch, numbers))
 
 
-def _refuse_empty(source: str) -> NoReturn:
+def _refuse_empty(source: str, what: str = "size", way_out: str = EXAMPLE) -> NoReturn:
     """Refuse a file without values."""
-    raise InputError(f"{source}: needs at least one size; the file is empty. {EXAMPLE}")
+    raise InputError(f"{source}: needs at least one {what}; the file is empty. {way_out}")
 
 
 def kind_of(row: Iterable[Any]) -> str:
@@ -418,6 +485,9 @@ def _from_json(file: File, reading: Reading) -> Table:
         content = _parsed(file.text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{source}: is not valid JSON ({error}). Check the file.") from error
+    content = _unpacked(content)
+    if content and isinstance(content, list) and all(isinstance(each, list) for each in content):
+        return _Lines(source, "row", reading).table(enumerate(content, start=1), notes)
     if isinstance(content, dict):
         lists = [each for each in content.values() if _are_records(each)]
         if len(lists) == 1:  # {"hospitals": [{"name": ...}, ...]}
@@ -454,6 +524,22 @@ def _parsed(text: str) -> Any:
         return [json.loads(line, object_pairs_hook=_distinct) for line in lines]
 
 
+def _unpacked(content: Any) -> Any:
+    """Return what holds the clients: ``{"year": 2024, "sites": {...}}``, pandas' ``split``."""
+    while isinstance(content, dict) and not any(map(names_sizes, content)):
+        if isinstance(columns := content.get("columns"), list) and "data" in content:
+            return [columns, *content["data"]]
+        held = [
+            each
+            for name, each in content.items()
+            if form(name) in HOLDERS and (isinstance(each, dict) or _are_records(each))
+        ]
+        if len(held) != 1:
+            break
+        [content] = held
+    return content
+
+
 def _are_records(content: Any) -> bool:
     """Return whether this is a list of objects."""
     is_list = isinstance(content, list) and len(content) > 0
@@ -474,7 +560,10 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _columns_of(content: dict[str, Any], source: str) -> tuple[list[str], list[list[Any]]]:
-    """Return the lists of an object. If there are objects, their keys are the ids."""
+    """Return the lists of an object. If there are objects, their keys are the ids.
+
+    A list of these ids says the order of the other lists.
+    """
     columns = {name: value for name, value in content.items() if isinstance(value, list)}
     objects = {name: value for name, value in content.items() if isinstance(value, dict)}
     if not objects:
@@ -486,48 +575,107 @@ def _columns_of(content: dict[str, Any], source: str) -> tuple[list[str], list[l
                 f"{source}: {first} and {name} must have the same ids; they differ in "
                 f"{brief(sorted(value.keys() ^ set(ids))[0])}. Correct one of them."
             )
-        columns[name] = [value[each] for each in ids]
-    return ["id", *columns], [ids, *columns.values()]
+    if columns:
+        orders = [each for each in columns.values() if sorted(map(str, each)) == sorted(ids)]
+        if not orders:
+            raise InputError(
+                f"{source}: {next(iter(columns))} is a list and {first} an object; their order may "
+                f"differ. Give both by id, or both as lists."
+            )
+        ids = list(map(str, orders[0]))
+        columns = {name: each for name, each in columns.items() if each is not orders[0]}
+    columns |= {name: [value[each] for each in ids] for name, value in objects.items()}
+    # pandas numbers the rows; a column has their names.
+    unnamed = "index" if any(form(name) in USUAL["id"] for name in columns) else "id"
+    return [unnamed, *columns], [ids, *columns.values()]
 
 
 def _from_excel(file: File, reading: Reading) -> Table:
     """Read a sheet of a workbook: a header and a row for each client.
 
-    By default it is the first sheet with sizes of a usual name, or else with sizes.
+    By default it is the only sheet with sizes of a usual name, or else with sizes.
     """
     source = file.name
+    sheets, hidden = _sheets(file)
+    titles = list(sheets)
+
+    def read_sheet(title: str, name: str) -> Table:
+        table = _from_sheet(sheets[title], name, reading)
+        unseen = sorted(hidden[title] & {*(table.places or ())})
+        if not unseen:
+            return table
+        rows = f"{'row' if len(unseen) == 1 else 'rows'} {listed(unseen)}"
+        return table.noted(
+            f"{rows} {'is' if len(unseen) == 1 else 'are'} hidden in Excel, but counted."
+        )
+
+    if reading.sheet is not None:
+        return read_sheet(_named_sheet(titles, source, reading), source)
+    usual: dict[str, Table] = {}
+    others: dict[str, Table] = {}
+    for title in titles:
+        with suppress(InputError):
+            table = read_sheet(title, source)
+            size = chosen_columns(table, reading)["size"]
+            (usual if names_sizes(table.names[size]) else others)[title] = table
+    fits = usual or others
+    if not fits:
+        return read_sheet(titles[0], f"{source}, sheet {titles[0]!r}")
+    if len(fits) > 1:
+        raise InputError(
+            f"{source}: needs one sheet of clients; {listed(fits)} have sizes. Choose one: "
+            f"{reading.way('sheet', *list(fits)[:3])}; or copy all clients into one sheet."
+        )
+    [(title, table)] = fits.items()
+    return table.noted(f"read sheet {title!r} of {listed(titles)}.") if len(titles) > 1 else table
+
+
+def _sheets(file: File) -> tuple[dict[str, list[Record]], dict[str, set[int]]]:
+    """Return the rows of each sheet of a workbook, and the numbers of those that it hides."""
     try:
         openpyxl = import_module("openpyxl")
     except ModuleNotFoundError as error:
         raise MissingExtraError(
-            f"{source}: needs openpyxl, which is not installed, to read an Excel file. Run: pip "
+            f"{file.name}: needs openpyxl, which is not installed, to read an Excel file. Run: pip "
             f"install openpyxl, or save the file as CSV."
         ) from error
     try:
         with warnings.catch_warnings(action="ignore"):  # on styles and the like
             book = openpyxl.load_workbook(io.BytesIO(file.data), data_only=True)
             sheets = {each.title: _rows_of(each) for each in book.worksheets}
+            hidden = {
+                each.title: {k for k, row in each.row_dimensions.items() if row.hidden}
+                for each in book.worksheets
+            }
     except NO_WORKBOOK as error:
         raise InputError(
-            f"{source}: must be an .xlsx file or text; it is not, or not whole "
+            f"{file.name}: must be an .xlsx file or text; it is not, or not whole "
             f"({brief(str(error))}). Save it again, or as CSV."
         ) from error
-    titles = list(sheets)
-    if reading.sheet is not None:
-        return _from_sheet(sheets[_named_sheet(titles, source, reading)], source, reading)
-    fits: dict[bool, Table] = {}
-    for title in titles:
-        with suppress(InputError):
-            table = _from_sheet(sheets[title], source, reading)
-            size = chosen_columns(table, reading)["size"]
-            note = f"read sheet {title!r} of {listed(titles)}."
-            table = table.noted(note) if len(titles) > 1 else table
-            fits.setdefault(names_sizes(table.names[size]), table)
-        if True in fits:
-            break
-    if not fits:
-        fits[True] = _from_sheet(sheets[titles[0]], f"{source}, sheet {titles[0]!r}", reading)
-    return fits.get(True) or fits[False]
+    return sheets, hidden
+
+
+def _excel_rows(file: File) -> Table:
+    rows = next(iter(_sheets(file)[0].values()))
+    if not rows:
+        _refuse_empty(file.name, "sample", "Write a row that names the columns, and the samples.")
+    return _whole(file.name, "row", rows)
+
+
+def _from_parquet(file: File, reading: Reading) -> Table:
+    _refuse_settings(file.name, reading, "sheet", "header_row")
+    return _parquet_rows(file)
+
+
+def _parquet_rows(file: File) -> Table:
+    parquet = import_extra("pyarrow.parquet", extra="sim", owner=f"{file.name}, to read Parquet,")
+    try:
+        frame = parquet.read_table(io.BytesIO(file.data))
+    except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
+        raise InputError(
+            f"{file.name}: is a damaged Parquet file ({brief(str(error))}). Write it again."
+        ) from error
+    return replace(_from_frame(frame), source=file.name)
 
 
 def _named_sheet(titles: Sequence[str], source: str, reading: Reading) -> str:
@@ -617,16 +765,25 @@ def _is_missing(cell: Any) -> bool:
 
 
 class Format(NamedTuple):
-    """A kind of file: whether a file is of this kind, and how it becomes a table."""
+    """A kind of file: whether a file is of this kind, and how it becomes a table.
+
+    ``read`` makes a table of clients, and ``rows`` one of samples.
+    """
 
     fits: Callable[[File], bool]
     read: Callable[[File, Reading], Table]
+    rows: Callable[[File], Table]
 
 
 #: The formats. The first that fits reads the file.
 FORMATS = (
-    Format(lambda file: file.data.startswith(OLE), _from_old_excel),
-    Format(lambda file: file.data.startswith(ZIP), _from_excel),
-    Format(lambda file: file.text.lstrip().startswith(("[", "{")), _from_json),
-    Format(lambda file: True, _from_text),
+    Format(lambda file: file.data.startswith(OLE), _from_old_excel, _from_old_excel),
+    Format(lambda file: file.data.startswith(ZIP), _from_excel, _excel_rows),
+    Format(lambda file: file.data.startswith(PARQUET), _from_parquet, _parquet_rows),
+    Format(
+        lambda file: file.text.lstrip().startswith(("[", "{")),
+        _from_json,
+        lambda file: _from_json(file, Reading()),
+    ),
+    Format(lambda file: True, _from_text, _text_rows),
 )

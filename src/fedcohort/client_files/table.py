@@ -126,7 +126,7 @@ def is_number(cell: Any) -> bool:
 def _pattern(thousands: str, decimal: str) -> re.Pattern[str]:
     """Match a whole number; its digits are group 1. Only zeros may follow the decimal mark."""
     grouped = rf"[0-9]{{1,3}}([{thousands}])[0-9]{{3}}(?:\2[0-9]{{3}})*"
-    return re.compile(rf"\+?({grouped}|[0-9]+)(?:[{decimal}]0*)?")
+    return re.compile(rf"\+?({grouped}|[0-9]+)(?:[{decimal}]0*)?{words.PER_CENT}?")
 
 
 #: Without a thousands mark from the user, a column is read in the first of these ways that fits
@@ -310,6 +310,8 @@ def is_footnote(cells: Iterable[Any]) -> bool:
     texts = texts_in(cells)
     if not texts or cites_source(texts[0]):
         return bool(texts)
+    if len(texts) == 1 and words.ROWS.fullmatch(texts[0]):
+        return True
     mark = words.MARK.match(texts[0])
     if mark is None or any(map(is_number, texts)):
         return False
@@ -449,15 +451,23 @@ class Table:
         An empty cell is 0. None if neither the column's name nor its cells say that it has shares.
         """
         name, cells = self.names[column], self.columns[column]
-        is_named = "%" in name or _has(words.SHARES, words_in(name))
+        found = words_in(name)
+        is_weight = _has(words.WEIGHTS, found) and not self.are_relative(column)
+        is_named = is_weight or "%" in name or _has(words.SHARES, found)
         if not is_named and not all(text_in(cell).endswith("%") for cell in cells):
             return None
-        found = [Decimal(0) if is_missing(cell) else _share(cell) for cell in cells]
-        shares = [share for share in found if share is not None]
+        each = [Decimal(0) if is_missing(cell) else _share(cell) for cell in cells]
+        shares = [share for share in each if share is not None]
         if not any(shares) or len(shares) < len(cells):
             return None
         unit = 10 ** max(max(-int(share.as_tuple().exponent) for share in shares), 0)
         return [int(share * unit) for share in shares], unit
+
+    def are_relative(self, column: int) -> bool:
+        """Return whether a column has whole numbers that are no percentages by their sum."""
+        numbers = whole_numbers(self.columns[column], None)
+        known = [number for number in numbers if number is not None]
+        return len(known) == len(numbers) and sum(known) not in (1, 100)
 
     def importance(self, column: int, shares: Sequence[int], unit: int, reading: Reading) -> Any:
         """Return the shares of the clients; they must sum to 100 or 1, up to rounding."""
@@ -489,7 +499,7 @@ class Table:
         """Return whether a column may hold sizes: named whole numbers, no dates, no codes."""
         name, cells = self.names[column], self.columns[column]
         known = [cell for cell in cells if not is_missing(cell)]
-        if not name or not known or _has(words.NO_COUNTS, words_in(name)):
+        if not name or not known or is_measure(name) or _has(words.NO_COUNTS, words_in(name)):
             return False
         if all(map(is_date, known)):
             return False
@@ -497,7 +507,8 @@ class Table:
             known, "." if self.points_group(column) else None
         )
         is_running = [*numbers] in ([*range(len(numbers))], [*range(1, len(numbers) + 1)])
-        return None not in numbers and not (is_running and len(numbers) > 1)
+        is_flag = {*numbers} == {0, 1}
+        return None not in numbers and not ((is_running and len(numbers) > 1) or is_flag)
 
     def _refuse_unclear(self, cells: Sequence[Any], name: str, reading: Reading) -> None:
         """Refuse 5.146, which is a number of samples only if the point separates thousands."""
@@ -561,9 +572,16 @@ def is_own(table: Table, role: str, column: int | None, reading: Reading) -> boo
     return reading.column(role) is not None or form(table.names[column]) in words.USUAL[role]
 
 
+def is_measure(name: str) -> bool:
+    """Return whether a column's name has a unit, as ``size_mb`` and ``Size (GB)``."""
+    return _has(words.UNITS, WORD.findall(plain(name).replace("_", " ")))
+
+
 def names_sizes(name: str) -> bool:
     """Return whether a column has a usual name of sizes, or one such as ``No. of patients``."""
-    if form(name) in words.USUAL["size"]:
+    if is_measure(name):
+        return False
+    if {form(name), form(BRACKETS.sub(" ", plain(name)))} & {*words.USUAL["size"]}:
         return True
     found = set(words_in(name)) - words.NUMBER_WORDS
     return bool(found) and found <= words.PEOPLE and not name[0].isdecimal()

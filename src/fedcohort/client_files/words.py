@@ -14,9 +14,15 @@ SCIENTIFIC = re.compile(r"\+?[0-9]+(?:\.[0-9]*)?[eE][+-]?[0-9]{1,3}")
 UNCLEAR = re.compile(r"\+?[1-9][0-9]{0,2}(?:\.[0-9]{3})+(?:,[0-9]*)?")
 #: 1.234.567 and 5.146,00 cannot be fractions.
 POINTS_GROUP = re.compile(r"\+?[1-9][0-9]{0,2}(?:(?:\.[0-9]{3}){2,}(?:,[0-9]*)?|\.[0-9]{3},[0-9]*)")
-NUMBER_LIKE = re.compile(rf"[+-]?[0-9][0-9.,'\u2019{SPACES}]*(?:[eE][+-]?[0-9]+)?[{SPACES}]*%?")
+#: The percentage in ``120 (49.4%)``.
+PER_CENT = rf"(?:[{SPACES}]*\([0-9]+(?:[.,][0-9]+)?[{SPACES}]*%\))"
+NUMBER_LIKE = re.compile(
+    rf"[+-]?[0-9][0-9.,'\u2019{SPACES}]*(?:[eE][+-]?[0-9]+)?[{SPACES}]*%?{PER_CENT}?"
+)
 #: A share, 12.5 or 12,5 %; group 1 is the number.
 SHARE = re.compile(rf"\+?([0-9]+(?:[.,][0-9]+)?)[{SPACES}]*%?")
+#: Sizes that often stand for a missing one.
+CODES_OF_MISSING = frozenset(10**k - 1 for k in range(3, 9))
 #: 2024-05-01, 1.5.2024, 05/01/24, perhaps with a time; 20240501; a year.
 DATE = re.compile(
     r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](?:\d{2}|\d{4}))(?:[ T].*)?"
@@ -78,14 +84,19 @@ COMPOUND = re.compile(r"\b(sub|sous|zwischen|teil)[\s-]+(?=tota|summe)")
 #: Footnotes that begin with a word. French puts a space before the colon.
 SOURCE = re.compile(
     r"(sources?|notes?|n\.?b\.?|footnotes?|remarks?|comments?|legend|abbreviations|"
-    r"(last )?updated?( on)?|as of|exported( on)?|quellen?|anmerkung(en)?|hinweise?|fußnoten?|"
+    r"(last )?updated?( on)?|as of|(exported|printed|generated|created|downloaded|retrieved)"
+    r"( on| by)?|erstellt( am| von)?|quellen?|anmerkung(en)?|hinweise?|fußnoten?|"
     r"stand|datenstand|legende|légende|remarques?|nota|fuentes?|fonte|bron)\s?:",
     re.IGNORECASE,
 )
+#: The last line of a query's answer: ``(300 rows)``.
+ROWS = re.compile(r"\(?[0-9]+ rows?\)?( in set.*)?")
 #: Footnotes that begin with a mark: * ** † (1) [1] 1) ¹ #.
 MARK = re.compile(r"(?:[*†‡§#]+|\(?[0-9a-z]\)|\[[0-9a-z]\]|[¹²³⁴-⁹]+)(\s*)\S")
 #: A unit in a second header line: (n), [%].
 UNIT = re.compile(r"\(.*\)|\[.*\]|[%#]")
+#: A cell of a line that only divides: ``|---|---:|``, ``----+----``.
+RULE = re.compile(r"[\s:+|]*[-=_]{3,}[\s:+|=_-]*|\s*")
 #: The number of a title such as "Samples per hospital, 2024".
 YEAR = re.compile(r"(?:19|20)[0-9]{2}")
 
@@ -100,6 +111,7 @@ NUMBERS_OF = ("n{}s", "num{}s", "no{}s", "nr{}s", "numberof{}s", "{}s", "{}count
 #: Who counts as a sample if no column has one of these names, and words for their number.
 PEOPLE = _set(
     "patient patients case cases participant participants subject subjects effectif effectifs cas "
+    "images scans slides "
     "patienten patientinnen patientenzahl patientenanzahl falle fallzahl fallzahlen pazienti casi "
     "paziente pacientes casos sujetos patienter pacjenci probanden teilnehmer malades individus"
 )
@@ -107,22 +119,30 @@ NUMBER_WORDS = _set(
     "n no nr nb num number numbers of the count counts total sum all anzahl der zahl nombre "
     "numero de des d numero di aantal liczba antal"
 )
-#: Names of percentages, dates, and numbers that count nothing.
+#: Names of percentages; of importances, which may also be whole numbers of any sum; of dates and
+#: numbers that count nothing.
 SHARES = _set(
-    "share shares percent percentage percentages pct proportion fraction weight importance anteil "
-    "prozent gewicht part pourcentage porcentaje percentuale quota"
+    "share shares percent percentage percentages pct proportion fraction anteil prozent part "
+    "pourcentage porcentaje percentuale quota"
 )
+WEIGHTS = _set("weight weights importance gewicht")
 NO_COUNTS = _set(
+    "mean average avg median mittelwert durchschnitt moyenne sd std min max per rate ratio score "
+    "age ages alter bmi resolution width height length duration dauer price cost costs budget "
+    "version level ik nummer number kennzeichen code codes "
     "date day month year datum jahr annee ano since founded opened updated visit time timestamp "
-    "id nr no number key code zip plz postcode postal phone tel telefon fax rank lat lon latitude "
+    "id nr no key zip plz postcode postal phone tel telefon fax rank lat lon latitude "
     "longitude index row line"
 )
+#: What is measured in these, or counted over these, is no number of samples.
+UNITS = _set("mb gb kb tb bytes kg km days hours years euro eur usd")
 #: The usual names of each column, the preferred first, in the form of :func:`form`.
 USUAL: dict[str, list[str]] = {
     "size": [
         *("size", "sizes"),
         *(number.format(word) for number in NUMBERS_OF for word in SAMPLES),
-        *("datasetsize", "datasize", "count", "counts", "n"),
+        *("datasetsize", "datasize", "count", "counts", "n", "anzahl", "antal", "aantal"),
+        *("ntrain", "numtrain", "trainsize", "trainsamples", "trainingsamples"),
     ],
     "id": [
         *("id", "ids", "clientid", "clientids", "cid", "client", "clients", "clientname"),

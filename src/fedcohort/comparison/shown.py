@@ -29,6 +29,7 @@ from fedcohort._lazy import frame_of
 from fedcohort.baselines.chosen import ChosenDesign
 from fedcohort.baselines.cohort_mean import CohortMean
 from fedcohort.baselines.round_robin import RoundRobinCycle
+from fedcohort.baselines.shuffled import ShuffledRounds
 from fedcohort.designs import RECIPES, AutoDesign, Design, Multinomial, Recipe, Stratified, Target
 from fedcohort.errors import InputError
 from fedcohort.population import IMPORTANCE_UNITS, Population
@@ -460,6 +461,11 @@ def note_on(label: str, design: Design) -> str | None:
         return (
             f"{label} draws nothing: the clients take turns. These numbers describe a random round "
             f"of its cycle of {law.n_cohorts()}; every single round is biased."
+        )
+    if isinstance(law, ShuffledRounds):
+        return (
+            f"{label} lets every client take part once in a pass, in random order. These numbers "
+            f"describe a random round; given the earlier ones of its pass, each is biased."
         )
     if not isinstance(law, ChosenDesign):
         return None

@@ -268,20 +268,26 @@ class Directory:
 
     def participants(self, *, with_samples: bool = False) -> list[str]:
         """Return the clients that are connected and may take part."""
-        names = self.present if self._eligible is None else self._allowed(self._eligible)
+        allowed = self.eligible(self.present)
+        names = self.present if allowed is None else allowed
         return [name for name in names if self.sizes[name]] if with_samples else names
 
-    def _allowed(self, eligible: Eligible) -> list[str]:
-        """Return the connected clients that are eligible; log clients for which that failed."""
+    def eligible(self, names: Collection[str]) -> list[str] | None:
+        """Return which of these clients may take part; None: all.
+
+        Clients that are away count by what they said last. Logs clients for which that failed.
+        """
+        if (eligible := self._eligible) is None:
+            return None
         allowed, failed = list[str](), dict[str, str]()
-        for name in self.present:
+        for name in names:
             try:
                 if eligible(name, self.connection_of(name), self.properties_of(name)):
                     allowed.append(name)
             except Exception as error:  # properties are what a client says
                 failed[name] = f"{type(error).__name__}, {error}"
         if failed != self._undecided:
-            self._plugin.log_failures(failed, "eligible", len(self.present))
+            self._plugin.log_failures(failed, "eligible", len(names))
             self._undecided = failed
         return allowed
 
@@ -378,14 +384,26 @@ class Directory:
             "features": sorted(self._usual),
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state` returned; these clients are not asked again."""
-        claims = {each: Claim(*claim) for each, *claim in state["claims"]}
-        holder, sizes = dict(state["holders"]), dict(state["sizes"])
-        self._usual = frozenset((name, is_text) for name, is_text in state["features"])
-        self._claims, self._holder, self.sizes, self._features = claims, holder, sizes, {}
-        self._connected, self._seated = set(), {}
-        self._questions.keep(())
+    def restoring(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        """Read what :meth:`state` returned, and return the function that takes it over.
+
+        These clients are not asked again.
+        """
+        try:
+            claims = {each: Claim(*claim) for each, *claim in state["claims"]}
+            holder, sizes = dict(state["holders"]), dict(state["sizes"])
+            usual = frozenset((name, is_text) for name, is_text in state["features"])
+        except (LookupError, TypeError, ValueError) as error:
+            raise self._plugin.refusal(
+                f"the saved clients cannot be read ({error!s:.80}). Start without them."
+            ) from error
+
+        def take_over() -> None:
+            self._claims, self._holder, self.sizes, self._usual = claims, holder, sizes, usual
+            self._connected, self._seated, self._features = set(), {}, {}
+            self._questions.keep(())
+
+        return take_over
 
 
 def _order(connection: Connection) -> tuple[bool, Connection]:

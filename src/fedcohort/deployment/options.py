@@ -24,6 +24,7 @@ class PluginKeywords(SelectorKeywords, total=False):
     seed: Seed
     sizes: Mapping[Any, int] | Population | None
     groups: Mapping[Any, Label | None] | None
+    chances: Mapping[Any, float] | None
     limits: Limits | None
     log_file: str | Path | None
     audit_every: int | None
@@ -48,6 +49,9 @@ class SelectorOptions(SelectorSettings):
     groups
         Labels by client, for recipes that draw by group; clients without one form the group
         ``"unlabelled"``.
+    chances
+        The chance of each client to be there in a round, for ``presence="known"``; a client
+        without one is not drawn.
     limits
         What the server accepts from clients.
     log_file
@@ -61,6 +65,7 @@ class SelectorOptions(SelectorSettings):
     seed: Seed = None
     sizes: Mapping[Any, int] | Population | None = None
     groups: Mapping[Any, Label | None] | None = None
+    chances: Mapping[Any, float] | None = None
     limits: Limits | None = None
     log_file: str | Path | None = None
     audit_every: int | None = whole(None, least=1, most=MOST)
@@ -80,13 +85,15 @@ class SelectorOptions(SelectorSettings):
             self._put(groups=dict(zip(known.ids, known.groups, strict=True)))
         if self.sizes is not None:
             self._put(sizes=checked_sizes(plugin, self.sizes))
-        if self.groups is not None and not isinstance(self.groups, Mapping):
-            raise plugin.refusal(
-                f"groups must map {plugin.clients} to labels; got {brief(self.groups)}. Pass a "
-                f"dictionary, or None."
-            )
-        if self.groups is not None:
-            self._put(groups={str(name): label for name, label in self.groups.items()})
+        for name, what in (("groups", "labels"), ("chances", "numbers")):
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, Mapping):
+                raise plugin.refusal(
+                    f"{name} must map {plugin.clients} to {what}; got {brief(given)}. Pass a "
+                    f"dictionary, or None."
+                )
+            if given is not None:
+                self._put(**{name: {str(client): value for client, value in given.items()}})
         if self.log_file is not None:
             self._put(log_file=plugin.path("log_file", self.log_file))
 
@@ -103,6 +110,7 @@ class SelectorOptions(SelectorSettings):
             {},
             seed=self.seed,
             groups=self.groups,
+            chances=self.chances,
             log=self.log_file or True,
             **self.keywords(),
         )

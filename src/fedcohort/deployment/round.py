@@ -378,14 +378,21 @@ class Rounds:
             self._selector.set_features(new)
 
     def draw(self, available: list[str] | None, ask: AskSignal) -> Cohort:
-        """Draw a round's clients, of those available; ``ask`` collects signals for it."""
+        """Draw a round's clients, of those that are there; ``ask`` collects signals for it.
+
+        ``available`` also has clients that are not eligible; None: all members are there.
+        """
         self.update_clients()
-        request = self._selector.ask(available)
+        there = list(self._directory.sizes) if available is None else available
+        # Clients that are away matter only if weights make up for them.
+        corrects = self._selector.settings.corrects_presence
+        eligible = self._directory.eligible(self._directory.sizes if corrects else there)
+        request = self._selector.ask(available, eligible=eligible)
         self._signals = {}
         if request is not None:
             answers = ask(request.signal, [str(each) for each in request.ids])
             self._signals = {request.signal: self._numbers(request.signal, answers)}
-        return self._selector.draw(available, self._signals or None)
+        return self._selector.draw(available, self._signals or None, eligible=eligible)
 
     def _numbers(self, signal: str, answers: Mapping[str, object]) -> dict[str, float]:
         """Return the valid answers, numbers of at least 0, and log who gave none."""
@@ -440,9 +447,9 @@ class Rounds:
         """Return what to add to the model; None if it stays.
 
         That is the aggregate of the answers, or what ``optimize`` makes of it. The model stays if
-        the round is void, no client was connected, or the model's types cannot hold the sum.
+        the round is void, it has no client to estimate, or the model's types cannot hold the sum.
         """
-        if self.is_void(now) or self._selector.design is None:
+        if self.is_void(now) or self._selector.target is None:
             return None
         try:
             step = self._selector.step(now.answers(whole=True))
@@ -473,7 +480,7 @@ class Rounds:
             self._selector.remember(now.answers(), failed=now.failed)
         else:
             unused = dict.fromkeys(now.answered, "the round's aggregate was not used")
-            self._selector.skip(failed={**unused, **now.failed})
+            self._selector.skip(failed={**unused, **now.failed}, answered=now.answered)
         reasons = list(now.failed.values())
         if not now.asked and not has_clients:
             reasons = [NOBODY]
@@ -508,11 +515,14 @@ class Rounds:
         nothing.
         """
         state, parts = read_checkpoint(self._plugin, path, origin=origin)
-        restore_selector = self._selector.restoring(parts.pop("selector"))
+        restored = (
+            self._directory.restoring(state["directory"]),
+            self._selector.restoring(parts.pop("selector")),
+        )
 
         def take_over() -> None:
-            self._directory.restore(state["directory"])
-            restore_selector()
+            for each in restored:
+                each()
 
         return parts, take_over
 
@@ -520,7 +530,8 @@ class Rounds:
         """End a round that the framework never finished."""
         if (cohort := self._selector.cohort) is not None:
             self._plugin.logger.warning("round %d was abandoned by the caller", self.number)
-            self._selector.skip(failed=dict.fromkeys(cohort.ids, "the round was dropped"))
+            dropped = dict.fromkeys(cohort.ids, "the round was dropped")
+            self._selector.skip(failed=dropped, answered=cohort.ids)
 
 
 def weights_of(cohort: Cohort) -> dict[str, float]:

@@ -226,6 +226,7 @@ class Design(ABC):
         rounds: int = 1,
         relation: Relation = "zero-out",
         amplified: bool = True,
+        participations: int | None = None,
     ) -> Any:
         """Return what ``rounds`` noisy aggregates reveal, as an event of dp-accounting.
 
@@ -248,6 +249,9 @@ class Design(ABC):
             Count that the cohorts are random and stay secret, if theory covers it: independent
             coins under ``"zero-out"``, uniform draws of fixed size under ``"replace-one"``. False,
             and in all other cases: cohorts may be known.
+        participations
+            The most rounds in which the server draws a client, if it limits them; None: no limit.
+            Who can be drawn then depends on past rounds: cohorts count as known.
         """
         owner = self.name
         if self.reads:
@@ -263,10 +267,13 @@ class Design(ABC):
         law, times = self.over_rounds(), rounds
         law.largest_weight()
         event = None
-        if checked_flag(owner, "amplified", amplified):
+        if checked_flag(owner, "amplified", amplified) and participations is None:
             event = law.amplified_event(accounting, gaussian, relation)
         if event is None:
             event, times = gaussian, self.participations(rounds)
+        if participations is not None:
+            most = checked_whole(owner, "participations", participations, least=1)
+            times = min(rounds, most)
         return event if times == 1 else accounting.SelfComposedDpEvent(event, times)
 
     def amplified_event(self, accounting: Any, gaussian: Any, relation: Relation) -> Any:

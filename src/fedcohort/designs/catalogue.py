@@ -13,6 +13,7 @@ from fedcohort.baselines.norm_optimal import NormOptimal
 from fedcohort.baselines.oort import Oort
 from fedcohort.baselines.power_of_choice import PowerOfChoice
 from fedcohort.baselines.round_robin import RoundRobin
+from fedcohort.baselines.shuffled import Shuffled
 from fedcohort.baselines.uniform import Uniform
 from fedcohort.designs.auto import Auto
 from fedcohort.designs.balanced import Balanced
@@ -46,6 +47,7 @@ RECIPES: dict[str, type[Recipe]] = {
         OSMD,
         KVib,
         RoundRobin,
+        Shuffled,
         NormOptimal,
         FirstResponders,
         Deadline,

@@ -101,6 +101,18 @@ class Table(Record):
         known = self.known_keys()
         return {name: getattr(self, name) for name in settings_of(source) if name in known}
 
+    def _only_settings(self, kinds: Mapping[str, Any], key: str) -> dict[str, Any]:
+        """Return the settings of the kind that ``key`` selects; refuse changed ones of others."""
+        selected = getattr(self, key)
+        own = self._settings(kinds[selected])
+        for kind in kinds.values():
+            for name, value in self._settings(kind).items():
+                if name not in own and value != settings_of(kind)[name].default:
+                    raise ExperimentError(
+                        f"{name} is not a setting of {key} = {selected!r}. Leave it out."
+                    )
+        return own
+
     def as_dict(self, *leave_out: str) -> dict[str, Any]:
         """Return plain values. From all of them, :meth:`of` makes the same table."""
         known = [key for key in self.known_keys() if key not in leave_out]

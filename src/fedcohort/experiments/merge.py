@@ -325,7 +325,8 @@ def _tuning_seed(panels: Sequence[Panel], merged: Panel) -> int | None:
     if not merged.is_grid or not merged.design or merged.tune == "each":
         return merged.tune_seed
     judge = baseline_of(merged)
-    return next(p.tuning_seed for p in panels if judge in (entry.label for entry in p.design))
+    seed = next(p.tuning_seed for p in panels if judge in (entry.label for entry in p.design))
+    return merged.tune_seed if seed == merged.tuning_seed else seed
 
 
 def _panels(parts: Sequence[Results]) -> Iterator[tuple[Results, Panel]]:

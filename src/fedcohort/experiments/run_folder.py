@@ -9,7 +9,7 @@ import platform
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -100,13 +100,18 @@ class _Once(logging.Filter):
         return is_new
 
 
-@contextmanager
-def logging_to(path: Path) -> Iterator[None]:
+def logging_to(path: Path) -> AbstractContextManager[None]:
     """Write the package's log into a file."""
-    package = logging.getLogger("fedcohort")
     handler = _QuietFile(path, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     handler.addFilter(_Once())
+    return logging_by(handler)
+
+
+@contextmanager
+def logging_by(handler: logging.Handler) -> Iterator[None]:
+    """Pass the package's log to a handler."""
+    package = logging.getLogger("fedcohort")
     level = package.level
     package.addHandler(handler)
     package.setLevel(logging.INFO)
@@ -299,7 +304,10 @@ class RunFolder:
     def has_devices(self) -> bool:
         """Whether clients differ, so that there is a table of devices."""
         panels = self.experiment.panels
-        return any(not isinstance(panel.devices, EqualDevices) for panel in panels)
+        return any(
+            not isinstance(panel.devices, EqualDevices) or panel.devices.presence is not None
+            for panel in panels
+        )
 
     def has_table(self, unit: Unit, name: str) -> bool:
         """Whether a unit's table is there, or must be because it was written before.

@@ -1,8 +1,8 @@
 """Run the units of an experiment: one of them, and all that are left of a folder.
 
-Whatever runs units (this process, local workers, tasks of a cluster) works in one way. It takes a
-unit that may begin from a :class:`Ledger`, runs it with a :class:`UnitRunner`, and gives the
-:class:`Outcome` to the ledger, which alone decides what follows. All else is in the unit's folder.
+There is one loop, :meth:`Ledger.run`. It hands units that may begin to a :class:`Crew` (this
+process, local workers, or tasks of a cluster), which runs each with a :class:`UnitRunner`. From an
+:class:`Outcome` the ledger alone decides what follows. All else is in the unit's folder.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, Protocol, final
 
 import pyarrow as pa
 
@@ -82,13 +82,17 @@ class Advanced:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A unit's folder has a new checkpoint, and the tables that belong to it."""
+    """A unit's folder has changed: a checkpoint with its tables, or the end.
+
+    ``files`` are all of them if the ledger cannot see the folder.
+    """
 
     unit: int
+    files: Mapping[str, bytes] | None = None
 
 
-#: What is said of a unit while it runs.
-Message = Begun | Advanced | Saved
+#: What is said while a unit runs: of the unit, and lines of the log.
+Message = Begun | Advanced | Saved | logging.LogRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +194,7 @@ class UnitRunner:
         return Outcome(is_stopped=True)
 
     def _run(self, unit: Unit) -> None:
-        """Run a unit; a done one keeps no checkpoint."""
+        """Run a unit. A done one has whole tables or has diverged, and keeps no checkpoint."""
         rounds, checkpoint = unit.rounds, unit.checkpoint
         unit.begin()
         simulation = self._simulation(unit)
@@ -217,13 +221,14 @@ class UnitRunner:
         except _DivergedError as error:
             log.info("unit %d: %s: %s", unit.number, unit.candidate, error)
             unit.record_end("diverged", str(error))
-            return
-        self._write_tables(unit, histories)
-        designs, qualities = simulation.next_designs(), simulation.client_quality()
-        for name, table in law_tables(unit.runs, designs, qualities).items():
-            keep_table(unit.table(name), table)
+        else:
+            self._write_tables(unit, histories)
+            designs, qualities = simulation.next_designs(), simulation.client_quality()
+            for name, table in law_tables(unit.runs, designs, qualities).items():
+                keep_table(unit.table(name), table)
+            log.info("unit %d: done, %d rounds of %d runs", unit.number, rounds, len(unit.runs))
         checkpoint.unlink(missing_ok=True)  # with a memory of updates it can be gigabytes
-        log.info("unit %d: done, %d rounds of %d runs", unit.number, rounds, len(unit.runs))
+        self._notify(Saved(unit.number))
 
     def _report_round(self, unit: Unit, now: int, histories: list[History], *, sent: int) -> None:
         """Report a round. Stop a trial that diverges."""
@@ -278,6 +283,7 @@ class UnitRunner:
                 data,
                 planned.seed,
                 devices=devices,
+                importance=panel.server.importance,
                 failures=panel.server.failures or None,
                 optimizer=panel.step(planned.design).made(),
                 label=planned.design,
@@ -299,7 +305,7 @@ class UnitRunner:
         """Return the clients' data and devices in a panel's runs with a seed."""
         panel = self._folder.experiment.panel(label)
         data = panel.data.federation(self.data(panel.data.dataset), seed)
-        return data, panel.devices.devices(data.n_clients, seed, self._folder.path)
+        return data, panel.devices.devices(data, seed, self._folder.path)
 
     def _write_clients(self) -> None:
         """Write the table of the clients' data and, if they differ, of their devices."""
@@ -400,6 +406,46 @@ class Observer:
         return False
 
 
+class Crew(Protocol):
+    """What runs units: this process, local workers, or tasks of a cluster."""
+
+    #: How many units run at a time, for the observer.
+    size: int
+    #: How many units it takes at a time: more if it has a queue of its own.
+    room: int
+
+    def begin(self, unit: Unit) -> None:
+        """Begin a unit, or put it into the queue."""
+
+    def ended(self) -> Iterable[tuple[Unit, Outcome, int]]:
+        """Wait for a moment; pass messages to the ledger; return what ended, and with whom."""
+
+    def stop(self) -> None:
+        """Let all units end after their rounds."""
+
+
+@final
+class ThisProcess:
+    """Runs one unit after the other."""
+
+    size = room = 1
+
+    def __init__(self, runner: UnitRunner) -> None:
+        self._runner = runner
+        self._unit: Unit
+
+    def begin(self, unit: Unit) -> None:
+        """Begin a unit."""
+        self._unit = unit
+
+    def ended(self) -> list[tuple[Unit, Outcome, int]]:
+        """Run the unit."""
+        return [(self._unit, self._runner.run(self._unit), 0)]
+
+    def stop(self) -> None:
+        """Do nothing: the runner itself asks whether to stop."""
+
+
 class FailedUnitsError(ExperimentError):
     """Some units of a run failed; all others are done."""
 
@@ -428,11 +474,24 @@ class Ledger:
         """Whether there is a tracker, which needs all rounds."""
         return self._tracker is not None
 
-    def start(self, n_workers: int) -> None:
-        """Report total and finished work to the observer."""
+    def run(self, crew: Crew) -> None:
+        """Let a crew run the units that are left, until the observer stops them."""
         total = sum(self._work[unit] * unit.rounds for unit in self.folder.units)
         left = sum(self._work[unit] * unit.rounds for unit in self.left)
-        self.observer.started(total, total - left, n_workers)
+        self.observer.started(total, total - left, crew.size)
+        is_stopping, n_running = False, 0
+        while True:
+            while n_running < crew.room and (unit := self.take()) is not None:
+                crew.begin(unit)
+                n_running += 1
+            if not n_running:
+                return
+            for unit, outcome, worker in crew.ended():
+                n_running -= 1
+                self.settle(unit, outcome, worker)
+            if not is_stopping and self.should_stop():
+                is_stopping = True
+                crew.stop()
 
     def should_stop(self) -> bool:
         """Return whether the observer stops the run; from then on it stays stopped."""
@@ -448,10 +507,15 @@ class Ledger:
         return None
 
     def handle(self, message: Message, worker: int = 0) -> None:
-        """Count rounds; pass them to the observer and the tracker."""
-        if isinstance(message, Saved):
+        """Count rounds, and pass them to the observer and the tracker; keep files."""
+        if isinstance(message, logging.LogRecord):
+            logging.getLogger(message.name).handle(message)
             return
         unit = self._units[message.unit]
+        if isinstance(message, Saved):
+            if message.files is not None:
+                unit.mirror(message.files)
+            return
         work = (message.done - self._rounds_done[unit]) * self._work[unit]
         self._rounds_done[unit] = message.done
         text = f"{self._name(unit)}: round {message.done} of {unit.rounds}"
@@ -588,20 +652,24 @@ def execute(
         tracked, stop = ledger.is_tracked, ledger.should_stop
         runner = UnitRunner(folder, ledger.handle, stop, tracked=tracked, n_workers=number)
         runner.prepare()
-        size = max(1, min(number, len(ledger.left)))
-        if ray is not None and ledger.left:
-            from fedcohort.experiments.ray_tasks import RayTasks
-
-            RayTasks(ledger, ray, data=runner.data).run()
-        elif number == 1:
-            ledger.start(1)
-            while (unit := ledger.take()) is not None:
-                ledger.settle(unit, runner.run(unit))
-        else:
-            from fedcohort.experiments.workers import Team
-
-            Team(ledger, size=size, lock=lock).run()
+        with _crew(ledger, runner, number, ray, lock) as crew:
+            ledger.run(crew)
     ledger.close()
+
+
+def _crew(
+    ledger: Ledger, runner: UnitRunner, number: int, ray: str | None, lock: int
+) -> AbstractContextManager[Crew]:
+    """Return what runs the units that are left."""
+    if ray is not None and ledger.left:
+        from fedcohort.experiments.ray_tasks import ray_tasks
+
+        return ray_tasks(ledger, ray, data=runner.data)
+    if number > 1:
+        from fedcohort.experiments.workers import Team
+
+        return closing(Team(ledger, size=max(1, min(number, len(ledger.left))), lock=lock))
+    return nullcontext(ThisProcess(runner))
 
 
 def _resolved(workers: int | Literal["auto"], folder: RunFolder) -> int:

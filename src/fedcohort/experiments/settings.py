@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast, get_args
+
+from torch import nn
 
 from fedcohort._arguments import ListNeed, OneOrListNeed, TextNeed, brief, checked_choice
 from fedcohort._display import short_repr
@@ -40,11 +42,25 @@ from fedcohort.simulation import (
     LocalTraining,
     Options,
     cnn,
+    gru,
+    lstm,
     mlp,
     read_devices,
+    small_transformer,
 )
 from fedcohort.simulation.data import partitions
+from fedcohort.simulation.devices.availability import PROCESSES, Availability
+from fedcohort.simulation.devices.chances import (
+    class_chances,
+    class_turn_chances,
+    given_chances,
+    log_normal_chances,
+    lowest_class_chances,
+    size_chances,
+    skewed_class_chances,
+)
 from fedcohort.simulation.engine.models import ModelSource
+from fedcohort.simulation.runs import IMPORTANCES
 from fedcohort.streams import Stream, stream
 
 #: The seed that tries grids for every design by itself, unless the file gives another.
@@ -57,7 +73,7 @@ class Data(Table, ABC):
     Attributes
     ----------
     dataset
-        ``digits`` (no download), ``mnist``, ``fashion-mnist`` or ``cifar10``.
+        ``digits`` and ``shakespeare`` (no download), ``mnist``, ``fashion-mnist`` or ``cifar10``.
     shuffle_clients
         Whether to number clients at random. Otherwise the partition numbers them.
     seed
@@ -114,6 +130,20 @@ class DirichletDisjoint(Data, like=[partitions.dirichlet_disjoint], defaults={"n
     partition: str = fixed("dirichlet-disjoint")
 
 
+class DirichletClients(Data, like=[partitions.dirichlet_clients], defaults={"n_clients": 100}):
+    """``dirichlet-clients``: class shares of each client from Dir(alpha), each sample once."""
+
+    divide = staticmethod(partitions.dirichlet_clients)
+    partition: str = fixed("dirichlet-clients")
+
+
+class DirichletParts(Data, like=[partitions.dirichlet_parts]):
+    """``dirichlet-parts``: parts of the data set, each with an alpha of its own, in balance."""
+
+    divide = staticmethod(partitions.dirichlet_parts)
+    partition: str = fixed("dirichlet-parts")
+
+
 class Iid(Data, like=[partitions.iid], defaults={"n_clients": 100}):
     """``iid``: shuffle the samples and divide them evenly."""
 
@@ -122,7 +152,7 @@ class Iid(Data, like=[partitions.iid], defaults={"n_clients": 100}):
 
 
 class Natural(Data):
-    """``natural``: the data set (for example your own) says which client holds which samples."""
+    """``natural``: the data set (``shakespeare`` or your own) says who holds which samples."""
 
     partition: str = fixed("natural")
     shuffle_clients: bool = flag(False)
@@ -130,6 +160,8 @@ class Natural(Data):
     def _divided(self, source: Dataset | FederatedData, seed: int) -> FederatedData:
         if isinstance(source, FederatedData):
             return source
+        if source.clients is not None:
+            return partitions.natural(source)
         raise ExperimentError(
             f"data.partition 'natural' needs a data set that says who holds what; "
             f"{self.dataset!r} does not. Let its function return a FederatedData, or choose "
@@ -137,12 +169,154 @@ class Natural(Data):
         )
 
 
+class Presence(Table, ABC, like=list(PROCESSES.values())):
+    """Who is there in each round: ``kind`` says where the chances come from.
+
+    Attributes
+    ----------
+    process
+        What the chances mean: an independent coin in every round
+        (:class:`~fedcohort.simulation.Coins`), clients that stay for a while
+        (:class:`~fedcohort.simulation.Markov`) or that come in cycles
+        (:class:`~fedcohort.simulation.Cyclic`).
+    pattern
+        Only with ``coins``: how chances change over the rounds.
+    period
+        Only with ``staircase`` and ``sine``: the rounds of a period.
+    high, low
+        Only with ``staircase`` and ``sine``: the highest and the lowest factor on the chances.
+    absent_below
+        Only with ``coins``: a client with a lower chance than this in a round is away.
+    come
+        Only with ``markov``: the largest chance of an absent client to come.
+    cycle
+        Only with ``cyclic``: the rounds of a cycle.
+    seed
+        Fixes the chances. Without it, each seed of the experiment has its own. In every round, the
+        seed of the run decides who comes.
+    """
+
+    process: str = choice("coins", PROCESSES)
+    seed: int | None = declared(SEED, None)
+
+    #: The function that gives the chances; its settings are keys of the table.
+    chances: ClassVar[Callable[..., Any]]
+    takes_seed: ClassVar[bool] = False
+
+    def _check(self) -> None:
+        self._made([0.5])
+
+    def availability(self, data: FederatedData, seed: int) -> Availability:
+        """Return the simulator's record, for a run with this seed."""
+        own = {"seed": seed if self.seed is None else self.seed} if self.takes_seed else {}
+        find = type(self).chances
+        return self._made(find(data, **own, **self._settings(find)))
+
+    def _made(self, chance: Any) -> Availability:
+        return PROCESSES[self.process](chance, **self._only_settings(PROCESSES, "process"))
+
+
+class GivenPresence(Presence, like=[given_chances], leave_out=["data"]):
+    """``given``: one chance for all clients, or a list."""
+
+    chances = staticmethod(given_chances)
+    kind: str = fixed("given")
+
+
+class ClassPresence(Presence, like=[class_chances], leave_out=["data"]):
+    """``classes``: a client's chance depends on its shares of classes, as in FedAWE."""
+
+    chances, takes_seed = staticmethod(class_chances), True
+    kind: str = fixed("classes")
+
+
+class SkewedClassPresence(Presence, like=[skewed_class_chances], leave_out=["data"]):
+    """``skewed-classes``: clients of a few classes come often, all others rarely, as in FedAU."""
+
+    chances, takes_seed = staticmethod(skewed_class_chances), True
+    kind: str = fixed("skewed-classes")
+
+
+class SizePresence(Presence, like=[size_chances], leave_out=["data"]):
+    """``sizes``: clients with many samples come more often, or those with few."""
+
+    chances = staticmethod(size_chances)
+    kind: str = fixed("sizes")
+
+
+class LowestClassPresence(Presence, like=[lowest_class_chances], leave_out=["data"]):
+    """``lowest-class``: the higher a client's lowest class, the more often it comes."""
+
+    chances = staticmethod(lowest_class_chances)
+    kind: str = fixed("lowest-class")
+
+
+class ClassTurnPresence(Presence, like=[class_turn_chances], leave_out=["data"]):
+    """``class-turns``: classes take turns; clients without the class come less often."""
+
+    chances = staticmethod(class_turn_chances)
+    kind: str = fixed("class-turns")
+
+    def _check(self) -> None:
+        super()._check()
+        if self.process != "coins":
+            raise ExperimentError(
+                f"process must be 'coins' with class-turns, whose chances change by the round; "
+                f"got {self.process!r}. Leave it out."
+            )
+
+
+class LogNormalPresence(Presence, like=[log_normal_chances], leave_out=["data"]):
+    """``log-normal``: random chances that depend on nothing else."""
+
+    chances, takes_seed = staticmethod(log_normal_chances), True
+    kind: str = fixed("log-normal")
+
+
+PRESENCE = TableNeed(
+    key="kind",
+    kinds={
+        "given": GivenPresence,
+        "classes": ClassPresence,
+        "skewed-classes": SkewedClassPresence,
+        "sizes": SizePresence,
+        "lowest-class": LowestClassPresence,
+        "class-turns": ClassTurnPresence,
+        "log-normal": LogNormalPresence,
+    },
+)
+
+
 class DeviceTable(Table, ABC):
-    """The devices that clients train on."""
+    """The devices that clients train on.
+
+    Attributes
+    ----------
+    presence
+        Who is there in each round: a table of its own, below.
+    """
+
+    presence: Presence | None = declared(PRESENCE, None)
+
+    def devices(self, data: FederatedData, seed: int, folder: Path) -> Devices | None:
+        """Return the simulator's devices, None for its default.
+
+        ``folder`` contains the user's own files.
+        """
+        found = self._own(data.n_clients, seed, folder)
+        if self.presence is None:
+            return found
+        found = Devices.equal(data.n_clients) if found is None else found
+        if found.availability is not None:
+            raise ExperimentError(
+                "devices.presence needs devices without hours; these come and go by simulated "
+                "time. Leave out awake, or start and end in the file."
+            )
+        return replace(found, availability=self.presence.availability(data, seed))
 
     @abstractmethod
-    def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
-        """Return the simulator's devices. ``folder`` contains the user's own files."""
+    def _own(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
+        """Return the devices without the table's presence."""
 
 
 class EqualDevices(DeviceTable, like=[Devices.equal], leave_out=["n_clients"]):
@@ -150,9 +324,8 @@ class EqualDevices(DeviceTable, like=[Devices.equal], leave_out=["n_clients"]):
 
     kind: str = fixed("equal")
 
-    def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
-        """Return the simulator's devices; None for its default."""
-        if self == EqualDevices(kind="equal"):
+    def _own(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
+        if replace(self, presence=None) == EqualDevices(kind="equal"):
             return None
         return Devices.equal(n_clients, **self._settings(Devices.equal))
 
@@ -171,8 +344,7 @@ class GeneratedDevices(DeviceTable, like=[Devices.generated], leave_out=["n_clie
     kind: str = fixed("generated")
     seed: int | None = declared(SEED, None)
 
-    def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
-        """Return the simulator's devices."""
+    def _own(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
         own = seed if self.seed is None else self.seed
         return Devices.generated(n_clients, own, **self._settings(Devices.generated))
 
@@ -191,8 +363,7 @@ class DeviceFile(DeviceTable, like=[read_devices], leave_out=["n_clients"]):
     kind: str = fixed("file")
     file: str = declared(NAME)
 
-    def devices(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
-        """Return the simulator's devices. ``folder`` contains the file."""
+    def _own(self, n_clients: int, seed: int, folder: Path) -> Devices | None:
         path = own_file("device", folder, self.file)
         try:
             return read_devices(path, n_clients, **self._settings(read_devices))
@@ -247,6 +418,55 @@ class Cnn(Table):
     def source(self, dataset: Dataset, folder: Path) -> ModelSource:
         """Return a function that makes the model."""
         return partial(cnn, dataset.n_classes)
+
+
+class TextModel(Table, ABC):
+    """A model for sequences of integers. Its numbers of tokens and classes come from the data."""
+
+    #: The function that makes the model; its settings are keys of the table.
+    make: ClassVar[Callable[..., nn.Module]]
+
+    def source(self, dataset: Dataset, folder: Path) -> ModelSource:
+        """Return a function that makes the model."""
+        if dataset.x.dtype.kind not in "iu" or dataset.x.ndim != 2 or not dataset.x.size:
+            raise ExperimentError(
+                f"model {self.name!r}: needs inputs that are sequences of integers; got "
+                f"{dataset.x.dtype} of shape {dataset.x.shape}. Choose another model or data set."
+            )
+        largest = max(int(part.max(initial=0)) for part in (dataset.x, dataset.test_x))
+        tokens, make = max(largest + 1, dataset.n_classes), type(self).make
+        own = {**self._settings(make), **self._of_data(dataset)}
+        return partial(make, tokens, dataset.n_classes, last=dataset.length is None, **own)
+
+    def _of_data(self, dataset: Dataset) -> dict[str, int]:
+        """Return further settings that come from the data."""
+        return {}
+
+
+class SmallTransformer(
+    TextModel, like=[small_transformer], leave_out=["tokens", "classes", "length", "last"]
+):
+    """``small-transformer``: causal, for sequences of integers."""
+
+    make = staticmethod(small_transformer)
+    name: str = fixed("small-transformer")
+
+    def _of_data(self, dataset: Dataset) -> dict[str, int]:
+        return {"length": dataset.x.shape[1]}
+
+
+class Gru(TextModel, like=[gru], leave_out=["tokens", "classes", "last"]):
+    """``gru``: gated recurrent units, for sequences of integers."""
+
+    make = staticmethod(gru)
+    name: str = fixed("gru")
+
+
+class Lstm(TextModel, like=[lstm], leave_out=["tokens", "classes", "last"]):
+    """``lstm``: LEAF's model for Shakespeare, for sequences of integers."""
+
+    make = staticmethod(lstm)
+    name: str = fixed("lstm")
 
 
 class Rates(NamedTuple):
@@ -311,18 +531,8 @@ class Step(Table, like=list(OPTIMIZERS.values()), leave_out=["lr"]):
     def made(self) -> ServerOptimizer | None:
         """Return the optimiser with a learning rate of 1; None for the plain step."""
         kind = OPTIMIZERS[self.optimizer]
-        own = self._settings(kind)
-        changed = {
-            name
-            for each in OPTIMIZERS.values()
-            for name, value in self._settings(each).items()
-            if value != settings_of(each)[name].default
-        }
-        if wrong := sorted(changed - set(own)):
-            raise ExperimentError(
-                f"{wrong[0]} is not a setting of optimizer = {self.optimizer!r}. Leave it out."
-            )
-        if not changed and kind is SGD:
+        own = self._only_settings(OPTIMIZERS, "optimizer")
+        if kind is SGD and all(own[name] == settings_of(SGD)[name].default for name in own):
             return None
         try:
             return kind(lr=1.0, **own)
@@ -331,7 +541,11 @@ class Step(Table, like=list(OPTIMIZERS.values()), leave_out=["lr"]):
 
 
 #: Settings of the selector that belong to a design, and to both; all others belong to the server.
-OF_DESIGN, OF_BOTH = ("on_failure", "tries", "extra"), ("max_norm",)
+OF_DESIGN = (
+    *("on_failure", "tries", "extra", "presence", "max_boost", "interval_cutoff"),
+    *("max_participations", "min_separation", "rest"),
+)
+OF_BOTH = ("max_norm",)
 OF_SERVER = tuple(n for n in settings_of(SelectorSettings) if n not in (*OF_DESIGN, *OF_BOTH))
 
 
@@ -349,9 +563,13 @@ class Server(
     ----------
     failures
         The chance that a drawn client sends no update.
+    importance
+        How much a client counts: ``sizes``, by its number of training samples, or ``equal``, all
+        clients with samples alike.
     """
 
     failures: float = number(0.0, least=0, most=1)
+    importance: str = choice("sizes", IMPORTANCES)
 
     def options(self, device: str, server_lr: float) -> Options:
         """Return the simulator's record at one point of the grid."""
@@ -520,11 +738,20 @@ DATA = TableNeed(
         "one-class": OneClass,
         "dirichlet": Dirichlet,
         "dirichlet-disjoint": DirichletDisjoint,
+        "dirichlet-clients": DirichletClients,
+        "dirichlet-parts": DirichletParts,
         "iid": Iid,
         "natural": Natural,
     },
 )
-MODEL = TableNeed(key="name", kinds={"mlp": Mlp, "cnn": Cnn}, own=OwnModel)
+MODELS: dict[str, type[Table]] = {
+    "mlp": Mlp,
+    "cnn": Cnn,
+    "small-transformer": SmallTransformer,
+    "gru": Gru,
+    "lstm": Lstm,
+}
+MODEL = TableNeed(key="name", kinds=MODELS, own=OwnModel)
 DEVICES = TableNeed(
     key="kind",
     kinds={"equal": EqualDevices, "generated": GeneratedDevices, "file": DeviceFile},
@@ -565,7 +792,7 @@ class Panel(Table):
     tune_seed: int | None = declared(SEED, None)
     tune_rounds: int | None = declared(COUNT, None)
     data: Data = declared(DATA)
-    model: Mlp | Cnn | OwnModel = declared(MODEL, Mlp(name="mlp"))
+    model: Mlp | Cnn | TextModel | OwnModel = declared(MODEL, Mlp(name="mlp"))
     training: Training = declared(TableNeed(kinds={"": Training}), Training.of({"steps": 50}))
     server: Server = declared(TableNeed(kinds={"": Server}), Server())
     devices: DeviceTable = declared(DEVICES, EqualDevices(kind="equal"))

@@ -19,7 +19,7 @@ from fedcohort._whole_file import replace_whole, write_whole
 from fedcohort.designs import Design
 from fedcohort.errors import ExperimentError
 from fedcohort.similarity import GroupTree
-from fedcohort.simulation import Devices, FederatedData, History
+from fedcohort.simulation import Devices, FederatedData, History, Intervals
 from fedcohort.simulation.engine.evaluation import ClientQuality
 from fedcohort.simulation.history import COLUMNS, columns_of
 
@@ -62,6 +62,8 @@ SCHEMAS: dict[str, pa.Schema] = {
 FEDERATIONS = pa.schema(
     [("panel", TEXT), ("seed", WHOLE), CLIENT, ("class", WHOLE), ("samples", WHOLE)]
 )
+#: When a client is there.
+WHEN = ("start", "end", "day", "chance")
 #: The clients' devices: one line per panel, seed, client and interval of availability.
 DEVICES = pa.schema(
     [
@@ -70,7 +72,8 @@ DEVICES = pa.schema(
         CLIENT,
         *((name, NUMBER) for name in ("speed", "down", "up")),
         # In simulated seconds, again after every day where there is one; null: always there.
-        *((name, NUMBER) for name in ("start", "end", "day")),
+        # The share of rounds in which it is there; null: it does not go by rounds.
+        *((name, NUMBER) for name in WHEN),
     ]
 )
 #: The columns that say what a round cost.
@@ -152,12 +155,15 @@ def device_table(panel: str, seed: int, devices: Devices) -> pa.Table:
     """Return what every client trains on, and when it is there."""
     times = devices.availability
     client = np.arange(devices.n_clients)
-    when: dict[str, Any] = dict.fromkeys(("start", "end", "day"), [None] * len(client))
-    if times is not None:
+    when: dict[str, Any] = {}
+    if isinstance(times, Intervals):
         order = np.lexsort((times.start, times.client))
         client = times.client[order]
         days = [times.day] * len(client)
         when = {"start": times.start[order], "end": times.end[order], "day": days}
+    elif times is not None:
+        when = {"chance": times.mean_chance()}
+    when = {name: when.get(name, [None] * len(client)) for name in WHEN}
     rates = {name: getattr(devices, name)[client] for name in ("speed", "down", "up")}
     columns = {"client": client, **rates, **when}
     return _filled(DEVICES, {"panel": panel, "seed": seed}, columns)

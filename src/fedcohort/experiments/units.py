@@ -1,13 +1,14 @@
 """Units of work: runs that train together, where their state is, and how they are planned.
 
-All of a unit's state is in its folder, so that any process can resume it.
+All of a unit's state is in its folder: tables, a checkpoint while it is not done, a record of an
+end without tables. So any process can resume it, and whatever runs it leaves the same files.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise, product
 from pathlib import Path
@@ -51,7 +52,7 @@ class PlannedRun:
 
 
 #: Ends of a unit that have a file with the reason. ``diverged``: a candidate of a grid diverges
-#: with all designs. ``failed``: too many crashes; the next try removes the file.
+#: with all designs; the unit is done. ``failed``: too many crashes; the next try removes the file.
 Recorded = Literal["diverged", "failed"]
 
 
@@ -144,6 +145,22 @@ class Unit:
     def record(self, end: Recorded) -> Path:
         """Return the path of the file that records this end."""
         return self.folder / f"{end}.txt"
+
+    def files(self) -> dict[str, bytes]:
+        """Read the unit's state: all files of its folder."""
+        found = self.folder.iterdir() if self.folder.is_dir() else ()
+        return {path.name: path.read_bytes() for path in found if path.is_file()}
+
+    def mirror(self, files: Mapping[str, bytes]) -> None:
+        """Make the folder hold what :meth:`files` read elsewhere.
+
+        Write the checkpoint before the tables and remove it after them, as a run does: whenever
+        this process dies, the folder can be resumed.
+        """
+        for name in sorted(files, key=lambda name: (name != self.checkpoint.name, name != SUMS)):
+            write_whole(self.folder / name, files[name])
+        for path in [each for each in self.folder.iterdir() if each.name not in files]:
+            path.unlink()
 
     def copy(self, done: Unit) -> None:
         """Copy what a done unit of another folder has left."""

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from logging.handlers import QueueHandler
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import IO, cast, final
 
 import torch
 
-from fedcohort.experiments.run_folder import RunFolder
+from fedcohort.experiments.run_folder import RunFolder, logging_by
 from fedcohort.experiments.runner import Ledger, Message, Outcome, UnitRunner
 from fedcohort.experiments.units import Unit
 
@@ -115,69 +115,59 @@ class Job:
 #: A command to a worker: run the unit with this number, or stop after this round.
 Command = int | None
 #: What a worker sends.
-Sent = Message | Outcome | logging.LogRecord
+Sent = Message | Outcome
 
 
 @final
 class Team:
-    """Workers that share the units of a run."""
+    """Workers that share the units of a run, a crew."""
 
     def __init__(self, ledger: Ledger, *, size: int, lock: int) -> None:
-        self._ledger, self._size, self._lock = ledger, size, lock
+        self._ledger, self._lock = ledger, lock
+        self.size = self.room = size
         self._workers: dict[int, _Worker] = {}
         self._inbox: SimpleQueue[tuple[_Worker, Sent | None]] = SimpleQueue()
 
-    def run(self) -> None:
-        """Run all units, until the observer stops them."""
-        is_stopping = False
-        self._ledger.start(self._size)
-        try:
-            self._assign()
-            while any(worker.unit is not None for worker in self._workers.values()):
-                with suppress(Empty):
-                    self._handle(*self._inbox.get(timeout=PAUSE))
-                if not is_stopping and self._ledger.should_stop():
-                    is_stopping = True
-                    for worker in self._workers.values():
-                        worker.stop()
-                self._assign()
-        finally:
-            for worker in self._workers.values():
-                worker.end()
+    def begin(self, unit: Unit) -> None:
+        """Assign a unit to an idle worker; start one if there is none."""
+        idle = [k for k, worker in self._workers.items() if worker.unit is None]
+        number = (idle or [k for k in range(self.size) if k not in self._workers])[0]
+        if not idle:
+            self._workers[number] = self._started(number)
+        self._workers[number].begin(unit)
 
-    def _assign(self) -> None:
-        """Assign units to idle workers; start missing workers."""
-        for number in range(self._size):
-            worker = self._workers.get(number)
-            if worker is not None and worker.unit is not None:
-                continue
-            unit = self._ledger.take()
-            if unit is None:
-                return
-            if worker is None:
-                worker = self._workers[number] = self._started(number)
-            worker.begin(unit)
+    def ended(self) -> Iterator[tuple[Unit, Outcome, int]]:
+        """Handle a worker's next message; yield the unit that it has ended."""
+        try:
+            worker, message = self._inbox.get(timeout=PAUSE)
+        except Empty:
+            return
+        if message is None:  # forget the worker
+            message = Outcome(crash=worker.end())
+            del self._workers[worker.number]
+        if not isinstance(message, Outcome):
+            self._ledger.handle(message, worker.number)
+        elif worker.unit is not None:
+            unit, worker.unit = worker.unit, None
+            yield unit, message, worker.number
+
+    def stop(self) -> None:
+        """Ask all workers to stop after their rounds."""
+        for worker in self._workers.values():
+            worker.stop()
+
+    def close(self) -> None:
+        """Kill all workers."""
+        for worker in self._workers.values():
+            worker.end()
 
     def _started(self, number: int) -> _Worker:
         folder = self._ledger.folder
         gpus = n_gpus(folder.device)
-        threads = 1 if folder.device == "cpu" else max(1, usable_cores() // self._size)
-        job = Job(folder.path, threads, self._size, self._ledger.is_tracked, self._lock)
+        threads = 1 if folder.device == "cpu" else max(1, usable_cores() // self.size)
+        job = Job(folder.path, threads, self.size, self._ledger.is_tracked, self._lock)
         gpu = gpu_of(number, gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
         return _Worker(number, job, self._inbox, gpu=gpu)
-
-    def _handle(self, worker: _Worker, message: Sent | None) -> None:
-        if isinstance(message, Message):
-            self._ledger.handle(message, worker.number)
-        elif isinstance(message, logging.LogRecord):
-            logging.getLogger(message.name).handle(message)
-        else:
-            if message is None:  # forget the worker
-                message = Outcome(crash=worker.end())
-                del self._workers[worker.number]
-            unit, worker.unit = worker.unit, None
-            if unit is not None:
-                self._ledger.settle(unit, message, worker.number)
 
 
 @final
@@ -268,11 +258,9 @@ def main() -> None:
         except OSError:
             os._exit(1)  # the driver is gone
 
-    package = logging.getLogger("fedcohort")
-    package.addHandler(Forward(send))
-    package.setLevel(logging.INFO)
     torch.set_num_interop_threads(job.threads)
-    _work(job, _Commands(commands), send)
+    with forwarding(send):
+        _work(job, _Commands(commands), send)
 
 
 def _channels() -> tuple[IO[bytes], IO[bytes]]:
@@ -305,16 +293,21 @@ class _Commands:
             os._exit(1)  # the driver is gone
 
 
+def forwarding(send: Callable[[logging.LogRecord], None]) -> AbstractContextManager[None]:
+    """Send the package's log to the driver."""
+    return logging_by(_Forward(send))
+
+
 @final
-class Forward(QueueHandler):
-    """Sends log lines to the driver."""
+class _Forward(QueueHandler):
+    """Formats lines of the log so that they can be pickled."""
 
     def __init__(self, send: Callable[[logging.LogRecord], None]) -> None:
         super().__init__(SimpleQueue())
         self._send = send
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Send a line, formatted so that it can be pickled."""
+        """Send a line."""
         self._send(record)
 
 

@@ -187,7 +187,6 @@ class CohortStrategy(Strategy):
     def load_state_breakpoint(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`save_state_breakpoint` gave; :meth:`attach` makes the selector."""
         with _as_fedbiomed_errors():
-            super().load_state_breakpoint(state)
             own: dict[str, Any] = state["parameters"]
             try:
                 path, limits = Path(own["state"]), Limits(**own["limits"])
@@ -198,8 +197,8 @@ class CohortStrategy(Strategy):
                     f"the breakpoint was not written by it ({error}). Load another one."
                 ) from error
             saved, parts = read_checkpoint(FEDBIOMED, path)
-            self._bound(limits, sizes)
-            self._directory.restore(saved["directory"])
+            self._bound(limits, sizes, saved["directory"])
+            super().load_state_breakpoint(state)
             self._saved, self._ping, self._log_file = parts["selector"], ping, log_file
             self._audit_every = audit_every
             if hasattr(self, "selector"):
@@ -207,11 +206,18 @@ class CohortStrategy(Strategy):
 
     # Helpers of the above
 
-    def _bound(self, limits: Limits, sizes: Mapping[Any, int] | Population | None) -> None:
-        """Set the limits and the given sizes."""
-        self._limits = limits
-        self._given = None if sizes is None else checked_sizes(FEDBIOMED, sizes)
-        self._directory = Directory(FEDBIOMED, self._given, limits=limits)
+    def _bound(
+        self,
+        limits: Limits,
+        sizes: Mapping[Any, int] | Population | None,
+        saved: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Set the limits and the given sizes; take over the nodes of a breakpoint."""
+        given = None if sizes is None else checked_sizes(FEDBIOMED, sizes)
+        directory = Directory(FEDBIOMED, given, limits=limits)
+        if saved is not None:
+            directory.restoring(saved)()
+        self._limits, self._given, self._directory = limits, given, directory
 
     def _load(self, recipe: Recipe | None) -> None:
         """Make the selector of a breakpoint."""
@@ -261,7 +267,7 @@ class CohortStrategy(Strategy):
             return Drawn(number, there, is_count=True)
         cohort = self._rounds.draw(self._directory.present, lambda signal, ids: {})
         if self.selector.design is None:
-            self.selector.skip()
+            self._step_alone(experiment)
             raise FEDBIOMED.refusal(
                 "no node with samples is connected. Start the nodes, and run on."
             )

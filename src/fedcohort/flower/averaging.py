@@ -22,6 +22,7 @@ from fedcohort.flower.inner_strategy import (
     shown_the_model,
     state_of,
     with_metrics,
+    without_sampling_lines,
 )
 from fedcohort.flower.replies import (
     SentModel,
@@ -126,9 +127,16 @@ def _by_memory_alone(
 
 
 def stepped(
-    inner: FedAvg, now: TrainingMessages, mean: NDArray[np.float64], settled: Cohort
+    strategy: Strategy,
+    inner: FedAvg,
+    now: TrainingMessages,
+    mean: NDArray[np.float64],
+    settled: Cohort,
 ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-    """Let the strategy take one reply: the model, moved by the settled weights times the mean."""
+    """Let the strategy, which is ``inner`` or wraps it, take one reply.
+
+    That is the model, moved by the sum of the settled weights times the mean.
+    """
     step = unflat(float(settled.weights.sum()) * mean, now.sent)
     means, moved = now.answers.mean_metrics(settled) or {}, now.sent.plus(step)
     if moved is None:
@@ -146,7 +154,8 @@ def stepped(
     metrics = MetricRecord({**means, CLIPPED: n_clipped, now.weight_key: 1.0})
     content = RecordDict({"arrays": record_of(moved), "metrics": metrics})
     message = Message(content, dst_node_id=0, message_type=MessageType.TRAIN)
-    return _step(inner, inner, now, [message], {}, set())
+    with without_sampling_lines("number of clients returning parameters"):
+        return _step(strategy, inner, now, [message], {}, set())
 
 
 def _messages(now: TrainingMessages, shares: Sequence[Share]) -> list[Message]:

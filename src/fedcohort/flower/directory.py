@@ -112,11 +112,6 @@ class NodeDirectory(Directory):
         self._collect(grid)
         return self.seat()
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state` returned; these nodes are not asked again."""
-        super().restore(state)
-        self._open = {}
-
     def _ask(self, grid: Grid) -> None:
         """Ask the nodes that are due."""
         due = self.due()

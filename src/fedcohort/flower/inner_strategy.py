@@ -26,9 +26,11 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from numpy.typing import NDArray
 
 from fedcohort.deployment.arrays import ModelArrays
-from fedcohort.designs import Recipe
+from fedcohort.designs import Design, Recipe
 from fedcohort.flower.grid import GridView
 from fedcohort.flower.settings import FLOWER
+from fedcohort.selector.planner import check_equal_draws
+from fedcohort.selector.settings import Presence
 
 #: These strategies ignore the clients' weights.
 WEIGHTLESS = (
@@ -148,11 +150,11 @@ def _with(inner: FedAvg, **values: Any) -> Iterator[None]:
 
 
 @contextmanager
-def without_sampling_lines() -> Iterator[None]:
-    """Drop Flower's log lines about its own sampling, where it does not choose the clients."""
+def without_sampling_lines(*more: str) -> Iterator[None]:
+    """Drop Flower's log lines about its own sampling, and ``more``: it does not choose."""
 
     def is_kept(record: LogRecord) -> bool:
-        return not any(part in str(record.msg) for part in SAMPLING_LINES)
+        return not any(part in str(record.msg) for part in (*SAMPLING_LINES, *more))
 
     logger = getLogger("flwr")
     logger.addFilter(is_kept)
@@ -238,11 +240,29 @@ def _numpy(array: Any) -> NDArray[Any]:
     return array.numpy() if isinstance(array, Array) else np.asarray(array)
 
 
-def check_wrapper(wrapper: Strategy, recipe: Recipe, estimator: str | None) -> None:
-    """Refuse a wrapper for privacy with an estimator, given by name, that remembers updates.
+def check_wrapper(
+    wrapper: Strategy,
+    recipe: Recipe,
+    estimator: str | None,
+    *,
+    presence: Presence,
+    on_failure: str,
+) -> None:
+    """Refuse a wrapper for privacy with settings that its noise does not cover.
 
-    Warn where its noise does not cover a choice that depends on updates.
+    These are an estimator, given by name, that remembers updates, weights that make up for
+    presence, and weights that grow when clients fail. Warn of a choice that depends on updates.
     """
+    if presence != "ignore":
+        raise FLOWER.refusal(
+            f"{type(wrapper).__name__} needs equal weights, and with presence={presence!r} a "
+            f"client that comes rarely weighs more. Use presence='ignore'."
+        )
+    if on_failure == "renormalise":
+        raise FLOWER.refusal(
+            f"on_failure='renormalise' raises the weights of those that answer, and the noise of "
+            f"{type(wrapper).__name__} does not grow with them. Use on_failure='keep'."
+        )
     if estimator is not None:
         raise FLOWER.refusal(
             f"with the {estimator} estimator {type(wrapper).__name__} would clip differences from "
@@ -255,6 +275,32 @@ def check_wrapper(wrapper: Strategy, recipe: Recipe, estimator: str | None) -> N
             "choice of clients reveals is not in its guarantee. Use size where that counts.",
             recipe.name,
             type(wrapper).__name__,
+        )
+
+
+def check_weights(wrapper: Strategy, design: Design, recipe: Recipe) -> None:
+    """Refuse a design whose weights a wrapper for privacy would change: it averages replies."""
+    check_equal_draws(design, recipe, "a privacy wrapper")
+    if design.size_deviation():
+        raise FLOWER.refusal(
+            f"the draws of {recipe.name!r} vary in number, and {type(wrapper).__name__} averages "
+            f"replies, so weights that sum to more than 1 would shrink. Put the wrapper around "
+            f"CohortStrategy, or use size."
+        )
+
+
+def warn_of_weights(wrapper: Any, design: Design) -> None:
+    """Warn if a wrapper's noise is for smaller weights than a client can have."""
+    covered = getattr(wrapper, "num_sampled_clients", None)
+    if covered is None or not design.exact_counts:
+        return
+    largest = design.largest_weight()
+    if covered * largest > 1 + 1e-9:
+        getLogger(__name__).warning(
+            "CohortStrategy: a client can have the weight %.3g, and the noise of %s is for 1 / "
+            "num_sampled_clients = %.3g. Pass num_sampled_clients=%d, or refuse clients that are "
+            "drawn twice with max_draws=1.",
+            *(largest, type(wrapper).__name__, 1 / covered, max(1, int(1 / largest + 1e-9))),
         )
 
 

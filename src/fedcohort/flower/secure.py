@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from types import SimpleNamespace
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
@@ -22,11 +22,13 @@ from flwr.common.secure_aggregation.secaggplus_constants import (
     RECORD_KEY_STATE,
     Key,
 )
+from flwr.compat.common.recorddict_compat import recorddict_to_fitres
 from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD
 from flwr.server.workflow.constant import Key as WorkflowKey
 from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping, Strategy
 from numpy.typing import NDArray
 
 from fedcohort._fields import Record, number
@@ -43,12 +45,20 @@ from fedcohort.flower.settings import FLOWER
 TESTED = "1.41."
 #: A sum over fewer clients says too much about one of them.
 FEWEST = 3
-#: The integers that an entry of a client's share becomes, at most, and the modulus of the masks.
-LEVELS, MODULUS = 2**22, 2**32
+#: The modulus of the masks.
+MODULUS = 2**32
 #: The record with a client's share of the largest weight, in units, and the entry in it.
 SHARE = "fedcohort.share"
 #: The metric with the number of entries that were clipped.
 CLIPPED = "clipped-entries"
+#: The stages of the protocol, as the log names them.
+KEYS, SHARING, TRAINING, UNMASKING = "making keys", "sharing keys", "training", "removing masks"
+#: Two entries of the replies in each stage but training, and their type.
+NEEDED: dict[str, tuple[str, str, type]] = {
+    KEYS: (Key.PUBLIC_KEY_1, Key.PUBLIC_KEY_2, bytes),
+    SHARING: (Key.DESTINATION_LIST, Key.CIPHERTEXT_LIST, list),
+    UNMASKING: (Key.NODE_ID_LIST, Key.SHARE_LIST, list),
+}
 #: Why clients failed whose answers came.
 TOO_FEW = f"too few others: a secure sum needs {FEWEST} clients"
 NO_SUM = "no secure sum: the masks could not be removed"
@@ -73,8 +83,8 @@ class SecureAggregation(Record):
         More is safer; less survives more lost clients.
     clip
         Entries of a client's update, times its weight over the round's largest weight, are cut to
-        at most this. Clients count them, and the log warns. The aggregate is exact up to about
-        ``clip / 2e6`` for each client, in units of the largest weight.
+        at most this. Clients count them, and the log warns. An entry of the sum over n clients is
+        exact up to ``clip * n**2 / 2**30`` times the largest weight: 10 clients, ``clip / 10**7``.
     """
 
     _error = FlowerError
@@ -107,9 +117,17 @@ class SecureAggregation(Record):
 
 
 def check_secure(
-    secure: SecureAggregation, options: SelectorOptions, *, has_wrapper: bool, decodes: bool
+    secure: SecureAggregation,
+    options: SelectorOptions,
+    strategy: Strategy,
+    inner: Strategy,
+    *,
+    decodes: bool,
 ) -> None:
-    """Refuse what needs single updates, or does not keep the weights, with the reason."""
+    """Refuse what needs single updates, or does not keep the weights, with the reason.
+
+    ``strategy`` is ``inner`` or wraps it. A wrapper fits if clients clip: it adds noise to the sum.
+    """
     FLOWER.record("secure", secure, SecureAggregation)
     if not version("flwr").startswith(TESTED):
         raise FLOWER.refusal(
@@ -125,7 +143,13 @@ def check_secure(
         ),
         "extra takes the first answers, and masks need all": options.extra,
         "max_norm scales single updates": options.max_norm is not None,
-        "a wrapper for privacy clips or expects single updates": has_wrapper,
+        f"{type(strategy).__name__} clips or counts single updates": not (
+            strategy is inner
+            or (
+                isinstance(strategy, DifferentialPrivacyClientSideFixedClipping)
+                and strategy.strategy is inner
+            )
+        ),
         "decode reads single updates": decodes,
     }
     if found := [reason for reason, is_set in reasons.items() if is_set]:
@@ -133,10 +157,10 @@ def check_secure(
             f"secure shows the server the sum of the updates alone, but {'; '.join(found)}. Use a "
             f"recipe by size, the plain estimator, and on_failure='keep' or 'renormalise'."
         )
-    if recipe.cohort_size > MODULUS // LEVELS:
+    if recipe.cohort_size < FEWEST:
         raise FLOWER.refusal(
-            f"secure sums at most {MODULUS // LEVELS} clients; got a cohort of "
-            f"{recipe.cohort_size}. Lower it."
+            f"secure skips rounds with fewer than {FEWEST} answers; got a cohort of "
+            f"{recipe.cohort_size}. Draw more clients."
         )
 
 
@@ -158,7 +182,7 @@ class SecureSum:
     settings
         The shares, the threshold and the clipping.
     messages
-        What the drawn nodes are sent, one message each.
+        The messages to the drawn nodes, one for each.
     weights
         The weights of these nodes.
     clock
@@ -169,7 +193,7 @@ class SecureSum:
     mean
         The weighted mean of the updates in the sum, as one vector; None if there is none.
     metrics
-        What each node in the sum reported, by node; it is not protected.
+        The reports of the nodes in the sum, by node; they are not protected.
     failed
         Why other nodes are not in the sum.
     """
@@ -183,11 +207,11 @@ class SecureSum:
     ) -> None:
         self._settings, self._clock = settings, clock
         self._contents = {each.metadata.dst_node_id: each.content for each in messages}
-        largest = max(weights.values(), default=0.0)
+        self._levels = levels_for(len(self._contents))
         # In units of the largest weight, so that no weight is above Flower's largest.
+        largest = max(weights.values(), default=0.0) or 1.0
         self._units = {
-            node: round(LEVELS * weights[node] / largest) if largest else 0
-            for node in self._contents
+            node: round(self._levels * weights[node] / largest) for node in self._contents
         }
         self.mean: NDArray[np.float64] | None = None
         self.metrics: dict[int, dict[str, Any]] = {}
@@ -195,176 +219,178 @@ class SecureSum:
 
     def play(self, grid: Grid, number: int, dimension: int) -> None:
         """Play the four stages; ``dimension`` is the number of entries of an update."""
-        if len(self._contents) >= FEWEST:
-            line, state = _Line(grid, self._clock, dimension), WorkflowState()
+        reason = TOO_FEW
+        if self._is_enough(self._contents):
+            line = _Line(grid, self._clock, dimension + 1)
             with without_sampling_lines():
-                self._play(line, state, number)
+                vector = self._vector(line, number)
             self.failed |= line.failed
-        reason = NO_SUM if len(self.metrics) >= FEWEST else TOO_FEW
-        if self.mean is None:
-            self.metrics = {}
+            if vector is None and self._is_enough(line.metrics):
+                reason = NO_SUM
+            elif vector is not None:
+                self.mean, self.metrics = vector[:-1], line.metrics
         for node in self._contents.keys() - self.metrics.keys():
             self.failed.setdefault(node, reason)
 
-    def _play(self, line: _Line, state: WorkflowState, number: int) -> None:
+    def _vector(self, line: _Line, number: int) -> NDArray[np.float64] | None:
+        """Return the weighted mean of what the nodes have masked; None if there is none."""
         shares, threshold = self._settings.numbers(len(self._contents))
         workflow = SecAggPlusWorkflow(
             shares,
             threshold,
-            max_weight=float(LEVELS),
+            max_weight=float(self._levels),
             clipping_range=self._settings.clip,
-            quantization_range=LEVELS,
+            quantization_range=self._levels,
             modulus_range=MODULUS,
         )
-        records: dict[str, ConfigRecord | ArrayRecord] = {
-            MAIN_CONFIGS_RECORD: ConfigRecord({WorkflowKey.CURRENT_ROUND: number}),
-            MAIN_PARAMS_RECORD: ArrayRecord(),
-        }
-        own: Any = SimpleNamespace(
-            state=RecordDict({**records}), strategy=self, client_manager=self
-        )
-        workflow.setup_stage(line, own, state)
-        if not _has_left_out_the_lost(state):
-            return
+        state, found = WorkflowState(), list[Any]()
+        server, grid = _server(list(self._contents), number, found), cast(Grid, line)
+        workflow.setup_stage(grid, server, state)
+        if not self._has_left_out_the_lost(state):
+            return None
         state.nid_to_fitins = {
             node: RecordDict({**content, SHARE: ConfigRecord({SHARE: self._units[node]})})
             for node, content in self._contents.items()
         }
-        line.stage = "sharing keys"
-        workflow.share_keys_stage(line, own, state)
-        if not _has_left_out_the_lost(state):
-            return
-        line.stage = "training"
-        is_enough = workflow.collect_masked_vectors_stage(line, own, state)
-        arrived = set(state.active_node_ids)
-        if not is_enough or len(arrived) < FEWEST or not sum(self._units[node] for node in arrived):
-            return
-        line.stage = "removing masks"
-        self.metrics = {node: line.metrics[node] for node in arrived}
+        line.stage = SHARING
+        workflow.share_keys_stage(grid, server, state)
+        if not self._has_left_out_the_lost(state):
+            return None
+        line.stage = TRAINING
+        can_unmask = workflow.collect_masked_vectors_stage(grid, server, state)
+        if not can_unmask or not self._is_enough(line.metrics):
+            return None
+        line.stage = UNMASKING
         try:
-            workflow.unmask_stage(line, own, state)
+            workflow.unmask_stage(grid, server, state)
         except Exception as error:  # a client can send anything as its share
             FLOWER.logger.warning("round %d: %s: %.200s", number, NO_SUM, error)
+        if not found:
+            return None
+        (vector,) = parameters_to_ndarrays(found[0].parameters)
+        return vector if self._is_unmasked(vector, line.metrics) else None
 
-    # What the workflow calls in place of a strategy and a manager of clients
+    def _is_enough(self, nodes: Iterable[int]) -> bool:
+        """Whether a sum hides each of these nodes; those with a share of 0 do not count."""
+        return sum(self._units[node] > 0 for node in nodes) >= FEWEST
 
-    def configure_fit(self, *_: object) -> list[tuple[Any, FitIns]]:
-        """Return the drawn nodes; what they are sent is filled in later."""
-        nothing = FitIns(Parameters([], ""), {})
-        return [(SimpleNamespace(node_id=node), nothing) for node in self._contents]
+    def _is_unmasked(self, vector: NDArray[np.float64], nodes: Collection[int]) -> bool:
+        """Whether the last entry is what every client puts there: else masks are left.
 
-    def num_available(self) -> int:
-        """Return the number of drawn nodes."""
-        return len(self._contents)
+        Each of n clients rounds it once. Wrong masks give this value with a chance of about
+        ``n**2 / 2**31``.
+        """
+        clip = self._settings.clip
+        step = 2 * clip / sum(self._units[node] for node in nodes)
+        # One more step than there are clients, for the rounding of floats.
+        return bool(abs(vector[-1] - clip) <= (len(nodes) + 1) * step)
 
-    def aggregate_fit(
-        self, number: int, results: Sequence[tuple[Any, Any]], failures: object
-    ) -> tuple[None, dict[str, Any]]:
-        """Take the mean, which Flower puts into every result."""
-        (self.mean,) = parameters_to_ndarrays(results[0][1].parameters)
+    def _has_left_out_the_lost(self, state: WorkflowState) -> bool:
+        """Forget nodes that were lost before they shared keys; return whether enough are left.
+
+        No node has masks for them, so no node can be asked for their shares.
+        """
+        active, neighbours = state.active_node_ids, state.nid_to_neighbours
+        state.sampled_node_ids = state.sampled_node_ids & active
+        state.nid_to_neighbours = {node: neighbours[node] & active for node in active}
+        least = min(map(len, state.nid_to_neighbours.values()), default=0)
+        return self._is_enough(active) and least >= state.threshold
+
+
+def levels_for(n_clients: int) -> int:
+    """Return how many integers an entry of a share can become, so that no sum exceeds the modulus.
+
+    >>> [levels_for(n) for n in (3, 4, 1024)] == [2**30, 2**29, 2**21]
+    True
+    """
+    return MODULUS >> n_clients.bit_length()
+
+
+def _server(nodes: Sequence[int], number: int, found: list[Any]) -> Any:
+    """Return what the workflow takes for a server: a state, a strategy, a manager of clients.
+
+    The strategy puts the result, which holds the mean, into ``found``.
+    """
+    asked = [(SimpleNamespace(node_id=node), FitIns(Parameters([], ""), {})) for node in nodes]
+
+    def aggregate_fit(_: int, results: Any, failures: Any) -> tuple[None, dict[str, Any]]:
+        found.append(results[0][1])
         return None, {}
 
-
-def _has_left_out_the_lost(state: WorkflowState) -> bool:
-    """Forget nodes that were lost before they shared their keys; return whether enough are left.
-
-    No node has masks for them, so no node can be asked for their shares.
-    """
-    state.sampled_node_ids = state.sampled_node_ids & state.active_node_ids
-    neighbours = state.nid_to_neighbours
-    state.nid_to_neighbours = {
-        node: neighbours[node] & state.active_node_ids for node in state.active_node_ids
+    records: dict[str, ConfigRecord | ArrayRecord] = {
+        MAIN_CONFIGS_RECORD: ConfigRecord({WorkflowKey.CURRENT_ROUND: number}),
+        MAIN_PARAMS_RECORD: ArrayRecord(),
     }
-    least = min(map(len, state.nid_to_neighbours.values()), default=0)
-    return len(state.active_node_ids) >= FEWEST and least >= state.threshold
+    strategy = SimpleNamespace(configure_fit=lambda *_: asked, aggregate_fit=aggregate_fit)
+    manager = SimpleNamespace(num_available=lambda: len(nodes))
+    return SimpleNamespace(state=RecordDict({**records}), strategy=strategy, client_manager=manager)
 
 
-class _Line(Grid):
-    """The grid as the protocol uses it: bounded waits, and only replies that it can read."""
+class _Line:
+    """The grid as the protocol uses it: bounded waits, and only replies that it can read.
 
-    def __init__(self, grid: Grid, clock: RoundClock, dimension: int) -> None:
-        self._grid, self._clock, self._dimension = grid, clock, dimension
-        self.stage = "making keys"
+    Attributes
+    ----------
+    stage
+        The stage that the messages belong to.
+    failed, metrics
+        Why nodes are not in the sum, and what those in it have reported.
+    """
+
+    def __init__(self, grid: Grid, clock: RoundClock, length: int) -> None:
+        self._grid, self._clock, self._length = grid, clock, length
+        self.stage = KEYS
         self.failed: dict[int, str] = {}
         self.metrics: dict[int, dict[str, Any]] = {}
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
+    ) -> list[Message]:
         """Send messages; return the replies that came in time and can be read."""
         asked, clock = list(messages), self._clock
-        seconds = clock.seconds()
-        if self.stage != "training":
-            seconds = min(clock.waits.query, seconds / 2)
+        most = clock.waits.reply if self.stage == TRAINING else clock.waits.query
+        seconds = clock.until.left / 2  # another stage, or an evaluation, may follow
+        seconds = seconds if most is None else min(most, seconds)
         for message in asked:
             message.metadata.ttl = min(seconds, message.metadata.ttl)
         replies = clock.exchange(self._grid, asked, seconds)
         nodes = {each.metadata.message_id: each.metadata.dst_node_id for each in asked}
-        usable = {}
+        reasons = dict.fromkeys([each.metadata.dst_node_id for each in asked], NO_ANSWER)
+        usable = dict[int, Message]()
         for reply in replies:
-            node, reason = node_of(reply, nodes), self._problem(reply)
-            if reason is None and node in nodes.values():
+            node = node_of(reply, nodes)
+            if node not in reasons:
+                continue
+            try:
+                reasons[node] = error_of(reply) if reply.has_error() else self._problem(reply)
+            except Exception as error:  # a client can send anything
+                reasons[node] = f"cannot be read: {type(error).__name__}, {error}"
+            if not reasons[node]:
                 usable[node] = reply
-            elif node in nodes.values():
-                self.failed[node] = f"{reason} (when {self.stage})"
-        for node in nodes.values():
-            if node not in usable:
-                self.failed.setdefault(node, f"{NO_ANSWER} (when {self.stage})")
-        if self.stage == "removing masks":  # those that fail now are in the sum
-            self.failed = {n: why for n, why in self.failed.items() if n not in self.metrics}
+        if self.stage != UNMASKING:  # those that fail then are in the sum
+            self.failed |= {
+                node: f"{reason} (when {self.stage})" for node, reason in reasons.items() if reason
+            }
         return list(usable.values())
 
-    def _problem(self, reply: Message) -> str | None:
-        """Return why a reply cannot be used; None if it can."""
-        if reply.has_error():
-            return error_of(reply)
-        try:
-            configs: Mapping[str, Any] = reply.content.config_records[RECORD_KEY_CONFIGS]
-            if self.stage == "training":
-                parts = [bytes_to_ndarray(each) for each in configs[Key.MASKED_PARAMETERS]]
-                shapes = [part.shape for part in parts if part.dtype.kind == "i"]
-                if shapes != [(1,), (self._dimension,)]:
-                    return f"has no masked vector of {self._dimension} numbers"
-                own = reply.content.config_records["fitres.metrics"]
-                found = {name: value for name, value in own.items() if is_number(value)}
-                self.metrics[reply.metadata.src_node_id] = found
-            else:
-                needed = {
-                    "making keys": (Key.PUBLIC_KEY_1, Key.PUBLIC_KEY_2),
-                    "sharing keys": (Key.DESTINATION_LIST, Key.CIPHERTEXT_LIST),
-                    "removing masks": (Key.NODE_ID_LIST, Key.SHARE_LIST),
-                }
-                first, second = (configs[name] for name in needed[self.stage])
-                if len(first) != len(second) and self.stage != "making keys":
-                    return "has lists of different lengths"
-        except Exception as error:  # a client can send anything
-            return f"cannot be read: {type(error).__name__}, {error}"
-        return None
-
-    def get_node_ids(self) -> Iterable[int]:
-        """Return the connected nodes."""
-        return self._grid.get_node_ids()
-
-    def set_run(self, run: Any) -> None:
-        """Set the run."""
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Any:
-        """The run."""
-        return self._grid.run
-
-    def create_message(self, *args: Any, **more: Any) -> Message:
-        """Create a message."""
-        return self._grid.create_message(*args, **more)
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages."""
-        return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Fetch replies."""
-        return self._grid.pull_messages(message_ids)
+    def _problem(self, reply: Message) -> str:
+        """Return why a reply cannot be used, or raise it; empty if it can."""
+        configs: Mapping[str, Any] = reply.content.config_records[RECORD_KEY_CONFIGS]
+        if self.stage == TRAINING:
+            parts = [bytes_to_ndarray(each) for each in configs[Key.MASKED_PARAMETERS]]
+            shapes = [part.shape for part in parts if part.dtype.kind == "i"]
+            if shapes != [(1,), (self._length,)]:
+                return f"has no masked vector of {self._length} numbers"
+            own = recorddict_to_fitres(reply.content, keep_input=True)  # as the workflow reads it
+            found = {name: value for name, value in own.metrics.items() if is_number(value)}
+            self.metrics[reply.metadata.src_node_id] = found
+            return ""
+        first, second, kind = NEEDED[self.stage]
+        if not isinstance(configs[first], kind) or not isinstance(configs[second], kind):
+            return f"has no {kind.__name__} under {first!r} and {second!r}"
+        if kind is list and len(configs[first]) != len(configs[second]):
+            return "has lists of different lengths"
+        return ""
 
 
 def unflat(vector: NDArray[np.float64], sent: ModelArrays) -> dict[str, NDArray[np.float64]]:
@@ -410,10 +436,11 @@ def _weighted_update(call_next: ClientAppCallable, message: Message, context: Co
     reply = call_next(message, context)
     if reply.has_error():
         raise FlowerError(f"secure_aggregation_mod: the client app failed: {reply.error.reason}.")
-    vector = _flat_update(before, decoded(_arrays_of(reply)))
+    update = _flat_update(before, decoded(_arrays_of(reply)))
     state = context.state.config_records[RECORD_KEY_STATE]
     clip, most = float(state["clipping_range"]), float(state["max_weight"])  # type: ignore[arg-type]
-    n_clipped = int(np.count_nonzero(np.abs(vector) * (units / most) > clip))
+    n_clipped = int(np.count_nonzero(np.abs(update) * (units / most) > clip))
+    vector = np.append(update, clip)  # the server checks this entry of the mean
     numbers = {name: own for name, own in metrics_of(reply).items() if is_number(own)}
     content = RecordDict(
         {

@@ -37,7 +37,8 @@ class Waits(Record):
         function of the round, counted from 0.
     reply
         For the replies to one set of training or evaluation messages. None takes half of what is
-        left of the round while redraws or an evaluation may follow, and all of it otherwise.
+        left of the round while redraws, an evaluation or a secure sum may follow, and all of it
+        otherwise.
     query
         For the signals that a recipe asks for, up to half of what is left of the round; at the
         start, for the next node to say its size.

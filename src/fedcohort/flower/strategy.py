@@ -19,7 +19,7 @@ from fedcohort._whole_file import make_folder
 from fedcohort.deployment.checkpoint import must_resume
 from fedcohort.deployment.directory import Eligible
 from fedcohort.deployment.options import PluginKeywords, SelectorOptions
-from fedcohort.deployment.round import NO_ANSWER, Rounds
+from fedcohort.deployment.round import NO_ANSWER, Rounds, TrainingRound
 from fedcohort.deployment.waits import BackOff
 from fedcohort.designs import Recipe
 from fedcohort.designs.signals import AskedSignal
@@ -30,6 +30,7 @@ from fedcohort.flower.evaluation import Evaluation
 from fedcohort.flower.grid import RoundClock, error_of
 from fedcohort.flower.inner_strategy import (
     check_model,
+    check_weights,
     check_wrapper,
     messages_to,
     packed,
@@ -37,6 +38,7 @@ from fedcohort.flower.inner_strategy import (
     refuse_other_loops,
     state_of,
     unpacked,
+    warn_of_weights,
     weighing_strategy,
     without_sampling_lines,
 )
@@ -44,7 +46,6 @@ from fedcohort.flower.queries import signal_queries, signals_of
 from fedcohort.flower.replies import Decode, SentModel, TrainingMessages, record_of
 from fedcohort.flower.secure import SecureAggregation, SecureSum, check_floats, check_secure
 from fedcohort.flower.settings import FLOWER, Waits
-from fedcohort.selector.planner import check_equal_draws
 from fedcohort.selector.selections import SelectionLog
 from fedcohort.selector.settings import unpacks
 
@@ -136,11 +137,16 @@ class CohortStrategy(Strategy):
         self._inner = weighing_strategy(strategy)
         self._has_wrapper = strategy is not self._inner
         if self._has_wrapper:
-            check_wrapper(strategy, recipe, self._estimator)
+            check_wrapper(
+                strategy,
+                recipe,
+                self._estimator,
+                presence=options.presence,
+                on_failure=options.on_failure,
+            )
         self.secure = secure
         if secure is not None:
-            decodes = decode is not None
-            check_secure(secure, options, has_wrapper=self._has_wrapper, decodes=decodes)
+            check_secure(secure, options, strategy, self._inner, decodes=decode is not None)
         self.directory = NodeDirectory(
             options.sizes, eligible=eligible, names=names, waits=waits, limits=bounds
         )
@@ -244,11 +250,14 @@ class CohortStrategy(Strategy):
             self.directory.gather(grid, needed, self._min_known, self._can_draw)
         self.clock.begin(self.rounds_done)
         self.directory.wait_for_a_client(grid, self.clock.until)
-        clients = self.directory.participants()
+        clients = self.directory.present
         there = None if len(clients) == len(self.directory.sizes) else clients
         cohort = self._rounds.draw(there, partial(self._ask_signal, grid, sent.record))
-        if self._has_wrapper and self.selector.design is not None:
-            check_equal_draws(self.selector.design, self.recipe, "a privacy wrapper")
+        if self._has_wrapper and (design := self.selector.design) is not None:
+            if self.secure is None:
+                check_weights(self.strategy, design, self.recipe)
+            if self._is_first:
+                warn_of_weights(self.strategy, design)
         # With extra, a client that did not answer was not late; it was not among the first.
         answers = self._rounds.open(sent, silence="no answer" if self._extra else NO_ANSWER)
         key = self._inner.weighted_by_key
@@ -284,8 +293,7 @@ class CohortStrategy(Strategy):
                 self.strategy, self._inner, now, self.selector, self._full_counters
             )
         had_memory = self.selector.estimator is not None
-        has_clients = bool(self.directory.participants(with_samples=True))
-        self._rounds.end(answers, has_moved=model is not None, has_clients=has_clients)
+        self._end(answers, has_moved=model is not None)
         if not had_memory and (estimator := self.selector.estimator) is not None:
             size = estimator.nbytes_at_most / 1e6
             FLOWER.logger.info("the %s estimator takes up to %.2f MB", self._estimator, size)
@@ -312,9 +320,8 @@ class CohortStrategy(Strategy):
         model, means = None, None
         if found.mean is not None and not self._rounds.is_void(answers):
             settled = self.selector.settle(answers.answered)
-            model, means = stepped(self._inner, now, found.mean, settled)
-        has_clients = bool(self.directory.participants(with_samples=True))
-        self._rounds.end(answers, has_moved=model is not None, has_clients=has_clients)
+            model, means = stepped(self.strategy, self._inner, now, found.mean, settled)
+        self._end(answers, has_moved=model is not None)
         return model, means
 
     def configure_evaluate(
@@ -351,10 +358,13 @@ class CohortStrategy(Strategy):
         self._rounds.save(FLOWER.path("path", path), parts, origin=self._origin)
 
     def load(self, path: str | Path) -> ArrayRecord:
-        """Continue from a saved state, with the same sequence of cohorts; return the model."""
+        """Continue from a saved state, with the same sequence of cohorts; return the model.
+
+        If the file cannot be used, nothing changes.
+        """
         parts, restore_rounds = self._rounds.read(FLOWER.path("path", path), origin=self._origin)
         restore_evaluation = self._evaluation.restoring(parts["evaluation"])
-        moments = unpacked(parts["inner"])
+        moments = {**dict.fromkeys(state_of(self._inner)), **unpacked(parts["inner"])}
         model = record_of(parts["model"])
         restore_rounds()
         restore_evaluation()
@@ -411,6 +421,10 @@ class CohortStrategy(Strategy):
         now.metadata += [message.metadata for message in messages]
         now.answers.ask(nodes.values())
         return self.clock.stamped(messages)
+
+    def _end(self, answers: TrainingRound, *, has_moved: bool) -> None:
+        has_clients = bool(self.directory.participants(with_samples=True))
+        self._rounds.end(answers, has_moved=has_moved, has_clients=has_clients)
 
     def _keys_by_node(self, ids: Iterable[object]) -> dict[int, str]:
         return {self.directory.connection_of(str(each)): str(each) for each in ids}

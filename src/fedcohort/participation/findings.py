@@ -25,7 +25,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
-from scipy.stats import hypergeom, mannwhitneyu, norm
+from scipy.stats import hypergeom, mannwhitneyu, norm, rankdata
 
 from fedcohort._display import counted, per_cent, shortened, times
 from fedcohort.participation.law import Floats, Law
@@ -112,14 +112,16 @@ class Tests:
         """Return what is wrong, the most important first."""
         if self.own.counts is not None:
             return [*self._failing_by_counts(), *self._bad_rounds()]
-        failing = self._failing()
+        failing, even = self._failing(), self._evenness()
+        said = any(each.kind == "cut-off" for each in even)
         return [
             *failing,
+            *([] if said else self._cut_off()),
             *self._absent(),
             *self._asked(),
             *self._sets(),
             *self._bad_rounds(),
-            *self._evenness(),
+            *even,
             *self._sampler(),
         ]
 
@@ -176,7 +178,7 @@ class Tests:
                 self._flagged & ~gone & ~never, best, "failed far more often than others"
             ),
         ]
-        return [*texts, *self._in_common(self._flagged)]
+        return [*texts, *self._in_common(self._flagged, gone)]
 
     def _gone(self, gone: Mask, chance: Floats) -> list[Finding]:
         """Say since when clients have not answered; those that left within two rounds together."""
@@ -225,7 +227,7 @@ class Tests:
 
     # What they have in common
 
-    def _in_common(self, which: Mask) -> list[Finding]:
+    def _in_common(self, which: Mask, gone: Mask) -> list[Finding]:
         """Say what failing clients have in common: group, size, speed, hours, rounds."""
         ids = tuple(self.own.ids[k] for k in np.flatnonzero(which))
         found = [
@@ -233,18 +235,21 @@ class Tests:
             *self._common_rank(which, self.own.sizes, "large", "small", "By size"),
             *self._common_rank(which, self._speeds(), "slow", "fast", "By speed"),
             *self._common_hours(which),
+            *self._common_start(which & ~gone),
             *self._common_rounds(which),
         ]
-        texts = [Finding("fails", text, ids, (), chance) for text, chance in found]
+        return [Finding("fails", text, ids, (), chance) for text, chance in found]
+
+    def _cut_off(self) -> list[Finding]:
+        """Say that in every round equally many answers came: a fact, not a test."""
         came, asked = self.own.per_round(self.own.answered), self.own.per_round()
-        if len(came) >= 5 and np.ptp(came) == 0 and (came < asked).all():
-            text = (
-                f"In every round exactly {int(came[0])} answers came: a server that goes on "
-                "after so "
-                f"many, by a setting such as min_clients, leaves out the slowest."
-            )
-            texts.append(Finding("cut-off", text))
-        return texts
+        if len(came) < 5 or np.ptp(came) or (came >= asked).any() or not self._flagged.any():
+            return []
+        text = (
+            f"In every round exactly {int(came[0])} answers came: a server that goes on after so "
+            f"many, by a setting such as min_clients, leaves out the slowest."
+        )
+        return [Finding("cut-off", text)]
 
     def _comparable(self, which: Mask) -> Mask:
         """Return those that would have been found too if they had failed as often."""
@@ -284,8 +289,6 @@ class Tests:
         if len(one) < 2 or len(other) < 2:
             return []
         result = mannwhitneyu(one, other, method="exact" if len(one) + len(other) <= 60 else "auto")
-        if result.pvalue > COMMON:
-            return []
         side = result.statistic > len(one) * len(other) / 2
         word = high if side else low
         edge = (one.min() > other.max()) if side else (one.max() < other.min())
@@ -294,16 +297,22 @@ class Tests:
             if edge
             else f"{what}: they are {word}er than the others"
         )
+        # Of a few clients, all of them the largest, that is worth a word, whatever its chance.
+        if result.pvalue > COMMON and not edge:
+            return []
         text = text.replace("largeest", "largest").replace("largeer", "larger")
         return [(f"{text} ({chance_text(float(result.pvalue))}).", float(result.pvalue))]
 
     def _speeds(self) -> Floats | None:
-        """Return the mean seconds of each client's answers; NaN without one."""
+        """Return the mean rank of the times of each client's answers; NaN without one.
+
+        Ranks, because the mean of a few times, most of them short, is not like that of many.
+        """
         own, known = self.own, np.isfinite(self.own.seconds) & self.own.answered
         if not known.any():
             return None
         n = np.bincount(own.client[known], minlength=own.n_clients)
-        total = np.bincount(own.client[known], own.seconds[known], own.n_clients)
+        total = np.bincount(own.client[known], rankdata(own.seconds[known]), own.n_clients)
         return np.where(n > 0, total / np.maximum(n, 1), np.nan)
 
     def _common_hours(self, which: Mask) -> list[tuple[str, float]]:
@@ -326,6 +335,34 @@ class Tests:
         text = (
             f"By hour: they answer between {begin} and {end} only; outside they failed all "
             f"{n - k} times ({chance_text(chance)})."
+        )
+        return [(text, chance)]
+
+    def _common_start(self, which: Mask) -> list[tuple[str, float]]:
+        """Say since which round they fail: many that are asked rarely each show it together only.
+
+        The round is the one that divides their failures best. It may be any, so the chance is
+        multiplied by the number of rounds.
+        """
+        own, chosen = self.own, which[self.own.client]
+        asked = np.bincount(own.row[chosen], minlength=own.n_rounds)
+        lost = np.bincount(own.row[chosen], ~own.answered[chosen], own.n_rounds)
+        after = np.cumsum(asked[::-1])[::-1]
+        lost_after = np.cumsum(lost[::-1])[::-1].astype(np.int64)
+        if which.sum() < 2 or not 0 < lost_after[0] < after[0]:
+            return []
+        chances = hypergeom.sf(lost_after - 1, after[0], lost_after[0], after) * own.n_rounds
+        # Of equally small chances the one with the largest difference.
+        excess = lost_after - after * (lost_after[0] / after[0])
+        at = int(np.lexsort((-excess, np.asarray(chances)))[0])
+        chance = float(chances[at])
+        before = after[0] - after[at]
+        if chance > COMMON or not before:
+            return []
+        rate = (lost_after[0] - lost_after[at]) / before
+        text = (
+            f"By time: since round {int(own.rounds[at])} they failed {lost_after[at]:,} of "
+            f"{after[at]:,} times, before in {per_cent(rate)} ({chance_text(min(1.0, chance))})."
         )
         return [(text, chance)]
 
@@ -534,8 +571,7 @@ class Tests:
                 rest = (lost - f) / max(1, total - a)
                 text = (
                     f"Clients of {name} fail in {per_cent(f / a)} of {a:,} times asked, the "
-                    "others in "
-                    f"{per_cent(rest)} ({counted(len(ids), 'client')}, "
+                    f"others in {per_cent(rest)} ({counted(len(ids), 'client')}, "
                     f"{self._samples(np.flatnonzero(chosen))}; "
                     f"{chance_text(chance * len(FAMILIES))})."
                 )
@@ -595,8 +631,7 @@ class Tests:
         return (
             f"The server goes on after {usual} answers: {times(int(n.max()))} in "
             f"{counted(own.n_rounds, 'round')} exactly {usual} of {int(np.median(asked))} came, "
-            "and "
-            "the others count as failed. Look for a minimum of answers such as min_clients "
+            "and the others count as failed. Look for a minimum of answers such as min_clients "
             f"({said})."
         )
 

@@ -12,7 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
-from fedcohort._display import counted, per_cent
+from fedcohort._display import counted, per_cent, small_share
 from fedcohort.participation.law import law_of
 from fedcohort.participation.summary import ALPHA, Audit, audit_of
 from fedcohort.participation.table import of_selections
@@ -120,7 +120,7 @@ def shares_text(found: Audit, clients: tuple[str, ...]) -> str:
     place = {each: k for k, each in enumerate(found.participation.ids)}
     some = [place[each] for each in clients]
     real, meant = (float(each[some].sum()) for each in (found.realised, found.intended))
-    return f" Share of the aggregate: {per_cent(real)} instead of {per_cent(meant)}."
+    return f" Share of the aggregate: {small_share(real)} instead of {small_share(meant)}."
 
 
 def figures_of(found: Audit) -> dict[str, float]:

@@ -9,7 +9,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort.designs import Recipe
+from fedcohort.designs import Recipe, SizeClustered
 from fedcohort.designs.catalogue import text_of
 from fedcohort.errors import FedcohortError, InputError
 from fedcohort.participation.law import Floats, Law, population_of
@@ -144,11 +144,13 @@ def replays_of(
     designs: Sequence[Recipe] = (),
     seed: int = 0,
 ) -> list[Replay]:
-    """Replay the log under other rules and designs."""
+    """Replay the log under other rules and designs; ``size`` if none is named."""
     if own.counts is not None or not own.n_rounds or not len(own.row):
         return []
     found = [_same_draws(own, law, intended, rule) for rule in ("keep", "renormalise")]
     claimed = [] if law.recipe is None else [law.recipe]
+    if claimed and not designs and claimed[0].cohort_size < own.n_clients:
+        designs = [SizeClustered(claimed[0].cohort_size)]
     repeats = max(FEWEST, min(REPLAYS, MOST_ROUNDS // own.n_rounds))
     known = {text_of(each): each for each in (*claimed, *designs)}
     for name, recipe in known.items():
@@ -156,8 +158,7 @@ def replays_of(
             if recipe not in claimed:
                 raise InputError(
                     f"audit: {name} cannot be replayed: it draws by what clients answered in "
-                    "training. "
-                    f"Choose another design, or simulate it."
+                    "training. Choose another design, or simulate it."
                 )
             continue
         found += _replayed(own, recipe, repeats, seed)

@@ -20,7 +20,7 @@ from fedcohort._arguments import (
     checked_whole,
     is_list,
 )
-from fedcohort._display import counted, fixed, html_table, per_cent, short_repr
+from fedcohort._display import counted, fixed, html_table, per_cent, short_repr, small_share
 from fedcohort._lazy import frame_of
 from fedcohort._whole_file import write_whole
 from fedcohort.client_files.formats import Source
@@ -44,8 +44,8 @@ COLUMNS: dict[str, Callable[[Any], str]] = {
     "failed": "{:,.0f}".format,
     "last_answer": "{:.0f}".format,
     "silent_rounds": "{:,.0f}".format,
-    "share": per_cent,
-    "intended_share": per_cent,
+    "share": small_share,
+    "intended_share": small_share,
     "finding": str,
 }
 
@@ -202,8 +202,7 @@ class Audit:
             lost = int(np.clip(own.counts.asked - own.counts.answered, 0, None).sum())
             return [
                 f"{int(own.counts.answered.sum()):,} of {int(own.counts.asked.sum()):,} answers "
-                "came in "
-                f"{counted(own.n_rounds, 'round')}; {lost:,} failed."
+                f"came in {counted(own.n_rounds, 'round')}; {lost:,} failed."
             ]
         unknown = 0 if own.sizes is None else int(np.isnan(own.sizes).sum())
         mean = f"Unknown size: {counted(unknown, 'client')}, counted as average."
@@ -229,8 +228,7 @@ class Audit:
         what = "clients" if own.sizes is None else "samples"
         return [
             f"{counted(len(unused), 'client')} never contributed: {share} of all {what}. By "
-            "chance, "
-            f"{fixed(expected, 1)} would not."
+            f"chance, {fixed(expected, 1)} would not."
         ]
 
     def _answers(self) -> str:
@@ -250,19 +248,17 @@ class Audit:
         off = self.realised - self.intended
         ends = [(int(np.argmin(off)), "least"), (int(np.argmax(off)), "most")]
         who = "; ".join(
-            f"{self.participation.ids[k]} counts {per_cent(float(self.realised[k]))} instead of "
-            f"{per_cent(float(self.intended[k]))}"
+            f"{self.participation.ids[k]} counts {small_share(float(self.realised[k]))} instead of "
+            f"{small_share(float(self.intended[k]))}"
             for k, _ in ends
-            if abs(off[k]) > 5e-4
+            if abs(off[k]) > 5e-4 or abs(off[k]) > 0.5 * max(self.intended[k], self.realised[k])
         )
         n, full = self.effective_clients, effective_number(self.intended)
         return [
             f"The aggregate is {per_cent(b.total / 2)} away from all clients' samples (half the "
-            "sum of "
-            f"|realised - intended|): {per_cent(b.design / 2)} by the design, "
-            f"{per_cent(b.absence / 2)} "
-            f"by absence, {per_cent(b.dropouts / 2)} by dropouts, {per_cent(b.luck / 2)} by the "
-            "luck of "
+            f"sum of |realised - intended|): {per_cent(b.design / 2)} by the design, "
+            f"{per_cent(b.absence / 2)} by absence, {per_cent(b.dropouts / 2)} by dropouts, "
+            f"{per_cent(b.luck / 2)} by the luck of "
             f"the draw." + (f" {who}." if who else ""),
             f"Effective number of clients: {number(n)}; {number(full)} if all counted by their "
             "samples.",
@@ -275,8 +271,7 @@ class Audit:
         k = int(np.argmax(longest))
         return [
             f"A client was not heard of for {counted(int(np.median(longest)), 'round')} in the "
-            "median, at "
-            f"most {int(longest[k]):,} ({own.ids[k]})."
+            f"median, at most {int(longest[k]):,} ({own.ids[k]})."
         ]
 
     def _lonely(self) -> list[str]:
@@ -374,7 +369,7 @@ def audit(
         The design that the run claims to use; by default the one in the log, or else what Flower,
         FLARE and Fed-BioMed do: uniform draws, or everyone.
     designs
-        More designs to replay on the same presences.
+        More designs to replay on the same presences; by default clustered sampling by size.
     alpha
         The share of runs without faults in which the audit may find one.
     replay
@@ -424,7 +419,7 @@ def audit_of(
     weights = final_weights(own, as_drawn)
     drawn, realised = (shares_of(own.per_client(each)) for each in (as_drawn, weights))
     bias = None
-    if own.counts is None and own.n_clients:
+    if own.counts is None and own.n_clients and own.presence == "ignore":
         bias = _bias(law, intended, drawn, realised)
     replays = replays_of(own, law, as_drawn, designs=designs, seed=seed) if replay else []
     return Audit(

@@ -48,12 +48,13 @@ STATUSES = {
     "answered": "answered ok success succeeded successful completed complete done finished trained "
     "received reported aggregated accepted true yes y 1 1.0",
     "failed": "failed fail failure error timeout timedout dropped droppedout dropout lost "
-    "missing crashed "
-    "noanswer noreply aborted rejected late false no n 0 0.0",
+    "missing crashed noanswer noreply aborted rejected late false no n 0 0.0",
     "present": "available online idle present connected notdrawn notselected",
     "absent": "absent offline unavailable away disconnected",
 }
 STATUS = {word: status for status, words in STATUSES.items() for word in words.split()}
+#: A record of a whole round lists all that were asked under one of these names.
+COHORTS = [*USUAL["id"], "participants", "cohort"]
 #: Weights of a round may sum to this much more than 1 by rounding.
 ROUNDING = 1e-6
 
@@ -114,6 +115,9 @@ class Participation:
         For logs that name only failing clients; None for all others.
     notes
         How the file was read, where that may surprise.
+    presence
+        What weights do about clients that are away, as the log says; see
+        :class:`fedcohort.Selector`.
     """
 
     source: str
@@ -134,6 +138,7 @@ class Participation:
     recipe: Recipe | None = None
     counts: FailureCounts | None = None
     notes: tuple[str, ...] = ()
+    presence: str = "ignore"
 
     @property
     def n_clients(self) -> int:
@@ -197,9 +202,8 @@ class Participation:
         if len(unknown) == len(self.ids) and self.ids:
             raise InputError(
                 f"audit: sizes must be of the clients of {self.source}; none of "
-                f"{brief(unknown[0])} "
-                f"and {len(unknown) - 1} others is among {brief(list(by_id)[:3])}. Give the ids "
-                f"that the log uses."
+                f"{brief(unknown[0])} and {len(unknown) - 1} others is among "
+                f"{brief(list(by_id)[:3])}. Give the ids that the log uses."
             )
         new = [each for each in by_id if each not in set(self.ids)]
         grown = self._with_ids(new)
@@ -403,13 +407,15 @@ def of_selections(lines: Sequence[Mapping[str, Any]], source: str) -> Participat
     entries: list[Entry] = []
     reasons: Counter[str] = Counter()
     notes: list[str] = []
-    recipe = None
+    recipe, presence = None, "ignore"
     for k, line in enumerate(lines):
         for each, size in line.get("sizes", {}).items():
             left.setdefault(each, []).append((k, size is not None))
             known[each] = known.get(each) if size is None else size
             joined.setdefault(each, k)
         recipe = _claimed(line, notes) or recipe
+        if isinstance(claim := line.get("recipe"), Mapping):
+            presence = str(claim.get("presence", "ignore"))
         failed, weights, seconds = line["failed"], line["weights"], line["durations"]
         for each in {**line["drawn"], **weights, **failed}:
             entries.append(
@@ -441,7 +447,12 @@ def of_selections(lines: Sequence[Mapping[str, Any]], source: str) -> Participat
         notes.append(
             f"{counted(unknown, 'round')} list only how many clients were available: taken as all."
         )
-    return replace(found, available=available, notes=tuple(notes))
+    if presence != "ignore":
+        notes.append(
+            f"weights make up for clients that are away (presence={presence!r}): no law says what "
+            f"they should be, so the bias is not split."
+        )
+    return replace(found, available=available, notes=tuple(notes), presence=presence)
 
 
 def _claimed(line: Mapping[str, Any], notes: list[str]) -> Recipe | None:
@@ -506,6 +517,7 @@ def _of_rows(source: str, rows: Sequence[Mapping[str, Any]]) -> Participation:
     """Read records with a round and a client each."""
     if not rows:
         raise InputError(f"{source}: needs at least one row; it has none. Check the file.")
+    rows = [each for row in rows for each in _one_each(row)]
     names = list(dict.fromkeys(name for row in rows for name in row))
     taken = _columns(source, names)
     cells = {role: [row.get(name) for row in rows] for role, name in taken.items()}
@@ -566,6 +578,42 @@ def _of_rows(source: str, rows: Sequence[Mapping[str, Any]]) -> Participation:
     return found
 
 
+def _one_each(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Divide a record of a whole round, ``{"round": 3, "clients": ["a", "b"], "failed": ["b"]}``.
+
+    Its lists are of clients: all that were asked, and those of a status. Other lists go with that
+    of all; mappings are by client.
+    """
+    lists = {str(name): each for name, each in row.items() if isinstance(each, (list, tuple, dict))}
+    scalars = {name: each for name, each in row.items() if name not in lists}
+    asked: dict[Any, None] = {}
+    status: dict[Any, str] = {}
+    others: dict[str, Any] = {}
+    for name, each in lists.items():
+        word = form(name)
+        kind = "asked" if word in COHORTS else STATUS.get(word, STATUS.get(word.removesuffix("s")))
+        if kind is None:
+            others[name] = each
+        elif all(isinstance(one, Mapping) for one in each) and len(each):
+            said = {} if kind == "asked" else {"status": kind}
+            yield from ({**scalars, **said, **one} for one in each)
+        elif kind == "asked":
+            asked |= dict.fromkeys(map(str, each))
+        else:
+            status |= dict.fromkeys(map(str, each), kind)
+    # Without a list of answers, whoever is not listed otherwise has answered.
+    rest = "failed" if "answered" in status.values() else "answered"
+    places = {client: k for k, client in enumerate(asked)}
+    for client in asked | dict.fromkeys(status):
+        own = {name: each.get(client) for name, each in others.items() if isinstance(each, dict)}
+        for name, each in others.items():
+            if isinstance(each, (list, tuple)) and client in places and len(each) == len(asked):
+                own[name] = each[places[client]]
+        yield {**scalars, **own, "client": client, "status": status.get(client, rest)}
+    if len(others) == len(lists):
+        yield row
+
+
 def _listed_presence(
     found: Participation, listed: Sequence[tuple[int, str, bool]]
 ) -> NDArray[np.bool_] | None:
@@ -596,7 +644,7 @@ def _columns(source: str, names: Sequence[str]) -> dict[str, str]:
     if missing:
         raise InputError(
             f"{source}: needs columns of rounds and clients, called round and client or similar; "
-            f"got {', '.join(map(str, names[:8]))}.{did_you_mean(missing[0], names)} Rename them, "
+            f"got {', '.join(map(str, names[:8]))}. Rename them, "
             f"or give the log of a selector, FLARE, Fed-BioMed or Flower."
         )
     return taken
@@ -646,8 +694,7 @@ def _status(source: str, k: int, cell: Any, weight: float, *, has_weights: bool)
     if word not in STATUS:
         raise InputError(
             f"{_place(source, k)}: status must be drawn, answered, failed, available or absent; "
-            "got "
-            f"{brief(cell)}.{did_you_mean(word, STATUS)} Correct it."
+            f"got {brief(cell)}.{did_you_mean(word, STATUS)} Correct it."
         )
     return STATUS[word]
 

@@ -35,13 +35,10 @@ const Presence = {
     Object.assign(canvas, { width: rounds.length, height: rows.length });
     const pixels = rows.length <= 12 ? 26 : rows.length <= 60 ? 14 : Math.max(2, Math.min(5, 600 / rows.length));
     canvas.style.height = `${Math.round(rows.length * pixels)}px`;
-    if (rows.length <= 60) {
-      byId("presence-names").replaceChildren(...rows.map((name) =>
-        Object.assign(document.createElement("span"), { textContent: name, title: name })));
-    }
+    byId("presence-names").replaceChildren(...(rows.length <= 60 ? rows : []).map((name) =>
+      Object.assign(document.createElement("span"), { textContent: name, title: name })));
     byId("presence-axis").replaceChildren(...[rounds[0], picture.lastRound].map((round) =>
       Object.assign(document.createElement("span"), { textContent: `round ${round}` })));
-    canvas.addEventListener("pointermove", (event) => this.read(event));
     this.draw();
   },
 
@@ -121,7 +118,10 @@ byId("theme").addEventListener("click", () => {
 });
 DARK.addEventListener("change", setTheme);
 if (data.presence) {
-  Presence.show(data.presence);
+  byId("presence").addEventListener("pointermove", (event) => Presence.read(event));
+  byId("found-only").hidden = !data.found;
+  byId("found-only").addEventListener("change", (event) => Presence.show(event.target.checked ? data.found : data.presence));
+  Presence.show(data.found || data.presence);
   showClients();
 }
 setTheme();

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort._display import counted, per_cent
+from fedcohort._display import counted, per_cent, small_share
 from fedcohort._whole_file import write_whole
 from fedcohort.participation import Audit
 from fedcohort.participation.law import Floats
@@ -35,10 +35,13 @@ def audit_html(audit: Audit, *, watched: str | None = None) -> str:
     own = audit.participation
     has_clients = own.counts is None and own.n_clients > 0
     order = _order(audit)
+    named = {client for each in audit.findings for client in each.clients}
+    found = order[[own.ids[k] in named for k in order]] if len(order) > MOST_ROWS else order
     data = {
         "clients": _clients(audit),
         "rank": _rank(audit).tolist(),
         "presence": _presence(audit, order) if has_clients else None,
+        "found": _presence(audit, found) if 0 < len(found) < len(order) else None,
     }
     return Template(own_file("audit.html")).substitute(
         title=escape(f"Who took part: {Path(own.source).name}"),
@@ -77,23 +80,24 @@ def _order(audit: Audit) -> NDArray[np.int64]:
 
 
 def _presence(audit: Audit, order: NDArray[np.int64]) -> dict[str, Any]:
-    """Return the picture: a code for each client, or band of clients, and round or bin of them."""
+    """Return the picture of some clients: a code for each of them, or band, and round or bin."""
     own = audit.participation
-    n, n_rounds = own.n_clients, own.n_rounds
+    n, n_rounds = len(order), own.n_rounds
     n_rows = n if n <= MOST_ROWS else BANDS
     n_columns = min(n_rounds, MOST_COLUMNS)
-    band = np.empty(n, dtype=np.int64)
+    band = np.full(own.n_clients, -1)
     band[order] = np.arange(n) * n_rows // n
     column = np.arange(n_rounds) * n_columns // n_rounds
-    cell = band[own.client] * n_columns + column[own.row]
+    chosen = band[own.client] >= 0
+    cell = band[own.client[chosen]] * n_columns + column[own.row[chosen]]
     shape, cells = (n_rows, n_columns), n_rows * n_columns
     asked = np.bincount(cell, minlength=cells).reshape(shape)
-    came = np.bincount(cell, own.answered, cells).reshape(shape)
+    came = np.bincount(cell, own.answered[chosen], cells).reshape(shape)
     codes = np.full(shape, NOT_ASKED, dtype=np.uint8)
     if own.available is not None:
         there = np.zeros(shape)
         for k in range(n_rounds):
-            there[:, column[k]] += np.bincount(band, own.available[k], n_rows)
+            there[:, column[k]] += np.bincount(band[order], own.available[k, order], n_rows)
         codes[there == 0] = ABSENT
     some = asked > 0
     codes[some] = FAILED + np.round(10 * came[some] / asked[some]).astype(np.uint8)
@@ -130,7 +134,7 @@ def _bars(audit: Audit, order: NDArray[np.int64]) -> str:
     lines = []
     for k in order.tolist():
         real, meant = audit.realised[k], audit.intended[k]
-        said = f"{per_cent(float(real))} of {per_cent(float(meant))}"
+        said = f"{small_share(float(real))} of {small_share(float(meant))}"
         lines.append(
             f'<li><span class="who">{escape(own.ids[k])}</span><span class="track" role="img" '
             f'aria-label="{escape(said)}"><span class="real" style="width:{100 * real / top:.2f}%">'
@@ -156,11 +160,9 @@ def _points(audit: Audit) -> str:
     n_zero = int((real <= 0).sum())
     note = (
         "A point for each client: to the right its share of all samples, upward its realised "
-        "share of "
-        f"the aggregate; both from {per_cent(low, 4)} to {per_cent(high, 2)}, logarithmic. On "
-        "the line "
-        f"both are equal; the row at the bottom are {counted(n_zero, 'client')} that never "
-        "contributed."
+        f"share of the aggregate; both from {small_share(low)} to {small_share(high)}, "
+        "logarithmic. On the line both are equal; the row at the bottom are "
+        f"{counted(n_zero, 'client')} that never contributed."
     )
     return (
         '<svg class="cloud" viewBox="0 0 1000 600" preserveAspectRatio="none" role="img" '

@@ -19,7 +19,7 @@ from fedcohort.memory.difference import estimator_fields, estimator_from_fields
 from fedcohort.selector.settings import KEYWORDS, SelectorSettings
 
 #: What a selector's archive means, and its version.
-KIND = "selector 4"
+KIND = "selector 5"
 
 
 def head(settings: SelectorSettings, seed: int, round_: int) -> NDArray[np.uint8]:
@@ -109,6 +109,7 @@ def arguments_of(state: State, recipe: Recipe | None, path: Path | None) -> dict
         **{name: head[name] for name in ("seed", *KEYWORDS)},
         "recipe": recipe,
         "estimator": estimator_from_fields(saved_estimator) if saved_estimator else "plain",
+        "chances": {} if head["presence"] == "known" else None,  # the state has them
     }
 
 

@@ -156,13 +156,27 @@ def _of_draws(clients: NDArray[np.int64], counts: NDArray[np.int64], size: int) 
 class OpenRound:
     """A round between draw and aggregate; it changes nothing that is remembered of the clients.
 
-    ``design`` is None if no client was available; ``max_norm`` is None for no bound.
+    Attributes
+    ----------
+    design
+        The law of the draw; None if no client could be drawn.
+    target
+        The clients whose mean update the round estimates, the others with size 0; None for none.
+    present
+        The members that were there, shape (n_clients,).
+    boosts
+        What the design's weights are multiplied by, shape (n_clients,); None: by 1.
+    max_norm
+        The largest norm of an update; None for no bound.
     """
 
     roster: Roster
     records: ClientRecords
     settings: SelectorSettings
     design: Design | None
+    target: Population | None
+    present: NDArray[np.bool_]
+    boosts: NDArray[np.float64] | None
     draws: Draws
     max_norm: float | None
     #: The last answers that were settled, and their cohort; None after a redraw.
@@ -296,6 +310,16 @@ class OpenRound:
         found = {**dict.fromkeys(missing, "no answer"), **dict.fromkeys(wrong, UNUSABLE)}
         return {**found, **reasons}
 
+    @property
+    def largest_weight(self) -> float:
+        """The largest weight that a client can have in this round."""
+        if self.design is None:
+            return 0.0
+        if self.boosts is None:
+            return self.design.largest_weight()
+        weights = self.design.max_count() * self.design.weight_per_draw()
+        return float((weights * self.boosts).max())
+
     def observed_round(self, answers: Answers, settled: Cohort) -> ObservedRound:
         """Return the round as the recipe observes it."""
         assert self.design is not None  # for mypy: there are answers
@@ -319,17 +343,17 @@ class OpenRound:
     def recall(self, ids: Iterable[object]) -> tuple[Array, Array] | None:
         """Return the estimator's h, one row per id, and H = sum p h; None without one."""
         estimator = self.records.estimator
-        if estimator is None or (self.design is None and not self.records.moves_alone):
+        if estimator is None or self.target is None:
             return None
         return estimator.of(self.roster.positions(ids)), estimator.expected()
 
     def is_idle(self, settled: Cohort) -> bool:
-        """Whether there is no aggregate: no client was available, or drawn ones did not answer.
+        """Whether there is no aggregate: there is no target, or drawn clients did not answer.
 
         If no client answered, the difference estimator's H would repeat the last updates.
         """
-        is_missing = self.design is None or bool(len(self.cohort) and not len(settled))
-        return is_missing and not self.records.moves_alone
+        is_lost = bool(len(self.cohort) and not len(settled))
+        return self.target is None or (is_lost and not self.records.moves_alone)
 
     def step(self, answers: Answers, settled: Cohort, model: Update | None) -> Update:
         """Aggregate with the settled weights."""

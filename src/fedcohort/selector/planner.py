@@ -211,6 +211,11 @@ class Planner:
     def _check(self, design: Design, recipe: Recipe) -> None:
         """Refuse a design that the settings cannot be used with."""
         extra, most = self._settings.extra, self._settings.max_draws
+        if self._settings.corrects_presence and not design.unbiased:
+            raise SelectorError(
+                f"Selector: presence={self._settings.presence!r} needs an unbiased design; "
+                f"{recipe.name} is biased. Use SizeClustered, or presence='ignore'."
+            )
         if self._needs_equal_draws:
             feature = f"extra={extra}" if extra else "on_failure='redraw'"
             check_equal_draws(design, recipe, feature)
@@ -233,7 +238,7 @@ class Planner:
         except DesignError:
             if self._recipe.cohort_size <= n_available:
                 raise
-        if n_available != self._few:  # log it once, not in every round
+        if self._few is None or n_available < self._few:  # not in every round
             self._few = n_available
             name, wanted = self._recipe.name, self._recipe.cohort_size
             log.warning("%s: draws all %d available clients, not %d", name, n_available, wanted)

@@ -188,14 +188,10 @@ class ClientRecords:
             return cohort
         return self._settings.weighed(cohort, members.importance)
 
-    def settle(self, population: Population | None, *, members: Population) -> None:
-        """Give the estimator, before a draw, the importance of clients and their features.
-
-        ``population`` has the available clients; None if there are none.
-        """
-        counted = members if self.moves_alone else population
-        if self.estimator is not None and counted is not None and counted.total:
-            self.estimator.reweigh(counted.importance)
+    def settle(self, population: Population) -> None:
+        """Give the estimator, before a draw, the importance of these clients and their features."""
+        if self.estimator is not None:
+            self.estimator.reweigh(population.importance)
         self._encode_features()
 
     def _encode_features(self) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedcohort._archive import json_array, json_value
 from fedcohort._arguments import (
     Id,
+    as_array,
     as_range,
     brief,
     checked_id,
@@ -46,12 +47,16 @@ class Roster:
     order
         Clients in whose order ``groups`` and ``importance`` may be given. They become members only
         by :meth:`set`.
-    groups, importance
-        Labels and shares, also of clients that have not joined yet.
+    groups, importance, chances
+        Labels, shares, and chances to be there, also of clients that have not joined yet.
     """
 
     def __init__(
-        self, order: Clients = (), groups: Groups | None = None, importance: Any = None
+        self,
+        order: Clients = (),
+        groups: Groups | None = None,
+        importance: Any = None,
+        chances: Any = None,
     ) -> None:
         #: In order; a ``range`` where they are 0 ... n - 1.
         self.ids: Sequence[Id] = range(0)
@@ -59,9 +64,10 @@ class Roster:
         self.sizes: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         #: The clients that have not left, shape (n_clients,).
         self.is_member: NDArray[np.bool_] = np.zeros(0, dtype=bool)
-        #: Groups and units of importance by id; None if not given.
+        #: Groups, units of importance and chances to be there by id; None if not given.
         self.labels: dict[Id, Label] | None = None
         self.units: dict[Id, int] | None = None
+        self.chances: dict[Id, float] | None = None
         if groups is not None:
             labels, ids = values_and_ids("groups", groups, order)
             self.labels = dict(zip(ids, checked_labels(labels, len(ids)), strict=True))
@@ -74,7 +80,10 @@ class Roster:
                     f"got {len(units)}. Give one each, or shares by id."
                 )
             self.units = dict(zip(ids, units, strict=True))
+        if chances is not None:
+            self.set_chances(chances, order)
         self._position: dict[Id, int] | None = None
+        self._chance_of_each: NDArray[np.float64] | None = None
         self._population: Population | None = None
 
     @property
@@ -92,6 +101,36 @@ class Roster:
     def _groups(self) -> tuple[Label, ...] | None:
         labels = self.labels
         return None if labels is None else tuple(labels.get(k, UNLABELLED) for k in self.ids)
+
+    def set_chances(self, chances: Any, order: Clients) -> None:
+        """Set each client's chance to be there, by id or in this order; the others have none."""
+        given, ids = values_and_ids("chances", chances, order)
+        found = as_array(given)
+        if found.ndim != 1 or (found.dtype.kind not in "iuf" and found.size):
+            found = np.full(1, np.nan)
+        if len(found) != len(ids) or not ((found > 0) & (found <= 1)).all():
+            raise SelectorError(
+                f"Selector: chances must be numbers above 0 and at most 1, by id or one for each "
+                f"of the {len(ids)} clients; got {brief(chances)}. Leave out clients whose chance "
+                f"is not known: they are not drawn."
+            )
+        self.chances = dict(zip(ids, found.astype(float).tolist(), strict=True))
+        self._chance_of_each = None
+
+    def chance_of_each(self) -> NDArray[np.float64] | None:
+        """Return each client's chance to be there, NaN for none; None if no one has one."""
+        if self.chances is None:
+            return None
+        if self._chance_of_each is None:
+            each = [self.chances.get(each, np.nan) for each in self.ids]
+            self._chance_of_each = np.array(each, dtype=np.float64)
+        return self._chance_of_each
+
+    def both(self, some: NDArray[np.bool_], others: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return the members that are in both masks; no copy where one of them has all."""
+        if others is self.is_member:
+            return some
+        return others if some is self.is_member else some & others
 
     def members(self) -> dict[Id, int]:
         """Return the members' sizes by id."""
@@ -129,7 +168,10 @@ class Roster:
             self.labels = {each: v for each, v in self.labels.items() if each not in gone}
         if self.units is not None:
             self.units = {each: v for each, v in self.units.items() if each not in gone}
+        if self.chances is not None:
+            self.chances = {each: v for each, v in self.chances.items() if each not in gone}
         self.ids, self._position = as_range(self.names(kept)), None
+        self._chance_of_each = None
         self.sizes, self.is_member = self.sizes[kept], self.is_member[kept]
         self._population = None
         return kept
@@ -177,21 +219,21 @@ class Roster:
         numbers = positions.tolist() if isinstance(positions, np.ndarray) else positions
         return [*numbers] if isinstance(self.ids, range) else [self.ids[k] for k in numbers]
 
-    def presence(self, available: object) -> NDArray[np.bool_]:
-        """Return which members are available, shape (n_clients,); None: all of them."""
+    def presence(self, available: object, name: str = "available") -> NDArray[np.bool_]:
+        """Return which members are among these, shape (n_clients,); None: all of them."""
         if available is None:
             return self.is_member
         if not is_list(available):
             raise SelectorError(
-                f"Selector: available must be ids, or a mask of {self.n_clients} booleans; got "
-                f"{brief(available)}. Leave it out if everyone is available."
+                f"Selector: {name} must be ids, or a mask of {self.n_clients} booleans; got "
+                f"{brief(available)}. Leave it out if everyone is {name}."
             )
         if isinstance(available, (list, tuple)) and set(map(type, available)) <= BOOLEANS:
             available = np.array(available, dtype=bool) if available else ()
         if isinstance(available, np.ndarray) and available.dtype == np.bool_:
             if available.shape != self.is_member.shape:
                 raise SelectorError(
-                    f"Selector: a mask of who is available needs one boolean for each of the "
+                    f"Selector: a mask of who is {name} needs one boolean for each of the "
                     f"{self.n_clients} clients; got shape {available.shape}. Pass ids instead."
                 )
             return available & self.is_member
@@ -252,7 +294,10 @@ class Roster:
             number = {label: k for k, label in enumerate(dict.fromkeys(labels))}
             kept["labels"] = json_array(list(number))
             kept["label_numbers"] = np.array([number[label] for label in labels], dtype=np.int64)
-        for name, by_id in (("labels", self.labels), ("units", self.units)):
+        if (chances := self.chance_of_each()) is not None:
+            kept["chances"] = chances
+        by_name = {"labels": self.labels, "units": self.units, "chances": self.chances}
+        for name, by_id in by_name.items():
             if coming := self._coming(by_id):
                 kept[f"coming_{name}"] = json_array([list(coming), list(coming.values())])
         return kept
@@ -284,6 +329,13 @@ class Roster:
             units = state["units"].astype(np.int64).tolist()
             restored.units = self._coming(self.units)
             restored.units |= _by_id_of(state, "units", restored.ids, units)
+        if "chances" in state:
+            chances = state["chances"].astype(np.float64)
+            if not (np.isnan(chances) | ((chances > 0) & (chances <= 1))).all():
+                raise ValueError("chances must be above 0 and at most 1")
+            own = _by_id_of(state, "chances", restored.ids, chances.tolist())
+            restored.chances = self._coming(self.chances)
+            restored.chances |= {each: chance for each, chance in own.items() if chance == chance}
         if more := self._coming(self.labels):
             kept = {k: v for k, v in (restored.labels or {}).items() if v != UNLABELLED}
             restored.labels = {**more, **kept}
@@ -293,7 +345,7 @@ class Roster:
         """Refuse parts that do not fit each other with a ``ValueError``."""
         n = len(self.sizes)
         parts = [self.is_member, self.ids]
-        parts += [state[name] for name in ("label_numbers", "units") if name in state]
+        parts += [state[name] for name in ("label_numbers", "units", "chances") if name in state]
         if self.is_member.dtype != np.bool_:
             raise ValueError("members must be booleans")
         if self.sizes.ndim != 1 or any(len(part) != n for part in parts):
@@ -337,7 +389,7 @@ class Roster:
             return None
         if isinstance(every, list):  # ids that are in order stay so, and sort fast
             every = as_range(ordered_ids(every))
-        self.ids, self._position = every, None
+        self.ids, self._position, self._chance_of_each = every, None, None
         order = np.full(len(every), -1)
         order[self.positions(known)] = np.arange(len(known))
         return order

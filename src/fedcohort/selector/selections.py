@@ -27,6 +27,7 @@ from fedcohort.population import Population
 from fedcohort.selector.answers import Answers
 from fedcohort.selector.open_round import OpenRound
 from fedcohort.selector.roster import Roster
+from fedcohort.selector.settings import Presence
 from fedcohort.streams import Stream, stream
 
 log = getLogger("fedcohort")
@@ -73,7 +74,7 @@ class SelectionLog:
     * ``sizes``, in the first line of an attempt and after changes: the members' sizes that are new
       since the line before; None for those that left.
     * ``recipe``, in the first line of an attempt: the design with its settings, as on the command
-      line, and the cohort size.
+      line, the cohort size, and ``presence`` if weights make up for it.
     """
 
     first_shown: int = 0
@@ -84,9 +85,14 @@ class SelectionLog:
     follower: Follower | None = None
 
     def __init__(
-        self, roster: Roster, path: Path | None = None, recipe: Recipe | None = None
+        self,
+        roster: Roster,
+        path: Path | None = None,
+        recipe: Recipe | None = None,
+        presence: Presence = "ignore",
     ) -> None:
         self._roster, self._path, self._recipe = roster, path, recipe
+        self._presence = {} if presence == "ignore" else {"presence": presence}
         self.check(roster.ids)
         #: The name of the run; None until something is written.
         self._run, self._attempt = None if path is None else token_hex(8), 0
@@ -171,9 +177,8 @@ class SelectionLog:
         """Return the design by its name, in the first line of an attempt."""
         if self._recipe is None or self._logged[0] is not None:
             return {}
-        return {
-            "recipe": {"design": text_of(self._recipe), "cohort_size": self._recipe.cohort_size}
-        }
+        claim = {"design": text_of(self._recipe), "cohort_size": self._recipe.cohort_size}
+        return {"recipe": {**claim, **self._presence}}
 
     def _new_sizes(self) -> dict[str, dict[Id, int | None]]:
         """Return the sizes that the log does not have yet; nothing if it has all."""

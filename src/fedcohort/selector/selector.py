@@ -21,12 +21,13 @@ from fedcohort._arguments import (
     checked_ids,
     checked_list,
     checked_path,
+    checked_whole,
     listed,
     named_values,
 )
 from fedcohort._display import counted, html_table, record_repr
 from fedcohort._updates import Array, Update
-from fedcohort.cohort import Cohort
+from fedcohort.cohort import NOBODY, Cohort
 from fedcohort.designs import Design, Recipe
 from fedcohort.designs.base import Relation
 from fedcohort.designs.recipe import check_memory
@@ -37,6 +38,7 @@ from fedcohort.memory.base import LATEST
 from fedcohort.memory.features import rows_by_id
 from fedcohort.population import Population
 from fedcohort.selector.answers import Answers
+from fedcohort.selector.attendance import Attendance
 from fedcohort.selector.files import KIND, arguments_of, head, refusing_states, round_of
 from fedcohort.selector.max_norm import NormBound
 from fedcohort.selector.open_round import Draws, Numbers, OpenRound, Updates
@@ -52,6 +54,8 @@ log = getLogger("fedcohort")
 SCALED = "round %d: scaled down to the norm %g: %s, of %.200s"
 #: Features of clients: rows in the order of the clients, or by id.
 Features = ArrayLike | Sequence[Any] | Mapping[Any, Any]
+#: Chances to be there, by id or in the order of the clients.
+Chances = ArrayLike | Mapping[Any, float]
 
 
 @unpacks(SelectorSettings)
@@ -74,6 +78,9 @@ class Selector:
     importance, groups
         Shares that replace the sizes and sum to 1, and labels for recipes that draw by group: in
         the order of ``clients`` or by id. Clients without a label form the group ``"unlabelled"``.
+    chances
+        The chance of each client to be available in a round, above 0, for ``presence="known"``; in
+        the order of ``clients`` or by id. Clients without one are not drawn.
     {settings}
     log
         A file that gets a JSON line for every round; True only counts draws.
@@ -106,20 +113,23 @@ class Selector:
         seed: int | np.random.Generator | None = None,
         importance: ArrayLike | Mapping[Any, float] | None = None,
         groups: Groups | None = None,
+        chances: Chances | None = None,
         log: str | Path | Literal[True] | None = None,
         **settings: Unpack[SelectorKeywords],
     ) -> None:
         clients = cast("Clients", named_values(clients))
         self._settings = SelectorSettings(recipe, **settings)
+        self._check_chances(chances)
         self.recipe, self.seed = recipe, checked_seed("Selector", seed, SelectorError)
         self.round_ = 0
-        self._roster = Roster(clients, groups, importance)
+        self._roster = Roster(clients, groups, importance, chances)
+        self._attendance = Attendance(self._settings)
         self._records = ClientRecords(self._settings, self.seed)
         self._planner = Planner(self._settings, self.seed, self._records)
         self._bound = NormBound(self._settings.max_norm)
         self._open: OpenRound | None = None
         self._last_design: Design | None = None
-        self._present: NDArray[np.bool_] | None = None
+        self._asked_of: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None = None
         self.selections: SelectionLog | None = None
         self._move(self._roster.set(clients, check=self._planner.try_first_design))
         estimator = self._settings.estimator
@@ -132,7 +142,7 @@ class Selector:
             self._know(estimator.data, clients)
         if log is not None:
             path = None if log is True else checked_path("Selector", "log", log)
-            self.selections = SelectionLog(self._roster, path, recipe)
+            self.selections = SelectionLog(self._roster, path, recipe, self._settings.presence)
 
     def __repr__(self) -> str:
         recipe, n = record_repr(self.recipe), counted(int(self._roster.is_member.sum()), "client")
@@ -151,51 +161,100 @@ class Selector:
 
     # Before the draw
 
-    def ask(self, available: object = None) -> Request | None:
+    def ask(self, available: object = None, *, eligible: object = None) -> Request | None:
         """Return the signal to collect before the draw, and its clients; None for most recipes.
 
-        ``available`` is that of :meth:`draw`, which then uses it by default.
+        ``available`` and ``eligible`` are those of :meth:`draw`, which then uses them by default.
         """
         self._refuse_open("clients can be asked")
-        self._present = self._roster.presence(available)
-        population = self._roster.available(self._present)
+        present, allowed = self._asked_of = self._who(available, eligible)
+        population = self._roster.available(self._roster.both(present, allowed))
         request = None if population is None else self._planner.request(population, self.round_)
         return request and replace(request, ids=self._roster.names(request.clients))
 
-    def draw(self, available: object = None, signals: Mapping[str, Any] | None = None) -> Cohort:
-        """Open a round and draw its cohort; it is empty if no client with samples is available.
+    def draw(
+        self,
+        available: object = None,
+        signals: Mapping[str, Any] | None = None,
+        *,
+        eligible: object = None,
+    ) -> Cohort:
+        """Open a round and draw its cohort; it is empty if no client with samples can be drawn.
 
         Parameters
         ----------
         available
-            Who can be asked in this round: ids, or a mask over ``population``; None for everyone.
+            Who is there in this round, whether or not it may take part: ids, or a mask over
+            ``population``; None for everyone.
         signals
             What clients answered, by the signal's name: numbers by id, or one per client of
             ``population``, NaN for none. Only answers of clients that were asked count.
+        eligible
+            Who may take part in this round, whether or not it is there, in the same form; None for
+            everyone. The settings ``max_participations``, ``min_separation`` and ``rest`` leave
+            out more.
         """
         self._refuse_open("another can be drawn")
         self._catch_up()
-        present = self._present if available is None else self._roster.presence(available)
-        population = self._roster.available(self._roster.is_member if present is None else present)
+        present, allowed = self._who(available, eligible)
+        population = self._roster.available(self._roster.both(present, allowed))
+        target, boosts = population, None
+        if self._records.moves_alone:
+            target = self._roster.available(self._roster.is_member)
+        elif self._settings.corrects_presence:
+            target = self._roster.available(allowed)
+            boosts = self._boosts(population, target)
         if population is None:
-            log.info("no client with samples is available: the round is empty")
-            design, draws = None, self._draws(self._roster.population, None)
+            log.info("no client with samples can be drawn: the round is empty")
+            design, draws = None, self._draws(self._roster.population, None, None)
         else:
             design = self._design(population, signals)
-            draws = self._draws(population, design)
-        self._records.settle(population, members=self._roster.population)
-        self._open = OpenRound(
-            self._roster, self._records, self._settings, design, draws, self._bound.now
-        )
-        self._last_design, self._present = design, None
+            draws = self._draws(population, design, boosts)
+        if target is not None:
+            self._records.settle(target)
+        parts = (self._roster, self._records, self._settings)
+        self._open = OpenRound(*parts, design, target, present, boosts, draws, self._bound.now)
+        self._last_design, self._asked_of = design, None
         return draws.cohort
+
+    def _who(
+        self, available: object, eligible: object
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return which members are there, and which may take part, shape (n_clients,) each."""
+        members = self._roster.is_member
+        present, allowed = self._asked_of or (members, None)
+        if available is not None:
+            present = self._roster.presence(available)
+        if eligible is not None or allowed is None:
+            rules = self._attendance.allowed(members, self.round_)
+            allowed = self._roster.both(self._roster.presence(eligible, "eligible"), rules)
+            if (chances := self._roster.chance_of_each()) is not None:
+                allowed = allowed & ~np.isnan(chances)
+        return present, allowed
+
+    def _boosts(
+        self, population: Population | None, target: Population | None
+    ) -> NDArray[np.float64] | None:
+        """Return what weights over the available are multiplied by, shape (n_clients,).
+
+        A design over the available A gives client i the mean weight p_i / p(A). Over all eligible
+        clients E it must be p_i / p(E) on average over who comes, so that one that comes with
+        chance q gets p_i / (p(E) q).
+        """
+        if population is None or target is None:
+            return None
+        boosts, there = np.ones(population.n_clients), np.flatnonzero(population.sizes)
+        boosts[there] = self._attendance.boosts(there, self._roster.chance_of_each())
+        return boosts * (population.total / target.total)
 
     def _design(self, population: Population, signals: Mapping[str, Any] | None) -> Design:
         """Return the law of this round over the available clients."""
         is_full, given = population is self._roster.population, self._roster.signals(signals)
         return self._planner.design(population, given, self.round_, is_full=is_full)
 
-    def _draws(self, population: Population, design: Design | None) -> Draws:
+    def _draws(
+        self, population: Population, design: Design | None, boosts: NDArray[np.float64] | None
+    ) -> Draws:
         """Draw from the law; without one, return an empty cohort."""
         seed, round_ = self.seed, self.round_
         if design is None:
@@ -203,7 +262,10 @@ class Selector:
         else:
             cohort = design.draw(stream(seed, round_=round_, use=Stream.COHORT))
             size = design.cohort_size
-        cohort = self._records.weighed(cohort, self._roster.population)
+            if boosts is not None and (boosts != 1).any():
+                weights = cohort.weights * boosts[cohort.clients]
+                cohort = Cohort.of_checked(cohort.clients, cohort.counts, weights)
+            cohort = self._records.weighed(cohort, self._roster.population)
         named = cohort.named(self._roster.names(cohort.clients), round_)
         rng = stream(seed, round_=round_, use=Stream.REDRAW)
         return Draws(named, population, size, rng, self._settings.tries)
@@ -226,6 +288,40 @@ class Selector:
         None before the first draw, after :meth:`restore`, and if no client was available.
         """
         return self._last_design
+
+    @property
+    def settings(self) -> SelectorSettings:
+        """The settings, checked."""
+        return self._settings
+
+    @property
+    def expected_weights(self) -> NDArray[np.float64]:
+        """The mean weight of each client in the open round, given who is there.
+
+        Shape (n_clients,), in the order of ``population``.
+        """
+        now = self._required("expected_weights")
+        if now.design is None:
+            return np.zeros(self._roster.n_clients)
+        mean = now.design.expected_counts() * now.design.weight_per_draw()
+        return mean if now.boosts is None else mean * now.boosts
+
+    @property
+    def target(self) -> Population | None:
+        """The clients whose mean update the open round estimates, the others with size 0.
+
+        Those that are there and may take part; all that may, if weights make up for presence; all
+        members with :class:`fedcohort.MIFA`. None if there are none.
+        """
+        return self._required("target").target
+
+    @property
+    def largest_weight(self) -> float:
+        """The largest weight that a client can have in the open round.
+
+        That is the sensitivity of the aggregate, in units of ``max_norm``.
+        """
+        return self._required("largest_weight").largest_weight
 
     def next_design(
         self, signals: Mapping[str, Any] | None = None, *, memory: UpdateMemory | None = None
@@ -255,17 +351,23 @@ class Selector:
     ) -> Any:
         """Return what the next ``rounds`` noisy aggregates reveal, as an event of dp-accounting.
 
-        It holds while members and sizes stay as they are and all members are available. The other
-        arguments are those of :meth:`Design.privacy_event`. Settings are refused with which past
-        updates, or the answers of others, decide how much a client counts.
+        It holds while members and sizes stay as they are and all members are available. With
+        ``max_participations``, ``min_separation`` or weights that make up for presence, who is
+        drawn depends on past rounds: cohorts then count as known, and any clients may be away. The
+        noise is relative to the ``largest_weight`` of its own round.
+
+        The other arguments are those of :meth:`Design.privacy_event`. Settings are refused with
+        which past updates, or the answers of others, decide how much a client counts.
         """
         own = self._settings
+        rounds = checked_whole("Selector", "rounds", rounds, least=1, error=SelectorError)
         refused = {
             f"recipe {self.recipe.name!r}, which reads {self.recipe.reads}": self.recipe.reads,
             f"estimator={own.estimator!r}, which remembers updates": own.estimator != "plain",
             "max_norm='auto', which follows past updates": own.max_norm == "auto",
             f"on_failure={own.on_failure!r}, which raises other weights": own.on_failure != "keep",
             f"extra={own.extra}, which keeps the fastest": own.extra,
+            f"rest={own.rest}, which follows who failed": own.rest,
         }
         if found := [what for what, is_set in refused.items() if is_set]:
             raise SelectorError(
@@ -273,8 +375,11 @@ class Selector:
                 f"on no update; got {listed(found)}. Use a recipe by size, the plain estimator, a "
                 f"number as max_norm and on_failure='keep'."
             )
+        most = None
+        if own.corrects_presence or own.min_separation > 1 or own.max_participations is not None:
+            most = min(own.max_participations or rounds, -(-rounds // own.min_separation))
         return self.next_design().privacy_event(
-            noise, rounds=rounds, relation=relation, amplified=amplified
+            noise, rounds=rounds, relation=relation, amplified=amplified, participations=most
         )
 
     def prepare(self, executor: Executor) -> None:
@@ -424,11 +529,17 @@ class Selector:
         answers = now.receive(updates, ids, losses=losses, durations=durations, whole=whole)
         self._finish(now, answers, now.settle_answers(answers), reasons)
 
-    def skip(self, failed: Mapping[Any, str] | None = None) -> None:
-        """End the round as if no client had answered; nothing is remembered."""
+    def skip(
+        self, failed: Mapping[Any, str] | None = None, *, answered: Iterable[object] = ()
+    ) -> None:
+        """End the round as if no client had answered; nothing is remembered.
+
+        ``answered`` are clients that did answer: with ``rest`` they do not rest.
+        """
         now = self._required("skip")
-        answers = Answers(self.round_)
-        self._finish(now, answers, now.settle_answers(answers), now.reasons(failed))
+        answers, arrived = Answers(self.round_), now.positions(answered)
+        settled, reasons = now.settle_answers(answers), now.reasons(failed)
+        self._finish(now, answers, settled, reasons, arrived)
 
     # Members
 
@@ -446,6 +557,32 @@ class Selector:
         if not is_first:  # else the check has built the first design
             self._planner.discard()
         self._move(order)
+
+    @property
+    def chances(self) -> dict[Id, float]:
+        """Each client's chance to be available, by id; assign others for the next rounds.
+
+        Only with ``presence="known"``.
+        """
+        return dict(self._roster.chances or {})
+
+    @chances.setter
+    def chances(self, chances: Chances) -> None:
+        self._refuse_open("chances can change")
+        self._check_chances(chances)
+        self._roster.set_chances(chances, self._roster.population)
+        self._asked_of = None
+
+    def _check_chances(self, chances: object) -> None:
+        """Refuse chances that no weight uses, and weights that lack them."""
+        is_known = self._settings.presence == "known"
+        if is_known != (chances is not None):
+            need = "needs the chance of each client" if is_known else "does not use chances"
+            way_out = "Pass chances=." if is_known else "Leave them out, or use presence='known'."
+            raise SelectorError(
+                f"Selector: presence={self._settings.presence!r} {need}; got {brief(chances)}. "
+                f"{way_out}"
+            )
 
     @property
     def awaits_features(self) -> bool:
@@ -483,6 +620,7 @@ class Selector:
     def forget(self, ids: Iterable[object]) -> None:
         """Erase clients: membership, updates, signals, labels and counts.
 
+        A client that joins again counts as new, also for ``max_participations``.
         Lines already written to a log file stay. What a client has added to the basis of
         ``keep="rank"``, and to the coefficients of :class:`fedcohort.Regression`, fades with the
         rounds.
@@ -503,9 +641,10 @@ class Selector:
 
     def _move(self, order: NDArray[np.int64] | None) -> None:
         """Move what is known of clients to their new positions; None: all keep theirs."""
-        self._present = None
+        self._asked_of = None
         if order is not None:
             self._records.rearrange(order, self._roster.ids)
+            self._attendance.rearrange(order)
             if self.selections is not None:
                 self.selections.rearrange(order)
 
@@ -548,7 +687,8 @@ class Selector:
     @property
     def nbytes(self) -> int:
         """Bytes of the clients' sizes and of everything that is remembered of them."""
-        return self._roster.sizes.nbytes + self._roster.is_member.nbytes + self._records.nbytes
+        known = (self._roster.sizes, self._roster.is_member, self._records, self._attendance)
+        return sum(each.nbytes for each in known)
 
     # Saving
 
@@ -574,9 +714,11 @@ class Selector:
     def _restoring(self, state: Mapping[str, NDArray[Any]]) -> Callable[[], None]:
         round_, selections = round_of(state, self._settings, self.seed), copy(self.selections)
         roster, records, bound = copy(self._roster), copy(self._records), copy(self._bound)
+        attendance = copy(self._attendance)
         roster.restore(without_prefix("roster.", state))
         records.restore(without_prefix("records.", state), roster.n_clients)
         bound.restore(without_prefix("bound.", state))
+        attendance.restore(without_prefix("attendance.", state), roster.n_clients)
         if selections is not None:
             selections.restore(without_prefix("log.", state), roster.n_clients)
         changes = bool(state["changes"])
@@ -587,8 +729,8 @@ class Selector:
             vars(self._roster).update(vars(roster))
             vars(self._records).update(vars(records))
             self.selections, self._planner.rebuilds_every_round = selections, changes
-            self._bound = bound
-            self.round_, self._open, self._present, self._last_design = round_, None, None, None
+            self._bound, self._attendance = bound, attendance
+            self.round_, self._open, self._asked_of, self._last_design = round_, None, None, None
 
         return take_over
 
@@ -599,6 +741,7 @@ class Selector:
         kept |= with_prefix("roster.", self._roster.state())
         kept |= with_prefix("records.", self._records.state())
         kept |= with_prefix("bound.", self._bound.state())
+        kept |= with_prefix("attendance.", self._attendance.state())
         log = {} if self.selections is None else self.selections.state()
         return kept | with_prefix("log.", log)
 
@@ -672,7 +815,12 @@ class Selector:
         return self._open
 
     def _finish(
-        self, now: OpenRound, answers: Answers, settled: Cohort, reasons: Mapping[Id, str]
+        self,
+        now: OpenRound,
+        answers: Answers,
+        settled: Cohort,
+        reasons: Mapping[Id, str],
+        arrived: NDArray[np.int64] = NOBODY,
     ) -> None:
         """Write the log, remember the answers, and end the round; an error changes nothing."""
         records = self._records
@@ -688,4 +836,13 @@ class Selector:
         self._planner.learn(answers, now.draws.population, self.round_)
         records.store_reports(answers, notes)
         self._bound.learn(answers.norms)
+        asked = np.array(sorted(now.draws.asked), dtype=np.int64)
+        lost = np.setdiff1d(asked, np.concatenate([answers.clients, arrived]))
+        self._attendance.record(
+            self.round_,
+            members=self._roster.is_member,
+            present=now.present,
+            asked=asked,
+            failed=lost,
+        )
         self._open, self.round_ = None, self.round_ + 1

@@ -13,13 +13,14 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import ClassVar, Literal, TypedDict, TypeVar, cast, get_args
 
 from fedcohort._arguments import MOST, checked_kind
-from fedcohort._fields import Record, choice, flag, number_or, whole
+from fedcohort._fields import Record, choice, flag, number, number_or, whole
 from fedcohort.designs import Recipe
 from fedcohort.designs.recipe import estimator_for
 from fedcohort.errors import FedcohortError, SelectorError
 from fedcohort.memory import EstimatorName, EstimatorSettings
 
 OnFailure = Literal["keep", "redraw", "renormalise"]
+Presence = Literal["ignore", "estimated", "known"]
 
 #: Stands in the docstring of a constructor for the settings that it unpacks.
 PLACE = "{settings}\n"
@@ -40,6 +41,12 @@ class SelectorKeywords(TypedDict, total=False):
     max_norm: float | Literal["auto"] | None
     overlap: bool
     rebuild_every: int
+    presence: Presence
+    max_boost: float | None
+    interval_cutoff: int | None
+    max_participations: int | None
+    min_separation: int
+    rest: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +88,24 @@ class SelectorSettings(Record):
         train.
     rebuild_every
         Build a design that learns in every k-th round only; it knows the updates up to then.
+    presence
+        What weights do about clients that are not always there. ``"ignore"``: they are unbiased
+        over the clients that are there. ``"estimated"`` and ``"known"``: a client that is there
+        with chance q counts 1 / q times as much, so that weights are unbiased over all members
+        that may take part. 1 / q is the mean of the client's intervals between presences so far,
+        or comes from ``chances``. The weights of a round then sum to 1 only on average.
+    max_boost
+        The largest 1 / q that counts; None for no bound. A client with q below 1 / ``max_boost``
+        then falls short of its importance by the share 1 - q ``max_boost``.
+    interval_cutoff
+        Count an absence as an interval that ends after this many rounds; None for never. A client
+        with the chance q then falls short of its importance by the share (1 - q)^cutoff.
+    max_participations
+        Ask a client in at most this many rounds; None for no limit.
+    min_separation
+        Ask a client again only this many rounds after it was asked, or later.
+    rest
+        A client that was asked and sent no usable update is not asked in so many rounds after it.
     """
 
     _owner = "Selector"
@@ -96,6 +121,12 @@ class SelectorSettings(Record):
     max_norm: float | Literal["auto"] | None = number_or("auto", None, above=0)
     overlap: bool = flag(False)
     rebuild_every: int = whole(1, least=1, most=MOST)
+    presence: Presence = choice("ignore", get_args(Presence))
+    max_boost: float | None = number(None, least=1, way_out="Pass for example 20, or None.")
+    interval_cutoff: int | None = whole(None, least=1, most=MOST)
+    max_participations: int | None = whole(None, least=1, most=MOST)
+    min_separation: int = whole(1, least=1, most=MOST)
+    rest: int = whole(0, most=MOST)
 
     def _check(self) -> None:
         owner, error = self._owner, self._error
@@ -127,6 +158,37 @@ class SelectorSettings(Record):
                 f"{owner}: rebuild_every must be 1 here, since {needs} a design in every round; "
                 f"got {self.rebuild_every}. Leave it out."
             )
+        self._check_attendance()
+
+    def _check_attendance(self) -> None:
+        """Refuse settings of who comes that do not fit each other."""
+        owner, error = self._owner, self._error
+        if self.corrects_presence and (self.on_failure != "keep" or self.extra):
+            other = f"extra={self.extra}" if self.extra else f"on_failure={self.on_failure!r}"
+            raise error(
+                f"{owner}: presence={self.presence!r} needs weights that no answer changes; got "
+                f"{other}. Use on_failure='keep' without extra, or presence='ignore'."
+            )
+        needs = {
+            "max_boost": (self.corrects_presence, "'estimated' or 'known'"),
+            "interval_cutoff": (self.presence == "estimated", "'estimated'"),
+        }
+        for name, (is_used, words) in needs.items():
+            if getattr(self, name) is not None and not is_used:
+                raise error(
+                    f"{owner}: {name} needs presence={words}; got presence={self.presence!r}. "
+                    f"Change it, or leave {name} out."
+                )
+        if self.rest and self.extra:
+            raise error(
+                f"{owner}: rest must be 0 with extra, since clients that the round does not wait "
+                f"for would rest too; got {self.rest}. Leave one of the two out."
+            )
+
+    @property
+    def corrects_presence(self) -> bool:
+        """Whether weights make up for clients that are not always there."""
+        return self.presence != "ignore"
 
     @property
     def predictor(self) -> EstimatorSettings | None:

@@ -151,7 +151,9 @@ class LiveRun:
         if self.selector.cohort is not None:  # an interrupted round is played again
             self.current = replace(self.current, quality=None, diverged=False)
             return
-        available, times = self._clock.available(), self._clock.times(round_)
+        if (chances := self.run.known_chances(round_)) is not None:
+            self.selector.chances = chances
+        available, times = self._clock.available(round_), self._clock.times(round_)
         self.current = RoundState(round_, available, self.selector.ask(available), times)
 
     def answer(self, now: RoundState, model: Tensor) -> None:
@@ -228,9 +230,12 @@ class LiveRun:
         return torch.full_like(model, math.nan)  # the step does not fit its type
 
     def drawn(self, step: Tensor) -> Drawn | None:
-        """Return what a comparison with full participation needs; None if nothing was drawn."""
+        """Return what a comparison with full participation needs.
+
+        None if nothing was drawn, and if weights make up for presence: no design knows their law.
+        """
         design, own = self.current.design, self.selector
-        if design is None:
+        if design is None or own.settings.corrects_presence:
             return None
         predictor = self._predictor
         has_own = predictor is not None and predictor.own_weights
@@ -254,7 +259,7 @@ class LiveRun:
         drawn, predictor = self.selector.cohort, self._predictor
         is_lost = drawn is not None and len(drawn) > 0 and not len(now.clients)
         moves_alone = predictor is not None and predictor.over_members
-        if (now.design is None or is_lost) and not moves_alone:
+        if self.selector.target is None or (is_lost and not moves_alone):
             return torch.zeros_like(step)
         with suppress(AggregationError):
             move, now.moments = optimizer.step(step, self._moments)

@@ -32,6 +32,7 @@ from fedcohort.simulation.engine.models import (
     architecture,
     check_outputs,
     initial_models,
+    takes_integers,
 )
 from fedcohort.simulation.history import History
 from fedcohort.simulation.live_run import LiveRun, Positions, RoundState
@@ -101,10 +102,11 @@ class Simulation:
         self.options = options or Options()
         device = self.options.torch_device()
         module, models = initial_models(model, [run.seed for run in runs])
+        dataset = runs[0].data.dataset
+        integers = takes_integers(module, dataset)
+        check_outputs(module, dataset, integers=integers)
         module, self._models = module.to(device), models.to(device)
-        data = ResidentData(runs[0].data.dataset, device)
-        first = torch.arange(min(1, len(data.x)), device=device)
-        check_outputs(module, data.take(data.x, first), runs[0].data.dataset.n_classes)
+        data = ResidentData(dataset, device, integers=integers)
         slots = sum(min(run.recipe.cohort_size + run.extra, run.data.n_clients) for run in runs)
         each = [run.local(training) for run in runs]
         self._trainer = LocalTrainer(module, training, data, slots=slots, trainings=each)
@@ -113,7 +115,10 @@ class Simulation:
         self._live = []
         for run in runs:
             sample = self.options.measured(run.data.n_clients)
-            evaluator = Evaluator(module, data, run.data, sample=sample, seed=run.seed)
+            weights, seed = run.population.importance, run.seed
+            evaluator = Evaluator(
+                module, data, run.data, importance=weights, sample=sample, seed=seed
+            )
             self._live.append(LiveRun(run, evaluator, self.options, training, layout=layout))
         # Runs are independent of each other; their matrix products leave the interpreter free.
         self._pool = ThreadPoolExecutor(min(len(runs), torch.get_num_interop_threads()))
@@ -164,7 +169,7 @@ class Simulation:
             ]
 
     def client_quality(self) -> list[ClientQuality]:
-        """Judge every run's current model on each client's own samples."""
+        """Judge every run's current model on each measured client's own samples; NaN for others."""
         pairs = zip(self._live, self._models, strict=True)
         with computing_on(self._n_threads):
             return [run.evaluator.client_quality(model) for run, model in pairs]
@@ -236,21 +241,24 @@ class Simulation:
         """Go on where the checkpoint was written; return the number of rounds done.
 
         The simulation must have been made with the same arguments: the file of another one is
-        refused. On the CPU it then ends bit for bit where an uninterrupted one ends.
+        refused, and nothing changes. On the CPU it then ends bit for bit where an uninterrupted
+        one ends.
         """
         path = _checked_path(checkpoint)
         head, arrays = read_checkpoint(path, expected=self._fingerprint)
-        histories = zip(self._live, head["histories"], strict=True)
         with refusing_checkpoint(path):  # before anything changes
+            models, rounds_done = torch.from_numpy(arrays["models"]), int(head["rounds_done"])
+            if models.shape != self._models.shape:
+                raise ValueError(f"its models have the shape {tuple(models.shape)}")
             restored = [
                 run.restoring(History.of_dicts(rows), without_prefix(f"{k}.", arrays))
-                for k, (run, rows) in enumerate(histories)
+                for k, (run, rows) in enumerate(zip(self._live, head["histories"], strict=True))
             ]
         for take_over in restored:
             take_over()
-        self._models.copy_(torch.from_numpy(arrays["models"]))
-        self._rounds_done = int(head["rounds_done"])
-        return self._rounds_done
+        self._models.copy_(models)
+        self._rounds_done = rounds_done
+        return rounds_done
 
     def _play(self, round_: int, *, last: bool) -> None:
         """Play a round; nothing changes before its end, so it can be interrupted and repeated."""

@@ -8,19 +8,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._archive import json_value, read_archive
-from fedcohort._arguments import COMPUTE_DEVICES, MOST, KindNeed, TextNeed, as_array, sentence
+from fedcohort._arguments import (
+    COMPUTE_DEVICES,
+    MOST,
+    KindNeed,
+    TextNeed,
+    as_array,
+    checked_choice,
+    checked_numbers,
+    sentence,
+)
 from fedcohort._display import record_repr
 from fedcohort._fields import Record, choice, declared, of_kind, whole
 from fedcohort.designs.catalogue import text_of
-from fedcohort.errors import SelectorError, SimulationError
+from fedcohort.errors import PopulationError, SelectorError, SimulationError
 from fedcohort.optimizers import ServerOptimizer
+from fedcohort.population import Population
 from fedcohort.selector import Selector
 from fedcohort.selector.settings import SelectorSettings
 from fedcohort.simulation.data.partitions import FederatedData
@@ -30,6 +40,9 @@ from fedcohort.streams import Stream, stream
 
 #: What a checkpoint's archive means, and its version.
 KIND = "simulation 4"
+#: Importance by a word.
+Importance = Literal["sizes", "equal"]
+IMPORTANCES = get_args(Importance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +106,7 @@ class Run(SelectorSettings):
 
     The other settings are those of :class:`fedcohort.Selector`. With ``extra``, clients answer in
     the order of their durations. With ``overlap``, the next design is built while clients train.
+    With ``presence="known"``, the chances are those of the devices' availability in each round.
     Features for :class:`fedcohort.Regression` may be ``"classes"``: the shares of the classes
     among a client's samples.
 
@@ -103,6 +117,10 @@ class Run(SelectorSettings):
         with one seed can be compared round by round.
     devices
         What clients train on; None: all are equal (``Devices.equal``) and always available.
+    importance
+        How much each client counts in the loss that is minimised: ``"sizes"``, by its number of
+        training samples; ``"equal"``, 1/n for each of the n clients with samples; or one share per
+        client, which sum to 1.
     failures
         The chance that a drawn client sends no update, one number or one per client; None: 0.
         Failures are drawn in every round from a stream of their own: two runs with one seed lose
@@ -128,6 +146,7 @@ class Run(SelectorSettings):
     devices: Devices | None = of_kind(
         None, Devices, way_out="Pass for example Devices.equal(100), or None."
     )
+    importance: Importance | ArrayLike = "sizes"
     failures: ArrayLike | None = None
     optimizer: ServerOptimizer | None = of_kind(
         None, ServerOptimizer, way_out="Pass for example optimizers.SGD(momentum=0.9)."
@@ -146,6 +165,11 @@ class Run(SelectorSettings):
             self._put(label=" + ".join(words))
         if self.failures is not None:
             self._put(failures=self._chances(self.failures))
+        if not isinstance(self.importance, str):
+            self._put(importance=self._shares(self.importance))
+        else:
+            checked_choice("Run", "importance", self.importance, IMPORTANCES, error=SimulationError)
+        self.known_chances(0)
 
     def __repr__(self) -> str:
         estimator = f", estimator={record_repr(self.estimator)}"
@@ -164,12 +188,58 @@ class Run(SelectorSettings):
             raise SimulationError(sentence("Run", "failures", need, failures, way_out))
         return np.broadcast_to(chances, (n,)).copy()
 
+    def _shares(self, importance: ArrayLike) -> NDArray[np.float64]:
+        """Return one share per client; refuse one of a client without samples."""
+        has = self.data.population.sizes > 0
+        given = checked_numbers("Run", "importance", importance, len(has), error=SimulationError)
+        try:
+            shares = Population(importance=given).importance
+        except PopulationError as error:
+            raise SimulationError(str(error).replace("Population: ", "Run: ", 1)) from error
+        if (shares[~has] > 0).any():
+            raise SimulationError(
+                f"Run: importance must be 0 for a client without samples; client "
+                f"{int(np.argmax((shares > 0) & ~has))} has none. Give 0, or leave the client out."
+            )
+        return given.astype(np.float64)
+
+    def known_chances(self, round_: int) -> dict[int, float] | None:
+        """Return the chances above 0 of clients to be there in a round, for ``presence="known"``.
+
+        None if the selector does not use chances.
+        """
+        if self.presence != "known":
+            return None
+        times = None if self.devices is None else self.devices.availability
+        chances = None if times is None else times.chances(round_)
+        if chances is None:
+            raise SimulationError(
+                "Run: presence='known' needs devices with chances; got none. Pass for example "
+                "Devices.equal(100, availability=Coins(chances)), or use presence='estimated'."
+            )
+        return {int(client): float(chances[client]) for client in np.flatnonzero(chances)}
+
+    @property
+    def population(self) -> Population:
+        """The clients with their importance, which selectors draw from and losses are weighed by.
+
+        Unlike ``data.population``, its sizes are only numbers of samples with
+        ``importance="sizes"``.
+        """
+        own = self.data.population
+        if isinstance(self.importance, str) and self.importance == "sizes":
+            return own
+        has = own.sizes > 0
+        shares = has / has.sum() if isinstance(self.importance, str) else self.importance
+        return Population(importance=shares, groups=own.groups)
+
     def selector(self) -> Selector:
         """Make the run's selector; refuse clients that cannot be drawn from."""
         settings, estimator = self.keywords(), self.estimator
         if not isinstance(estimator, str):
             settings["estimator"] = estimator._with_classes(self.data.class_counts)
-        return Selector(self.recipe, self.data.population, seed=self.seed, **settings)
+        chances = self.known_chances(0)
+        return Selector(self.recipe, self.population, seed=self.seed, chances=chances, **settings)
 
     def rates(self) -> dict[str, float]:
         """Return those of ``lr``, ``mu`` and ``server_lr`` that the run overrides."""
@@ -192,7 +262,7 @@ class Run(SelectorSettings):
         settings = tuple(self.keywords().values())
         devices = [] if self.devices is None else self.devices.parts()
         rates = list(self.rates().items())
-        how = [(self.recipe, self.seed), settings, self.optimizer, self.failures]
+        how = [(self.recipe, self.seed), settings, self.optimizer, self.failures, self.importance]
         return [*how, *devices, *rates]
 
 
@@ -227,11 +297,12 @@ def read_checkpoint(
 
 @contextmanager
 def refusing_checkpoint(path: Path) -> Iterator[None]:
-    """Raise one sentence if a selector cannot be restored from a checkpoint."""
+    """Raise one sentence if a part of a checkpoint is missing or does not fit."""
     try:
         yield
-    except SelectorError as error:
-        why = str(error.__cause__ or error).partition(". ")[0]
+    except (SelectorError, LookupError, TypeError, ValueError) as error:
+        cause = (isinstance(error, SelectorError) and error.__cause__) or error
+        why = f"it has no {cause}" if isinstance(cause, KeyError) else str(cause).partition(". ")[0]
         raise SimulationError(
             f"checkpoint {path}: cannot be used ({why}). Start again, or use another file."
         ) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, final
+from typing import Literal, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,9 @@ from fedcohort.designs import (
     Tournament,
 )
 from fedcohort.errors import ContractError
-from fedcohort.memory import EstimatorName, EstimatorSettings, Regression
+from fedcohort.memory import Regression
 from fedcohort.selector import Selector
-from fedcohort.selector.settings import OnFailure
+from fedcohort.selector.settings import SelectorKeywords
 
 #: How an asked client can fail. It reports an error, answers after the deadline, or sends a model
 #: with a number that is not finite or with another shape.
@@ -41,8 +41,8 @@ class ScriptedFederation:
 
     Attributes
     ----------
-    recipe, seed, estimator, on_failure
-        The arguments of :class:`fedcohort.Selector`.
+    recipe, seed, settings
+        The arguments of :class:`fedcohort.Selector`; ``settings`` are others by name.
     sizes
         Samples by client; the clients report them, or you pass them to the server.
     model
@@ -51,15 +51,15 @@ class ScriptedFederation:
 
     recipe: Recipe
     seed: int = 3
-    estimator: EstimatorName | EstimatorSettings = "plain"
-    on_failure: OnFailure = "keep"
+    settings: SelectorKeywords = field(default_factory=SelectorKeywords)
     sizes: Mapping[str, int] = field(default_factory=lambda: dict(SIZES))
     model: NDArray[np.float32] = field(
         default_factory=lambda: np.zeros(DIMENSION, dtype=np.float32)
     )
 
     def __str__(self) -> str:
-        return f"{self.recipe.name}, {self.estimator}, on_failure={self.on_failure!r}"
+        settings = [f"{name}={value!r}" for name, value in self.settings.items()]
+        return ", ".join([self.recipe.name, *settings])
 
 
 @final
@@ -121,8 +121,8 @@ def check_plugin(make_plugin: Callable[[ScriptedFederation], ScriptedPlugin]) ->
     Clients join, leave and come back. They report errors, answer too late and send nonsense. In
     some rounds all fail, or none is connected, and the server is restarted. In every round the
     plug-in must draw, ask, weigh and move the model as a :class:`fedcohort.Selector` in a plain
-    loop does. It plays seven federations: designs that do and do not learn, all estimators, all
-    failure rules.
+    loop does. It plays nine federations: designs that do and do not learn, all estimators, all
+    failure rules, weights that make up for absence, and clients that rest.
 
     Parameters
     ----------
@@ -142,13 +142,19 @@ def check_plugin(make_plugin: Callable[[ScriptedFederation], ScriptedPlugin]) ->
 #: The federations that :func:`check_plugin` plays.
 FEDERATIONS = (
     ScriptedFederation(SizeClustered(3)),
-    ScriptedFederation(Multinomial(3), on_failure="redraw"),
-    ScriptedFederation(Tournament(3), on_failure="renormalise"),
+    ScriptedFederation(Multinomial(3), settings={"on_failure": "redraw"}),
+    ScriptedFederation(Tournament(3), settings={"on_failure": "renormalise"}),
     ScriptedFederation(SimilarityClustered(3)),
-    ScriptedFederation(Multinomial(3), estimator="difference"),
+    ScriptedFederation(Multinomial(3), settings={"estimator": "difference"}),
     # Frameworks divide a model into arrays of their own: learned features would differ.
-    ScriptedFederation(Multinomial(3), estimator=Regression(features=None)),
+    ScriptedFederation(Multinomial(3), settings={"estimator": Regression(features=None)}),
     ScriptedFederation(Poisson(2)),
+    ScriptedFederation(
+        SizeClustered(3), settings={"presence": "estimated", "min_separation": 2, "rest": 1}
+    ),
+    ScriptedFederation(
+        Multinomial(2), settings={"presence": "estimated", "estimator": "difference"}
+    ),
 )
 EVERYONE = tuple(SIZES)
 #: The connected clients, and which of the asked ones fail: "first" of the cohort, "all", or none.
@@ -234,12 +240,7 @@ def _close(found: Mapping[str, float], expected: Mapping[str, float]) -> bool:
 
 def _by_selector(federation: ScriptedFederation) -> Iterator[tuple[ScriptedRound, _Expected]]:
     """Play the script with a selector in a plain loop; clients join when they first come."""
-    settings: dict[str, Any] = {
-        "seed": federation.seed,
-        "estimator": federation.estimator,
-        "on_failure": federation.on_failure,
-    }
-    selector = Selector(federation.recipe, {}, **settings)
+    selector = Selector(federation.recipe, {}, seed=federation.seed, **federation.settings)
     members: dict[str, int] = {}
     for number, (there, who, how) in enumerate(SCRIPT):
         members |= {each: federation.sizes[each] for each in there}

@@ -18,14 +18,18 @@ from fedcohort.simulation import (
     LocalTraining,
     Run,
     Simulation,
+    dirichlet_clients,
     dirichlet_disjoint,
+    dirichlet_parts,
     dirichlet_unbalanced,
     iid,
     mlp,
     natural,
     one_class_shards,
 )
+from fedcohort.simulation.data import partitions
 from fedcohort.simulation.data.partitions import Indices
+from fedcohort.streams import Stream, stream
 from populations import CIFAR_SIZES, rng
 
 
@@ -150,6 +154,60 @@ def test_disjoint_dirichlet_uses_every_sample_once(alpha: float) -> None:
     assert (np.abs(counts / 4 - test) <= 1.25 + 1e-9).all()
 
 
+def test_class_shares_of_clients_divide_each_class_in_the_order_of_the_data_set() -> None:
+    """The rule of FedAU's code, played client by client."""
+    data = dirichlet_clients(DATA, alpha=0.3, n_clients=25, seed=4)
+    shares = stream(4, use=Stream.PARTITION).dirichlet([0.3] * 10, size=25)
+
+    for label in range(10):
+        members, begin = np.flatnonzero(DATA.y == label), 0
+        for client in range(25):
+            part = shares[: client + 1, label].sum() / shares[:, label].sum()
+            end = round(200 * part)
+            own = [k for k in data.train[client] if DATA.y[k] == label]
+            assert own == members[begin:end].tolist()
+            begin = end
+    assert sorted(np.concatenate(data.test)) == list(range(500))
+
+
+@pytest.mark.parametrize("alphas", [[0.001], [0.5, 0.002], [100.0, 0.01, 1.0]])
+def test_parts_are_equal_disjoint_and_in_balance(alphas: list[float]) -> None:
+    """Each class is cut by position; a client has at least a fifth of its even share."""
+    data = dirichlet_parts(DATA, alphas=alphas, clients_per_part=5, seed=1)
+
+    assert sorted(np.concatenate(data.train)) == list(range(2000))
+    assert sorted(np.concatenate(data.test)) == list(range(500))
+    for k in range(len(alphas)):
+        own = slice(5 * k, 5 * k + 5)
+        for label in range(10):
+            cut = np.array_split(np.flatnonzero(DATA.y == label), len(alphas))[k]
+            held = np.concatenate(data.train[own])
+            assert sorted(held[DATA.y[held] == label]) == cut.tolist()
+        for parts in (data.train[own], data.test[own]):
+            sizes = [len(part) for part in parts]
+            assert min(sizes) >= int(0.2 * sum(sizes) / 5)
+            # Who has an even share gets no other class: two classes of a part more at most.
+            assert max(sizes) < sum(sizes) / 5 + 200 / len(alphas) + 1
+
+
+def test_parts_with_small_alphas_have_clients_of_few_classes() -> None:
+    data = dirichlet_parts(DATA, alphas=[0.001, 100.0], clients_per_part=10, seed=0)
+
+    n_classes = (data.class_counts() > 0).sum(axis=1)
+    assert n_classes[:10].mean() < 2
+    assert (n_classes[10:] == 10).all()
+
+
+def test_parts_that_cannot_be_in_balance_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitions, "DIVISIONS", 20)
+    with pytest.raises(DataError, match=r"dirichlet_parts: found no division with alpha 0\.001"):
+        dirichlet_parts(DATA, alphas=[0.001], clients_per_part=15, least=0.9, seed=0)
+    with pytest.raises(DataError, match=r"alphas\.1 must be a number above 0; got 0"):
+        dirichlet_parts(DATA, alphas=[1.0, 0], seed=0)
+    with pytest.raises(DataError, match="n_clients must be at most the 2000 samples; got 5000"):
+        dirichlet_parts(DATA, clients_per_part=1000, seed=0)
+
+
 def test_a_natural_partition_follows_the_given_clients() -> None:
     writers = np.array(["b", "a", "b", "c"] * 500)
     test_writers = np.array(["a", "c"] * 250)
@@ -170,6 +228,8 @@ def test_a_natural_partition_follows_the_given_clients() -> None:
         lambda seed: dirichlet_unbalanced(DATA, alpha=0.1, seed=seed),
         lambda seed: iid(DATA, n_clients=7, seed=seed),
         lambda seed: dirichlet_disjoint(DATA, alpha=0.5, n_clients=7, seed=seed),
+        lambda seed: dirichlet_clients(DATA, alpha=0.5, n_clients=7, seed=seed),
+        lambda seed: dirichlet_parts(DATA, alphas=[0.5, 5], clients_per_part=3, seed=seed),
     ],
 )
 def test_a_seed_gives_the_same_partition_again_and_another_seed_another(make: object) -> None:
@@ -386,6 +446,8 @@ PARTITIONS: list[Callable[[Any], FederatedData]] = [
     lambda seed: iid(DATA, n_clients=20, seed=seed),
     lambda seed: one_class_shards(DATA, seed=seed, clients_per_class=2, train_size=9, test_size=2),
     lambda seed: dirichlet_disjoint(DATA, alpha=1.0, n_clients=20, seed=seed),
+    lambda seed: dirichlet_clients(DATA, alpha=1.0, n_clients=20, seed=seed),
+    lambda seed: dirichlet_parts(DATA, alphas=[1.0], clients_per_part=8, seed=seed),
     lambda seed: dirichlet_unbalanced(DATA, alpha=1.0, sizes=[(20, 10)], seed=seed),
     lambda seed: iid(DATA, n_clients=20, seed=0).renumbered(seed),
 ]

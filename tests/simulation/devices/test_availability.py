@@ -27,9 +27,9 @@ from fedcohort.designs import Knowledge, UniformDesign
 from fedcohort.designs.signals import Request
 from fedcohort.errors import DesignError, SelectorError, SimulationError
 from fedcohort.simulation import (
-    Availability,
     Devices,
     FederatedData,
+    Intervals,
     LocalTraining,
     Run,
     Simulation,
@@ -48,7 +48,7 @@ SLOW = Devices.equal(N, speed=10.0)
 
 def devices_of(*intervals: tuple[int, float, float]) -> Devices:
     client, start, end = (np.array(column) for column in zip(*intervals, strict=True))
-    return replace(SLOW, availability=Availability(client, start, end))
+    return replace(SLOW, availability=Intervals(client, start, end))
 
 
 def simulation_of(

@@ -19,7 +19,7 @@ pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort import Multinomial, Poisson, Recipe, Uniform
 from fedcohort.errors import SimulationError
-from fedcohort.simulation import Availability, Cost, Devices, Run
+from fedcohort.simulation import Cost, Devices, Intervals, Run
 from scripted_recipes import Asking, FirstTwo, Patient, Scripted
 from simulation.federations import TRAINING, UNEQUAL, made
 
@@ -152,7 +152,7 @@ def test_an_empty_cohort_costs_nothing() -> None:
 
 def test_a_round_without_anybody_takes_until_somebody_comes() -> None:
     """Client 1 is there from 100 to 103 seconds, and at 150; after that nobody ever is."""
-    nights = Availability([1, 1], [100.0, 150.0], [103.0, 151.0])  # type: ignore[arg-type]
+    nights = Intervals([1, 1], [100.0, 150.0], [103.0, 151.0])  # type: ignore[arg-type]
     devices = replace(DEVICES, availability=nights)
 
     (found,) = costs(Uniform(2), rounds=6, devices=devices)

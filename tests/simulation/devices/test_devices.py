@@ -13,7 +13,7 @@ from scipy.stats import binom, kstest, norm
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from fedcohort.errors import DataError, SimulationError, StreamError
-from fedcohort.simulation import Availability, Devices, read_devices
+from fedcohort.simulation import Devices, Intervals, read_devices
 
 #: The chance that a correct program fails a statistical test here, if its seed were random.
 FALSE_ALARM = 1e-6
@@ -98,7 +98,7 @@ def test_phases_are_spread_over_the_day() -> None:
 def test_waiting_leads_to_the_next_arrival(phases: list[float], awake: float, now: float) -> None:
     """A wait ends, up to rounding, when somebody comes who was not there, and none came before."""
     day = 64.0
-    times = Availability.diurnal(np.array(phases), awake=awake, day=day)
+    times = Intervals.diurnal(np.array(phases), awake=awake, day=day)
     whom = np.ones(len(phases), dtype=bool)
 
     wait = times.seconds_until_any(now, whom)
@@ -112,7 +112,7 @@ def test_waiting_leads_to_the_next_arrival(phases: list[float], awake: float, no
 
 
 def test_nobody_ever_comes_when_all_intervals_are_over() -> None:
-    times = Availability([0, 1], [1.0, 5.0], [2.0, 6.0])  # type: ignore[arg-type]
+    times = Intervals([0, 1], [1.0, 5.0], [2.0, 6.0])  # type: ignore[arg-type]
     whom = np.array([True, False])
 
     assert times.seconds_until_any(0.0, whom) == 1.0
@@ -141,7 +141,7 @@ def test_jitter_is_log_normal_and_from_the_seed_the_round_and_the_client() -> No
         (([1.0], [math.nan], [1.0]), r"down must be above 0 and finite; client 0 has nan"),
         (([1.0], [1.0], [math.inf]), r"up must be above 0 and finite; client 0 has inf"),
         (([1.0], [1.0, 2.0], [1.0]), r"down must be one number per client, as many as speed has"),
-        (([1.0], [1.0], [1.0], Availability([1], [0.0], [1.0])), r"clients must be 0 to 0; got 1"),  # type: ignore[arg-type]
+        (([1.0], [1.0], [1.0], Intervals([1], [0.0], [1.0])), r"clients must be 0 to 0; got 1"),  # type: ignore[arg-type]
         (([1.0], [1.0], [1.0], None, -0.1), r"jitter must be a number from 0 to 10; got -0\.1"),
         (([1.0], [1.0], [1.0], None, math.nan), r"jitter must be a number from 0 to 10; got nan"),
     ],
@@ -165,7 +165,7 @@ def test_what_cannot_be_generated_is_refused(options: dict[str, float]) -> None:
 )
 def test_what_is_no_interval_is_refused(interval: tuple[float, float]) -> None:
     with pytest.raises(SimulationError, match=r"must have 0 <= start < end.*; interval 0 does not"):
-        Availability([0], [interval[0]], [interval[1]], day=10.0)  # type: ignore[arg-type]
+        Intervals([0], [interval[0]], [interval[1]], day=10.0)  # type: ignore[arg-type]
 
 
 def file(folder: Path, text: str) -> Path:

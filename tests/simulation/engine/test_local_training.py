@@ -510,6 +510,18 @@ def test_layers_without_a_width_are_refused(width: Any) -> None:
             make()
 
 
+def test_a_rate_falls_with_the_root_of_the_rounds() -> None:
+    """FedAWE's rate, eta / sqrt(t / 10 + 1), alone and with a decay."""
+    training = LocalTraining(steps=1, lr=0.1, lr_root=10)
+    both = replace(training, lr_decay=0.5)
+
+    for t in (0, 1, 30, 1990):
+        assert training.lr_at(t) == pytest.approx(0.1 / math.sqrt(t / 10 + 1), rel=4 * 2.0**-53)
+    assert both.lr_at(30) == pytest.approx(0.05 * 0.5**30, rel=4 * 2.0**-53)
+    with pytest.raises(SimulationError, match=r"lr_root must be a number .*; got 0"):
+        LocalTraining(steps=1, lr_root=0)
+
+
 def test_a_learning_rate_that_grows_beyond_float32_is_infinite() -> None:
     training = LocalTraining(steps=1, lr=1.0, lr_decay=1e30)
 

@@ -27,6 +27,13 @@ from fedcohort._fields import Record, declared, number
 from fedcohort._lazy import import_extra
 from fedcohort._whole_file import write_whole
 from fedcohort.errors import DataError
+from fedcohort.simulation.data.text import (
+    LENGTH,
+    N_CHARACTERS,
+    TEST_EVERY,
+    next_characters,
+    shakespeare_roles,
+)
 
 log = logging.getLogger(__name__)
 
@@ -164,9 +171,14 @@ class Dataset(Record):
     Attributes
     ----------
     x, test_x
-        Inputs, first axis samples.
+        Inputs, first axis samples. Integers without scale and shift stay integers for a model
+        that takes them (``nn.Embedding`` does); other models get float32.
     y, test_y
-        Labels from 0 to ``n_classes - 1``.
+        Labels from 0 to ``n_classes - 1``: one per sample, or one per position of a sequence,
+        shape (samples, length). There, -1 marks a position that does not count. Losses and
+        accuracies are means over the labels that count.
+    clients, test_clients
+        The client of every sample, where the data set knows it; for the natural partition.
     """
 
     _owner = "data"
@@ -179,6 +191,8 @@ class Dataset(Record):
     n_classes: int = declared(WholeNeed())
     scale: float = number(1.0)
     shift: float = number(0.0)
+    clients: NDArray[np.generic] | None = None
+    test_clients: NDArray[np.generic] | None = None
 
     def _check(self) -> None:
         for x, y in (("x", "y"), ("test_x", "test_y")):
@@ -189,6 +203,29 @@ class Dataset(Record):
                 f"data: test inputs must be shaped as training inputs, {self.x.shape[1:]}; got "
                 f"{self.test_x.shape[1:]}."
             )
+        owners = (self.clients, self.test_clients)
+        labelled = tuple(None if own is None else as_array(own).shape for own in owners)
+        if labelled not in ((None, None), ((len(self.x),), (len(self.test_x),))):
+            raise DataError(
+                f"data: clients must name one for each of {len(self.x)} training and "
+                f"{len(self.test_x)} test samples, or be left out; got shapes {labelled[0]} "
+                f"and {labelled[1]}. Name all."
+            )
+        if len(self.test_y) and self.test_y.shape[1:] != self.y.shape[1:]:
+            raise DataError(
+                f"data: a test sample needs as many labels as a training sample, shape "
+                f"{self.y.shape[1:]}; got {self.test_y.shape[1:]}. Label them alike."
+            )
+
+    @property
+    def length(self) -> int | None:
+        """How many labels a sample has, if it is a sequence; None: one label for the sample."""
+        return None if self.y.ndim == 1 else self.y.shape[1]
+
+    @property
+    def has_integers(self) -> bool:
+        """Whether the inputs are integers that neither scale nor shift turns into floats."""
+        return self.x.dtype.kind in "iu" and self.scale == 1 and self.shift == 0
 
     def __repr__(self) -> str:
         shape = tuple(self.x.shape[1:])
@@ -197,16 +234,18 @@ class Dataset(Record):
 
 
 def checked_arrays(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
-    """Validate inputs, first axis samples, and one label of at least 0 for each sample."""
+    """Validate inputs, first axis samples, and the labels of each sample: one, or a sequence."""
     inputs, labels = as_array(x), as_array(y)
-    whole = labels.ndim == 1 and labels.dtype.kind in "iu"
+    whole = labels.ndim in (1, 2) and labels.dtype.kind in "iu"
     if inputs.ndim == 0 or not whole or len(inputs) != len(labels):
         raise DataError(
             f"data: needs one whole-number label per sample; got inputs of shape "
             f"{inputs.shape} and labels {labels.dtype} of shape {labels.shape}."
         )
-    if labels.size and labels.min() < 0:
-        raise DataError(f"data: labels must be 0 or more; got {labels.min()}.")
+    labels = labels.astype(np.int64, copy=False)
+    if labels.size and labels.min() < (least := 1 - labels.ndim):
+        ignored = "" if least == 0 else ", or -1 where a position does not count"
+        raise DataError(f"data: labels must be 0 or more{ignored}; got {labels.min()}.")
     if inputs.dtype.kind not in "iufb":
         raise DataError(f"data: inputs must be numbers; got {inputs.dtype}.")
     # Floats as float32, integers in this machine's byte order.
@@ -219,7 +258,7 @@ def checked_arrays(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.generic], NDA
             f"data: inputs must be finite in float32; {invalid} of {inputs.size} numbers are not. "
             f"Fill in what is missing, or leave those samples out."
         )
-    return inputs, labels.astype(np.int64, copy=False)
+    return inputs, labels
 
 
 def load_dataset(name: str, folder: str | Path | None = None) -> Dataset:
@@ -312,6 +351,24 @@ def _cifar10(folder: Path) -> Dataset:
     return Dataset(x, y, *test, n_classes=10, scale=2 / 255, shift=-1.0)
 
 
+def _shakespeare(folder: Path) -> Dataset:
+    """Divide every role's text into sequences; its last fifth is for testing, at least one.
+
+    A role with one sequence only trains.
+    """
+    roles = shakespeare_roles()
+    sequences = [next_characters(text, LENGTH) for text in roles.values()]
+    sizes = [len(x) for x, _ in sequences]
+    cuts = [n - max(1, n // TEST_EVERY) if n > 1 else n for n in sizes]
+    test = np.concatenate([np.arange(n) >= cut for n, cut in zip(sizes, cuts, strict=True)])
+    x, y = (np.concatenate(part) for part in zip(*sequences, strict=True))
+    clients = np.repeat(list(roles), sizes)
+    return Dataset(
+        x[~test], y[~test], x[test], y[test], N_CHARACTERS,
+        clients=clients[~test], test_clients=clients[test],
+    )  # fmt: skip
+
+
 #: Every data set, by its name.
 DATASETS: dict[str, Callable[[Path], Dataset]] = {
     "digits": _digits,
@@ -339,11 +396,14 @@ DATASETS: dict[str, Callable[[Path], Dataset]] = {
         ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
     ),
     "cifar10": _cifar10,
+    "shakespeare": _shakespeare,
 }
 
-#: The files of each data set below the data folder; ``digits`` comes with scikit-learn.
+#: The files of each data set below the data folder. ``digits`` comes with scikit-learn, and
+#: ``shakespeare`` with fedcohort.
 FILES: dict[str, tuple[str, ...]] = {
     "digits": (),
+    "shakespeare": (),
     **{name: tuple(f"{name}/{file}" for file in IDX_FILES) for name in ("mnist", "fashion-mnist")},
     "cifar10": CIFAR_FILES,
 }

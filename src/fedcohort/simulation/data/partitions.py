@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from fedcohort._arguments import (
 )
 from fedcohort._display import short_repr
 from fedcohort._fields import Record, checks
+from fedcohort.client_files.formats import Source
 from fedcohort.errors import DataError
 from fedcohort.population import Population
 from fedcohort.simulation.data.datasets import Dataset, checked_arrays
@@ -82,7 +84,9 @@ class FederatedData(Record):
         for name, labels in (("train", self.dataset.y), ("test", self.dataset.test_y)):
             parts = tuple(_checked_positions(k, part) for k, part in enumerate(getattr(self, name)))
             self._put(**{name: parts})
-            _check_range(f"{name} labels", labels, self.dataset.n_classes)
+            # In sequences, -1 marks what does not count.
+            counted = labels if labels.ndim == 1 else labels[labels != -1]
+            _check_range(f"{name} labels", counted, self.dataset.n_classes)
             if len(parts) != len(self.train):
                 raise DataError(
                     f"FederatedData: {name} must have one list of positions per client, "
@@ -113,7 +117,10 @@ class FederatedData(Record):
         Parameters
         ----------
         x, y
-            Inputs, first axis samples, and labels from 0. Inputs become ``x * scale + shift``.
+            Inputs, first axis samples, and labels from 0: one per sample, or sequences of labels
+            of shape (samples, length), where -1 does not count. Inputs become
+            ``x * scale + shift``; integers stay integers for a model that takes them, such as
+            one that begins with ``nn.Embedding``.
         clients
             The client of every sample (any labels; clients are numbered in sorted order), or a
             list of positions for every client, as the partitioners of other libraries return it.
@@ -154,6 +161,146 @@ class FederatedData(Record):
         n_classes = int(max(labels.max(initial=0), test_labels.max(initial=0))) + 1
         dataset = Dataset(inputs, labels, test_inputs, test_labels, n_classes, scale, shift)
         return cls(dataset, train, test_parts)
+
+    @classmethod
+    def from_leaf(
+        cls, folder: str | Path, *, words: int = 10_000, length: int = 25
+    ) -> FederatedData:
+        """Read data that LEAF's ``preprocess.sh`` wrote: JSON files of users with x and y.
+
+        ``folder`` has the folders ``train`` and ``test``, directly or in ``data``. FEMNIST's
+        images get the shape (1, 28, 28). Shakespeare's 80 characters and the next one, its label,
+        become numbers as :func:`encode_text` gives them. A tweet of Sent140 becomes the numbers of
+        its first words: from 2 for the words that the training tweets use most, 1 for any other,
+        0 after the last. If the test files have other users (LEAF's split by user), all clients
+        are tested on all of their samples.
+
+        Parameters
+        ----------
+        words
+            How many words get a number of their own; an embedding needs two rows more.
+        length
+            Words of a tweet.
+
+        Raises
+        ------
+        DataError
+            If there are no such files, or a user's samples cannot be read.
+        """
+        from fedcohort.simulation.data.readers import read_leaf
+
+        path = checked_path("from_leaf", "folder", folder, error=DataError)
+        COUNT.check("from_leaf", "words", words, DataError)
+        COUNT.check("from_leaf", "length", length, DataError)
+        train, test = read_leaf(path, words, length)
+        if test is None:
+            return cls.from_arrays(*train)
+        are_others = set(train.clients.tolist()).isdisjoint(test.clients.tolist())
+        return cls.from_arrays(*train, test=test[:2] if are_others else test)
+
+    @classmethod
+    def from_hugging_face(
+        cls,
+        data: Any,
+        *,
+        client: str,
+        x: str,
+        y: str | None = None,
+        test: float | None = None,
+        seed: Seed = 0,
+        words: int = 10_000,
+        length: int = 80,
+    ) -> FederatedData:
+        """Read a data set of Hugging Face's ``datasets`` that has a column of clients.
+
+        ``data`` is a ``Dataset``, or a ``DatasetDict`` with the parts ``train`` and ``test``.
+
+        Parameters
+        ----------
+        client, x, y
+            Columns. Without ``y``, x is text in which each character is to predict the next one,
+            in sequences of ``length``. With it, a text becomes the numbers of its first words, as
+            in :meth:`from_leaf`; images and numbers stay as they are.
+        test, seed
+            The share of every client's samples to hold out, as in :meth:`from_arrays`.
+        words
+            How many words get a number of their own.
+        length
+            Characters or words of a sample of text.
+
+        Raises
+        ------
+        DataError
+            If the data set has no such columns, or they cannot be read.
+        """
+        from fedcohort.simulation.data.readers import read_hugging_face
+
+        parts = dict(data) if isinstance(data, Mapping) else {"train": data}
+        if not hasattr(parts.get("train"), "with_format"):
+            raise DataError(
+                f"from_hugging_face: data must be a Dataset of the package datasets, or a "
+                f"DatasetDict with the part train; got {brief(data)}. Pass what its load_dataset "
+                f"returns."
+            )
+        COUNT.check("from_hugging_face", "words", words, DataError)
+        COUNT.check("from_hugging_face", "length", length, DataError)
+        columns = (client, x, y, words, length)
+        own, known = read_hugging_face(parts["train"], *columns)
+        scale = 1 / 255 if own.x.dtype == np.uint8 and own.x.ndim == 4 else 1.0
+        held: Test | None = test
+        if test is None and "test" in parts:
+            held = read_hugging_face(parts["test"], *columns, known)[0]
+        return cls.from_arrays(*own, test=held, seed=seed, scale=scale)
+
+    @classmethod
+    def from_table(
+        cls,
+        source: Source,
+        *,
+        client: str,
+        y: str,
+        leave_out: Sequence[str] = (),
+        test: float | None = None,
+        seed: Seed = 0,
+    ) -> FederatedData:
+        """Read a table with a row per sample: a CSV, Parquet, JSON or Excel file, or a data frame.
+
+        All other columns are features. Numbers get mean 0 and variance 1 over the training
+        samples of all clients, and 0 where one is missing. Texts become a 0 or 1 for each
+        different one. Classes are numbered in sorted order.
+
+        Parameters
+        ----------
+        client, y
+            The columns of the clients and of the labels.
+        leave_out
+            Columns that are no features.
+        test, seed
+            The share of every client's samples to hold out, as in :meth:`from_arrays`.
+
+        Raises
+        ------
+        DataError
+            If the table cannot be read, or has no such columns.
+
+        Examples
+        --------
+        >>> table = {"ward": [*"aaabbb"], "age": [50, 61, 70, 44, 52, 80], "died": [0, 1] * 3}
+        >>> import pyarrow
+        >>> data = FederatedData.from_table(pyarrow.table(table), client="ward", y="died")
+        >>> data, data.dataset.x.shape
+        (FederatedData(n_clients=2, train=6, test=0, n_classes=2), (6, 1))
+        """
+        from fedcohort.simulation.data.readers import read_samples
+
+        rows = read_samples(source, client, y, leave_out)
+        held = np.zeros(len(rows.y), dtype=bool)
+        if test is not None:
+            _, parts = positions_of(rows.clients, len(rows.y))
+            held = _held_out(test, parts, len(rows.y), seed)
+        samples = (rows.features(~held), rows.y, rows.clients)
+        own, other = ([part[mask] for part in samples] for mask in (~held, held))
+        return cls.from_arrays(*own, test=None if test is None else other)
 
     def save(self, path: str | Path) -> None:
         """Write samples and clients to a file, which :meth:`load` and experiment files read.
@@ -198,9 +345,12 @@ class FederatedData(Record):
         return Population([len(part) for part in self.train], groups=self.main_class().tolist())
 
     def class_counts(self) -> NDArray[np.int64]:
-        """Return the training samples of each client and class, shape (n_clients, n_classes)."""
+        """Return the training labels of each client and class, shape (n_clients, n_classes)."""
+        classes = self.dataset.n_classes
+        # Shifted by one, so that the labels -1 fall into a class that is left out.
         counts = [
-            np.bincount(self.dataset.y[p], minlength=self.dataset.n_classes) for p in self.train
+            np.bincount(self.dataset.y[p].ravel() + 1, minlength=classes + 1)[1:]
+            for p in self.train
         ]
         return np.array(counts)
 
@@ -257,13 +407,16 @@ def positions_of(
             f"FederatedData: clients must be labels that can be sorted; got {brief(clients)}. "
             f"Label samples by numbers, or by names."
         ) from error
-    unknown = set(labels.tolist()) - set(known)
+    place = {name: k for k, name in enumerate(known)}
+    unknown = set(labels.tolist()) - set(place)
     if unknown:
         raise DataError(
             f"FederatedData: the test samples' clients must be among the training samples'; "
             f"{min(unknown)!r} is not. Leave its test samples out."
         )
-    return known, tuple(np.flatnonzero(labels == name) for name in known)
+    numbers = np.array([place[label] for label in labels.tolist()], dtype=np.int64)
+    lengths = np.bincount(numbers, minlength=len(known))
+    return known, tuple(np.split(np.argsort(numbers, kind="stable"), np.cumsum(lengths)[:-1]))
 
 
 def _test_parts(clients: Owners, n: int, names: list[Any] | None) -> Indices:
@@ -308,6 +461,16 @@ def _check_dataset(owner: str, dataset: object) -> None:
     DATASET.check(owner, "dataset", dataset, DataError)
 
 
+def _check_one_label(owner: str, dataset: Dataset) -> None:
+    """Refuse sequences of labels where samples are divided by their class."""
+    _check_dataset(owner, dataset)
+    if dataset.length is not None:
+        raise DataError(
+            f"{owner}: divides samples by their class, so each needs one label; got sequences of "
+            f"{dataset.length} labels. Use iid or natural."
+        )
+
+
 def _check_range(what: str, values: NDArray[np.int64], below: int) -> None:
     if values.size and not 0 <= values.min() <= values.max() < below:
         raise DataError(
@@ -326,9 +489,11 @@ def _checked_positions(client: int, part: Any) -> NDArray[np.int64]:
     return positions.astype(np.int64, copy=False)
 
 
+FEDERATION = KindNeed(kind=FederatedData, way_out="Pass what a partition returns, or your own.")
 #: Counts of clients or samples.
 COUNT, WHOLE = WholeNeed(least=1, most=MOST), WholeNeed(most=MOST)
 ALPHA = NumberNeed(above=0, way_out="Pass for example 0.1.")
+SHARE = NumberNeed(least=0, most=1)
 EXAMPLE = "Pass for example [(10, 100), (30, 250)]."
 PAIRS = ListNeed(item=ListNeed(item=WHOLE, least=2, most=2, way_out=EXAMPLE), way_out=EXAMPLE)
 
@@ -370,7 +535,7 @@ def one_class_shards(
     DataError
         If a class has too few samples, or the sizes do not fit the clients.
     """
-    _check_dataset("one_class_shards", dataset)
+    _check_one_label("one_class_shards", dataset)
     sizes = train_size if isinstance(train_size, list) else [train_size] * clients_per_class
     if len(sizes) != clients_per_class:
         raise DataError(
@@ -407,7 +572,7 @@ def _shards(
     DataError,
     alpha=ALPHA,
     sizes=PAIRS,
-    test_share=NumberNeed(least=0, most=1),
+    test_share=SHARE,
 )
 def dirichlet_unbalanced(
     dataset: Dataset,
@@ -437,7 +602,7 @@ def dirichlet_unbalanced(
         If ``alpha`` is not positive, or the data set lacks a class that a client is to have.
     """
     owner = "dirichlet_unbalanced"
-    _check_dataset(owner, dataset)
+    _check_one_label(owner, dataset)
     rng = stream(checked_seed(owner, seed), use=Stream.PARTITION)
     of_class = [np.flatnonzero(dataset.y == c) for c in range(dataset.n_classes)]
     test_of_class = [np.flatnonzero(dataset.test_y == c) for c in range(dataset.n_classes)]
@@ -513,30 +678,196 @@ def dirichlet_disjoint(
     DataError
         If ``alpha`` is not positive, or there are fewer samples than clients.
     """
-    _check_dataset("dirichlet_disjoint", dataset)
+    _check_one_label("dirichlet_disjoint", dataset)
     _check_clients("dirichlet_disjoint", n_clients, len(dataset.y))
     rng = stream(checked_seed("dirichlet_disjoint", seed), use=Stream.PARTITION)
     shares = rng.dirichlet(np.full(n_clients, alpha), size=dataset.n_classes)
-    parts = []
-    for labels in (dataset.y, dataset.test_y):
-        cuts_of_class = []
-        for label, share in enumerate(shares):
-            members = rng.permutation(np.flatnonzero(labels == label))
-            cuts = np.rint(np.cumsum(share)[:-1] * len(members)).astype(np.int64)
-            cuts_of_class.append(np.split(members, cuts))
-        parts.append(tuple(np.concatenate(pieces) for pieces in zip(*cuts_of_class, strict=True)))
-    return FederatedData(dataset, *parts)
+    train, test = (
+        _split_classes([rng.permutation(own) for own in _of_class(labels, dataset)], shares)
+        for labels in (dataset.y, dataset.test_y)
+    )
+    return FederatedData(dataset, train, test)
 
 
-def natural(dataset: Dataset, clients: ArrayLike, test_clients: ArrayLike) -> FederatedData:
+def _of_class(labels: NDArray[np.int64], dataset: Dataset) -> list[NDArray[np.int64]]:
+    """Return the positions of each class's samples, in their order."""
+    return [np.flatnonzero(labels == label) for label in range(dataset.n_classes)]
+
+
+def _split_classes(of_class: list[NDArray[np.int64]], shares: NDArray[np.float64]) -> Indices:
+    """Give each client its share of every class; ``shares`` has shape (n_classes, n_clients)."""
+    sizes = _sizes(shares, np.array([len(own) for own in of_class]))
+    pieces = [
+        np.split(own, np.cumsum(size)[:-1]) for own, size in zip(of_class, sizes, strict=True)
+    ]
+    return tuple(np.concatenate(own) for own in zip(*pieces, strict=True))
+
+
+def _sizes(shares: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return each client's number of samples of a class, by its shares; rounding loses none."""
+    ends = np.rint(np.cumsum(shares, axis=-1) * np.reshape(lengths, (-1, 1))).astype(np.int64)
+    return np.diff(ends, prepend=0, axis=-1)
+
+
+@checks(DataError, alpha=ALPHA, n_clients=COUNT)
+def dirichlet_clients(
+    dataset: Dataset, *, alpha: float, n_clients: int, seed: Seed = None
+) -> FederatedData:
+    r"""Draw every client's class shares from Dir(alpha), and use each sample once.
+
+    A class goes to the clients in proportion to their shares of it, in the order of the data set:
+    client i with shares :math:`\nu_i` gets :math:`\nu_{ic} / \sum_j \nu_{jc}` of class c. Test
+    samples are split alike. This is the partition of FedAU (Wang and Ji, ICLR 2024) and FedAWE
+    (Xiang et al., NeurIPS 2024). A client may get no samples; it is then never drawn.
+
+    Parameters
+    ----------
+    alpha
+        The smaller, the fewer classes a client has.
+    n_clients
+        How many clients there are.
+
+    Raises
+    ------
+    DataError
+        If ``alpha`` is not positive, or there are fewer samples than clients.
+    """
+    _check_dataset("dirichlet_clients", dataset)
+    _check_clients("dirichlet_clients", n_clients, len(dataset.y))
+    rng = stream(checked_seed("dirichlet_clients", seed), use=Stream.PARTITION)
+    shares = rng.dirichlet(np.full(dataset.n_classes, alpha), size=n_clients).T
+    total = shares.sum(axis=1, keepdims=True)
+    shares = np.where(total > 0, shares / np.where(total > 0, total, 1), 1 / n_clients)
+    train, test = (
+        _split_classes(_of_class(labels, dataset), shares) for labels in (dataset.y, dataset.test_y)
+    )
+    return FederatedData(dataset, train, test)
+
+
+#: How often a part is divided again until every client has enough samples.
+DIVISIONS = 10_000
+
+
+@checks(DataError, alphas=ListNeed(item=ALPHA), clients_per_part=COUNT, least=SHARE)
+def dirichlet_parts(
+    dataset: Dataset,
+    *,
+    alphas: Sequence[float] = (0.001, 0.002, 0.005, 0.01, 0.5),
+    clients_per_part: int = 10,
+    least: float = 0.2,
+    seed: Seed = None,
+) -> FederatedData:
+    """Divide parts of the data set, each with an alpha of its own and in balance.
+
+    Every class is cut into as many equal parts as there are ``alphas``, in the order of the data
+    set. A part is divided among its clients class by class, by shares from Dir(alpha) over the
+    clients that do not have their even share of the part yet. If a client ends with less than
+    ``least`` of its even share, of training or of test samples, the part is divided again. This is
+    the partition of HiCS-FL (Chen and Vikalo, NeurIPS 2024, appendix A.10; the balance is in their
+    code). Clients are numbered part by part.
+
+    Parameters
+    ----------
+    alphas
+        One for each part. The smaller, the fewer classes the part's clients have.
+    clients_per_part
+        How many clients share a part.
+    least
+        The least number of a client's samples, as a share of an even division.
+
+    Raises
+    ------
+    DataError
+        If an alpha is not positive, or no division gives every client enough samples.
+    """
+    owner = "dirichlet_parts"
+    _check_dataset(owner, dataset)
+    _check_clients(owner, len(alphas) * clients_per_part, len(dataset.y))
+    rng = stream(checked_seed(owner, seed), use=Stream.PARTITION)
+    train, test = (
+        [
+            [np.array_split(own, len(alphas))[part] for own in _of_class(labels, dataset)]
+            for part in range(len(alphas))
+        ]
+        for labels in (dataset.y, dataset.test_y)
+    )
+    divided = [
+        _balanced(sets, alpha, clients_per_part, least, rng)
+        for *sets, alpha in zip(train, test, alphas, strict=True)
+    ]
+    both = zip(*divided, strict=True)
+    return FederatedData(dataset, *(tuple(chain.from_iterable(parts)) for parts in both))
+
+
+def _balanced(
+    sets: list[list[NDArray[np.int64]]],
+    alpha: float,
+    n_clients: int,
+    least: float,
+    rng: np.random.Generator,
+) -> list[Indices]:
+    """Divide a part's training and test samples, given class by class, among its clients."""
+    lengths = [np.array([len(own) for own in of_class]) for of_class in sets]
+    shape = (len(lengths[0]), n_clients)
+    for _ in range(DIVISIONS):
+        # The logarithms of gamma variates with shape alpha: small alphas would underflow.
+        logs = np.log(rng.gamma(alpha + 1, size=shape)) + np.log1p(-rng.random(shape)) / alpha
+        shares = [_balanced_shares(logs, own) for own in lengths]
+        if all(
+            _sizes(share, own).sum(axis=0).min() >= int(least * own.sum() / n_clients)
+            for share, own in zip(shares, lengths, strict=True)
+        ):
+            return [
+                _split_classes([rng.permutation(own) for own in of_class], share)
+                for of_class, share in zip(sets, shares, strict=True)
+            ]
+    raise DataError(
+        f"dirichlet_parts: found no division with alpha {alpha} in which each of {n_clients} "
+        f"clients has {least:g} of an even share. Lower least, or raise alpha."
+    )
+
+
+def _balanced_shares(logs: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return each class's shares: none for a client that has its even share of samples already."""
+    shares, held = np.zeros_like(logs), np.zeros(logs.shape[1], dtype=np.int64)
+    for share, log, length in zip(shares, logs, lengths, strict=True):
+        room = held * len(held) < lengths.sum()
+        room |= not room.any()  # nothing is left to share
+        share[room] = np.exp(log[room] - log[room].max())
+        share /= share.sum()
+        held += _sizes(share[None], np.array([length]))[0]
+    return shares
+
+
+def natural(
+    dataset: Dataset, clients: ArrayLike | None = None, test_clients: ArrayLike | None = None
+) -> FederatedData:
     """Give every sample to its own client; clients are numbered in sorted order.
+
+    Parameters
+    ----------
+    clients, test_clients
+        The client of every sample; by default as the data set says.
 
     Raises
     ------
     DataError
         If a sample has no client, or a test sample a client without training samples.
+
+    Examples
+    --------
+    >>> from fedcohort.simulation import load_dataset
+    >>> natural(load_dataset("shakespeare"))
+    FederatedData(n_clients=1060, train=42092, test=10193, n_classes=97)
     """
     _check_dataset("natural", dataset)
+    if clients is None and test_clients is None:
+        clients, test_clients = dataset.clients, dataset.test_clients
+    if clients is None or test_clients is None:
+        raise DataError(
+            "natural: needs the client of every sample; the data set does not say it. Pass "
+            "clients and test_clients, or choose another partition."
+        )
     names, train = positions_of(clients, len(dataset.y))
     return FederatedData(dataset, train, positions_of(test_clients, len(dataset.test_y), names)[1])
 

@@ -27,7 +27,8 @@ received.
 **Simulated seconds.** The server waits first for the slowest asked client's number, then for the
 updates of the drawn clients (:meth:`fedcohort.Recipe.waits`; by default the slowest one's). The
 server's own computing and measuring take no simulated time. Numbers that travel with an update
-take none either. A round without an available client lasts until one comes.
+take none either. A round without an available client lasts until one comes, and 60 seconds where
+clients come by the round.
 """
 
 from __future__ import annotations
@@ -200,10 +201,10 @@ class Clock:
                 f"Pass for example Devices.equal({n_clients})."
             )
         times = self._devices.availability
-        if times is not None and not population.sizes[times.client].any():
+        if times is not None and not population.sizes[times._ever(n_clients)].any():
             raise SimulationError(
                 "Run: devices must let at least one client with samples be available some time; "
-                "none ever is. Give it an interval."
+                "none ever is. Give it an interval or a chance."
             )
         self._population, self._seed = population, seed
         self._samples = training.samples_processed(population.sizes)
@@ -215,9 +216,11 @@ class Clock:
         """Whether availability is modelled."""
         return self._devices.availability is not None
 
-    def available(self) -> NDArray[np.bool_] | None:
+    def available(self, round_: int) -> NDArray[np.bool_] | None:
         """Return the availability mask, shape (n_clients,); None if all are always available."""
-        return self._devices.available(self.seconds) if self.has_availability else None
+        if not self.has_availability:
+            return None
+        return self._devices.available(self.seconds, round_=round_, seed=self._seed)
 
     def times(self, round_: int) -> Times:
         """Return how long everything takes in a round."""

@@ -17,130 +17,24 @@ from fedcohort._arguments import (
     NumberNeed,
     WholeNeed,
     as_array,
-    brief,
-    checked_number,
-    checked_numbers,
     checked_path,
-    checked_whole,
     did_you_mean,
 )
 from fedcohort._display import short_repr
 from fedcohort._fields import Record, checks, declared, of_kind
 from fedcohort._whole_file import reason_of
 from fedcohort.errors import DataError, SimulationError
+from fedcohort.simulation.devices.availability import DAY, Availability, Intervals
 from fedcohort.streams import Seed, Stream, checked_seed, stream
 
 #: Defaults: samples per second of training, and bytes per second of a client's line.
 SPEED = 1_000.0
 LINE = 1_000_000.0
-DAY = NumberNeed(above=0)
 #: Samples or bytes a second. These limits keep a client's time finite for every spread.
 RATE = NumberNeed(least=1e-9, most=1e18)
 #: The standard deviation of a logarithm.
 SPREAD = NumberNeed(least=0, most=10)
 CLIENTS = WholeNeed(least=1, most=MOST, way_out="Pass how many there are.")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Availability(Record):
-    """The intervals in which clients are available; a client without an interval never is.
-
-    Attributes
-    ----------
-    client, start, end
-        One entry per interval, ``start <= now < end``, in simulated seconds.
-    day
-        The intervals repeat after this many seconds (start and end then lie within one day); None:
-        they do not repeat.
-
-    Examples
-    --------
-    >>> nights = Availability([0, 1], [0.0, 5.0], [5.0, 10.0], day=10.0)
-    >>> nights.at(22.0, n_clients=3).tolist()
-    [True, False, False]
-    """
-
-    _error = SimulationError
-
-    client: NDArray[np.int64]
-    start: NDArray[np.float64]
-    end: NDArray[np.float64]
-    day: float | None = declared(DAY, None)
-
-    def _check(self) -> None:
-        kinds = {"client": np.int64, "start": np.float64, "end": np.float64}
-        for name, kind in kinds.items():
-            given, whole = getattr(self, name), kind is np.int64
-            found = checked_numbers(
-                "Availability", name, given, "n_intervals", whole=whole, error=SimulationError
-            )
-            self._put(**{name: found.astype(kind)})
-        most = np.inf if self.day is None else self.day
-        if not self.client.shape == self.start.shape == self.end.shape:
-            raise SimulationError(
-                f"Availability: client, start and end must be lists of one length; got shapes "
-                f"{self.client.shape}, {self.start.shape} and {self.end.shape}. Give each interval "
-                f"all three."
-            )
-        # Negated, so that NaN is refused too.
-        bad = ~((self.start >= 0) & (self.start < self.end) & (self.end <= most))
-        if bad.any():
-            raise SimulationError(
-                f"Availability: intervals must have 0 <= start < end, end at most the day; "
-                f"interval {int(np.argmax(bad))} does not. Split an interval that passes the end "
-                f"of a day."
-            )
-
-    def __repr__(self) -> str:
-        n_clients = len(np.unique(self.client))
-        return short_repr(self, intervals=len(self.client), n_clients=n_clients, day=self.day)
-
-    @classmethod
-    @checks(SimulationError, awake=NumberNeed(least=0, most=1), day=DAY)
-    def diurnal(cls, phase: NDArray[np.float64], *, awake: float, day: float) -> Availability:
-        """Make every client available for a share ``awake`` of each day.
-
-        ``phase`` is when each client comes, as a share of the day, shape (n_clients,).
-        """
-        phase = checked_numbers("Availability", "phase", phase, "n_clients", error=SimulationError)
-        begin, end = phase * day, (phase + awake) * day
-        clients = np.arange(len(phase))
-        late = end > day  # over midnight: two intervals
-        return cls(
-            np.concatenate([clients, clients[late]]),
-            np.concatenate([begin, np.zeros(late.sum())]),
-            np.concatenate([np.minimum(end, day), (end - day)[late]]),
-            day=day,
-        )
-
-    def at(self, now: float, *, n_clients: int) -> NDArray[np.bool_]:
-        """Return who is available at a moment, shape (n_clients,)."""
-        least = int(self.client.max(initial=0)) + 1
-        n_clients = checked_whole(
-            "Availability", "n_clients", n_clients, least=least, error=SimulationError
-        )
-        here = np.zeros(n_clients, dtype=bool)
-        moment = self._moment(now)
-        here[self.client[(self.start <= moment) & (moment < self.end)]] = True
-        return here
-
-    def seconds_until_any(self, now: float, clients: NDArray[np.bool_]) -> float:
-        """Return the time until one of these clients comes; infinity if none ever does."""
-        mask = as_array(clients)
-        if mask.dtype != np.bool_ or mask.ndim != 1 or len(mask) <= self.client.max(initial=-1):
-            raise SimulationError(
-                f"Availability: clients must be one boolean per client; got {brief(clients)}. Pass "
-                f"a mask."
-            )
-        starts = self.start[mask[self.client]]
-        ahead = starts - self._moment(now)
-        if self.day is not None:
-            ahead = np.where(ahead > 0, ahead, ahead + self.day)  # tomorrow
-        return float(ahead[ahead > 0].min(initial=np.inf))
-
-    def _moment(self, now: float) -> float:
-        moment = checked_number("Availability", "now", now, least=-math.inf, error=SimulationError)
-        return moment if self.day is None else moment % self.day
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,16 +85,12 @@ class Devices(Record):
                 what = f"{name} must be above 0 and finite"
                 raise SimulationError(
                     f"Devices: {what}; client {bad} has {values[bad]}. Leave the client out, or "
-                    f"use Availability for one that is away."
+                    f"use an availability for one that is away."
                 )
             values.setflags(write=False)
             self._put(**{name: values})
-        known = np.empty(0) if self.availability is None else self.availability.client
-        if len(known) and not 0 <= known.min() <= known.max() < self.n_clients:
-            raise SimulationError(
-                f"Devices: available clients must be 0 to {self.n_clients - 1}; got "
-                f"{known.min()} to {known.max()}. Number clients as in speed."
-            )
+        if self.availability is not None:
+            self.availability._check_clients(self.n_clients)
 
     def __repr__(self) -> str:
         parts = {"median_speed": float(np.median(self.speed)), "jitter": float(self.jitter)}
@@ -216,9 +106,10 @@ class Devices(Record):
         speed: float = SPEED,
         down: float = LINE,
         up: float = LINE,
+        availability: Availability | None = None,
         jitter: float = 0.0,
     ) -> Devices:
-        """Give every client the same device, always available.
+        """Give every client the same device.
 
         Parameters
         ----------
@@ -226,11 +117,13 @@ class Devices(Record):
             Samples that a client processes in a second of training.
         down, up
             Bytes a second to and from a client.
+        availability
+            When clients are available; None: always.
         jitter
             Each round multiplies a client's computing time by exp(jitter * z), z standard normal.
         """
         speeds, downs, ups = (np.full(n_clients, rate) for rate in (speed, down, up))
-        return cls(speeds, downs, ups, jitter=jitter)
+        return cls(speeds, downs, ups, availability, jitter)
 
     @classmethod
     @checks(
@@ -281,7 +174,7 @@ class Devices(Record):
         # Always draw all three, in this order: ``awake`` must not change who is fast.
         computing, line = rng.standard_normal(n_clients), rng.standard_normal(n_clients)
         phase = rng.random(n_clients)
-        times = None if awake == 1 else Availability.diurnal(phase, awake=awake, day=day)
+        times = None if awake == 1 else Intervals.diurnal(phase, awake=awake, day=day)
         with np.errstate(over="ignore"):  # infinite speeds are refused
             factor, line = np.exp(speed_spread * computing), np.exp(line_spread * line)
             return cls(speed * factor, down * line, up * line, times, jitter)
@@ -299,17 +192,16 @@ class Devices(Record):
         rng = stream(seed, round_=round_ + 1, use=Stream.DEVICES)
         return np.asarray(np.exp(self.jitter * rng.standard_normal(self.n_clients)))
 
-    def available(self, now: float) -> NDArray[np.bool_]:
-        """Return who is available at a moment, shape (n_clients,)."""
+    def available(self, now: float, *, round_: int = 0, seed: int = 0) -> NDArray[np.bool_]:
+        """Return who is available at a moment and in a round of a run, shape (n_clients,)."""
         if self.availability is None:
             return np.ones(self.n_clients, dtype=bool)
-        return self.availability.at(now, n_clients=self.n_clients)
+        return self.availability.at(now, n_clients=self.n_clients, round_=round_, seed=seed)
 
     def parts(self) -> list[object]:
         """Return everything as arrays and plain values, for a fingerprint."""
         kept: list[object] = [self.speed, self.down, self.up, self.jitter]
-        times = self.availability
-        return kept if times is None else [*kept, times.client, times.start, times.end, times.day]
+        return kept if self.availability is None else [*kept, *self.availability.parts()]
 
 
 NEEDED = ("client", "speed", "down", "up")
@@ -360,7 +252,7 @@ def read_devices(path: str | Path, n_clients: int, *, jitter: float = 0.0) -> De
     times = [(client, *each) for client in range(n_clients) for each in intervals[client]]
     owner, start, end = (np.array(column) for column in zip(*times, strict=True))
     always = all((0.0, math.inf) in each for each in intervals.values())
-    availability = None if always else Availability(owner, start, end)
+    availability = None if always else Intervals(owner, start, end)
     return Devices(speed, down, up, availability, jitter)
 
 

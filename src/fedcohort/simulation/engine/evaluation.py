@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple, Protocol, final
+from functools import reduce
+from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fedcohort._display import record_repr, short_repr
 from fedcohort._updates import as_numpy
@@ -22,20 +21,22 @@ from fedcohort.designs import Design, MultinomialDesign
 from fedcohort.memory import Estimator
 from fedcohort.selector.max_norm import factors_of
 from fedcohort.simulation.data.partitions import FederatedData, Indices
+from fedcohort.simulation.data.text import IGNORED
 from fedcohort.simulation.engine.gradients import (
     ParameterLayout,
     ResidentData,
     StackedLinearGradients,
     gradients_of,
 )
+from fedcohort.simulation.engine.models import KeyedModel, has_batch_norm
 from fedcohort.streams import Stream, stream
 
-#: Samples in a batch: on the CPU few enough for the cache.
+#: Labels in a batch: on the CPU few enough for the cache.
 BATCH = {"cpu": 512, "cuda": 8192}
 #: Train as many clients together as have this many bytes of models.
 YARDSTICK_BYTES = 2**30
-#: Samples whose gradients are computed at a time.
-SAMPLES_AT_ONCE = 20_000
+#: Labels whose gradients are computed at a time.
+LABELS_AT_ONCE = 20_000
 #: Numbers of what an estimator leaves that are compared at a time.
 NUMBERS_AT_ONCE = 2**26
 
@@ -95,6 +96,7 @@ class ClientQuality:
 class Evaluator:
     """Evaluates models on one federation, dropout off, every sample once.
 
+    Clients count by ``importance``, shape (n_clients,).
     With ``sample`` it measures a sample of the clients: that many draws by importance, with
     replacement and a fixed seed. The mean over the draws is unbiased.
     """
@@ -105,30 +107,30 @@ class Evaluator:
         data: ResidentData,
         federation: FederatedData,
         *,
+        importance: NDArray[np.float64],
         sample: int | None = None,
         seed: int = 0,
     ) -> None:
-        self._model, self._layout, self._data = (
-            copy.deepcopy(model).eval(),
-            ParameterLayout(model),
-            data,
-        )
-        fits = StackedLinearGradients.fits(model)
+        self._model, self._layout = KeyedModel(model, dropout=False), ParameterLayout(model)
+        self._data = data
+        # Samples of batch norms are judged in batches of one client each.
+        self._alone = has_batch_norm(model)
+        fits = StackedLinearGradients.fits(model) and not data.has_sequences
         self._chain = StackedLinearGradients(model) if fits else None  # type: ignore[arg-type]
         self._parts, self._federation, self._sample = federation.train, federation, sample
-        self._weights = federation.population.importance
+        self._weights = importance
         measured = np.arange(federation.n_clients)
         if sample is not None:
             rng = stream(seed, use=Stream.EVALUATION)
             counts = rng.multinomial(sample, self._weights)
             measured = np.flatnonzero(counts)
             self._weights = counts[measured] / sample
+        self._measured = measured
         train, test = (
             tuple(each[client] for client in measured)
             for each in (federation.train, federation.test)
         )
-        self._train = _Samples(train, data.x, data.y)
-        self._test = _Samples(test, data.test_x, data.test_y)
+        self._train, self._test = self._train_samples(train), self._test_samples(test)
 
     def quality(self, flat: Tensor) -> Quality:
         """Judge the model with these parameters, shape (size,)."""
@@ -136,7 +138,7 @@ class Evaluator:
         loss = float(self._weights @ losses)
         error = self._standard_error(losses - loss)
         accuracies = self._test.means(self._over(flat, self._test, _hits))
-        tested = self._test.sizes > 0
+        tested = self._test.counted > 0
         weight = self._weights * tested
         if weight.sum() == 0:
             return Quality(loss, math.nan, math.nan, loss_error=error)
@@ -153,17 +155,14 @@ class Evaluator:
         return math.sqrt(variance / (self._sample - 1)) if self._sample > 1 else math.nan
 
     def client_quality(self, flat: Tensor) -> ClientQuality:
-        """Judge the model on every client's own samples."""
-        train, test = self._train, self._test
-        if self._sample is not None:
-            train = _Samples(self._federation.train, self._data.x, self._data.y)
-            test = _Samples(self._federation.test, self._data.test_x, self._data.test_y)
-        losses = train.means(self._over(flat, train, _losses))
-        accuracies = test.means(self._over(flat, test, _hits))
-        return ClientQuality(
-            np.where(train.sizes > 0, losses, math.nan),
-            np.where(test.sizes > 0, accuracies, math.nan),
-        )
+        """Judge the model on each measured client's own samples; NaN for all others."""
+        found = []
+        for samples, judge in ((self._train, _losses), (self._test, _hits)):
+            own = samples.means(self._over(flat, samples, judge))
+            values = np.full(self._federation.n_clients, math.nan)
+            values[self._measured] = np.where(samples.counted > 0, own, math.nan)
+            found.append(values)
+        return ClientQuality(*found)
 
     def losses_of(
         self, flat: Tensor, clients: NDArray[np.int64]
@@ -173,23 +172,37 @@ class Evaluator:
         Both have shape (len(clients),); a client without samples has 0.
         """
         parts = tuple(self._parts[client] for client in clients)
-        samples = _Samples(parts, self._data.x, self._data.y)
+        samples = self._train_samples(parts)
         losses = self._over(flat, samples, _losses)
         return samples.means(losses), np.sqrt(samples.means(losses**2))
+
+    def _train_samples(self, parts: Indices) -> _Samples:
+        return _Samples(parts, self._data.x, self._data.y, alone=self._alone)
+
+    def _test_samples(self, parts: Indices) -> _Samples:
+        return _Samples(parts, self._data.test_x, self._data.test_y, alone=self._alone)
 
     @torch.no_grad()
     def _over(
         self, flat: Tensor, samples: _Samples, judge: Callable[[Tensor, Tensor], Tensor]
     ) -> NDArray[np.float64]:
-        """Judge every used sample once, in large batches."""
-        x, positions = samples.x, samples.positions
+        """Judge every label of the used samples once, in large batches; shaped as the labels.
+
+        A label that does not count has 0.
+        """
+        x, y, positions = samples.x, samples.y, samples.positions
         if len(positions) == 0:
-            return np.empty(0)
+            return np.empty((0, *y.shape[1:]))
         outputs = self._outputs(flat)
-        batches = positions.split(BATCH[x.device.type])
-        buffer = torch.empty((len(batches[0]), *x.shape[1:]), device=x.device)
-        scores = torch.cat([outputs(self._data.take(x, batch, buffer)) for batch in batches])
-        return np.asarray(judge(scores, samples.y[positions]).cpu(), dtype=np.float64)
+        batches = samples.batches()
+        buffer = self._data.buffer(max(map(len, batches)))
+        judged = []
+        for batch in batches:
+            labels = y[batch]
+            scores = outputs(self._data.take(x, batch, buffer)).flatten(0, -2)
+            own = judge(scores, labels.flatten().clamp(min=0)).view(labels.shape)
+            judged.append(own if samples.length == 1 else own * (labels != IGNORED))
+        return np.asarray(torch.cat(judged).cpu(), dtype=np.float64)
 
     def _outputs(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the model with these parameters, dropout off, as a function."""
@@ -197,7 +210,7 @@ class Evaluator:
         if chain is not None:
             return lambda x: chain.outputs(parameters, x[None])[0]
         own = {name: view[0] for name, view in parameters.items()}
-        return lambda x: functional_call(self._model, own, (x,))
+        return lambda x: self._model(own, x)
 
 
 def _lowest_tenth(values: NDArray[np.float64]) -> float:
@@ -216,24 +229,52 @@ def _hits(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 class _Samples:
-    """The samples that clients use, each once, and who uses which."""
+    """The samples that clients use, each once, and who uses which.
 
-    def __init__(self, parts: Indices, x: Tensor, y: Tensor) -> None:
-        self.x, self.y = x, y
+    With ``alone``, a sample is in a batch with samples of one client only, and once for each client
+    that uses it.
+    """
+
+    def __init__(self, parts: Indices, x: Tensor, y: Tensor, *, alone: bool) -> None:
+        self.x, self.y, self._alone = x, y, alone
         self.sizes = np.array([len(part) for part in parts], dtype=np.int64)
+        #: How many labels a sample has.
+        self.length = 1 if y.dim() == 1 else y.shape[1]
         # If all clients share their samples, one client stands for all.
         own = parts[:1] if all(part is parts[0] for part in parts) else parts
         entries = np.concatenate(own) if own else np.empty(0, dtype=np.int64)
-        used, self._entry = np.unique(entries, return_inverse=True)
+        used, self._entry = entries, np.arange(len(entries))
+        if not alone:
+            used, self._entry = np.unique(entries, return_inverse=True)
         self._n_own = len(own)
         self._client = np.repeat(np.arange(len(own)), self.sizes[: len(own)])
         self.positions = torch.from_numpy(used).to(x.device)
+        #: How many labels of every client count.
+        self.counted = self.sizes
+        if y.dim() > 1:
+            labels = (y[self.positions] != IGNORED).sum(dim=1).cpu().numpy()
+            self.counted = np.broadcast_to(self._sums(labels), self.sizes.shape).astype(np.int64)
+
+    def batches(self) -> Sequence[Tensor]:
+        """Divide the used samples into batches."""
+        if self._alone:
+            sizes = self.sizes[: self._n_own]
+            return torch.split(self.positions, sizes[sizes > 0].tolist())
+        return torch.split(self.positions, max(1, BATCH[self.x.device.type] // self.length))
 
     def means(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Average a value per used sample over every client; 0 for a client without samples."""
-        sums = np.bincount(self._client, values[self._entry], minlength=self._n_own)
-        means = np.asarray(sums / np.maximum(self.sizes[: self._n_own], 1), dtype=np.float64)
+        """Average a value per label over every client's labels that count; 0 without any.
+
+        Labels that do not count must have 0.
+        """
+        sums = self._sums(values if values.ndim == 1 else values.sum(axis=1))
+        means = np.asarray(sums / np.maximum(self.counted[: self._n_own], 1), dtype=np.float64)
         return np.broadcast_to(means, self.sizes.shape).copy()
+
+    def _sums(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Add up a value per used sample for every client with samples of its own."""
+        sums = np.bincount(self._client, values[self._entry], minlength=self._n_own)
+        return np.asarray(sums, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,9 +463,13 @@ class FullParticipation:
     ) -> None:
         self._parts = [each.train for each in federations]
         self._seeds, self._floor_clients = seeds, floor_clients
-        self._gradients = gradients_of(model, data.x.device, dropout=False)
+        self._gradients = gradients_of(
+            model, data.x.device, dropout=False, sequences=data.has_sequences
+        )
         self._layout, self._data = ParameterLayout(model), data
         self._train, self._pool = train, pool
+        #: Whether the samples of a client can be divided among batches.
+        self._splits = data.has_sequences and not has_batch_norm(model)
 
     def yardsticks(
         self, models: Tensor, rounds: Sequence[Drawn | None], round_: int
@@ -505,7 +550,8 @@ class FullParticipation:
         """Sum up the gradients of all clients at the parameters ``flat``."""
         importance = torch.from_numpy(design.population.importance).to(flat.device)
         longest = max(map(len, parts))
-        at_once = max(1, SAMPLES_AT_ONCE // longest)
+        length = math.prod(self._data.y.shape[1:])
+        at_once = max(1, LABELS_AT_ONCE // (longest * length))
         mean = torch.zeros_like(flat, dtype=torch.float64)
         squares = mean.new_zeros(())
         for start in range(0, len(parts), at_once):
@@ -527,11 +573,34 @@ class FullParticipation:
         """Return the gradients of one batch per client, both of shape (clients, samples)."""
         device, n_keys = flat.device, self._gradients.n_keys
         where, shares = (torch.from_numpy(part).to(device) for part in (positions, weights))
-        x, y = self._data.take(self._data.x, where), self._data.y[where]
         models = self._layout.views(flat.expand(len(positions), -1).contiguous())
         # No dropout, so that the keys are never read.
         keys = torch.zeros((len(positions), n_keys), dtype=torch.int32, device=device)
-        return self._layout.flat(self._gradients(models, x, y, shares, keys))
+        at_once = self._samples_at_once(*positions.shape)
+        pieces = zip(where.split(at_once, 1), self._pieces(where, shares, at_once), strict=True)
+        parts = (
+            self._gradients(models, self._data.take(self._data.x, own), self._data.y[own], w, keys)
+            for own, w in pieces
+        )
+        return reduce(torch.add, (self._layout.flat(part) for part in parts))
+
+    def _samples_at_once(self, n_clients: int, longest: int) -> int:
+        """Return how many samples of each client to take at a time."""
+        if not self._splits:
+            return max(longest, 1)
+        return max(1, LABELS_AT_ONCE // (n_clients * math.prod(self._data.y.shape[1:])))
+
+    def _pieces(self, where: Tensor, shares: Tensor, at_once: int) -> Sequence[Tensor]:
+        """Split sample weights, so that each label of a sequence has its weight in the whole."""
+        pieces = torch.split(shares, at_once, 1)
+        if len(pieces) == 1:
+            return pieces
+        labels = (self._data.y[where] != IGNORED).sum(dim=2) * (shares > 0)
+        share = labels / labels.sum(dim=1, keepdim=True).clamp(min=1)
+        return [
+            (own > 0) * (of.sum(dim=1) / (own > 0).sum(dim=1).clamp(min=1))[:, None]
+            for own, of in zip(pieces, share.split(at_once, 1), strict=True)
+        ]
 
 
 def _bounded(updates: Tensor, max_norm: float | None) -> NDArray[np.float32]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import final
 
 import numpy as np
@@ -14,9 +15,11 @@ from torch import Tensor, nn
 
 from fedcohort._arguments import MOST, brief, checked_numbers, checked_whole
 from fedcohort._display import record_repr
-from fedcohort._fields import Float, Record, number, whole
+from fedcohort._fields import Float, Record, choice, number, whole
 from fedcohort.errors import SimulationError
 from fedcohort.simulation.engine.gradients import (
+    Adam,
+    LocalOptimizer,
     ParameterLayout,
     ResidentData,
     Sgd,
@@ -29,6 +32,8 @@ from fedcohort.streams import Stream, draw_subsets, stream
 
 #: Models are float32: a larger factor would be infinite.
 LARGEST_FLOAT32 = float(torch.finfo(torch.float32).max)
+SMALLEST_FLOAT32 = float(torch.finfo(torch.float32).tiny)
+NEVER = "From 1 on, no step is ever forgotten."
 
 
 def rate(default: Float) -> Float:
@@ -38,7 +43,7 @@ def rate(default: Float) -> Float:
 
 @dataclass(frozen=True, slots=True)
 class LocalTraining(Record):
-    """Stochastic gradient descent on the client's own samples.
+    """Descent along stochastic gradients on the client's own samples.
 
     Attributes
     ----------
@@ -50,8 +55,18 @@ class LocalTraining(Record):
         Samples in a batch; a client with fewer samples uses all of them.
     lr, lr_decay
         The learning rate is ``lr * lr_decay ** round``.
-    momentum, weight_decay
-        As in ``torch.optim.SGD``; momentum restarts every round.
+    lr_root
+        Instead or besides: divide the learning rate by the square root of ``1 + round / lr_root``,
+        as FedAWE does with 10; None: do not.
+    optimizer
+        ``"sgd"`` or ``"adam"``.
+    momentum
+        As in ``torch.optim.SGD``; momentum restarts every round. Only with ``sgd``.
+    weight_decay
+        As in ``torch.optim.SGD`` and ``torch.optim.Adam``: adds to the gradient.
+    beta1, beta2, eps
+        As in ``torch.optim.Adam``, only with ``adam``. Both moments are 0 at the start of every
+        round: clients keep nothing between rounds, and send nothing but their update.
     mu
         FedProx: adds ``mu / 2`` times the squared distance to the global model to the loss.
     """
@@ -63,9 +78,14 @@ class LocalTraining(Record):
     batch_size: int = whole(50, least=1, most=MOST)
     lr: float = rate(0.01)
     lr_decay: float = rate(1.0)
-    momentum: float = number(0.0, least=0, below=1, way_out="From 1 on, no step is ever forgotten.")
+    lr_root: float | None = number(None, least=1e-9, most=MOST)
+    optimizer: str = choice("sgd", ("sgd", "adam"))
+    momentum: float = number(0.0, least=0, below=1, way_out=NEVER)
     weight_decay: float = rate(0.0)
     mu: float = rate(0.0)
+    beta1: float = number(0.9, least=0, below=1, way_out=NEVER)
+    beta2: float = number(0.999, least=0, below=1, way_out=NEVER)
+    eps: float = number(1e-8, least=SMALLEST_FLOAT32, below=1, way_out="Models are float32.")
 
     __repr__ = record_repr
 
@@ -75,11 +95,20 @@ class LocalTraining(Record):
                 f"LocalTraining: needs either steps or epochs; got steps={brief(self.steps)} and "
                 f"epochs={brief(self.epochs)}. The paper's figure 1 has steps=50."
             )
+        other = ("momentum",) if self.optimizer == "adam" else ("beta1", "beta2", "eps")
+        default = {each.name: each.default for each in fields(LocalTraining)}
+        for name in other:
+            if getattr(self, name) != default[name]:
+                raise SimulationError(
+                    f"LocalTraining: {name} is not a setting of optimizer {self.optimizer!r}; got "
+                    f"{getattr(self, name)}. Leave it out."
+                )
 
     @property
     def is_plain(self) -> bool:
         """Whether a step is the gradient times the learning rate, and nothing else."""
-        return self.momentum == 0 and self.weight_decay == 0 and self.mu == 0
+        plain = self.optimizer == "sgd" and self.momentum == 0
+        return plain and self.weight_decay == 0 and self.mu == 0
 
     def samples_processed(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how many samples clients of these sizes process in a round, repeats counted."""
@@ -97,6 +126,8 @@ class LocalTraining(Record):
             rate = self.lr * self.lr_decay**round_
         except OverflowError:
             return float("inf")
+        if self.lr_root is not None:
+            rate /= math.sqrt(1 + round_ / self.lr_root)
         return (
             rate if rate <= LARGEST_FLOAT32 else float("inf")
         )  # torch refuses what float32 cannot hold
@@ -208,7 +239,8 @@ class LocalTrainer:
         #: The mu of all lanes; None if they differ.
         self.same_mu = every[0].mu if len({each.mu for each in every}) == 1 else None
         is_plain = all(each.is_plain for each in every)
-        self.gradients, self.layout = gradients_of(model, self._device), ParameterLayout(model)
+        self.gradients = gradients_of(model, self._device, sequences=data.has_sequences)
+        self.layout = ParameterLayout(model)
         self._at_once = max(1, LANE_BYTES // (4 * self.layout.size))
         self._slots = min(slots, self._at_once)
         linear = isinstance(self.gradients, StackedLinearGradients) and is_plain
@@ -250,13 +282,13 @@ class LocalTrainer:
     ) -> Tensor:
         """Take the steps one after the other; the lanes that still train come first."""
         models, (lr, mu) = self.layout.stacked(start), rates
-        sgd = self.sgd(self.layout.views(start))
+        optimizer = self.optimizer(self.layout.views(start))
         arrays = (schedule.sample_weights, schedule.active, schedule.keys)
         weights, active, keys = map(torch.from_numpy, arrays)
         plain = self._plain_step if schedule.active.all() else None
         places, data = torch.from_numpy(_in_dataset(schedule, lanes)), self.data
         # One buffer for all steps stays in the processor's cache.
-        buffer = torch.empty((places[0].numel(), *data.x.shape[1:]))
+        buffer = data.buffer(places[0].numel())
         for step, n in enumerate(schedule.active.sum(axis=1).astype(int).tolist()):
             rows = places[step, :n]
             inputs, labels = data.take(data.x, rows, buffer), rows_at(data.y, rows)
@@ -270,13 +302,17 @@ class LocalTrainer:
             own = {name: tensor[:n] for name, tensor in models.items()}
             gradients = self.gradients(own, inputs, labels, weights[step, :n], keys[step, :n])
             pull = mu[:n] if isinstance(mu, Tensor) else mu
-            sgd.step(own, gradients, (lr * active[step])[:n], pull)
+            optimizer.step(own, gradients, (lr * active[step])[:n], pull)
         return self.layout.flat(models)
 
-    def sgd(self, start: Stacked) -> Sgd:
+    def optimizer(self, start: Stacked) -> LocalOptimizer:
         """Return a new optimiser of lanes that begin at ``start``."""
         own = self._training
-        return Sgd(start, momentum=own.momentum, weight_decay=own.weight_decay)
+        if own.optimizer == "sgd":
+            return Sgd(start, momentum=own.momentum, weight_decay=own.weight_decay)
+        return Adam(
+            start, beta1=own.beta1, beta2=own.beta2, eps=own.eps, weight_decay=own.weight_decay
+        )
 
     def _replay(
         self, start: Tensor, schedule: Schedule, lanes: Sequence[Lane], rates: tuple[Rate, Rate]
@@ -325,7 +361,7 @@ class _GraphedSteps:
         self._models, self._start = layout.stacked(start), layout.stacked(start)
         self._schedule = [torch.from_numpy(array).to(start.device) for array in arrays]
         self._counter = torch.zeros(1, dtype=torch.int64, device=start.device)
-        self._sgd = trainer.sgd(self._start)
+        self._optimizer = trainer.optimizer(self._start)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with _products_like_convolutions():
@@ -347,7 +383,7 @@ class _GraphedSteps:
         for held, array in zip(self._schedule, arrays, strict=True):
             held.copy_(torch.from_numpy(np.ascontiguousarray(array)))
         self._counter.zero_()
-        self._sgd.reset()
+        self._optimizer.reset()
         for _ in range(len(arrays[0])):
             self._graph.replay()
         return self._trainer.layout.flat(self._models)
@@ -360,7 +396,7 @@ class _GraphedSteps:
         x, y = data.take(data.x, positions), rows_at(data.y, positions)
         gradients = self._trainer.gradients(self._models, x, y, weights, keys)
         same = self._trainer.same_mu
-        self._sgd.step(self._models, gradients, lr, mu if same is None else same)
+        self._optimizer.step(self._models, gradients, lr, mu if same is None else same)
         self._counter.add_(1)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -15,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from fedcohort._arguments import MOST, WholeNeed, brief
 from fedcohort._fields import checks
 from fedcohort.errors import SimulationError
+from fedcohort.simulation.data.datasets import Dataset
 from fedcohort.streams import Stream, stream
 
 ModelSource = nn.Module | Callable[[], nn.Module]
@@ -83,25 +85,27 @@ def initial_models(source: ModelSource, seeds: Sequence[int]) -> tuple[nn.Module
 
     All seeds share the model's untrained parts; seeds that differ in them are refused.
     """
-    models = {seed: make_model(source, seed=seed) for seed in seeds}
-    first, *others = map(_untrained, models.values())
-    if any(not torch.equal(part[name], first[name]) for part in others for name in part):
-        raise SimulationError(
-            "model: frozen parameters or buffers differ between seeds. Make them the same in "
-            "every model, train them, or make a simulation for each seed."
-        )
-    starts = {seed: flat_parameters(model) for seed, model in models.items()}
-    return models[seeds[0]], torch.stack([starts[seed] for seed in seeds])
+    first = make_model(source, seed=seeds[0])
+    starts, untrained = {seeds[0]: flat_parameters(first)}, _untrained(first)
+    for seed in dict.fromkeys(seeds[1:]):  # one at a time: their frozen parts may be large
+        model = make_model(source, seed=seed)
+        if any(not torch.equal(part, untrained[name]) for name, part in _untrained(model).items()):
+            raise SimulationError(
+                "model: frozen parameters or buffers differ between seeds. Make them the same in "
+                "every model, train them, or make a simulation for each seed."
+            )
+        starts[seed] = flat_parameters(model)
+    return first, torch.stack([starts[seed] for seed in seeds])
 
 
 def _check_model(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
-        if batch_norm or getattr(module, "track_running_stats", False):
+        if getattr(module, "track_running_stats", False):
+            kind = "batch norm" if isinstance(module, BATCH_NORM) else "a norm with running means"
             raise SimulationError(
-                f"model: {name or type(module).__name__} is "
-                f"{'batch norm' if batch_norm else 'a norm with running means'}, whose running "
-                f"means have no unbiased average over clients. Use nn.GroupNorm or nn.LayerNorm."
+                f"model: {name or type(module).__name__} is {kind}, whose running means have no "
+                f"unbiased average over clients. Use nn.GroupNorm, nn.LayerNorm or "
+                f"track_running_stats=False."
             )
     if any(is_lazy(parameter) for parameter in model.parameters()):
         raise SimulationError(
@@ -112,24 +116,63 @@ def _check_model(model: nn.Module) -> None:
         raise SimulationError("model: has no parameters to train. Pass an nn.Module with layers.")
 
 
-def check_outputs(model: nn.Module, sample: Tensor, n_classes: int) -> None:
-    """Try the model on one sample: it must return a number for every class."""
-    was_training = model.training
+def takes_integers(model: nn.Module, dataset: Dataset) -> bool:
+    """Whether the model gets this data set's inputs as integers: it has integers, and takes them.
+
+    A model with an embedding does; any other is tried.
+    """
+    if not dataset.has_integers or len(dataset.x) == 0:
+        return False
+    if any(isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in model.modules()):
+        return True
     try:
-        with torch.no_grad():
-            shape = tuple(model.eval()(sample).shape)
+        _tried(model, _examples(dataset, integers=True))
+    except Exception:
+        return False
+    return True
+
+
+def check_outputs(model: nn.Module, dataset: Dataset, *, integers: bool) -> None:
+    """Try the model: it must return a number for every class, at every label of a sample.
+
+    On integers it tries the smallest and the largest of every position, which are not to be beyond
+    an embedding. Call it on the CPU: on a GPU such a number ends the program.
+    """
+    samples = _examples(dataset, integers=integers)
+    try:
+        outputs = _tried(model, samples)
+        shape = tuple(outputs.shape)
     except Exception as error:
+        kind = f"integers from {samples.min()} to {samples.max()}" if integers else "inputs"
         raise SimulationError(
-            f"model: does not take inputs of shape {tuple(sample.shape[1:])} "
+            f"model: does not take {kind} of shape {tuple(samples.shape[1:])} "
             f"({str(error).splitlines()[0]}). Fit its first layers to the data."
         ) from error
-    finally:
-        model.train(was_training)
-    if len(shape) != 2 or shape[1] < n_classes:
+    length = () if dataset.length is None else (dataset.length,)
+    if shape[1:-1] != length or len(shape) < 2 or shape[-1] < dataset.n_classes:
+        needed = ", ".join(map(str, ("batch", *length, dataset.n_classes)))
         raise SimulationError(
-            f"model: must give (batch, {n_classes}) outputs, one per class; got shape {shape}. "
+            f"model: must give ({needed}) outputs, one per class; got shape {shape}. "
             f"Fit its last layer to the data."
         )
+
+
+def _tried(model: nn.Module, samples: Tensor) -> Tensor:
+    """Return the outputs of samples, computed where the model's parameters are."""
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        return KeyedModel(model, dropout=False)({}, samples.to(device))
+
+
+def _examples(dataset: Dataset, *, integers: bool) -> Tensor:
+    """Return samples to try: the first; of integers the least and the largest, place by place."""
+    if not integers:
+        first = torch.from_numpy(dataset.x[:1].astype(np.float32))
+        return first * dataset.scale + dataset.shift
+    parts = [part for part in (dataset.x, dataset.test_x) if len(part)]
+    least = np.min([part.min(axis=0) for part in parts], axis=0)
+    largest = np.max([part.max(axis=0) for part in parts], axis=0)
+    return torch.from_numpy(np.stack([least, largest]).astype(np.int64))
 
 
 def flat_parameters(model: nn.Module) -> Tensor:
@@ -141,7 +184,9 @@ def flat_parameters(model: nn.Module) -> Tensor:
 def architecture(model: nn.Module) -> list[object]:
     """Return layers, shapes and untrained numbers, for a fingerprint."""
     shapes = [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
-    return [repr(model), shapes, *(part.cpu().numpy() for part in _untrained(model).values())]
+    # As bytes: numpy has no bfloat16.
+    parts = [part.contiguous().flatten().cpu() for part in _untrained(model).values()]
+    return [repr(model), shapes, *(part.view(torch.uint8).numpy() for part in parts)]
 
 
 def _untrained(model: nn.Module) -> dict[str, Tensor]:
@@ -235,35 +280,100 @@ class KeyedDropout(nn.Module):
         return keyed_dropout(x, self.p, self.key + offset)
 
 
+BATCH_NORM = nn.modules.batchnorm._BatchNorm
+
+
+class MaskedBatchNorm(nn.Module):
+    """A batch norm without running statistics, over the samples of a batch that are no padding."""
+
+    used: Tensor
+
+    def __init__(self, norm: nn.modules.batchnorm._BatchNorm) -> None:
+        super().__init__()
+        self.weight, self.bias, self._eps = norm.weight, norm.bias, norm.eps
+        # 1 for the samples that are used, 0 for padding; shape (batch,).
+        self.register_buffer("used", torch.ones(1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise (batch, channels, ...) by the mean and variance of every channel."""
+        axes, channels = [0, *range(2, x.dim())], (1, -1, *[1] * (x.dim() - 2))
+        used = self.used.view(-1, *[1] * (x.dim() - 1)).expand_as(x)
+        n = used.sum(axes, keepdim=True).clamp(min=1)  # without any, no division by 0
+        centred = x - (x * used).sum(axes, keepdim=True) / n
+        variance = (centred**2 * used).sum(axes, keepdim=True) / n
+        outputs = centred * (variance + self._eps).rsqrt()
+        if self.weight is None:
+            return outputs
+        return outputs * self.weight.view(channels) + self.bias.view(channels)
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    """Whether a sample's outputs depend on the other samples of its batch."""
+    return any(isinstance(module, BATCH_NORM) for module in model.modules())
+
+
 @final
 class KeyedModel:
-    """A copy of a model with keys for its ``nn.Dropout`` modules, called with its parameters."""
+    """A copy of a model, called with its parameters.
+
+    Its ``nn.Dropout`` modules have keys, and its batch norms leave padding out. Frozen parameters
+    are shared, not copied.
+    """
 
     def __init__(self, model: nn.Module, *, dropout: bool) -> None:
         self._model, self._names = with_keyed_dropout(model)
+        norms = [(n, m) for n, m in _places(self._model) if isinstance(m, BATCH_NORM)]
+        self._model = replaced(self._model, {name: MaskedBatchNorm(norm) for name, norm in norms})
+        self._used = [f"{name}.used".lstrip(".") for name, _ in norms]
         self._model.train(dropout)
+        for module in self._model.modules():
+            if isinstance(module, nn.RNNBase) and not module.dropout:
+                module.train()  # it computes the same, and cuDNN has gradients in training only
         self._keyed = [m for m in self._model.modules() if isinstance(m, KeyedDropout)]
         self.n_keys = len(self._names)
 
-    def __call__(self, parameters: dict[str, Tensor], keys: Tensor, x: Tensor) -> Tensor:
-        """Return the outputs for one lane's parameters and keys, shape (n_keys,)."""
+    def __call__(
+        self,
+        parameters: dict[str, Tensor],
+        x: Tensor,
+        keys: Tensor | None = None,
+        used: Tensor | None = None,
+    ) -> Tensor:
+        """Return the outputs for one lane's parameters.
+
+        ``keys``, shape (n_keys,), are needed with dropout. ``used``, shape (batch,), is 0 for
+        padding; by default there is none.
+        """
         for module in self._keyed:
             module.calls = 0
-        words = dict(zip(self._names, keys.unbind(), strict=True)) if self._names else {}
+        words = {} if keys is None else dict(zip(self._names, keys.unbind(), strict=True))
+        if used is not None:
+            words |= dict.fromkeys(self._used, used)
         outputs: Tensor = functional_call(self._model, {**parameters, **words}, (x,))
         return outputs
 
 
 def with_keyed_dropout(model: nn.Module) -> tuple[nn.Module, list[str]]:
-    """Copy a model with its ``nn.Dropout`` modules replaced; return it and its keys' names."""
-    copied = copy.deepcopy(model)
-    if type(copied) is nn.Dropout:
-        return KeyedDropout(copied.p), ["key"]
-    keys = []
-    # With duplicates: a module in two places gets a key for each.
-    for name, module in list(copied.named_modules(remove_duplicate=False)):
-        if type(module) is nn.Dropout:
-            parent, _, child = name.rpartition(".")
-            setattr(copied.get_submodule(parent), child, KeyedDropout(module.p))
-            keys.append(f"{name}.key")
-    return copied, keys
+    """Copy a model with its ``nn.Dropout`` modules replaced; return it and its keys' names.
+
+    Frozen parameters are shared with the copy.
+    """
+    frozen = {id(p): p for p in model.parameters() if not p.requires_grad}
+    copied = copy.deepcopy(model, frozen)
+    found = {n: KeyedDropout(m.p) for n, m in _places(copied) if type(m) is nn.Dropout}
+    return replaced(copied, found), [f"{name}.key".lstrip(".") for name in found]
+
+
+def _places(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return modules by name, a module in two places twice: each is to be replaced by its own."""
+    return list(model.named_modules(remove_duplicate=False))
+
+
+def replaced(model: nn.Module, found: Mapping[str, nn.Module]) -> nn.Module:
+    """Replace modules by name, in place; return the model, which may be one of them."""
+    for name, module in found.items():
+        if not name:
+            return module
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, module)
+    return model
