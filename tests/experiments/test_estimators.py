@@ -131,12 +131,14 @@ NEEDED = "shrink needs estimator = 'difference'; got 'plain'. Change it, or leav
         (['estimator = "plain"', "shrink = 0.5"], NEEDED),
         (
             ['estimator = "diference"'],
-            "design.2.estimator must be one of plain, difference, regression; got 'diference'. "
+            "design.2.estimator must be one of plain, difference, mifa, fedvarp, fedstale, "
+            "regression; got 'diference'. "
             "Did you mean 'difference'?",
         ),
         (
             ["estimator = 3"],
-            "design.2.estimator must be one of plain, difference, regression; got 3.",
+            "design.2.estimator must be one of plain, difference, mifa, fedvarp, fedstale, "
+            "regression; got 3.",
         ),
         (
             ['estimator = "difference"', "rank = 0"],

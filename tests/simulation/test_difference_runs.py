@@ -306,7 +306,7 @@ def test_full_participation_with_fewer_than_all_is_told_from_it() -> None:
 @pytest.mark.parametrize("estimator", ["nonsense", None, 1.0, ["plain"]])
 def test_an_unknown_estimator_is_refused(estimator: Estimator) -> None:
     with pytest.raises(
-        SimulationError, match=r"^Run: estimator must be one of plain, diff.* a Diff.*got "
+        SimulationError, match=r"^Run: estimator must be one of plain, diff.* such as Diff.*got "
     ):
         Run(Multinomial(3), DIGITS, estimator=estimator)
 
