@@ -5,8 +5,9 @@ thread, in a process of its own; its memory includes Python, numpy and the popul
 designs stand what a user would otherwise write: ``numpy.random.Generator.choice`` with
 probabilities for drawing, and a Python loop over all pairs of updates for Algorithm 2 (timed on
 a sample of pairs and extrapolated). A server that trains builds Algorithm 2 anew in every round:
-what the memory's kept inner products save it stands last. The last lines hold the bars that these
-figures must keep.
+what the memory's kept inner products save it stands last. Then every scheme by name, and every
+estimator, plays whole rounds: signals, draw, aggregate, what is remembered. ``--rounds`` measures
+these alone. The last lines hold the bars that these figures must keep.
 """
 
 import argparse
@@ -24,11 +25,13 @@ from fedcohort import (
     Design,
     Population,
     Recipe,
+    Selector,
     SimilarityClustered,
     Tournament,
     UpdateMemory,
 )
 from fedcohort.designs import (
+    RECIPES,
     AutoDesign,
     MultinomialDesign,
     PoissonDesign,
@@ -37,7 +40,9 @@ from fedcohort.designs import (
     TargetDesign,
     TournamentDesign,
     UniformDesign,
+    make_recipe,
 )
+from fedcohort.memory import ESTIMATORS
 from measurement import cell_or, in_own_process, machine, peak_megabytes
 
 CLIENTS = (10**2, 10**3, 10**4, 10**5, 10**6)
@@ -155,6 +160,69 @@ def auto_cell(n: int, m: int) -> dict[str, float]:
     }
 
 
+#: Numbers of an update in the cells of whole rounds, in two arrays: the last has ten.
+ROUND_DIMENSION = 10_000
+#: All schemes, and all estimators with multinomial sampling.
+SCHEMES = [(name, "plain") for name in RECIPES]
+SCHEMES += [("multinomial", name) for name in ESTIMATORS if name != "plain"]
+
+
+def round_cell(name: str, estimator: str, n: int, m: int) -> dict[str, float]:
+    """Measure a round of a selector that knows most clients; only the server's work counts."""
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(1, 1001, size=n)
+    updates = rng.standard_normal((n, ROUND_DIMENSION), dtype=np.float32) / 100
+    signals = {"update_norm": np.linalg.norm(updates, axis=1), "loss": rng.random(n)}
+    signals["duration"] = rng.random(n)
+    groups = (np.arange(n) % m).tolist()
+    baseline = peak_megabytes()
+    recipe = make_recipe(name, m, {})
+    selector = Selector(recipe, sizes, groups=groups, seed=0, estimator=estimator)  # type: ignore[arg-type]
+
+    def a_round() -> float:
+        start = time.perf_counter()
+        request = selector.ask()
+        given: dict[str, Any] = {}
+        if request is not None:
+            given[request.signal] = signals[request.signal]
+        cohort = selector.draw(signals=given)
+        seconds = time.perf_counter() - start
+        sent = [[updates[i, :-10], updates[i, -10:]] for i in cohort.clients]
+        took = signals["duration"][cohort.clients]
+        start = time.perf_counter()
+        selector.aggregate(sent, losses=signals["loss"][cohort.clients], durations=took)
+        return seconds + time.perf_counter() - start
+
+    if recipe.learns:
+        selector.memory = UpdateMemory.of(updates)
+    elif recipe.keeps or estimator != "plain":
+        for _ in range(2 * n // m):
+            a_round()
+    seconds = [a_round() for _ in range(11)]
+    return {
+        "round_ms": 1e3 * float(np.median(seconds)),
+        "kept_mb": selector.nbytes / 1e6,
+        "peak_mb": peak_megabytes(),
+        "baseline_mb": baseline,
+    }
+
+
+def measure_rounds(show: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Measure whole rounds of every scheme and estimator."""
+    n, m = 1000, 10
+    which = f"{n} clients, {m} draws, d = {ROUND_DIMENSION}"
+    show(f"\n{which:>40} {'a round ms':>12} {'keeps MB':>9} {'MB':>6}")
+    cells = []
+    for name, estimator in SCHEMES:
+        cell = in_own_process(__file__, "round", name, estimator, n, m)
+        cells.append({"design": name, "estimator": estimator, **cell})
+        label = name if estimator == "plain" else f"{name} + {estimator}"
+        show(
+            f"{label:>40} {cell['round_ms']:>12.2f} {cell['kept_mb']:>9.2f} {cell['peak_mb']:>6.0f}"
+        )
+    return cells
+
+
 def plain_angle(x: np.ndarray, y: np.ndarray) -> float:
     """Return the angle of one pair as a plain loop computes it."""
     cosine = np.sum(x * y) / np.sqrt(np.sum(x**2) * np.sum(y**2))
@@ -203,6 +271,7 @@ def measure_all(show: Callable[[str], None]) -> dict[str, Any]:
         f"{auto['memory_ratio']:.2f} from a memory; a million draws from 4 clients: "
         f"{auto['million_draws_s']:.2f} s"
     )
+    results["rounds"] = measure_rounds(show)
     results["bars"] = bars(cells, similar, auto)
     return results
 
@@ -248,11 +317,22 @@ def main() -> None:
     """Parse, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
-    as_json = parser.parse_args().json
-    progress = sys.stderr if as_json else sys.stdout
-    results = measure_all(lambda line: print(line, file=progress, flush=True))
+    parser.add_argument("--rounds", action="store_true", help="measure whole rounds alone")
+    given = parser.parse_args()
+    as_json, progress = given.json, sys.stderr if given.json else sys.stdout
+
+    def show(line: str) -> None:
+        print(line, file=progress, flush=True)
+
+    results: dict[str, Any]
+    if given.rounds:
+        results = {"machine": machine(), "rounds": measure_rounds(show)}
+    else:
+        results = measure_all(show)
     if as_json:
         print(json.dumps(results, indent=2))
+    elif given.rounds:
+        print(f"\n{results['machine']}")
     else:
         builds = {c["n"]: c["build_s"] for c in results["designs"] if c["design"] == "size"}
         decades = [builds[10 * n] / builds[n] for n in (10**3, 10**4, 10**5)]
@@ -269,6 +349,7 @@ CELLS: dict[str, Callable[..., dict[str, float]]] = {
     "similarity": similarity_cell,
     "auto": auto_cell,
     "kept": kept_products_cell,
+    "round": round_cell,
 }
 
 if __name__ == "__main__":

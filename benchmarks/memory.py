@@ -45,7 +45,7 @@ def settings_of(form: str, n: int) -> EstimatorSettings:
     """Return the estimator of a form of the table, for n clients."""
     kept, _, features = form.partition("+")
     keep: Any = {"none": None}.get(kept, "rank" if kept.startswith("rank") else kept)
-    rank = {"rank": int(kept.removeprefix("rank"))} if keep == "rank" else {}
+    rank: Any = {"rank": int(kept.removeprefix("rank"))} if keep == "rank" else {}
     if features:
         given = np.random.default_rng(1).random((n, 10)) if features == "given" else "output"
         return Regression(None if features == "none" else given, keep=keep, **rank)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import singledispatch
-from itertools import combinations, pairwise, product
+from itertools import combinations, pairwise, permutations, product
 from math import lcm
 
 import numpy as np
@@ -21,9 +21,12 @@ from fedcohort.designs import (
     AutoDesign,
     BalancedDesign,
     ChosenDesign,
+    HiCSDesign,
+    KVibDesign,
     MultinomialDesign,
     NormOptimalDesign,
     OortDesign,
+    OSMDDesign,
     PoissonDesign,
     RowDesign,
     StratifiedDesign,
@@ -79,6 +82,40 @@ def _(design: NormOptimalDesign) -> Law:
     lengths = [s * norm for s, norm in zip(design.population.sizes.tolist(), norms, strict=True)]
     chances = iterated_chances if design.approximate else capped_chances
     return coins(chances(lengths, min(design.cohort_size, sum(length > 0 for length in lengths))))
+
+
+@law.register
+def _(design: OSMDDesign) -> Law:
+    units = design.units.tolist()
+    return independent_rows([units] * design.cohort_size, sum(units))
+
+
+@law.register
+def _(design: KVibDesign) -> Law:
+    """Its coins; within 2^-40 of the mixture in fractions, from the lengths as they are."""
+    sizes = design.population.sizes.tolist()
+    there = [i for i, size in enumerate(sizes) if size]
+    lengths = [Fraction(design.lengths[i]) * (i in there) for i in range(len(sizes))]
+    own = capped_chances(lengths, design.cohort_size)
+    equal, mix = Fraction(design.cohort_size, len(there)), Fraction(design.mix)
+    exact = [(1 - mix) * own[i] + mix * equal * (i in there) for i in range(len(sizes))]
+    tossed = [Fraction(chance) for chance in design.expected_counts().tolist()]
+    assert all(abs(a - b) <= Fraction(1, 2**40) for a, b in zip(tossed, exact, strict=True))
+    return coins(tossed)
+
+
+@law.register
+def _(design: HiCSDesign) -> Law:
+    """One client after the other, in proportion to the chances of those that are left."""
+    chances = [Fraction(chance) for chance in design.chances.tolist()]
+    outcomes: Law = defaultdict(Fraction)
+    for order in permutations([i for i, own in enumerate(chances) if own], design.cohort_size):
+        probability, left = Fraction(1), sum(chances)
+        for client in order:
+            probability *= chances[client] / left
+            left -= chances[client]
+        outcomes[tuple(int(i in order) for i in range(len(chances)))] += probability
+    return outcomes
 
 
 def coins(chances: list[Fraction]) -> Law:

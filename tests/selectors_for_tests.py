@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -87,3 +88,39 @@ class Rotating(Recipe):
         sizes = np.zeros(population.n_clients, dtype=int)
         sizes[there[known.round_ % len(there)]] = 1
         return MultinomialDesign(Population(sizes), self.cohort_size)
+
+
+def blank_arrays(recipe: Recipe, n: int) -> dict[str, NDArray[np.float64]]:
+    """A recipe's own arrays before the first round."""
+    return {name: np.full(n, np.nan) for name in recipe.keeps}
+
+
+def observed_by(
+    recipe: Recipe,
+    kept: dict[str, NDArray[np.float64]],
+    population: Population,
+    counts: Any,
+    norms: Any,
+) -> Design:
+    """Let a recipe observe a round with these counts and norms of all clients; return its law."""
+    design, clients = recipe.build(population, kept=kept, rng=0), np.flatnonzero(counts)
+    cohort = design.weigh(clients, np.array(counts, dtype=np.int64)[clients])
+    own = np.array(norms, dtype=np.float64)[clients]
+    recipe.observe(kept, ObservedRound(0, design, population, cohort, cohort, own))
+    return design
+
+
+def assert_goes_on_alike(selector: Selector, path: Path, make: Callable[[Any], Any]) -> None:
+    """A saved and loaded selector draws, weighs and aggregates the same, bit for bit."""
+    for _ in range(5):
+        selector.aggregate({i: make(i) for i in selector.draw().ids})
+    selector.save(path)
+    loaded = Selector.load(path)
+    for _ in range(5):
+        one, other = selector.draw(), loaded.draw()
+        assert one.ids == other.ids
+        assert one.weights.tolist() == other.weights.tolist()
+        sent = {i: make(i) for i in one.ids}
+        assert repr(selector.aggregate(sent)) == repr(loaded.aggregate(sent))
+        state = loaded.state()
+        assert all(own.tobytes() == state[name].tobytes() for name, own in selector.state().items())

@@ -13,8 +13,11 @@ import pytest
 from scipy.sparse import csr_array
 
 from fedcohort import (
+    MIFA,
     Cohort,
     Difference,
+    FedStale,
+    FedVARP,
     Multinomial,
     Plan,
     Population,
@@ -136,6 +139,9 @@ def examples(folder: Path) -> dict[str, Callable[[], object]]:
         "Dataset": lambda: DIGITS.dataset,
         "Devices": lambda: Devices.generated(1000, seed=0),
         "Difference": lambda: Difference(keep="rank", rank=5),
+        "MIFA": lambda: MIFA(keep="rank", rank=5),
+        "FedVARP": lambda: FedVARP(weights="equal"),
+        "FedStale": lambda: FedStale(keep="rank", rank=5),
         "Regression": lambda: Regression(features=np.eye(300), keep="rank"),
         "Estimate": lambda: diagnostics.Estimate(1 / 3, 1 / 7),
         "Estimates": lambda: diagnostics.Estimates(many, many / 10),

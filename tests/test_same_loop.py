@@ -79,6 +79,11 @@ def update_of(client: int, round_: int) -> NDArray[np.float32]:
     return ((line % 17 - 8) / 4).astype(np.float32)
 
 
+def arrays_of(flat: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+    """Two arrays: the last is the output layer's bias, as in the simulator's model."""
+    return [flat[:-10], flat[-10:]]
+
+
 def norm_of(client: int, round_: int) -> float:
     return float(np.linalg.norm(update_of(client, round_).astype(np.float64)))
 
@@ -206,7 +211,7 @@ def by_hand(script: Script, path: Path) -> list[tuple[Cohort, Cohort]]:
         while selector.redraw([each for each in selector.asked if int(each) in fails]):
             pass
         ids = [each for each in selector.asked if int(each) not in fails]
-        updates = {each: update_of(int(each), round_) for each in ids}
+        updates = {each: arrays_of(update_of(int(each), round_)) for each in ids}
         found.append((drawn, selector.settle(ids)))
         selector.aggregate(
             updates,
@@ -252,10 +257,10 @@ class ScriptedGrid(InProcessGrid):
         @app.train()
         def train(message: Message, context: Context) -> Message:
             client = me(context)
-            (sent,) = message.content.array_records["arrays"].to_numpy_ndarrays()
-            moved = sent + update_of(client, self.round_)
+            sent = message.content.array_records["arrays"].to_numpy_ndarrays()
+            moved = arrays_of(np.concatenate(sent) + update_of(client, self.round_))
             metrics = MetricRecord({"num-examples": 1, "rms_loss": loss_of(client)})
-            content = RecordDict({"arrays": ArrayRecord([moved]), "metrics": metrics})
+            content = RecordDict({"arrays": ArrayRecord(moved), "metrics": metrics})
             return Message(content, reply_to=message)
 
         register_size_query(app, lambda context: SIZES[me(context)])
@@ -299,7 +304,7 @@ def in_flower(script: Script, path: Path) -> list[tuple[Cohort, Cohort]]:
             strategy.load(path)
         grid.come(round_)
         settled: list[Cohort] = []
-        sent = ArrayRecord([np.zeros(SIZE, dtype=np.float32)])
+        sent = ArrayRecord(arrays_of(np.zeros(SIZE, dtype=np.float32)))
         number = round_ % HALF + 1
         messages = list(strategy.configure_train(number, sent, ConfigRecord(), grid))
         drawn = strategy.selector.cohort

@@ -19,7 +19,17 @@ from torch import nn
 
 import fedcohort
 from command_line import run
-from fedcohort import Difference, Multinomial, Regression, SizeClustered, Study, Tournament, study
+from fedcohort import (
+    MIFA,
+    Difference,
+    FedStale,
+    Multinomial,
+    Regression,
+    SizeClustered,
+    Study,
+    Tournament,
+    study,
+)
 from fedcohort.errors import DesignError, ExperimentError
 from fedcohort.experiments import RunFolder, execute, read_experiment
 from fedcohort.experiments.results import interval
@@ -180,6 +190,8 @@ def test_designs_are_names_recipes_and_tables() -> None:
         "size:whole_rows_first",
         Tournament(3, measure="l2"),
         {"recipe": Multinomial(2), "estimator": Difference(keep="int8")},
+        {"recipe": "osmd", "estimator": FedStale(keep="int8")},
+        {"recipe": "hics", "estimator": "mifa"},
         {"recipe": "size", "estimator": Regression(features="classes", keep=None), "label": "mine"},
         largest(2, factor=-1.0),
         rounds=1,
@@ -192,12 +204,16 @@ def test_designs_are_names_recipes_and_tables() -> None:
         "size whole_rows_first",
         "tournament l2 cohort_size=3",
         "multinomial + difference int8",
+        "osmd + fedstale int8",
+        "hics + mifa",
         "mine",
         "largest factor=-1.0",
     ]
     assert panel.design[2].aggregation() == Difference(keep="int8")
     regression = Regression(features="classes", keep=None)
-    assert repr(panel.design[3].aggregation()) == repr(regression)
+    assert panel.design[3].aggregation() == FedStale(keep="int8")
+    assert panel.design[4].aggregation() == MIFA()
+    assert repr(panel.design[5].aggregation()) == repr(regression)
     clients = found.results.column("cohorts", found.runs[-1], "client")
     assert sorted(clients) == sorted(np.argsort([len(part) for part in wards().train])[:2])
 

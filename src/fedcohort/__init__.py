@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedcohort.cohort import Cohort, aggregate
     from fedcohort.comparison import CohortSizes, Comparison, compare
     from fedcohort.designs import (
+        OSMD,
         Auto,
         Balanced,
         CohortMean,
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
         Design,
         DivFL,
         FirstResponders,
+        HiCS,
+        KVib,
         Multinomial,
         NormOptimal,
         Oort,
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
     )
     from fedcohort.designs.function_recipe import recipe
     from fedcohort.errors import FedcohortError
-    from fedcohort.memory import Difference, Regression, UpdateMemory
+    from fedcohort.memory import MIFA, Difference, FedStale, FedVARP, Regression, UpdateMemory
     from fedcohort.participation import Audit, audit
     from fedcohort.plan import Plan
     from fedcohort.population import Population
@@ -56,13 +59,13 @@ else:
             "cohort": "Cohort aggregate",
             "comparison": "CohortSizes Comparison compare",
             "designs": (
-                "Auto Balanced CohortMean Deadline Design DivFL FirstResponders "
-                "Multinomial NormOptimal Oort Poisson PowerOfChoice Recipe RoundRobin "
+                "Auto Balanced CohortMean Deadline Design DivFL FirstResponders HiCS "
+                "KVib Multinomial NormOptimal OSMD Oort Poisson PowerOfChoice Recipe RoundRobin "
                 "Shuffled SimilarityClustered SizeClustered Stratified Target Tournament Uniform"
             ),
             "designs.function_recipe": "recipe",
             "errors": "FedcohortError",
-            "memory": "Difference Regression UpdateMemory",
+            "memory": "Difference FedStale FedVARP MIFA Regression UpdateMemory",
             "participation": "Audit audit",
             "plan": "Plan",
             "population": "Population",
@@ -73,6 +76,8 @@ else:
     )
 
 __all__ = [
+    "MIFA",
+    "OSMD",
     "Audit",
     "Auto",
     "Balanced",
@@ -84,8 +89,12 @@ __all__ = [
     "Design",
     "Difference",
     "DivFL",
+    "FedStale",
+    "FedVARP",
     "FedcohortError",
     "FirstResponders",
+    "HiCS",
+    "KVib",
     "Multinomial",
     "NormOptimal",
     "Oort",

@@ -24,6 +24,8 @@ Array = Any
 Key = TypeVar("Key", bound=Hashable)
 #: An update with an entry of this size counts as lost: float32 must hold sums of entries.
 LARGEST_ENTRY = 1e37
+#: How the names of arrays end that normalisation layers measure, and do not train.
+UNTRAINED = ("running_mean", "running_var")
 #: The bound on the entries of counters: float64 must hold sums of them without rounding.
 LARGEST_COUNT = 2**52
 
@@ -256,6 +258,24 @@ class Layout:
         if vector is None:
             vector = joined([pieces[start] for start in sorted(pieces)])
         return vector, counters
+
+    def output(self, name: str | int | None = None) -> slice | None:
+        """Return the place of the output layer's bias; None if there is no such array.
+
+        ``name`` is its name, or position in a list. By default it is the last one-dimensional array
+        that is trained, of two arrays or more.
+        """
+        parts = {key: own for key, own in self.parts.items() if own.place is not None}
+        flat = [
+            key
+            for key, own in parts.items()
+            if len(own.shape) == 1 and own.shape[0] and not str(key).endswith(UNTRAINED)
+        ]
+        last = flat[-1] if flat and len(parts) > 1 else None
+        key = last if name is None else name
+        if self.form == "list" and type(key) is int and 0 <= key < len(self.parts):
+            key = list(self.parts)[key]  # a list may have names beside its positions
+        return parts[key].place if key is not None and key in parts else None
 
     @property
     def signature(self) -> dict[str, Any]:

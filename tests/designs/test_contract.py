@@ -17,9 +17,12 @@ from fedcohort.designs import (
     DeadlineDesign,
     DivFLDesign,
     FirstRespondersDesign,
+    HiCSDesign,
+    KVibDesign,
     MultinomialDesign,
     NormOptimalDesign,
     OortDesign,
+    OSMDDesign,
     PoissonDesign,
     PowerOfChoiceDesign,
     Recipe,
@@ -87,12 +90,37 @@ def some_past(population: Population, generator: np.random.Generator) -> dict[st
     return {name: np.where(is_new, np.nan, values) for name, values in past.items()}
 
 
+def some_biases(population: Population, generator: np.random.Generator) -> np.ndarray:
+    """Small numbers for three classes: identical and zero biases come up."""
+    return generator.integers(-1, 2, size=(population.n_clients, 3)) / 100
+
+
+def some_new(biases: np.ndarray) -> np.ndarray:
+    """The same, but every other client was never heard."""
+    is_new = np.arange(len(biases)) % 2 == 0
+    return np.where(is_new[:, None], np.nan, biases)
+
+
 def some_tree(population: Population, generator: np.random.Generator) -> MergeTree:
     n = population.n_clients
     return MergeTree(random_merges(n, generator), np.zeros(n - 1))
 
 
 DESIGNS = [
+    row("osmd", lambda p, m, g: OSMDDesign(p, m, some_signal(p, g))),
+    row(
+        "k-vib",
+        lambda p, m, g: KVibDesign(p, m, some_signal(p, g), mix=0.25),
+        distinct=True,
+        fixed_size=False,
+    ),
+    row("hics", lambda p, m, g: HiCSDesign(p, m, some_biases(p, g)), distinct=True),
+    row(
+        "hics, warm-up",
+        lambda p, m, g: HiCSDesign(p, m, some_new(some_biases(p, g))),
+        distinct=True,
+        fixed_size=False,
+    ),
     row("uniform", lambda p, m, g: UniformDesign(p, m), distinct=True),
     row("uniform, unbiased", lambda p, m, g: UniformDesign(p, m, unbiased=True), distinct=True),
     row("multinomial", lambda p, m, g: MultinomialDesign(p, m)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,8 +13,9 @@ from numpy.typing import NDArray
 
 from fedcohort import Design, Population, Recipe, Selector
 from fedcohort.designs import Knowledge, MultinomialDesign, ObservedRound
-from fedcohort.errors import DesignError
+from fedcohort.errors import DesignError, SelectorError
 from fedcohort.memory import UpdateMemory
+from fedcohort.selector.answers import Answers
 from populations import rng
 
 POPULATION = Population([3, 2, 1])
@@ -123,7 +125,7 @@ class Noting(Recipe):
     def design(self, population: Population, known: Knowledge) -> Design:
         return MultinomialDesign(population, self.cohort_size)
 
-    def observe(self, kept: Mapping[str, NDArray[np.float64]], observed: ObservedRound) -> None:
+    def observe(self, kept: dict[str, NDArray[np.float64]], observed: ObservedRound) -> None:
         kept["last_norm"][observed.cohort.clients] = observed.norms
 
 
@@ -172,7 +174,7 @@ def test_a_recipe_observes_the_whole_round() -> None:
 
     @dataclass(frozen=True)
     class Watching(Noting):
-        def observe(self, kept: Mapping[str, NDArray[np.float64]], observed: ObservedRound) -> None:
+        def observe(self, kept: dict[str, NDArray[np.float64]], observed: ObservedRound) -> None:
             seen.append(observed)
 
     selector = Selector(Watching(3), {"a": 4, "b": 2, "c": 2, "d": 1}, seed=1)
@@ -239,3 +241,101 @@ def test_a_generator_may_be_a_seed() -> None:
         recipe.build(POPULATION, rng=given)
 
     assert recipe.found[0] == recipe.found[1]
+
+
+@dataclass(frozen=True)
+class Widening(Noting):
+    """Keeps the output layer's part of each client's last update, a row per client."""
+
+    learns_output: ClassVar[bool] = True
+
+    def observe(self, kept: dict[str, NDArray[np.float64]], observed: ObservedRound) -> None:
+        assert observed.outputs is not None
+        rows = kept["last_norm"]
+        if rows.ndim == 1:
+            rows = kept["last_norm"] = np.full((len(rows), observed.outputs.shape[1]), np.nan)
+        rows[observed.cohort.clients] = observed.outputs
+
+
+def sent(value: float) -> list[np.ndarray]:
+    return [np.ones((2, 3)), np.array([value, -value])]
+
+
+def test_an_own_array_may_have_columns_and_moves_with_its_clients(tmp_path: Path) -> None:
+    selector = Selector(Widening(2), {"b": 1, "c": 1}, seed=1)
+    while len(selector.draw()) < 2:
+        selector.skip()
+    selector.aggregate({"b": sent(2.0), "c": sent(3.0)})
+    selector.clients = {"a": 1, "b": 1, "c": 1}
+
+    kept = selector.state()["records.own.last_norm"]
+    assert np.isnan(kept[0]).all()
+    assert kept[1:].tolist() == [[2.0, -2.0], [3.0, -3.0]]
+    selector.save(tmp_path / "state")
+    loaded = Selector.load(tmp_path / "state", recipe=Widening(2))
+    assert np.array_equal(loaded.state()["records.own.last_norm"], kept, equal_nan=True)
+
+
+def test_answers_that_came_one_by_one_have_their_outputs() -> None:
+    selector = Selector(Widening(3), [1, 1], seed=0)
+    while len(selector.draw()) < 2:
+        selector.skip()
+    parts = [selector.receive({i: sent(i + 1.0)}, whole=False) for i in (1, 0)]
+    selector.remember(Answers.joined(parts))
+
+    kept = selector.state()["records.own.last_norm"]
+    assert kept.tolist() == [[1.0, -1.0], [2.0, -2.0]]
+
+
+@pytest.mark.parametrize("name", ["last_norm", "other"])
+def test_own_arrays_without_a_row_per_client_are_refused(name: str) -> None:
+    @dataclass(frozen=True)
+    class Mistaken(Noting):
+        def observe(self, kept: dict[str, NDArray[np.float64]], observed: ObservedRound) -> None:
+            kept[name] = np.zeros(7)
+
+    selector = Selector(Mistaken(1), [1], seed=0)
+    selector.draw()
+
+    message = rf"observe of noting must leave its arrays last_norm with a row .*'{name}' is array"
+    with pytest.raises(SelectorError, match=message):
+        selector.aggregate({0: np.ones(2)})
+    assert selector.round_ == 0
+
+
+def test_with_an_estimator_a_recipe_observes_what_is_left() -> None:
+    """The second update is twice the first: half of it is left."""
+    heard: list[float] = []
+
+    @dataclass(frozen=True)
+    class Watching(Noting):
+        def observe(self, kept: dict[str, NDArray[np.float64]], observed: ObservedRound) -> None:
+            heard.extend(observed.norms.tolist())
+
+    selector = Selector(Watching(1), [1], seed=0, estimator="difference")
+    for length in (5.0, 10.0):
+        selector.draw()
+        selector.aggregate({0: np.array([length, 0.0])})
+
+    assert heard == [5.0, 5.0]
+
+
+def test_a_round_without_answers_is_not_observed_in_any_form() -> None:
+    """Whether nobody was there or nobody answered, by id or as no rows."""
+    heard: list[int] = []
+
+    @dataclass(frozen=True)
+    class Watching(Noting):
+        def observe(self, kept: dict[str, NDArray[np.float64]], observed: ObservedRound) -> None:
+            heard.append(observed.round_)
+
+    selector = Selector(Watching(1), [1], seed=0)
+    for available in ([], [0]):
+        selector.draw(available=available)
+        selector.remember({})
+        selector.draw(available=available)
+        selector.remember(np.zeros((0, 2)), [])
+    selector.draw()
+    selector.remember({0: np.ones(2)})
+
+    assert heard == [4]

@@ -69,6 +69,9 @@ def test_a_setting_that_makes_no_sense_is_refused_when_the_recipe_is_made(
     kind: type[Recipe], setting: Field[Any]
 ) -> None:
     for value in NONSENSE:
+        is_text = setting.name == "layer" and isinstance(value, str)  # any name of an array
+        if is_text or (value is None and setting.default is None):
+            continue
         given: dict[str, Any] = {"cohort_size": 3, setting.name: value}
         with pytest.raises(DesignError, match=rf"^{kind.__name__}: {setting.name} must be ") as got:
             kind(**given)

@@ -78,9 +78,11 @@ def test_designs_and_schemes_are_as_many_as_the_pages_say() -> None:
     text = (ROOT / "results" / "everyone" / "experiment.toml").read_text(encoding="utf-8")
     rows = tomllib.loads(text)["design"]
     counts = {"designs": len(RECIPES), "schemes": len(rows)}
+    # These came after the experiment was run.
+    newer = {"osmd", "k-vib", "hics", "shuffled"}
     counted = {page: COUNT.findall(page.read_text(encoding="utf-8")) for page in READ}
 
-    assert {row["recipe"] for row in rows} == set(RECIPES)
+    assert {row["recipe"] for row in rows} == set(RECIPES) - newer
     assert {word for _, word in counted[ROOT / "docs" / "glossary.md"]} == set(counts)
     wrong = {
         page.name: found

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch", reason="the extra 'sim' is not installed")
 
 from command_line import refused, run
-from fedcohort import Difference, Regression
+from fedcohort import MIFA, Difference, FedStale, FedVARP, Regression
 from fedcohort.errors import FedcohortError
 from fedcohort.experiments import (
     Experiment,
@@ -59,6 +59,20 @@ def with_design(*lines: str, recipe: str = "multinomial") -> str:
             3,
         ),
         (['estimator = "regression"'], "multinomial + regression", Regression(), 3),
+        (['estimator = "mifa"'], "multinomial + mifa", MIFA(), 3),
+        (['estimator = "fedstale"'], "multinomial + fedstale", FedStale(), 3),
+        (
+            ['estimator = "fedstale"', "shrink = 1", 'keep = "int8"'],
+            "multinomial + fedstale shrink=1 int8",
+            FedStale(shrink=1.0, keep="int8"),
+            3,
+        ),
+        (
+            ['estimator = "fedvarp"', 'weights = "equal"'],
+            "multinomial + fedvarp equal",
+            FedVARP(weights="equal"),
+            3,
+        ),
         (
             ['estimator = "regression"', 'features = "output"', "output = 1", 'keep = "none"'],
             "multinomial + regression no keep output 1",
@@ -117,12 +131,14 @@ NEEDED = "shrink needs estimator = 'difference'; got 'plain'. Change it, or leav
         (['estimator = "plain"', "shrink = 0.5"], NEEDED),
         (
             ['estimator = "diference"'],
-            "design.2.estimator must be one of plain, difference, regression; got 'diference'. "
+            "design.2.estimator must be one of plain, difference, mifa, fedvarp, fedstale, "
+            "regression; got 'diference'. "
             "Did you mean 'difference'?",
         ),
         (
             ["estimator = 3"],
-            "design.2.estimator must be one of plain, difference, regression; got 3.",
+            "design.2.estimator must be one of plain, difference, mifa, fedvarp, fedstale, "
+            "regression; got 3.",
         ),
         (
             ['estimator = "difference"', "rank = 0"],

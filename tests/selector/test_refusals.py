@@ -166,7 +166,7 @@ def test_a_failed_first_round_leaves_no_memory_behind() -> None:
         ({"seed": True}, "seed must be a whole number of at least 0"),
         ({"sketch": 0}, "sketch must be a whole number of at least 1; got 0"),
         ({"sketch": "2"}, "sketch must be a whole number of at least 1; got '2'"),
-        ({"estimator": "best"}, "estimator must be one of plain, difference, regression"),
+        ({"estimator": "best"}, "estimator must be one of plain, difference, mifa, fedvarp"),
         ({"on_failure": "cry"}, "on_failure must be one of keep, redraw, renormalise"),
         ({"tries": -1}, "tries must be a whole number of at least 0; got -1"),
         ({"extra": 0.5}, "extra must be a whole number of at least 0; got 0.5"),

@@ -13,8 +13,10 @@ import torch
 
 from difference_twin import PlainLowRank, PlainUpdates
 from fedcohort import (
+    MIFA,
     Auto,
     Difference,
+    FedStale,
     Multinomial,
     Poisson,
     Population,
@@ -28,6 +30,7 @@ from fedcohort import (
 from fedcohort.designs import MultinomialDesign
 from fedcohort.errors import SimulationError
 from fedcohort.memory import Keep
+from fedcohort.optimizers import SGD
 from fedcohort.simulation import FederatedData, LocalTraining, Options, Run, Simulation
 from fedcohort.simulation.engine import evaluation
 from fedcohort.simulation.engine.evaluation import Gradients, yardstick
@@ -95,7 +98,8 @@ def plain_rounds(
         updates = all_updates(theta, data, round_, cohort.clients)
         h = settings.shrink * twin.h()
         v = np.zeros(size)
-        for client, weight in zip(cohort.clients, cohort.weights, strict=True):
+        weights = p[cohort.clients] if settings.weights == "importance" else cohort.weights
+        for client, weight in zip(cohort.clients, weights, strict=True):
             v += weight * (updates[client] - h[client])
         for client in range(n):
             v += p[client] * h[client]
@@ -115,7 +119,13 @@ def assert_near(simulation: Simulation, plain: torch.Tensor) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [Difference(), Difference(0.5), Difference(keep="rank", rank=2), Difference(0.7, keep="rank")],
+    [
+        Difference(),
+        FedStale(),
+        MIFA(),
+        Difference(keep="rank", rank=2),
+        Difference(0.7, keep="rank"),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize(
@@ -296,7 +306,7 @@ def test_full_participation_with_fewer_than_all_is_told_from_it() -> None:
 @pytest.mark.parametrize("estimator", ["nonsense", None, 1.0, ["plain"]])
 def test_an_unknown_estimator_is_refused(estimator: Estimator) -> None:
     with pytest.raises(
-        SimulationError, match=r"^Run: estimator must be one of plain, diff.* a Diff.*got "
+        SimulationError, match=r"^Run: estimator must be one of plain, diff.* such as Diff.*got "
     ):
         Run(Multinomial(3), DIGITS, estimator=estimator)
 
@@ -361,3 +371,41 @@ def test_a_cohort_is_copied_to_the_host_at_most_once(
     simulation.run(1)
 
     assert [shape for shape in copied if len(shape) == 2 and shape[1] == size] == [(4, size)]
+
+
+def test_weights_that_are_not_the_designs_have_no_variance_of_it() -> None:
+    """The yardstick of MIFA knows the error of a round, and no variance of the design."""
+    runs = [Run(Multinomial(3), UNEQUAL, estimator=own) for own in (MIFA(), Difference())]
+    simulation = made(*runs, oracle_every=1)
+    simulation.run(2)
+
+    mifa, difference = (history.rounds[-1].yardstick for history in simulation.histories)
+    assert mifa is not None
+    assert difference is not None
+    assert np.isnan(mifa.design_variance)
+    assert mifa.squared_error >= 0
+    assert difference.design_variance > 0
+
+
+def test_mifa_moves_with_an_optimiser_although_nobody_answers() -> None:
+    """Half of the answers of two clients are lost: in some rounds both are."""
+    moved: dict[str, set[bool]] = {}
+    for estimator in ("mifa", "difference"):
+        run = Run(
+            Uniform(2),
+            UNEQUAL,
+            estimator=estimator,
+            optimizer=SGD(lr=1.0, momentum=0.5),
+            failures=0.5,
+        )
+        simulation = made(run)
+        found = set()
+        for _ in range(15):
+            before = np.array(simulation.models[0])
+            (history,) = simulation.run(1)
+            knows = any(each.clients for each in history.rounds)
+            if knows and not history.rounds[-1].clients:
+                found.add(not np.array_equal(before, simulation.models[0]))
+        moved[estimator] = found
+
+    assert moved == {"mifa": {True}, "difference": {False}}

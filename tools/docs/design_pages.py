@@ -83,12 +83,18 @@ def needs(recipe: Recipe) -> str:
     'sizes, `loss`'
     >>> needs(fedcohort.CohortMean(2))
     'the sizes of the drawn clients'
+    >>> needs(fedcohort.KVib(2))
+    "sizes, norms of the drawn clients' past updates"
     """
     found = ["the sizes of the drawn clients" if isinstance(recipe, CohortMean) else "sizes"]
     if recipe.grouped:
         found.append("every client's group")
     if recipe.learns:
         found.append("the clients' last updates")
+    if recipe.learns_output:
+        found.append("past updates of the output layer's bias")
+    elif recipe.keeps:
+        found.append("norms of the drawn clients' past updates")
     found.extend(f"`{signal}`" for signal in recipe.signals)
     return ", ".join(found)
 

@@ -10,7 +10,15 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcohort import CohortMean, Multinomial, Population, Recipe, UpdateMemory, diagnostics
+from fedcohort import (
+    CohortMean,
+    Multinomial,
+    Population,
+    Recipe,
+    Selector,
+    UpdateMemory,
+    diagnostics,
+)
 from fedcohort.designs import Design, Knowledge, make_recipe
 from fedcohort.designs.signals import Signals
 
@@ -66,7 +74,7 @@ def recipe_named(name: str) -> Recipe:
 
 def takes_turns(recipe: Recipe) -> bool:
     """Whether the design depends on the round's number, and on nothing else that changes."""
-    is_alone = not (recipe.learns or recipe.signals)
+    is_alone = not (recipe.learns or recipe.signals or recipe.keeps)
     return is_alone and _built(recipe, ROUND, _rng())[1].round_was_read
 
 
@@ -77,7 +85,7 @@ def changes(recipe: Recipe) -> bool:
     (True, False)
     """
     design, known = _built(recipe, ROUND, _rng())
-    changing = recipe.learns or recipe.signals or known.round_was_read
+    changing = recipe.learns or recipe.signals or recipe.keeps or known.round_was_read
     return bool(changing or not design.lasts)
 
 
@@ -149,8 +157,26 @@ def _built(recipe: Recipe, round_: int, rng: np.random.Generator) -> tuple[Desig
         answers = np.full(len(SIZES), np.nan)
         answers[request.clients] = heard[request.signal][request.clients]
         heard[request.signal] = answers
-    known = Knowledge(recipe, memory=MEMORY, signals=heard, round_=round_, rng=rng)
+    kept = learned(recipe)
+    known = Knowledge(recipe, memory=MEMORY, signals=heard, kept=kept, round_=round_, rng=rng)
     return recipe.build_from(POPULATION, known), known
+
+
+@cache
+def learned(recipe: Recipe) -> dict[str, NDArray[np.float64]]:
+    """Return the arrays of its own that a recipe has after the rounds before the example's.
+
+    In each of them, every client's update is that of the example; the last five numbers are the
+    output layer's bias.
+    """
+    if not recipe.keeps:
+        return {}
+    selector = Selector(recipe, POPULATION, seed=2)
+    for _ in range(ROUND):
+        sent = MEMORY.updates[selector.draw().clients]
+        selector.aggregate([[each[:-5], each[-5:]] for each in sent])
+    state = selector.state()
+    return {name: state[f"records.own.{name}"] for name in recipe.keeps}
 
 
 def _asks_candidates(recipe: Recipe) -> bool:
@@ -177,6 +203,8 @@ def _source(recipe: Recipe, rounds: int) -> str:
         return f"measured on {rounds:,} rounds, each with a cohort of its own"
     if takes_turns(recipe):
         return f"exact, over a cycle of {rounds} rounds"
+    if recipe.keeps:
+        return f"exact, by formula, for what it has learned in {ROUND} rounds"
     if recipe.signals:
         return "exact, for what the clients answer in this round"
     return "exact, by formula"

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from fedcohort.baselines.deadline import Deadline, DeadlineDesign
     from fedcohort.baselines.divfl import DivFL, DivFLDesign
     from fedcohort.baselines.first_responders import FirstResponders, FirstRespondersDesign
+    from fedcohort.baselines.hics import HiCS, HiCSDesign
     from fedcohort.baselines.norm_optimal import NormOptimal, NormOptimalDesign
     from fedcohort.baselines.oort import Oort, OortDesign, OortOptions
     from fedcohort.baselines.power_of_choice import PowerOfChoice, PowerOfChoiceDesign
@@ -25,6 +26,7 @@ else:
             "deadline": "Deadline DeadlineDesign",
             "divfl": "DivFL DivFLDesign",
             "first_responders": "FirstResponders FirstRespondersDesign",
+            "hics": "HiCS HiCSDesign",
             "norm_optimal": "NormOptimal NormOptimalDesign",
             "oort": "Oort OortDesign OortOptions",
             "power_of_choice": "PowerOfChoice PowerOfChoiceDesign",
@@ -44,6 +46,8 @@ __all__ = [
     "DivFLDesign",
     "FirstResponders",
     "FirstRespondersDesign",
+    "HiCS",
+    "HiCSDesign",
     "NormOptimal",
     "NormOptimalDesign",
     "Oort",

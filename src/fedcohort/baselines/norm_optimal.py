@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import checked_flag
 from fedcohort.designs.base import drawable_clients
-from fedcohort.designs.poisson import CoinDesign
+from fedcohort.designs.poisson import CoinDesign, capped_chances
 from fedcohort.designs.recipe import Knowledge, Recipe
 from fedcohort.designs.signals import SignalName, checked_signal
 from fedcohort.population import Population
@@ -98,7 +98,7 @@ class NormOptimalDesign(CoinDesign):
         relative[relative < SMALLEST] = 0.0
         lengths = np.asarray(population.sizes * relative, dtype=np.float64)
         self.approximate = checked_flag(self.name, "approximate", approximate)
-        chances = _approximate_chances if self.approximate else _exact_chances
+        chances = _approximate_chances if self.approximate else capped_chances
         self._chance = np.zeros(population.n_clients)
         takes_part = np.flatnonzero(lengths)
         if len(takes_part):
@@ -113,20 +113,6 @@ class NormOptimalDesign(CoinDesign):
     def bias(self) -> NDArray[np.float64]:
         """Return E[w] - p, shape (n_clients,): -p where the chance is 0, else 0."""
         return np.where(self._chance > 0, 0.0, -self.population.importance)
-
-
-def _exact_chances(lengths: NDArray[np.float64], draws: int) -> NDArray[np.float64]:
-    """Return the optimal chances of at least ``draws`` clients, all with positive lengths."""
-    order = np.argsort(-lengths, kind="stable")
-    largest = lengths[order]
-    left = np.cumsum(largest[::-1])[::-1]
-    # With the c largest at chance 1, find the first c where the next client's share of the other
-    # draws is at most 1. This holds for c = draws - 1 at the latest.
-    certain = int(np.argmax((draws - np.arange(draws)) * largest[:draws] <= left[:draws]))
-    chances = np.empty_like(lengths)
-    chances[order] = np.minimum(1.0, (draws - certain) * largest / left[certain])
-    chances[order[:certain]] = 1.0
-    return chances
 
 
 def _approximate_chances(lengths: NDArray[np.float64], draws: int) -> NDArray[np.float64]:

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from fedcohort.designs.base import Design, RowDesign, count_matrix, drawable_clients
     from fedcohort.designs.catalogue import RECIPES, make_recipe, recipe_of
     from fedcohort.designs.function_recipe import FunctionDesign, FunctionRecipe
+    from fedcohort.designs.k_vib import KVib, KVibDesign
     from fedcohort.designs.multinomial import Multinomial, MultinomialDesign
+    from fedcohort.designs.osmd import OSMD, OSMDDesign
     from fedcohort.designs.poisson import CoinDesign, Poisson, PoissonDesign
     from fedcohort.designs.recipe import Knowledge, ObservedRound, Recipe, known_updates
     from fedcohort.designs.similarity_clustered import (
@@ -33,7 +35,9 @@ else:
             "catalogue": "RECIPES make_recipe recipe_of",
             "fedcohort.baselines": " ".join(baselines.__all__),
             "function_recipe": "FunctionDesign FunctionRecipe",
+            "k_vib": "KVib KVibDesign",
             "multinomial": "Multinomial MultinomialDesign",
+            "osmd": "OSMD OSMDDesign",
             "poisson": "CoinDesign Poisson PoissonDesign",
             "recipe": "Knowledge ObservedRound Recipe known_updates",
             "similarity_clustered": "SimilarityClustered SimilarityClusteredDesign",
@@ -45,6 +49,7 @@ else:
     )
 
 __all__ = [
+    "OSMD",
     "RECIPES",
     "Auto",
     "AutoDesign",
@@ -54,9 +59,12 @@ __all__ = [
     "Design",
     "FunctionDesign",
     "FunctionRecipe",
+    "KVib",
+    "KVibDesign",
     "Knowledge",
     "Multinomial",
     "MultinomialDesign",
+    "OSMDDesign",
     "ObservedRound",
     "Poisson",
     "PoissonDesign",

@@ -8,6 +8,7 @@ from fedcohort.baselines.cohort_mean import CohortMean
 from fedcohort.baselines.deadline import Deadline
 from fedcohort.baselines.divfl import DivFL
 from fedcohort.baselines.first_responders import FirstResponders
+from fedcohort.baselines.hics import HiCS
 from fedcohort.baselines.norm_optimal import NormOptimal
 from fedcohort.baselines.oort import Oort
 from fedcohort.baselines.power_of_choice import PowerOfChoice
@@ -16,7 +17,9 @@ from fedcohort.baselines.shuffled import Shuffled
 from fedcohort.baselines.uniform import Uniform
 from fedcohort.designs.auto import Auto
 from fedcohort.designs.balanced import Balanced
+from fedcohort.designs.k_vib import KVib
 from fedcohort.designs.multinomial import Multinomial
+from fedcohort.designs.osmd import OSMD
 from fedcohort.designs.poisson import Poisson
 from fedcohort.designs.recipe import Recipe
 from fedcohort.designs.similarity_clustered import SimilarityClustered
@@ -41,6 +44,8 @@ RECIPES: dict[str, type[Recipe]] = {
         Auto,
         Balanced,
         Stratified,
+        OSMD,
+        KVib,
         RoundRobin,
         Shuffled,
         NormOptimal,
@@ -49,6 +54,7 @@ RECIPES: dict[str, type[Recipe]] = {
         PowerOfChoice,
         Oort,
         DivFL,
+        HiCS,
     )
 }
 

@@ -100,6 +100,28 @@ def capped_coins(masses: NDArray[np.int64], draws: int) -> tuple[NDArray[np.int6
     return heads, sides
 
 
+def capped_chances(lengths: NDArray[np.float64], draws: int) -> NDArray[np.float64]:
+    r"""Return the chances q with sum ``draws`` that make :math:`\sum_i u_i^2 / q_i` smallest.
+
+    They are proportional to the lengths u, capped at 1. At least ``draws`` lengths, all positive.
+
+    Examples
+    --------
+    >>> capped_chances(np.array([6.0, 1.0, 1.0]), draws=2).tolist()
+    [1.0, 0.5, 0.5]
+    """
+    order = np.argsort(-lengths, kind="stable")
+    largest = lengths[order]
+    left = np.cumsum(largest[::-1])[::-1]
+    # With the c largest at chance 1, find the first c where the next client's share of the other
+    # draws is at most 1. This holds for c = draws - 1 at the latest.
+    certain = int(np.argmax((draws - np.arange(draws)) * largest[:draws] <= left[:draws]))
+    chances = np.empty_like(lengths)
+    chances[order] = np.minimum(1.0, (draws - certain) * largest / left[certain])
+    chances[order[:certain]] = 1.0
+    return chances
+
+
 @final
 class PoissonDesign(CoinDesign):
     r"""Toss a coin for every client: in the cohort with chance :math:`q_i`, weight p_i / q_i.

@@ -25,10 +25,11 @@ from fedcohort._arguments import (
     listed,
 )
 from fedcohort._fields import Record
+from fedcohort._updates import Layout
 from fedcohort.cohort import Cohort
 from fedcohort.designs.base import Design, checked_population
 from fedcohort.designs.signals import ASKED, PAST, Request, SignalName, Signals, collected
-from fedcohort.errors import DesignError, FedcohortError
+from fedcohort.errors import AggregationError, DesignError, FedcohortError
 from fedcohort.memory import EstimatorName, EstimatorSettings, UpdateMemory, estimator_of
 from fedcohort.population import Population
 
@@ -89,7 +90,11 @@ class Knowledge:
         return collected(type(self._recipe).__name__, self._signals, name)
 
     def kept(self, name: str) -> NDArray[np.float64]:
-        """Return an array that the recipe keeps itself, shape (n_clients,); NaN at first."""
+        """Return an array that the recipe keeps itself: a row per client.
+
+        Before the first round that the recipe observes it is NaN, shape (n_clients,). So is the row
+        of a client that has joined since.
+        """
         if not isinstance(name, str) or name not in self._recipe.keeps:
             raise DesignError(
                 f"{type(self._recipe).__name__}: reads its own array {brief(name)}, which it does "
@@ -146,7 +151,11 @@ class ObservedRound:
     cohort
         The clients that answered, with their final weights.
     norms
-        The norm of the update of each of these, in the order of ``cohort.clients``.
+        The norm of what each of these adds to the aggregate, in the order of ``cohort.clients``: of
+        its update; with an estimator, of the update minus h, what the estimator predicted.
+    outputs
+        The output layer's part of each of these updates, a row each, if the recipe
+        ``learns_output``; otherwise None.
     """
 
     round_: int
@@ -155,6 +164,7 @@ class ObservedRound:
     drawn: Cohort
     cohort: Cohort
     norms: NDArray[np.float64]
+    outputs: NDArray[np.float64] | None = None
 
     def __repr__(self) -> str:
         answered, drawn = len(self.cohort), len(self.drawn)
@@ -178,9 +188,11 @@ class Recipe(Record, ABC):
     #: What clients report and the design needs: see :mod:`fedcohort.designs.signals`. If not
     #: empty, the design is rebuilt in every round.
     signals: ClassVar[tuple[str, ...]] = ()
-    #: Names of arrays that the recipe keeps itself, one number per client: :meth:`observe` fills
-    #: them. If not empty, the design is rebuilt in every round.
+    #: Names of arrays that the recipe keeps itself, a row per client: :meth:`observe` fills them.
+    #: If not empty, the design is rebuilt in every round.
     keeps: ClassVar[tuple[str, ...]] = ()
+    #: Whether :meth:`observe` gets the output layer's part of the updates.
+    learns_output: ClassVar[bool] = False
     #: Whether the design draws by the population's groups. A population without groups is refused.
     grouped: ClassVar[bool] = False
     #: Over-selection: whether every asked client gets the model and trains, and the answers of
@@ -197,6 +209,29 @@ class Recipe(Record, ABC):
         signals = [name.replace("_", " ") for name in self.signals]
         read = ["updates"] * self.learns + signals + ["past rounds"] * bool(self.keeps)
         return f"clients' {listed(read)}" if read else ""
+
+    @property
+    def output_name(self) -> str:
+        """The name of the output layer's bias; empty for the last one-dimensional array."""
+        return ""
+
+    def output_of(self, layout: Layout) -> slice:
+        """Return the place of the output layer's bias in updates of this layout.
+
+        Raises
+        ------
+        AggregationError
+            If updates have no such array.
+        """
+        place = layout.output(self.output_name or None)
+        if place is None:
+            wanted = f"the array {self.output_name!r}" if self.output_name else "one-dimensional"
+            raise AggregationError(
+                f"{type(self).__name__}: needs the output layer's bias, {wanted}, in the updates; "
+                f"they have {layout.shapes}. Send a model's arrays one by one, or "
+                f"name another array."
+            )
+        return place
 
     def _check(self) -> None:
         asks_itself = type(self).ask is not Recipe.ask
@@ -258,7 +293,7 @@ class Recipe(Record, ABC):
         signals
             What clients reported, by name: one number per client each.
         kept
-            The recipe's own arrays, by name: one number per client each. None means all are NaN.
+            The recipe's own arrays, by name: a row per client each. None means all are NaN.
         round_
             The round, from 0.
         rng
@@ -304,15 +339,16 @@ class Recipe(Record, ABC):
             )
         return design
 
-    def observe(self, kept: Mapping[str, NDArray[np.float64]], observed: ObservedRound) -> None:
-        """Update the recipe's own arrays at the end of a round. The default does nothing.
+    def observe(self, kept: dict[str, NDArray[np.float64]], observed: ObservedRound) -> None:
+        """Update the recipe's own arrays after a round with answers. The default does nothing.
 
         Parameters
         ----------
         kept
             The arrays that the recipe names in ``keeps``, shape (n_clients,) each, NaN at first.
-            Change them in place; :meth:`design` reads them by ``known.kept(name)``. The selector
-            saves them, and rearranges them when clients join or leave.
+            Change them in place, or replace them by others with a row per client;
+            :meth:`design` reads them by ``known.kept(name)``. The selector saves them, and
+            rearranges their rows when clients join or leave.
         observed
             The round: its law, who was drawn, who answered with what weight and norm.
         """

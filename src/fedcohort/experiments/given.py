@@ -29,7 +29,7 @@ from fedcohort.experiments.own_code import (
 )
 from fedcohort.experiments.run_folder import RunFolder
 from fedcohort.experiments.settings import Experiment, Panel
-from fedcohort.memory import Difference, Regression
+from fedcohort.memory import EstimatorSettings
 from fedcohort.simulation import Dataset, FederatedData, LocalTraining
 from fedcohort.simulation.engine.models import ModelSource
 
@@ -180,7 +180,7 @@ class GivenParts:
                 f"{brief(given)}. Pass for example 'size' or SizeClustered(10)."
             )
         estimator = table.get("estimator")
-        if isinstance(estimator, Difference | Regression):
+        if isinstance(estimator, EstimatorSettings):
             own |= _estimator_table(estimator)
             del table["estimator"]
         return {**own, **table, **({} if label is None else {"label": label})}
@@ -204,7 +204,7 @@ def _recipe_table(recipe: Recipe) -> dict[str, Any]:
     return {"recipe": recipe.name, **changed}
 
 
-def _estimator_table(settings: Difference | Regression) -> dict[str, Any]:
+def _estimator_table(settings: EstimatorSettings) -> dict[str, Any]:
     """Return an estimator as keys of a design."""
     found: dict[str, Any] = {"estimator": type(settings).__name__.lower()}
     for name, setting in settings_of(type(settings)).items():

@@ -31,7 +31,7 @@ from fedcohort.experiments.checked_table import (
 )
 from fedcohort.experiments.own_code import own_errors, own_file, own_function
 from fedcohort.memory import ESTIMATORS, EstimatorName, EstimatorSettings, Keep
-from fedcohort.memory.difference import RECORDS
+from fedcohort.memory.difference import RECORDS, WEIGHTS
 from fedcohort.memory.regression import FeatureSource
 from fedcohort.optimizers import OPTIMIZERS, SGD, ServerOptimizer
 from fedcohort.selector.settings import SelectorKeywords, SelectorSettings
@@ -579,6 +579,8 @@ class Server(
 #: The keys of a design that set up its estimator.
 OF_ESTIMATOR = {"plain": (), **{name: tuple(settings_of(own)) for name, own in RECORDS.items()}}
 OF_ANY_ESTIMATOR = tuple(dict.fromkeys(name for own in OF_ESTIMATOR.values() for name in own))
+#: Those whose default is the estimator's.
+OF_EACH = ("keep", "shrink", "weights")
 #: Their words: a file says "none" for None, and cannot give features.
 KEEP_WORDS = (*get_args(Keep), "none")
 FEATURE_WORDS = (*(word for word in get_args(FeatureSource) if word != "given"), "none")
@@ -609,12 +611,17 @@ class DesignEntry(Table, like=[*RECORDS.values(), SelectorSettings], leave_out=O
     cohort_size
         Replaces the panel's cohort size.
     estimator
-        How updates are aggregated: ``plain``, ``difference`` (:class:`fedcohort.Difference`) with
-        the keys ``shrink``, ``keep``, ``rank`` and ``max_remembered``, or ``regression``
-        (:class:`fedcohort.Regression`) with ``features``, ``keep``, ``output`` and ``rank``.
+        How updates are aggregated: ``plain``; ``difference`` (:class:`fedcohort.Difference`),
+        ``mifa``, ``fedvarp`` or ``fedstale`` with the keys ``shrink``, ``keep``, ``rank``,
+        ``max_remembered`` and ``weights``; or ``regression`` (:class:`fedcohort.Regression`) with
+        ``features``, ``keep``, ``output`` and ``rank``.
     keep
-        How the estimator keeps updates. Default: ``float32`` for ``difference``, ``int8`` for
-        ``regression``, which alone can keep ``none``.
+        How the estimator keeps updates. Default: ``int8`` for ``regression``, which alone can keep
+        ``none``; ``float32`` for the others.
+    shrink
+        Default: 0.5 for ``fedstale``, 1 for the others.
+    weights
+        Default: ``importance`` for ``mifa``, ``design`` for the others.
     features, output
         Where ``regression`` takes features from: ``output``, the update of the output layer's bias
         or of the array ``output``; ``classes``, the shares of classes; ``none``; or ``auto``.
@@ -632,6 +639,8 @@ class DesignEntry(Table, like=[*RECORDS.values(), SelectorSettings], leave_out=O
     cohort_size: int | None = declared(COUNT, None)
     estimator: EstimatorName = choice("plain", ESTIMATORS)
     keep: str | None = choice(None, KEEP_WORDS)
+    shrink: float | None = number(None, least=0, most=1)
+    weights: str | None = choice(None, WEIGHTS)
     features: str = choice("auto", FEATURE_WORDS)
     server: Step | None = declared(TableNeed(kinds={"": Step}), None)
     hyperparameters: dict[str, Any] = field(default_factory=dict)
@@ -647,7 +656,11 @@ class DesignEntry(Table, like=[*RECORDS.values(), SelectorSettings], leave_out=O
             for name, each in settings_of(own).items()
         ]
         given = [(name, getattr(self, name)) for name in OF_ANY_ESTIMATOR]
-        changed = [name for name, own in given if own is not None and (name, own) not in usual]
+        changed = [
+            name
+            for name, own in given
+            if own is not None and (name in OF_EACH or (name, own) not in usual)
+        ]
         _check_estimator_keys(self.estimator, changed)
         self.aggregation()
 
@@ -666,8 +679,9 @@ class DesignEntry(Table, like=[*RECORDS.values(), SelectorSettings], leave_out=O
             return "plain"
         kind = RECORDS[self.estimator]
         given = self._settings(kind)
-        if self.keep is None:
-            del given["keep"]
+        for name in OF_EACH:
+            if given.get(name, "") is None:  # the estimator's own default
+                del given[name]
         for name in given:
             if given[name] == "none" and settings_of(kind)[name].need.optional:
                 given[name] = None

@@ -4,8 +4,12 @@ from fedcohort._arguments import suggest_names as _suggest_names
 from fedcohort.memory.base import Estimator, EstimatorSettings, Memory
 from fedcohort.memory.difference import (
     ESTIMATORS,
+    MIFA,
     Difference,
     EstimatorName,
+    FedStale,
+    FedVARP,
+    Weights,
     estimator_of,
 )
 from fedcohort.memory.regression import Regression
@@ -14,15 +18,19 @@ from fedcohort.memory.update_memory import CountSketch, UpdateMemory
 
 __all__ = [
     "ESTIMATORS",
+    "MIFA",
     "CountSketch",
     "Difference",
     "Estimator",
     "EstimatorName",
     "EstimatorSettings",
+    "FedStale",
+    "FedVARP",
     "Keep",
     "Memory",
     "Regression",
     "UpdateMemory",
+    "Weights",
     "estimator_of",
 ]
 

@@ -24,6 +24,7 @@ from fedcohort._updates import (
     reordered,
     usable_rows,
 )
+from fedcohort.cohort import Cohort
 from fedcohort.errors import AggregationError, MemoryOfUpdatesError
 from fedcohort.population import IMPORTANCE_TOLERANCE
 
@@ -224,6 +225,26 @@ class EstimatorSettings(Record, ABC):
     """The settings of an estimator that keeps something."""
 
     _error = AggregationError
+
+    @property
+    def over_members(self) -> bool:
+        """Whether every member counts in every round, with h where it is away: the step is H then.
+
+        Otherwise H runs over the available clients, and a round without answers does not move.
+        """
+        return False
+
+    @property
+    def own_weights(self) -> bool:
+        """Whether the weights are not those of the design."""
+        return False
+
+    def weighed(self, cohort: Cohort, importance: NDArray[np.float64]) -> Cohort:
+        """Return a drawn cohort with the weights that the estimator wants: the design's.
+
+        ``importance`` is that of the members.
+        """
+        return cohort
 
     @property
     def data(self) -> Any:

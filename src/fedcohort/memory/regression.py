@@ -34,8 +34,6 @@ from fedcohort.similarity.measures import BLOCK_ENTRIES
 KeepRest = Literal["float16", "int8", "rank"]
 #: Features that are not given as numbers.
 FeatureSource = Literal["auto", "output", "given", "classes"]
-#: How the names of arrays end that normalisation layers measure, and do not train.
-UNTRAINED = ("running_mean", "running_var")
 #: The factor on the sums of squares at each round with answers: for B, and for the trusts.
 FADING, TRUST_FADING = 0.97, 0.95
 #: The ridge of the regression, as a share of the features' mean square; the mean square is
@@ -194,21 +192,10 @@ def output_of(settings: Regression, layout: Layout) -> slice | None:
     """
     if not settings.learns_features:
         return None
-    parts = {key: own for key, own in layout.parts.items() if own.place is not None}
-    flat = [
-        key
-        for key, own in parts.items()
-        if len(own.shape) == 1 and own.shape[0] and not str(key).endswith(UNTRAINED)
-    ]
-    last = flat[-1] if flat and len(parts) > 1 else None
-    key = last if settings.output is None else settings.output
-    if layout.form == "list" and type(key) is int and 0 <= key < len(layout.parts):
-        key = list(layout.parts)[key]  # a list may have names beside its positions
-    if key is not None and key in parts:
-        return parts[key].place
-    if settings.output is None and settings.features == "auto":
-        return None
-    wanted = "a one-dimensional array" if settings.output is None else f"the array {key!r}"
+    place, name = layout.output(settings.output), settings.output
+    if place is not None or (name is None and settings.features == "auto"):
+        return place
+    wanted = "a one-dimensional array" if name is None else f"the array {name!r}"
     raise AggregationError(
         f"Regression: needs {wanted} to learn features from; updates have {layout.shapes}. "
         f"Name another one in output=, or pass features=None."

@@ -17,6 +17,8 @@ from fedcohort._updates import (
     OtherArrays,
     Rows,
     Update,
+    as_numpy,
+    double,
     order_of,
     row_norms,
 )
@@ -46,6 +48,8 @@ class Answers:
         What the memory keeps of each, one row each; None if it keeps nothing.
     norms
         The norm of each of their updates; None if it is not needed.
+    outputs
+        The output layer's part of each, one row each; None if it is not needed.
     factors
         What each update was multiplied by: less than 1 if it was above ``max_norm``. None without
         a bound.
@@ -62,6 +66,7 @@ class Answers:
     rows: Rows | None = None
     kept: NDArray[np.float32] | None = None
     norms: NDArray[np.float64] | None = None
+    outputs: NDArray[np.float64] | None = None
     factors: NDArray[np.float64] | None = None
     reported: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     source: Mapping[Any, Update] | None = None
@@ -95,7 +100,7 @@ class Answers:
         def column(values: Sequence[Any]) -> Any:
             return _taken(_joined(values), order)
 
-        names = ("rows", "kept", "norms", "factors")
+        names = ("rows", "kept", "norms", "outputs", "factors")
         columns = {name: column([getattr(own, name) for own in read]) for name in names}
         reports = [own.reported for own in read]
         is_by_id = all(part.source is not None for part in parts)
@@ -154,7 +159,7 @@ def _check_parts(parts: Sequence[Answers]) -> None:
 
 def _known_of(part: Answers) -> set[str]:
     """Return the names of what is known of every usable update."""
-    names = ("layout", "rows", "kept", "norms", "factors")
+    names = ("layout", "rows", "kept", "norms", "outputs", "factors")
     return {name for name in names if getattr(part, name) is not None} | set(part.reported)
 
 
@@ -165,6 +170,7 @@ class _Read(NamedTuple):
     rows: Rows | None
     kept: NDArray[np.float32] | None
     norms: NDArray[np.float64] | None
+    outputs: NDArray[np.float64] | None
     factors: NDArray[np.float64] | None
     good: NDArray[np.bool_]
 
@@ -204,6 +210,8 @@ class Reader:
         Whether ``shorten`` sketches, and does not keep whole updates.
     measure
         Whether norms are needed.
+    output
+        Returns the place of the output layer in updates; None if it is not needed.
     max_norm
         Updates of a larger norm are scaled down to it; None for no bound.
     match
@@ -214,6 +222,7 @@ class Reader:
     shorten: Callable[[Array], NDArray[np.float32]] | None
     sketches: bool
     measure: bool
+    output: Callable[[Layout], slice] | None
     max_norm: float | None
     match: Callable[[Layout], Layout]
 
@@ -242,11 +251,9 @@ class Reader:
         source = updates if by_id else None
         if read is None:
             return Answers(round_, positions, positions[order], source=source)
-        layout, rows, kept, norms, factors, good = read.usable()
-        clients = positions[order][good]
-        return Answers(
-            round_, positions, clients, layout, rows, kept, norms, factors, source=source
-        )
+        own = read.usable()._asdict()
+        clients = positions[order][own.pop("good")]
+        return Answers(round_, positions, clients, **own, source=source)
 
     def _of_rows(
         self, updates: Any, order: NDArray[np.int64], norms: NDArray[np.float64] | None
@@ -262,12 +269,13 @@ class Reader:
         self, updates: Mapping[Any, Update], ids: list[Any], norms: NDArray[np.float64] | None
     ) -> _Read | None:
         """Read updates by id, each once: a mapping may compute them when they are read."""
-        if not ids or not (self.whole or self.shorten or self.measure):
+        if not ids or not (self.whole or self.shorten or self.output or self.measure):
             return None
         if self.whole:
             return self._read(Rows.joined([*self._each(updates, ids)]), norms)
-        if norms is not None and self.shorten is None:  # nothing else is needed
-            return _Read(None, None, None, *self._bounded(norms), norms < LARGEST_ENTRY)
+        if norms is not None and not (self.shorten or self.output):  # nothing else is needed
+            bounded, factors = self._bounded(norms)
+            return _Read(None, None, None, bounded, None, factors, norms < LARGEST_ENTRY)
         # One at a time: all together may not fit into memory.
         each = zip(self._each(updates, ids), _one_by_one(norms, len(ids)), strict=True)
         read = [self._read(row, norm)._replace(rows=None) for row, norm in each]
@@ -304,9 +312,12 @@ class Reader:
         if factors is not None and (factors < 1).any():
             rows = rows.scaled(factors)
         kept = None if self.shorten is None else self.shorten(rows.flat)
+        outputs = None
+        if self.output is not None:
+            outputs = as_numpy(double(rows.flat[:, self.output(rows.layout)]))
         if kept is not None and self.sketches:  # sums in a sketch can overflow
             good = good & np.isfinite(kept).all(axis=1)
-        return _Read(rows.layout, rows, kept, norms, factors, good)
+        return _Read(rows.layout, rows, kept, norms, outputs, factors, good)
 
     def _bounded(
         self, norms: NDArray[np.float64]

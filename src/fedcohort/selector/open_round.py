@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcohort._arguments import Id, brief, checked_list
-from fedcohort._updates import Array, Rows, Update, like
+from fedcohort._updates import Array, Rows, Update, like, row_norms
 from fedcohort.cohort import NOBODY, Cohort, aggregate
 from fedcohort.designs import Design
 from fedcohort.designs.recipe import ObservedRound
@@ -324,9 +324,21 @@ class OpenRound:
         """Return the round as the recipe observes it."""
         assert self.design is not None  # for mypy: there are answers
         assert answers.norms is not None  # for mypy: the recipe needs them
-        norms = answers.norms[np.searchsorted(answers.clients, settled.clients)]
-        population = self.draws.population
-        return ObservedRound(self.round_, self.design, population, self.cohort, settled, norms)
+        places, outputs = np.searchsorted(answers.clients, settled.clients), answers.outputs
+        norms = answers.norms[places]
+        if answers.rows is not None and len(places):
+            rows = answers.rows.taken(places).flat
+            if (estimator := self.records.estimator_for(rows)) is not None:
+                norms = row_norms(rows - estimator.of(settled.clients))
+        return ObservedRound(
+            self.round_,
+            self.design,
+            self.draws.population,
+            self.cohort,
+            settled,
+            norms,
+            None if outputs is None else outputs[places],
+        )
 
     def recall(self, ids: Iterable[object]) -> tuple[Array, Array] | None:
         """Return the estimator's h, one row per id, and H = sum p h; None without one."""
@@ -335,13 +347,19 @@ class OpenRound:
             return None
         return estimator.of(self.roster.positions(ids)), estimator.expected()
 
+    def is_idle(self, settled: Cohort) -> bool:
+        """Whether there is no aggregate: there is no target, or drawn clients did not answer.
+
+        If no client answered, the difference estimator's H would repeat the last updates.
+        """
+        is_lost = bool(len(self.cohort) and not len(settled))
+        return self.target is None or (is_lost and not self.records.moves_alone)
+
     def step(self, answers: Answers, settled: Cohort, model: Update | None) -> Update:
         """Aggregate with the settled weights."""
         rows = answers.rows
         estimator = self.records.estimator
-        # If no client answered, the difference estimator's H would repeat the last updates.
-        is_idle = self.target is None or bool(len(self.cohort) and not len(settled))
-        if is_idle or (rows is None and estimator is None):
+        if self.is_idle(settled) or (rows is None and estimator is None):
             if model is not None:
                 return aggregate(model, [], Cohort.empty())
             return 0.0 if rows is None else rows.zero()
@@ -365,7 +383,7 @@ class OpenRound:
         self, answers: Answers, settled: Cohort, recalled: tuple[Array, Array] | None
     ) -> Iterator[tuple[Id | None, float, Update]]:
         total = 1.0 if settled.sums_to_one else 1.0 - settled.residual
-        is_empty = not settled.weights.any() and (len(settled) > 0 or not len(self.cohort))
+        is_empty = not settled.weights.any() and (len(settled) > 0 or not self.is_idle(settled))
         if is_empty and recalled is not None and self.records.layout is not None:
             yield None, 1.0, self.records.layout.unflat(recalled[1])
         layout, source = answers.layout, answers.source

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcohort._archive import json_array, json_value, with_prefix, without_prefix
-from fedcohort._arguments import Id
+from fedcohort._arguments import Id, brief
 from fedcohort._updates import Array, Layout, as_numpy, reordered, same_place, zero_rows
+from fedcohort.cohort import Cohort
 from fedcohort.designs import Recipe
 from fedcohort.designs.recipe import ObservedRound
 from fedcohort.designs.signals import ASKED
@@ -28,7 +28,7 @@ from fedcohort.selector.answers import Answers, Reader
 from fedcohort.selector.settings import SelectorSettings
 
 State = dict[str, NDArray[Any]]
-#: A recipe's own arrays, by name.
+#: A recipe's own arrays, by name: a row per client.
 Notes = dict[str, NDArray[np.float64]]
 
 
@@ -94,6 +94,7 @@ class ClientRecords:
             shorten=self._shortened if self._recipe.learns else None,
             sketches=self._sketch is not None,
             measure=self._keeps_notes or self._bounds_norms,
+            output=self._output if self._recipe.learns_output else None,
             max_norm=max_norm,
             match=self.matched,
         )
@@ -113,6 +114,10 @@ class ClientRecords:
             )
         self._check_dimension(layout.size)
         return layout if known is None else layout.in_order_of(known)
+
+    def _output(self, layout: Layout) -> slice:
+        """Return the place of the output layer's bias in updates."""
+        return self._recipe.output_of(layout)
 
     def _check_dimension(self, dimension: int) -> None:
         """Refuse updates of another model than the remembered ones."""
@@ -172,6 +177,17 @@ class ClientRecords:
         self.features.forget(ids)
         self._encode_features()
 
+    @property
+    def moves_alone(self) -> bool:
+        """Whether a round without answers moves by what is remembered of the members."""
+        return self._settings is not None and self._settings.over_members
+
+    def weighed(self, cohort: Cohort, members: Population) -> Cohort:
+        """Return a drawn cohort with the weights that the estimator wants."""
+        if self._settings is None:
+            return cohort
+        return self._settings.weighed(cohort, members.importance)
+
     def settle(self, population: Population) -> None:
         """Give the estimator, before a draw, the importance of these clients and their features."""
         if self.estimator is not None:
@@ -217,9 +233,22 @@ class ClientRecords:
     def observed(self, observed: Callable[[], ObservedRound], answers: Answers) -> Notes:
         """Return the recipe's own arrays after a round; what is remembered does not change."""
         notes = self.notes(self.n_clients)
-        if self._keeps_notes and answers.norms is not None:
-            self._recipe.observe(MappingProxyType(notes), observed())
+        if self._keeps_notes and len(answers):
+            self._recipe.observe(notes, observed())
+            self._check_notes(notes)
         return notes
+
+    def _check_notes(self, notes: Notes) -> None:
+        """Refuse arrays that the recipe does not keep, or that lack a row per client."""
+        for name in {*self._notes, *notes}:
+            own: Any = notes.get(name)
+            fits = isinstance(own, np.ndarray) and own.dtype == np.float64 and own.ndim > 0
+            if name not in self._notes or not fits or len(own) != self.n_clients:
+                raise SelectorError(
+                    f"Selector: observe of {self._recipe.name} must leave its arrays "
+                    f"{', '.join(self._notes)} with a row of float64 for each of "
+                    f"{self.n_clients} clients; {name!r} is {brief(own)}. Change them in place."
+                )
 
     def store_reports(self, answers: Answers, notes: Notes) -> None:
         """Store the past signals, except negative and non-finite values, and the notes."""
@@ -283,8 +312,8 @@ class ClientRecords:
     def _check(self) -> None:
         """Refuse parts that are not of these clients, or not of one model."""
         n = self.n_clients
-        arrays = [*self._signals.values(), *self._notes.values()]
-        of_clients = [values.shape == (n,) for values in arrays]
+        of_clients = [values.shape == (n,) for values in self._signals.values()]
+        of_clients += [values.shape[:1] == (n,) for values in self._notes.values()]
         of_clients += [self.memory is None or self.memory.n_clients == n]
         sizes = self._dimensions() | (set() if self.layout is None else {self.layout.size})
         if not all(of_clients) or len(sizes) > 1:

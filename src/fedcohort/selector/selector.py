@@ -199,7 +199,9 @@ class Selector:
         present, allowed = self._who(available, eligible)
         population = self._roster.available(self._roster.both(present, allowed))
         target, boosts = population, None
-        if self._settings.corrects_presence:
+        if self._records.moves_alone:
+            target = self._roster.available(self._roster.is_member)
+        elif self._settings.corrects_presence:
             target = self._roster.available(allowed)
             boosts = self._boosts(population, target)
         if population is None:
@@ -263,6 +265,7 @@ class Selector:
             if boosts is not None and (boosts != 1).any():
                 weights = cohort.weights * boosts[cohort.clients]
                 cohort = Cohort.of_checked(cohort.clients, cohort.counts, weights)
+            cohort = self._records.weighed(cohort, self._roster.population)
         named = cohort.named(self._roster.names(cohort.clients), round_)
         rng = stream(seed, round_=round_, use=Stream.REDRAW)
         return Draws(named, population, size, rng, self._settings.tries)
@@ -307,8 +310,8 @@ class Selector:
     def target(self) -> Population | None:
         """The clients whose mean update the open round estimates, the others with size 0.
 
-        Those that are there and may take part; all that may, if weights make up for presence. None
-        if there are none.
+        Those that are there and may take part; all that may, if weights make up for presence; all
+        members with :class:`fedcohort.MIFA`. None if there are none.
         """
         return self._required("target").target
 

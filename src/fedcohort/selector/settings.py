@@ -58,10 +58,11 @@ class SelectorSettings(Record):
     recipe
         How clients are drawn.
     estimator
-        ``"plain"``, ``"difference"``, ``"regression"``, or the settings: a
-        :class:`fedcohort.Difference` or :class:`fedcohort.Regression`. These predict clients'
-        updates from past updates or features, which usually lowers the variance of the aggregate.
-        They need memory, for up to one model per client.
+        ``"plain"``, ``"difference"``, ``"mifa"``, ``"fedvarp"``, ``"fedstale"``,
+        ``"regression"``, or the settings: for example a :class:`fedcohort.Difference` or
+        :class:`fedcohort.Regression`. These predict clients' updates from past updates or
+        features, which usually lowers the variance of the aggregate. They need memory, for up to
+        one model per client.
     sketch
         Numbers that the memory keeps of an update; None keeps it whole.
     on_failure
@@ -137,6 +138,11 @@ class SelectorSettings(Record):
             raise error(
                 f"{owner}: extra must be 0 with on_failure='redraw', which replaces lost draws; "
                 f"got {self.extra}. Choose one of the two."
+            )
+        if self.extra and estimator is not None and estimator.own_weights:
+            raise error(
+                f"{owner}: extra must be 0 with {estimator!r}, whose weights are not the "
+                f"design's: the first answers would get equal ones; got {self.extra}. Leave it out."
             )
         if self.on_failure == "redraw" and estimator is not None:
             raise error(

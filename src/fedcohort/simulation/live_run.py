@@ -21,6 +21,7 @@ from fedcohort.cohort import NOBODY, Cohort
 from fedcohort.designs import Design, RowDesign
 from fedcohort.designs.signals import Request
 from fedcohort.errors import AggregationError, SimulationError
+from fedcohort.memory import EstimatorSettings
 from fedcohort.optimizers import State as OptimizerState
 from fedcohort.selector.answers import Answers
 from fedcohort.simulation.devices.cost import Clock, Cost, Times, round_cost
@@ -130,11 +131,12 @@ class LiveRun:
         self.current: RoundState
 
     def _check_output(self) -> None:
-        """Refuse an estimator that learns from an array that the model does not have."""
-        estimator = self.run.estimator
+        """Refuse an estimator or a recipe that learns from an array that the model lacks."""
         try:
-            if not isinstance(estimator, str):
-                estimator._check_layout(self._layout)
+            if (predictor := self._predictor) is not None:
+                predictor._check_layout(self._layout)
+            if self.run.recipe.learns_output:
+                self.run.recipe.output_of(self._layout)
         except AggregationError as error:
             raise SimulationError(f"Simulation: {error}") from error
 
@@ -235,7 +237,14 @@ class LiveRun:
         design, own = self.current.design, self.selector
         if design is None or own.settings.corrects_presence:
             return None
-        return Drawn(design, step, own.estimator, own.max_norm)
+        predictor = self._predictor
+        has_own = predictor is not None and predictor.own_weights
+        return Drawn(design, step, own.estimator, own.max_norm, has_own)
+
+    @property
+    def _predictor(self) -> EstimatorSettings | None:
+        """The settings of the estimator; None for the plain one."""
+        return None if isinstance(self.run.estimator, str) else self.run.estimator
 
     def moved(self, step: Tensor) -> Tensor:
         """Return how the server moves along a step; its optimiser changes at the commit.
@@ -247,10 +256,10 @@ class LiveRun:
         now.moments = self._moments
         if optimizer is None:
             return self._server_lr * step
-        drawn = self.selector.cohort
-        if self.selector.target is None or (
-            drawn is not None and len(drawn) and not len(now.clients)
-        ):
+        drawn, predictor = self.selector.cohort, self._predictor
+        is_lost = drawn is not None and len(drawn) > 0 and not len(now.clients)
+        moves_alone = predictor is not None and predictor.over_members
+        if self.selector.target is None or (is_lost and not moves_alone):
             return torch.zeros_like(step)
         with suppress(AggregationError):
             move, now.moments = optimizer.step(step, self._moments)

@@ -190,8 +190,11 @@ def a_hundred_clients_are_drawn_as_often_as_expected(c: Candidate) -> None:
     all 14,430 times with a standard deviation of 119. This detects a bias of 4.7 % in it, and of
     1.4 % in the largest client. With ``thinner``, at least 1,750 rounds are drawn. The smallest
     client is then drawn 36 times; binomial tails are heavier, and false alarms 4e-6 per design.
+    A design whose counts are estimated has nothing to compare with.
     """
     design = c.build(Population(UNBALANCED), 10, rng(3))
+    if not design.exact_counts:
+        return
     rounds = 700_000 // c.thinner**2
 
     counts = design.draw_many(rounds, rng(4)).sum(axis=0).astype(float)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from typing import Any, NamedTuple, Protocol, final
 
@@ -299,7 +299,8 @@ class Yardstick:
         :math:`\|\sum w_i \Delta_i - \sum p_i \Delta_i\|^2` of the cohort that was drawn.
     design_variance
         Its expectation under the design, B (squared bias included); with an
-        estimator B of what h leaves; NaN where the design has no formula for it.
+        estimator B of what h leaves; NaN where the design has no formula for it, and with an
+        estimator that has other weights than the design.
     multinomial_variance
         Its expectation under multinomial sampling and plain aggregation, B_MD.
     beta_squared
@@ -429,12 +430,16 @@ def _variance_left(
 
 
 class Drawn(NamedTuple):
-    """What a run did in a round: where it drew from, its step, its estimator and its bound."""
+    """What a run did in a round: where it drew from, its step, its estimator and its bound.
+
+    ``own_weights``: the weights are not those of the design, which then says nothing about B.
+    """
 
     design: Design
     step: Tensor
     estimator: Estimator | None
     max_norm: float | None
+    own_weights: bool = False
 
 
 @final
@@ -480,13 +485,16 @@ class FullParticipation:
             first = self._everyones_updates(models, group, round_)
             second = self._second_trainings(group, round_)
             waiting = {}
-            for k, (design, step, estimator, _) in group.items():
+            for k, (design, step, estimator, *_) in group.items():
                 h = None if estimator is None else as_numpy(estimator.of(np.arange(len(first[k]))))
                 gradients = self._gradients_of(models[k], self._parts[k], design)
                 facts = (design, step.cpu().numpy(), first.pop(k), gradients, h, second.get(k))
                 waiting[k] = self._pool.submit(yardstick, *facts)
             # The next group's updates need the memory.
-            found |= {k: each.result() for k, each in waiting.items()}
+            for k, each in waiting.items():
+                found[k] = each.result()
+                if group[k].own_weights:
+                    found[k] = replace(found[k], design_variance=math.nan, design_floor=math.nan)
         return [found.get(k) for k in range(len(rounds))]
 
     def _fitting(self, models: Tensor, which: list[int]) -> Iterator[list[int]]:
