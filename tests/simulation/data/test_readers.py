@@ -194,7 +194,7 @@ def test_images_of_a_hugging_face_data_set_have_their_colours_first() -> None:
         ({"client": "who", "x": "x"}, "x must be a column of texts where there is no y"),
     ],
 )
-def test_columns_that_are_not_there_are_named(columns: dict[str, str], message: str) -> None:
+def test_columns_that_are_not_there_are_named(columns: dict[str, Any], message: str) -> None:
     data = hugging_face({"who": ["u"], "x": [[1.0]], "y": [0]})
 
     with pytest.raises(DataError, match=message):

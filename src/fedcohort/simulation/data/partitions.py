@@ -300,9 +300,9 @@ class FederatedData(Record):
         if test is not None:
             _, parts = positions_of(rows.clients, len(rows.y))
             held = _held_out(test, parts, len(rows.y), seed)
-        x, y, clients = rows.features(~held), rows.y, rows.clients
-        apart = None if test is None else (x[held], y[held], clients[held])
-        return cls.from_arrays(x[~held], y[~held], clients[~held], test=apart)
+        x, labels, clients = rows.features(~held), rows.y, rows.clients
+        apart = None if test is None else (x[held], labels[held], clients[held])
+        return cls.from_arrays(x[~held], labels[~held], clients[~held], test=apart)
 
     def save(self, path: str | Path) -> None:
         """Write samples and clients to a file, which :meth:`load` and experiment files read.

@@ -179,7 +179,7 @@ def read_hugging_face(
 def _as_inputs(inputs: Any, name: str) -> NDArray[np.generic]:
     """Return inputs as one array; images get their colours first."""
     try:
-        array = np.stack(list(inputs)) if len(inputs) else np.empty((0, 1))
+        array: NDArray[Any] = np.stack(list(inputs)) if len(inputs) else np.empty((0, 1))
     except ValueError as error:
         raise DataError(
             f"from_hugging_face: all samples of {name!r} must have one shape ({error}). Resize "
@@ -312,4 +312,6 @@ def _scaled(numbers: NDArray[np.float64], train: NDArray[np.bool_]) -> NDArray[n
     if not len(own):
         return np.zeros(len(numbers))
     spread = own.std()
-    return np.nan_to_num((numbers - own.mean()) / (spread if spread > 0 else 1.0), nan=0.0)
+    scaled: NDArray[np.float64] = (numbers - own.mean()) / (spread if spread > 0 else 1.0)
+    scaled[~np.isfinite(scaled)] = 0
+    return scaled
