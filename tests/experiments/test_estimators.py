@@ -105,7 +105,10 @@ def test_hyperparameters_stay_the_recipes(tmp_path: Path) -> None:
     assert panel.design[-1].label == "similarity l2 cohort_size=4 + difference max_remembered=2"
 
 
-NEEDED = "shrink needs estimator = 'difference'; got 'plain'. Change it, or leave shrink out."
+NEEDED = (
+    "shrink needs estimator = 'difference' or "
+    "'mifa' or 'fedvarp' or 'fedstale'; got 'plain'. Change it, or leave shrink out."
+)
 
 
 @pytest.mark.parametrize(
@@ -116,12 +119,14 @@ NEEDED = "shrink needs estimator = 'difference'; got 'plain'. Change it, or leav
         (['label = "x"', "shrink = 1.0"], NEEDED),
         (
             ["rank = 4"],
-            "rank needs estimator = 'difference' or 'regression'; got 'plain'. Change it, or leave "
+            "rank needs estimator = 'difference' or "
+            "'mifa' or 'fedvarp' or 'fedstale' or 'regression'; got 'plain'. Change it, or leave "
             "rank out.",
         ),
         (
             ['estimator = "regression"', "shrink = 0.5"],
-            "shrink needs estimator = 'difference'; got 'regression'. Change it, or leave shrink "
+            "shrink needs estimator = 'difference' or "
+            "'mifa' or 'fedvarp' or 'fedstale'; got 'regression'. Change it, or leave shrink "
             "out.",
         ),
         (
