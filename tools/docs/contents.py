@@ -55,7 +55,7 @@ FIRST_OF = {
         "cross-device",
         "roles",
         "regression",
-        "shakespeare",
+        "presence",
     ),
 }
 #: Pages beside the kinds: before them, and at the end.
