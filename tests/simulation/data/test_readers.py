@@ -113,6 +113,9 @@ def test_other_users_for_testing_are_shared_by_all_clients(tmp_path: Path) -> No
         ({"a": ([[1.0]], [0, 1])}, "user 'a' needs a list x, and a list y of the same length"),
         ({"a": ([[1.0], [1.0, 2.0]], [0, 1])}, "user 'a' needs samples of equally many numbers"),
         ({"a": ([[1.0]], [0]), "b": ([[1.0, 2.0]], [0])}, "user 'b' needs 1 numbers for each"),
+        ({"a": ([[]], [0])}, "user 'a' needs samples of equally many numbers"),
+        ({"a": ([[10**400]], [0])}, "user 'a' needs samples of equally many numbers"),
+        ({"a": ([[1.0]], [10**30])}, "user 'a' needs whole numbers as y; got 1"),
         ({"a": ([[1.0]], [0.5])}, r"user 'a' needs whole numbers as y; got 0\.5"),
         ({"a": (["1.jpg"], [1])}, "user 'a' needs the next character as y of each text; got 1"),
         ({"a": (["to b"], ["e"]), "b": ([[1.0]], [1])}, "user 'b' needs texts as the first user"),
@@ -199,6 +202,21 @@ def test_columns_that_are_not_there_are_named(columns: dict[str, Any], message: 
 
     with pytest.raises(DataError, match=message):
         FederatedData.from_hugging_face(data, **columns)
+
+
+@pytest.mark.parametrize(
+    ("columns", "labels"),
+    [
+        ({"text": ["good", None], "y": [0, 1]}, "y"),
+        ({"text": ["good", None], "y": [0, 1]}, None),
+        ({"text": ["good", "bad"], "y": ["yes", None]}, "y"),
+    ],
+)
+def test_a_missing_text_is_not_read_as_a_word(columns: dict[str, Any], labels: str | None) -> None:
+    data = hugging_face({"who": ["u", "v"], **columns})
+
+    with pytest.raises(DataError, match=r"texts must have one in each row; '\w+' has None"):
+        FederatedData.from_hugging_face(data, client="who", x="text", y=labels)
 
 
 def test_what_is_no_data_set_of_hugging_face_is_refused() -> None:
@@ -297,6 +315,30 @@ def test_a_table_that_cannot_be_used_gets_one_sentence(
 
     with pytest.raises(DataError, match=message):
         FederatedData.from_table(tmp_path / "t.csv", client="site", y="y")
+
+
+@pytest.mark.parametrize(
+    "sites", [["007", "7", "07"], ["9007199254740993", "9007199254740992", "1"]]
+)
+def test_clients_that_are_equal_as_numbers_only_stay_apart(
+    sites: list[str], tmp_path: Path
+) -> None:
+    """Leading zeros, and numbers that a float rounds to its neighbour."""
+    rows = [f"{site},{k},{k % 2}" for k, site in enumerate(sites)]
+    (tmp_path / "t.csv").write_text("\n".join(["site,a,y", *rows]))
+
+    data = FederatedData.from_table(tmp_path / "t.csv", client="site", y="y")
+
+    assert data.n_clients == 3
+
+
+def test_a_column_of_one_number_has_no_spread(tmp_path: Path) -> None:
+    """The mean of three times 0.1 is not 0.1; a variance of that error would scale it to 1."""
+    (tmp_path / "t.csv").write_text("site,a,y\n1,0.1,0\n1,0.1,1\n1,0.1,0\n")
+
+    data = FederatedData.from_table(tmp_path / "t.csv", client="site", y="y")
+
+    assert columns_of(data) == [[0, 0, 0]]
 
 
 def test_a_column_of_names_is_no_feature(tmp_path: Path) -> None:

@@ -272,6 +272,10 @@ def test_a_round_without_anybody_passes_in_a_minute() -> None:
 def test_somebody_with_samples_must_have_a_chance() -> None:
     with pytest.raises(SimulationError, match="at least one client with samples be available"):
         made(run_of(Coins(np.zeros(30)))).run(1)
+    with pytest.raises(SimulationError, match="at least one client with samples be available"):
+        made(run_of(Coins(np.full(30, 0.5), absent_below=0.6)))
+    stationary = Coins(np.full(30, 0.5), high=0.0, low=0.0)  # high is not used
+    assert stationary._ever(30).all()
 
 
 def test_intervals_have_no_chances() -> None:

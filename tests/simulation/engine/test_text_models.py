@@ -23,7 +23,9 @@ from fedcohort.simulation import (
     Options,
     Run,
     Simulation,
+    dirichlet_clients,
     dirichlet_disjoint,
+    dirichlet_parts,
     dirichlet_unbalanced,
     gru,
     lora,
@@ -314,6 +316,43 @@ def test_quality_is_the_mean_over_the_labels_that_count(name: str) -> None:
     assert np.isnan(alone.loss).tolist() == [False, False, False, True, False]
 
 
+class NeverPadding(nn.Module):
+    """Gives token 0, with which sequences are filled up, a chance of 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.output = nn.Embedding(TOKENS, 4), nn.Linear(4, TOKENS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (batch, length, tokens)."""
+        outputs: Tensor = self.output(self.embedding(x))
+        return outputs.masked_fill(torch.arange(TOKENS) == 0, float("-inf"))
+
+
+def test_an_ignored_label_counts_nothing_whatever_the_model_gives_there() -> None:
+    x = np.ones((4, 3), dtype=np.int64)
+    data = FederatedData.from_arrays(x, [[10, 2, -1], [3, 4, -1]] * 2, [0, 0, 1, 1])
+    training = TRAININGS["steps"]
+    simulation = Simulation(
+        [Run(Multinomial(1), data, 0)], NeverPadding, training, Options(device="cpu")
+    )
+
+    simulation.run(1)
+
+    assert np.isfinite(simulation.client_quality()[0].loss).all()
+
+
+def test_a_batch_norm_over_other_rows_than_samples_gets_one_sentence() -> None:
+    class Flat(NormedPositions):
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = self.embedding(x)
+            outputs: Tensor = self.output(self.norm(hidden.flatten(0, 1)).view(hidden.shape))
+            return outputs
+
+    with pytest.raises(SimulationError, match="needs one row for each of the"):
+        simulated(Flat, TRAININGS["steps"]).run(4)
+
+
 @pytest.mark.parametrize("labels_at_once", [20_000, 3 * LENGTH])
 def test_the_gradients_of_full_participation_are_those_of_whole_clients(
     labels_at_once: int, monkeypatch: pytest.MonkeyPatch
@@ -472,8 +511,12 @@ def test_invalid_settings_get_one_sentence(make: Callable[[], object], sentence:
         ),
         (partial(small, last=True), f"must give (batch, {LENGTH}, {TOKENS}) outputs"),
         (lambda: gru(TOKENS, 4), f"must give (batch, {LENGTH}, {TOKENS}) outputs"),
+        (
+            lambda: lora(make_model(small, seed=7).bfloat16()),
+            "(expected m1 and m2 to have the same",
+        ),
     ],
-    ids=["token", "length", "last", "classes"],
+    ids=["token", "length", "last", "classes", "type"],
 )
 def test_a_model_that_does_not_fit_the_sequences_gets_one_sentence(
     source: Callable[[], nn.Module], sentence: str
@@ -499,7 +542,9 @@ def test_labels_below_the_ignored_one_are_refused() -> None:
     "divide",
     [
         one_class_shards,
+        partial(dirichlet_clients, alpha=1.0, n_clients=3),
         partial(dirichlet_disjoint, alpha=1.0, n_clients=3),
+        partial(dirichlet_parts, alphas=[1.0], clients_per_part=3),
         partial(dirichlet_unbalanced, alpha=1.0),
     ],
 )
@@ -540,6 +585,16 @@ def test_integers_become_floats_for_a_model_that_needs_floats() -> None:
     floats.run(2)
 
     assert (whole.models == floats.models).all()
+
+
+def test_integers_are_not_those_of_training_samples_alone() -> None:
+    """Test samples of floats would be cut off to integers."""
+    x = np.array([[1, 2], [3, 4]])
+
+    data = FederatedData.from_arrays(x, [0, 1], ["a", "b"], test=(x + 0.5, [0, 1]))
+
+    assert not data.dataset.has_integers
+    assert FederatedData.from_arrays(x, [0, 1], ["a", "b"]).dataset.has_integers
 
 
 def test_batch_norm_with_running_statistics_is_refused_and_without_is_not() -> None:

@@ -225,7 +225,9 @@ class Dataset(Record):
     @property
     def has_integers(self) -> bool:
         """Whether the inputs are integers that neither scale nor shift turns into floats."""
-        return self.x.dtype.kind in "iu" and self.scale == 1 and self.shift == 0
+        parts = [self.x, *([self.test_x] if len(self.test_x) else [])]
+        are_whole = all(part.dtype.kind in "iu" for part in parts)
+        return are_whole and self.scale == 1 and self.shift == 0
 
     def __repr__(self) -> str:
         shape = tuple(self.x.shape[1:])

@@ -734,7 +734,7 @@ def dirichlet_clients(
     DataError
         If ``alpha`` is not positive, or there are fewer samples than clients.
     """
-    _check_dataset("dirichlet_clients", dataset)
+    _check_one_label("dirichlet_clients", dataset)
     _check_clients("dirichlet_clients", n_clients, len(dataset.y))
     rng = stream(checked_seed("dirichlet_clients", seed), use=Stream.PARTITION)
     shares = rng.dirichlet(np.full(dataset.n_classes, alpha), size=n_clients).T
@@ -783,7 +783,7 @@ def dirichlet_parts(
         If an alpha is not positive, or no division gives every client enough samples.
     """
     owner = "dirichlet_parts"
-    _check_dataset(owner, dataset)
+    _check_one_label(owner, dataset)
     _check_clients(owner, len(alphas) * clients_per_part, len(dataset.y))
     rng = stream(checked_seed(owner, seed), use=Stream.PARTITION)
     train, test = (

@@ -71,7 +71,8 @@ class _User:
             if bad := [y for y in self.y if not isinstance(y, str) or len(y) != 1]:
                 raise self.error("the next character as y of each text", bad[0])
             return encode_text("".join(self.y)).astype(np.int64)
-        if bad := [y for y in self.y if not isinstance(y, int | float) or y % 1 != 0]:
+        whole = (isinstance(y, int | float) and y % 1 == 0 and abs(y) < 2**63 for y in self.y)
+        if bad := [y for y, is_whole in zip(self.y, whole, strict=True) if not is_whole]:
             raise self.error("whole numbers as y", bad[0])
         return np.array(self.y, dtype=np.int64)
 
@@ -124,8 +125,10 @@ def _users(file: Path) -> Iterator[_User]:
             # Now: the numbers of a whole file take much more memory as Python's own.
             try:
                 numbers = np.array(x, dtype=np.float32).reshape(len(x), -1)
-            except (TypeError, ValueError):
-                raise user.error("samples of equally many numbers, or texts", x[0]) from None
+            except (OverflowError, TypeError, ValueError):
+                numbers = np.empty((0, 0), dtype=np.float32)
+            if not numbers.size:
+                raise user.error("samples of equally many numbers, or texts", x[0])
             shape = (1, PIXELS, PIXELS) if numbers.shape[1] == PIXELS**2 else numbers.shape[1:]
             user = _User(name, numbers.reshape(-1, *shape), y, file)
         if x:
@@ -155,6 +158,7 @@ def read_hugging_face(
     columns = taken.with_format("numpy")[:]
     inputs, clients = columns[x], np.asarray(taken[client][:])
     is_text = len(inputs) > 0 and isinstance(inputs[0], str)
+    _check_texts(x, inputs)
     words_known, labels_known = known or ({}, {})
     if y is None:
         if not is_text:
@@ -166,6 +170,7 @@ def read_hugging_face(
         sequences, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
         return Samples(sequences, labels, np.repeat(clients, [len(p[0]) for p in parts])), known
     cells = np.asarray(columns[y]).tolist()
+    _check_texts(y, cells)
     if cells and isinstance(cells[0], str):
         labels_known = labels_known or _numbered(cells)
         cells = [_number_of(label, labels_known, y) for label in cells]
@@ -174,6 +179,16 @@ def read_hugging_face(
         words_known = words_known or vocabulary(texts, words)
         inputs = words_of(texts, words_known, length)
     return Samples(_as_inputs(inputs, x), np.array(cells), clients), (words_known, labels_known)
+
+
+def _check_texts(column: str, cells: Sequence[Any]) -> None:
+    """Refuse a cell without text in a column of texts."""
+    bad = [cell for cell in cells if not isinstance(cell, str)]
+    if bad and len(bad) < len(cells):
+        raise DataError(
+            f"from_hugging_face: a column of texts must have one in each row; {column!r} has "
+            f"{brief(bad[0])}. Leave such rows out with filter."
+        )
 
 
 def _as_inputs(inputs: Any, name: str) -> NDArray[np.generic]:
@@ -281,7 +296,14 @@ def read_samples(source: Source, client: str, y: str, leave_out: Collection[str]
             f"them into classes."
         )
     numbers = np.array([known[label] for label in _values(labels)])
-    return Rows(table, columns, numbers, np.array(_values(clients)))
+    return Rows(table, columns, numbers, np.array(_names(clients)))
+
+
+def _names(cells: Sequence[Any]) -> list[Any]:
+    """Return clients as values; as texts where numbers would join some: 007 is not 7."""
+    values = _values(cells)
+    own = {cell if isinstance(cell, int | float) else text_in(cell) for cell in cells}
+    return values if len(set(values)) == len(own) else [text_in(cell) for cell in cells]
 
 
 def _values(cells: Sequence[Any]) -> list[Any]:
@@ -311,7 +333,8 @@ def _scaled(numbers: NDArray[np.float64], train: NDArray[np.bool_]) -> NDArray[n
     own = numbers[train & np.isfinite(numbers)]
     if not len(own):
         return np.zeros(len(numbers))
-    spread = own.std()
-    scaled: NDArray[np.float64] = (numbers - own.mean()) / (spread if spread > 0 else 1.0)
+    # Equal numbers may have a mean that is rounded, and then no deviation of exactly 0.
+    mean, spread = (own.mean(), own.std()) if own.min() < own.max() else (own[0], 1.0)
+    scaled: NDArray[np.float64] = (numbers - mean) / (spread if spread > 0 else 1.0)
     scaled[~np.isfinite(scaled)] = 0
     return scaled

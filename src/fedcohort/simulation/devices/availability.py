@@ -306,7 +306,8 @@ class Coins(Availability):
         _check_length(self, self.chance.shape[-1], n_clients)
 
     def _ever(self, n_clients: int) -> NDArray[np.bool_]:
-        return np.asarray((np.atleast_2d(self.chance) * self.high > 0).any(axis=0))
+        most = np.atleast_2d(self.chance) * (1.0 if self.pattern == "stationary" else self.high)
+        return np.asarray(((most > 0) & (most >= self.absent_below)).any(axis=0))
 
     def _at(self, now: float, n_clients: int, round_: int, seed: int) -> NDArray[np.bool_]:
         return _uniform(n_clients, round_, seed) < self._chances(round_)

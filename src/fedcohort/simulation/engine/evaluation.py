@@ -201,7 +201,8 @@ class Evaluator:
             labels = y[batch]
             scores = outputs(self._data.take(x, batch, buffer)).flatten(0, -2)
             own = judge(scores, labels.flatten().clamp(min=0)).view(labels.shape)
-            judged.append(own if samples.length == 1 else own * (labels != IGNORED))
+            # Not own * 0: a model may give its padding a loss of infinity.
+            judged.append(torch.where(labels != IGNORED, own, 0.0))
         return np.asarray(torch.cat(judged).cpu(), dtype=np.float64)
 
     def _outputs(self, flat: Tensor) -> Callable[[Tensor], Tensor]:

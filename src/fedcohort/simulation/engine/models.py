@@ -160,8 +160,10 @@ def check_outputs(model: nn.Module, dataset: Dataset, *, integers: bool) -> None
 def _tried(model: nn.Module, samples: Tensor) -> Tensor:
     """Return the outputs of samples, computed where the model's parameters are."""
     device = next(model.parameters()).device
+    # As in training: what is trained is float32, whatever type the rest has.
+    own = {n: p.detach().float() for n, p in model.named_parameters() if p.requires_grad}
     with torch.no_grad():
-        return KeyedModel(model, dropout=False)({}, samples.to(device))
+        return KeyedModel(model, dropout=False)(own, samples.to(device))
 
 
 def _examples(dataset: Dataset, *, integers: bool) -> Tensor:
@@ -296,6 +298,11 @@ class MaskedBatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise (batch, channels, ...) by the mean and variance of every channel."""
+        if len(self.used) not in (1, len(x)):
+            raise SimulationError(
+                f"model: a batch norm needs one row for each of the {len(self.used)} samples of a "
+                f"batch; got {len(x)}. Give it (batch, channels, length), or use nn.LayerNorm."
+            )
         axes, channels = [0, *range(2, x.dim())], (1, -1, *[1] * (x.dim() - 2))
         used = self.used.view(-1, *[1] * (x.dim() - 1)).expand_as(x)
         n = used.sum(axes, keepdim=True).clamp(min=1)  # without any, no division by 0
