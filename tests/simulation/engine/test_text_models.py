@@ -467,6 +467,16 @@ def test_an_adapted_model_starts_as_the_given_one() -> None:
     ]
 
 
+def test_a_layer_in_two_places_is_adapted_in_both() -> None:
+    layer = nn.Linear(3, 3)
+
+    model = lora(nn.Sequential(layer, nn.ReLU(), layer), rank=2)
+
+    assert isinstance(model, nn.Sequential)
+    assert model[0] is model[2]
+    assert ParameterLayout(model).size == 2 * (3 + 3)
+
+
 def test_a_base_that_differs_between_seeds_is_refused() -> None:
     with pytest.raises(SimulationError, match="frozen parameters or buffers differ between seeds"):
         simulated(lambda: lora(small(), rank=2), TRAININGS["steps"])

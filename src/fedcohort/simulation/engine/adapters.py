@@ -64,7 +64,9 @@ def lora(
     >>> sum(p.numel() for p in adapted.parameters() if p.requires_grad)
     620
     """
-    linear = [name for name, module in model.named_modules() if type(module) is nn.Linear]
+    # A layer in two places has two names, and one adapter.
+    places = model.named_modules(remove_duplicate=False)
+    linear = [name for name, module in places if type(module) is nn.Linear]
     chosen = [
         name
         for name in linear
@@ -78,9 +80,9 @@ def lora(
     frozen = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()}
     adapted = copy.deepcopy(model, dict(frozen))
     found = {name: adapted.get_submodule(name) for name in chosen}
-    return replaced(
-        adapted, {name: _Adapter(own, rank, alpha / rank) for name, own in found.items()}
-    )
+    layers_of = {id(own): own for own in found.values()}
+    adapters = {key: _Adapter(own, rank, alpha / rank) for key, own in layers_of.items()}
+    return replaced(adapted, {name: adapters[id(own)] for name, own in found.items()})
 
 
 @final
