@@ -383,7 +383,8 @@ def participation_bias(
     """Return E[w] - p of every member, averaged over the first rounds of a federation.
 
     That is what the rules of a selector (``max_participations``, ``min_separation``) and absent
-    clients cost, with its ``presence`` and bounds. Every client answers when it is asked. With few
+    clients cost, with its ``presence`` and bounds. Every client answers when it is asked, but sends
+    no update: a recipe that learns is as it is before the first. With few
     clients and rounds, and multinomial, Poisson, uniform or row designs, it is exact: all
     histories are enumerated. The standard errors are then 0. Otherwise runs are simulated.
 
@@ -413,6 +414,8 @@ def participation_bias(
     checked_kind(owner, "selector", selector, Selector, way_out=way_out)
     rounds, runs = checked_whole(owner, "rounds", rounds, least=1), _checked_rounds(owner, runs)
     rng, population, settings = checked_rng(owner, rng), selector.population, selector.settings
+    if not population.total:
+        raise DesignError(f"{owner}: needs a client with samples; got none. Add one to clients.")
     if settings.has_own_weights:
         raise DesignError(
             f"{owner}: needs the weights of the design; those of {settings.estimator!r} are "

@@ -111,6 +111,13 @@ def test_a_recipe_of_past_signals_starts_without_any() -> None:
     assert found.values == pytest.approx([-0.15, -0.05, 0.05, 0.15])
 
 
+def test_a_federation_without_samples_is_refused() -> None:
+    selector = Selector(Multinomial(1), FOUR, seed=0)
+    selector.clients = {}
+    with pytest.raises(DesignError, match="participation_bias: needs a client with samples"):
+        diagnostics.participation_bias(selector, rounds=2)
+
+
 def test_weights_that_are_not_the_designs_are_refused() -> None:
     selector = Selector(Uniform(2), FOUR, seed=0, estimator="mifa")
     with pytest.raises(DesignError, match="needs the weights of the design; those of MIFA"):

@@ -59,7 +59,7 @@ def _mean_weights(
 ) -> NDArray[np.float64]:
     members, n = np.ones(population.n_clients, dtype=bool), population.n_clients
     records, first, new = ClientRecords(settings, seed), Attendance(settings), np.full(n, -1)
-    records.rearrange(new, population.ids)
+    records.rearrange(new, range(n))
     first.rearrange(new)
     planner, is_known = Planner(settings, seed, records), settings.presence == "known"
     can_be_drawn = ~np.isnan(known) if is_known else members

@@ -320,7 +320,8 @@ class Selector:
     def largest_weight(self) -> float:
         """The largest weight that a client can have in the open round.
 
-        That is the sensitivity of the aggregate, in units of ``max_norm``.
+        That is the sensitivity of the aggregate, in units of ``max_norm``. With ``extra``, and
+        where other clients take over the weight of lost ones, it is at least 1.
         """
         self._refuse_own_weights("largest_weight")
         return self._required("largest_weight").largest_weight
