@@ -383,7 +383,8 @@ def participation_bias(
     """Return E[w] - p of every member, averaged over the first rounds of a federation.
 
     That is what the rules of a selector (``max_participations``, ``min_separation``) and absent
-    clients cost, with its ``presence`` and bounds. Every client answers when it is asked. With few
+    clients cost, with its ``presence`` and bounds. Every client answers when it is asked, but sends
+    no update: a recipe that learns is as it is before the first. With few
     clients and rounds, and multinomial, Poisson, uniform or row designs, it is exact: all
     histories are enumerated. The standard errors are then 0. Otherwise runs are simulated.
 
@@ -395,7 +396,8 @@ def participation_bias(
         The rounds, from the first.
     chances
         The chance of each client of ``selector.population`` to be there, independently in every
-        round; by default the selector's own, or 1.
+        round; by default the selector's own, or 1. With ``presence="known"`` weights still follow
+        the selector's own: so it shows what wrong ones cost.
     rng, runs
         Draws the runs; how many there are, at least 2.
 
@@ -411,27 +413,34 @@ def participation_bias(
     way_out = "Pass for example Selector(SizeClustered(2), [5, 3, 2])."
     checked_kind(owner, "selector", selector, Selector, way_out=way_out)
     rounds, runs = checked_whole(owner, "rounds", rounds, least=1), _checked_rounds(owner, runs)
-    rng, population = checked_rng(owner, rng), selector.population
-    known = [selector.chances.get(each, 1.0) for each in population.ids]  # type: ignore[call-overload]
-    numbers = checked_numbers(
-        owner, "chances", known if chances is None else chances, population.n_clients
-    ).astype(np.float64)
+    rng, population, settings = checked_rng(owner, rng), selector.population, selector.settings
+    if not population.total:
+        raise DesignError(f"{owner}: needs a client with samples; got none. Add one to clients.")
+    if settings.has_own_weights:
+        raise DesignError(
+            f"{owner}: needs the weights of the design; those of {settings.estimator!r} are "
+            f"others. Pass a selector with another estimator."
+        )
+    own_chances: dict[Any, float] = selector.chances
+    known = np.array([own_chances.get(each, np.nan) for each in population.ids])
+    given = np.where(np.isnan(known), 1.0, known) if chances is None else chances
+    numbers = checked_numbers(owner, "chances", given, population.n_clients).astype(np.float64)
     if not ((numbers > 0) & (numbers <= 1)).all():
         raise DesignError(
             f"{owner}: chances must be above 0 and at most 1; got {brief(chances)}. Leave clients "
             f"out that never come."
         )
-    exact = exact_mean_weights(selector.settings, population, numbers, rounds, selector.seed)
+    exact = exact_mean_weights(settings, population, numbers, known, rounds, selector.seed)
     if exact is not None:
         return Estimates(exact - population.importance, np.zeros(population.n_clients))
     means = np.zeros((runs, population.n_clients))
-    is_known, settings = selector.settings.presence == "known", selector.settings.keywords()
+    is_known = settings.presence == "known"
     for run in range(runs):
         own = Selector(
             *(selector.recipe, population),
             seed=rng,
-            chances=numbers if is_known else None,
-            **settings,
+            chances=own_chances if is_known else None,
+            **settings.keywords(),
         )
         for _ in range(rounds):
             own.draw(rng.random(population.n_clients) < numbers)

@@ -129,6 +129,24 @@ def test_a_broken_eligible_function_leaves_its_client_out_and_is_logged_once(
     assert caplog.messages == ["eligible: 1 of 2 clients failed (Lyon): KeyError, 'gpu'"]
 
 
+def test_a_broken_eligible_function_is_logged_once_also_for_a_client_that_is_away(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    directory = Directory(MINE, {"Lyon": 30, "Nice": 50}, eligible=lambda *own: own[2]["gpu"])
+    directory.see(["Lyon", "Nice"])
+    directory.claim("Nice", Claim("Nice", 50, {"gpu": True}))
+    directory.seat()
+    directory.see(["Nice"])
+    directory.seat()
+
+    with caplog.at_level(logging.WARNING, "fedcohort"):
+        for _ in range(3):
+            assert directory.participants() == ["Nice"]
+            assert directory.eligible(directory.sizes) == ["Nice"]
+
+    assert caplog.messages == ["eligible: 1 of 2 clients failed (Lyon): KeyError, 'gpu'"]
+
+
 def test_sizes_that_are_no_mapping_are_refused() -> None:
     with pytest.raises(DeploymentError, match=r"^MyServer: sizes must map clients to samples; got"):
         Directory(MINE, [3, 2])  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ import pytest
 from scipy.stats import norm
 
 from fedcohort import Multinomial, Poisson, Recipe, Selector, SizeClustered, Uniform, diagnostics
+from fedcohort.baselines import Oort, Shuffled
 from fedcohort.errors import DesignError
 from fedcohort.selector import long_run
 from selector.test_attendance import FOUR, UNBIASED, exact_boost, laws_of
@@ -74,6 +75,53 @@ def test_estimated_presence_starts_too_low_by_the_exact_amount() -> None:
 
     exact = np.mean([0.3 * exact_boost(0.3, rounds) for rounds in range(5)])
     assert found.values == pytest.approx([0.0, 0.5 * (exact - 1)], rel=1e-12)
+
+
+@pytest.mark.parametrize("most", [200_000, 0], ids=["exact", "simulated"])
+def test_a_client_without_a_known_chance_is_left_out(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long_run, "MOST_OUTCOMES", most)
+    known = {"a": 1.0, "b": 1.0, "c": 1.0}
+    selector = Selector(Multinomial(2), FOUR, seed=0, presence="known", chances=known)
+    found = diagnostics.participation_bias(selector, rounds=2, rng=0, runs=2)
+
+    assert found.values == pytest.approx([4 / 90, 3 / 90, 2 / 90, -0.1])
+
+
+def test_wrong_chances_cost_what_they_miss() -> None:
+    """Clients come half as often as weights assume: they get half of their importance."""
+    selector = Selector(Multinomial(2), FOUR, seed=0, presence="known", chances=[0.5] * 4)
+    found = diagnostics.participation_bias(selector, rounds=2, chances=[0.25] * 4)
+
+    assert found.values == pytest.approx([-0.2, -0.15, -0.1, -0.05])
+
+
+def test_a_design_of_one_round_is_not_taken_for_the_next() -> None:
+    """Over a pass of two rounds, each of three clients takes part once."""
+    selector = Selector(Shuffled(2), [1, 1, 1], seed=0)
+
+    assert np.abs(diagnostics.participation_bias(selector, rounds=1).values).max() > 0.3
+    assert diagnostics.participation_bias(selector, rounds=2).values == pytest.approx([0, 0, 0])
+
+
+def test_a_recipe_of_past_signals_starts_without_any() -> None:
+    found = diagnostics.participation_bias(Selector(Oort(2), FOUR, seed=0), rounds=1)
+
+    assert found.values == pytest.approx([-0.15, -0.05, 0.05, 0.15])
+
+
+def test_a_federation_without_samples_is_refused() -> None:
+    selector = Selector(Multinomial(1), FOUR, seed=0)
+    selector.clients = {}
+    with pytest.raises(DesignError, match="participation_bias: needs a client with samples"):
+        diagnostics.participation_bias(selector, rounds=2)
+
+
+def test_weights_that_are_not_the_designs_are_refused() -> None:
+    selector = Selector(Uniform(2), FOUR, seed=0, estimator="mifa")
+    with pytest.raises(DesignError, match="needs the weights of the design; those of MIFA"):
+        diagnostics.participation_bias(selector, rounds=2)
 
 
 def test_many_clients_are_simulated() -> None:

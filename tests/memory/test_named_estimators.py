@@ -179,3 +179,39 @@ def test_over_selection_is_refused_with_weights_that_are_not_the_designs() -> No
     with pytest.raises(SelectorError, match=r"extra must be 0 with MIFA\(\), whose weights"):
         Selector(Multinomial(2), [1] * 5, estimator="mifa", extra=1)
     Selector(Multinomial(2), [1] * 5, estimator="fedstale", extra=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"presence": "known", "chances": [0.5] * 4}, "those of MIFA() do not follow who comes"),
+        ({"presence": "estimated"}, "presence='estimated' needs the weights of the design"),
+        ({"on_failure": "renormalise"}, "on_failure='renormalise' would make weights sum to 1"),
+    ],
+    ids=str,
+)
+def test_weights_that_are_not_the_designs_are_refused_where_they_would_be_wrong(
+    settings: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(SelectorError) as caught:
+        Selector(Uniform(2, unbiased=True), [1] * 4, estimator="mifa", **settings)
+
+    assert sentence in str(caught.value)
+
+
+def test_equal_shares_are_spread_over_those_that_answered_but_do_not_follow_who_comes() -> None:
+    equal, recipe = FedVARP(weights="equal"), Uniform(2, unbiased=True)
+    with pytest.raises(SelectorError, match="presence='estimated' needs the weights of the design"):
+        Selector(recipe, [1] * 4, estimator=equal, presence="estimated")
+    selector = Selector(recipe, [1] * 4, seed=0, estimator=equal, on_failure="renormalise")
+    first = selector.draw().ids[0]
+
+    assert selector.settle([first]).weights.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("name", ["expected_weights", "largest_weight"])
+def test_the_design_does_not_say_what_others_weigh(name: str) -> None:
+    selector = Selector(Uniform(2), [1] * 4, seed=0, estimator="mifa")
+    selector.draw()
+    with pytest.raises(SelectorError, match=rf"{name} follows from the design; the weights of MI"):
+        getattr(selector, name)

@@ -450,6 +450,23 @@ def test_the_largest_weight_of_a_round_follows_presence() -> None:
     assert selector.largest_weight == pytest.approx(0.5 * 0.3 * 10)
 
 
+@pytest.mark.parametrize(
+    "settings", [{"on_failure": "renormalise"}, {"on_failure": "redraw"}, {"extra": 1}], ids=str
+)
+def test_the_largest_weight_of_a_round_covers_that_of_the_only_answer(
+    settings: dict[str, Any],
+) -> None:
+    weights = list[float]()
+    for seed in range(20):
+        selector = Selector(SizeClustered(2), FOUR, seed=seed, **settings)
+        selector.draw()
+        answered = selector.redraw(selector.asked)[:1] or selector.asked[:1]
+        weights += selector.settle(answered).weights.tolist()
+        assert max(weights) <= selector.largest_weight == 1.0
+
+    assert max(weights) > 0.5 or "extra" in settings
+
+
 def test_an_event_counts_as_often_as_the_rules_allow() -> None:
     pytest.importorskip("dp_accounting", reason="the extra 'dp' is not installed")
     rules = {"max_participations": 7, "min_separation": 10}

@@ -286,9 +286,12 @@ class Directory:
                     allowed.append(name)
             except Exception as error:  # properties are what a client says
                 failed[name] = f"{type(error).__name__}, {error}"
-        if failed != self._undecided:
+        if failed.items() - self._undecided.items():
             self._plugin.log_failures(failed, "eligible", len(names))
-            self._undecided = failed
+        # Others than these may be asked about next.
+        for name in names:
+            self._undecided.pop(name, None)
+        self._undecided |= failed
         return allowed
 
     # Asking for sizes

@@ -33,16 +33,18 @@ def exact_mean_weights(
     settings: SelectorSettings,
     population: Population,
     chances: NDArray[np.float64],
+    known: NDArray[np.float64],
     rounds: int,
     seed: int,
 ) -> NDArray[np.float64] | None:
     """Return each client's E[w], averaged over the first rounds; None if that takes too long.
 
-    Clients come independently with these chances, and answer whenever they are asked. Weights make
-    up for presence with the same chances if ``settings`` say that these are known.
+    Clients come independently with these chances, and answer whenever they are asked. If
+    ``settings`` say that chances are known, weights make up for presence with ``known``, and a
+    client with NaN there is not drawn.
     """
     try:
-        return _mean_weights(settings, population, chances, rounds, seed)
+        return _mean_weights(settings, population, chances, known, rounds, seed)
     except TooManyError:
         return None
 
@@ -51,14 +53,17 @@ def _mean_weights(
     settings: SelectorSettings,
     population: Population,
     chances: NDArray[np.float64],
+    known: NDArray[np.float64],
     rounds: int,
     seed: int,
 ) -> NDArray[np.float64]:
     members, n = np.ones(population.n_clients, dtype=bool), population.n_clients
-    planner = Planner(settings, seed, ClientRecords(settings, seed))
-    known = chances if settings.presence == "known" else None
-    first = Attendance(settings)
-    first.rearrange(np.full(n, -1))
+    records, first, new = ClientRecords(settings, seed), Attendance(settings), np.full(n, -1)
+    records.rearrange(new, range(n))
+    first.rearrange(new)
+    planner, is_known = Planner(settings, seed, records), settings.presence == "known"
+    can_be_drawn = ~np.isnan(known) if is_known else members
+    own_chances = np.where(can_be_drawn, known, 1.0) if is_known else None
     patterns = list(_patterns(chances))
     follows_draws = settings.max_participations is not None or settings.min_separation > 1
 
@@ -68,6 +73,8 @@ def _mean_weights(
         if not population.sizes[mask].any():
             return None
         design = planner.design(population.restricted(mask), {}, 0, is_full=bool(mask.all()))
+        if rounds > 1 and not design.lasts:
+            raise TooManyError
         mean = design.expected_counts() * design.weight_per_draw()
         return design, mean, cohorts_of(design) if follows_draws else {bytes(n): 1.0}
 
@@ -75,7 +82,7 @@ def _mean_weights(
     for round_ in range(rounds):
         following = dict[bytes, tuple[float, Attendance]]()
         for chance, attendance in histories.values():
-            allowed = attendance.allowed(members, round_)
+            allowed = attendance.allowed(members, round_) & can_be_drawn
             for there, own in patterns:
                 found = law((there & allowed).tobytes())
                 cohorts: Cohorts = {bytes(n): 1.0}
@@ -83,7 +90,7 @@ def _mean_weights(
                     design, mean, cohorts = found
                     if settings.corrects_presence:
                         target = int(population.sizes[allowed].sum())
-                        boosts = attendance.boosts(np.arange(n), known)
+                        boosts = attendance.boosts(np.arange(n), own_chances)
                         mean = mean * boosts * (design.population.total / target)
                     total += chance * own * mean
                 n_outcomes += len(cohorts)

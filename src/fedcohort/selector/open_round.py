@@ -312,11 +312,14 @@ class OpenRound:
 
     @property
     def largest_weight(self) -> float:
-        """The largest weight that a client can have in this round."""
+        """A bound on the weight of a client in this round."""
         if self.design is None:
             return 0.0
         if self.boosts is None:
-            return self.design.largest_weight()
+            most = self.design.largest_weight()
+            # Where others take over what is lost, a client can be the only one.
+            is_kept = self.settings.on_failure == "keep" and not self.settings.extra
+            return most if is_kept else max(most, 1.0)
         weights = self.design.max_count() * self.design.weight_per_draw()
         return float((weights * self.boosts).max())
 

@@ -300,6 +300,7 @@ class Selector:
 
         Shape (n_clients,), in the order of ``population``.
         """
+        self._refuse_own_weights("expected_weights")
         now = self._required("expected_weights")
         if now.design is None:
             return np.zeros(self._roster.n_clients)
@@ -319,9 +320,18 @@ class Selector:
     def largest_weight(self) -> float:
         """The largest weight that a client can have in the open round.
 
-        That is the sensitivity of the aggregate, in units of ``max_norm``.
+        That is the sensitivity of the aggregate, in units of ``max_norm``. With ``extra``, and
+        where other clients take over the weight of lost ones, it is at least 1.
         """
+        self._refuse_own_weights("largest_weight")
         return self._required("largest_weight").largest_weight
+
+    def _refuse_own_weights(self, name: str) -> None:
+        if self._settings.has_own_weights:
+            raise SelectorError(
+                f"Selector: {name} follows from the design; the weights of "
+                f"{self._settings.estimator!r} do not. Use an estimator with the design's weights."
+            )
 
     def next_design(
         self, signals: Mapping[str, Any] | None = None, *, memory: UpdateMemory | None = None

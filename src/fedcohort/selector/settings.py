@@ -144,6 +144,12 @@ class SelectorSettings(Record):
                 f"{owner}: extra must be 0 with {estimator!r}, whose weights are not the "
                 f"design's: the first answers would get equal ones; got {self.extra}. Leave it out."
             )
+        if self.on_failure == "renormalise" and estimator is not None and estimator.over_members:
+            raise error(
+                f"{owner}: on_failure='renormalise' would make weights sum to 1 after a failure "
+                f"only; those of {estimator!r} are importances. Use on_failure='keep': a lost "
+                f"client then counts with what it sent last."
+            )
         if self.on_failure == "redraw" and estimator is not None:
             raise error(
                 f"{owner}: on_failure='redraw' biases every estimator but the plain one: lost "
@@ -169,6 +175,12 @@ class SelectorSettings(Record):
                 f"{owner}: presence={self.presence!r} needs weights that no answer changes; got "
                 f"{other}. Use on_failure='keep' without extra, or presence='ignore'."
             )
+        if self.corrects_presence and self.has_own_weights:
+            raise error(
+                f"{owner}: presence={self.presence!r} needs the weights of the design; those of "
+                f"{self.estimator!r} do not follow who comes. Use presence='ignore', or the "
+                f"difference estimator."
+            )
         needs = {
             "max_boost": (self.corrects_presence, "'estimated' or 'known'"),
             "interval_cutoff": (self.presence == "estimated", "'estimated'"),
@@ -189,6 +201,11 @@ class SelectorSettings(Record):
     def corrects_presence(self) -> bool:
         """Whether weights make up for clients that are not always there."""
         return self.presence != "ignore"
+
+    @property
+    def has_own_weights(self) -> bool:
+        """Whether the estimator's weights are not those of the design."""
+        return not isinstance(self.estimator, str) and self.estimator.own_weights
 
     @property
     def predictor(self) -> EstimatorSettings | None:
