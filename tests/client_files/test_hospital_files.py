@@ -345,11 +345,18 @@ DIALECTS |= {
         notes=("no column has sizes: counted 4 rows of 2 hospitals",),
     ),
     "a row for each client, and the hospitals of clients": Dialect(
-        lines([("client", "hospital", "visits"), *((f"c{k}", "AB"[k % 2], 3 * k + 5) for k in range(30))]),
+        lines(
+            [
+                ("client", "hospital", "visits"),
+                *((f"c{k}", "AB"[k % 2], 3 * k + 5) for k in range(30)),
+            ]
+        ),
         {f"c{k}": 3 * k + 5 for k in range(30)},
     ),
     "shares of clients, and their hospitals": Dialect(
-        lines([("id", "centre", "share"), *((f"c{k}", "AB"[k % 2], f"{k + 10}%") for k in range(5))])
+        lines(
+            [("id", "centre", "share"), *((f"c{k}", "AB"[k % 2], f"{k + 10}%") for k in range(5))]
+        )
         + lines([("c5", "B", "40%")]),
         {"c0": 0.1, "c1": 0.11, "c2": 0.12, "c3": 0.13, "c4": 0.14, "c5": 0.4},
     ),

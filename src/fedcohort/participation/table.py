@@ -592,7 +592,10 @@ def _one_each(source: str, k: int, row: Mapping[str, Any]) -> Iterator[Mapping[s
     for name, each in lists.items():
         word = form(name)
         kind = "asked" if word in COHORTS else STATUS.get(word, STATUS.get(word.removesuffix("s")))
-        if kind is None:
+        is_named = isinstance(each, dict) and all(isinstance(one, Mapping) for one in each.values())
+        if kind == "asked" and is_named and len(each):  # a record for each client, by its name
+            yield from ({**scalars, "client": client, **one} for client, one in each.items())
+        elif kind is None or word in USUAL["size"]:
             others[name] = each
         elif all(isinstance(one, Mapping) for one in each) and len(each):
             said = {} if kind == "asked" else {"status": kind}
@@ -605,7 +608,10 @@ def _one_each(source: str, k: int, row: Mapping[str, Any]) -> Iterator[Mapping[s
         elif kind == "asked":
             asked |= dict.fromkeys(map(str, each))
         else:
-            status |= dict.fromkeys(map(str, each), kind)
+            named = map(str, each)
+            status |= {one: kind for one in named if kind != "present" or one not in status}
+    # Who was there may have been asked too.
+    status = {each: kind for each, kind in status.items() if kind != "present" or each not in asked}
     # Without a list of answers, whoever is not listed otherwise has answered.
     rest = "failed" if "answered" in status.values() else "answered"
     places = {client: k for k, client in enumerate(asked)}
