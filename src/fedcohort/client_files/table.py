@@ -464,7 +464,7 @@ class Table:
         return [int(share * unit) for share in shares], unit
 
     def are_relative(self, column: int) -> bool:
-        """Return whether a column has whole numbers that are no percentages by their sum."""
+        """Return whether a column has whole numbers whose sum rules out percentages."""
         numbers = whole_numbers(self.columns[column], None)
         known = [number for number in numbers if number is not None]
         return len(known) == len(numbers) and sum(known) not in (1, 100)

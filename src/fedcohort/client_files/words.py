@@ -136,7 +136,7 @@ NO_COUNTS = _set(
 )
 #: As in ``samples_per_client``, which is a number of samples.
 PER_CLIENT = re.compile(rf"(?:^|[\s_-])per[\s_-](?:{'|'.join(CLIENTS)})s?(?![a-z])", re.IGNORECASE)
-#: What is measured in these, or counted over these, is no number of samples.
+#: A number with one of these units does not count samples.
 UNITS = _set("mb gb kb tb bytes kg km days hours years euro eur usd")
 #: Usual names of sizes, but only if no other column has one.
 LAST_NAMES = (

@@ -245,7 +245,7 @@ class OSMD(Recipe):
         heard = cohort.counts * squares / (m**2 * design.chances[cohort.clients])
         losses[cohort.clients] = heard[:, None] / own
         bound = self._bound(largest)
-        if bound > 0:  # else nobody has sent more than zeros
+        if bound > 0:  # else all updates so far were zero
             rates = self.rates(len(there), stored.shape[1], bound)
             moved = stepped(laws, rates, losses[there] / laws, self.floor)
             # Keep the sum, so that clients that are away keep their share.

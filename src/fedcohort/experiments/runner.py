@@ -407,7 +407,7 @@ class Observer:
 
 
 class Crew(Protocol):
-    """What runs units: this process, local workers, or tasks of a cluster."""
+    """Runs units: this process, local workers, or tasks of a cluster."""
 
     #: How many units run at a time, for the observer.
     size: int
@@ -418,7 +418,7 @@ class Crew(Protocol):
         """Begin a unit, or put it into the queue."""
 
     def ended(self) -> Iterable[tuple[Unit, Outcome, int]]:
-        """Wait for a moment; pass messages to the ledger; return what ended, and with whom."""
+        """Wait for a moment; pass messages to the ledger; return what ended and where."""
 
     def stop(self) -> None:
         """Let all units end after their rounds."""

@@ -592,9 +592,9 @@ def _one_each(source: str, k: int, row: Mapping[str, Any]) -> Iterator[Mapping[s
     for name, each in lists.items():
         word = form(name)
         kind = "asked" if word in COHORTS else STATUS.get(word, STATUS.get(word.removesuffix("s")))
-        is_named = isinstance(each, dict) and all(isinstance(one, Mapping) for one in each.values())
-        if kind == "asked" and is_named and len(each):  # a record for each client, by its name
-            yield from ({**scalars, "client": client, **one} for client, one in each.items())
+        records = each if isinstance(each, dict) and kind == "asked" else {}
+        if records and all(isinstance(one, Mapping) for one in records.values()):
+            yield from ({**scalars, "client": client, **one} for client, one in records.items())
         elif kind is None or word in USUAL["size"]:
             others[name] = each
         elif all(isinstance(one, Mapping) for one in each) and len(each):
@@ -610,9 +610,9 @@ def _one_each(source: str, k: int, row: Mapping[str, Any]) -> Iterator[Mapping[s
         else:
             named = map(str, each)
             status |= {one: kind for one in named if kind != "present" or one not in status}
-    # Who was there may have been asked too.
+    # Clients that were there may have been asked too.
     status = {each: kind for each, kind in status.items() if kind != "present" or each not in asked}
-    # Without a list of answers, whoever is not listed otherwise has answered.
+    # Without a list of answers, those without another status have answered.
     rest = "failed" if "answered" in status.values() else "answered"
     places = {client: k for k, client in enumerate(asked)}
     for client in asked | dict.fromkeys(status):
