@@ -660,7 +660,7 @@ def execute(
 def _crew(
     ledger: Ledger, runner: UnitRunner, number: int, ray: str | None, lock: int
 ) -> AbstractContextManager[Crew]:
-    """Return what runs the units that are left."""
+    """Return the crew for the units that are left."""
     if ray is not None and ledger.left:
         from fedcohort.experiments.ray_tasks import ray_tasks
 
