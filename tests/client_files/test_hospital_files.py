@@ -344,6 +344,34 @@ DIALECTS |= {
         groups=("x", "y"),
         notes=("no column has sizes: counted 4 rows of 2 hospitals",),
     ),
+    "a row for each client, and the hospitals of clients": Dialect(
+        lines(
+            [
+                ("client", "hospital", "visits"),
+                *((f"c{k}", "AB"[k % 2], 3 * k + 5) for k in range(30)),
+            ]
+        ),
+        {f"c{k}": 3 * k + 5 for k in range(30)},
+    ),
+    "shares of clients, and their hospitals": Dialect(
+        lines(
+            [("id", "centre", "share"), *((f"c{k}", "AB"[k % 2], f"{k + 10}%") for k in range(5))]
+        )
+        + lines([("c5", "B", "40%")]),
+        {"c0": 0.1, "c1": 0.11, "c2": 0.12, "c3": 0.13, "c4": 0.14, "c5": 0.4},
+    ),
+    "groups beside the clients": Dialect(
+        '{"sites": {"A": 3, "B": 4}, "group": {"A": "x", "B": "y"}}',
+        {"A": 3, "B": 4},
+        groups=("x", "y"),
+    ),
+    "all samples, and those for training": Dialect(
+        lines([("site", "n_samples", "n_train", "n_test"), ("A", 10, 8, 2), ("B", 20, 16, 4)]),
+        {"A": 10, "B": 20},
+    ),
+    "samples per client": Dialect(
+        lines([("site", "samples_per_client"), ("A", 5), ("B", 6)]), {"A": 5, "B": 6}
+    ),
     "a number that stands for a missing one": Dialect(
         lines([("id", "n"), ("A", 120), ("B", 9999), ("C", 33), ("D", 9999)]),
         {"A": 120, "B": 9999, "C": 33, "D": 9999},

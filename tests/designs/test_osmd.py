@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import laws
 from fedcohort import OSMD, Population, Selector
 from fedcohort.cohort import Cohort
-from fedcohort.designs import MultinomialDesign, OSMDDesign
+from fedcohort.designs import KVib, MultinomialDesign, OSMDDesign
 from fedcohort.designs.osmd import raised, stepped
 from fedcohort.errors import DesignError
 from selectors_for_tests import assert_goes_on_alike, blank_arrays, observed_by
@@ -209,6 +209,32 @@ def test_the_unit_of_the_updates_does_not_matter() -> None:
         drawn.append(selector.next_design().expected_counts())
 
     assert np.allclose(drawn[0], drawn[1], rtol=1e-9)
+
+
+@pytest.mark.parametrize("length", [0.0, 1e-160, 1e300])
+@pytest.mark.parametrize("recipe", [OSMD(2, rounds=50), KVib(2, rounds=50)])
+def test_the_mean_weight_is_the_importance_for_updates_of_any_length(
+    recipe: OSMD | KVib, length: float
+) -> None:
+    kept = blank_arrays(recipe, 3)
+    for _ in range(3):
+        observed_by(recipe, kept, POPULATION, [1, 1, 0], [length, 1.0, 0.0])
+        design = recipe.build(POPULATION, kept=kept, rng=0)
+        mean = design.expected_counts() * design.weight_per_draw()
+        assert np.allclose(mean, POPULATION.importance, rtol=1e-12)
+        observed_by(recipe, kept, POPULATION, [1, 0, 0], [length, 0.0, 0.0])
+
+    assert all(not np.isinf(own).any() for own in kept.values())
+
+
+def test_tiny_updates_change_nothing() -> None:
+    recipe = OSMD(2, rounds=50)
+    kept = blank_arrays(recipe, 3)
+    for _ in range(3):
+        observed_by(recipe, kept, POPULATION, [1, 1, 0], [1e-160, 1e-161, 0.0])
+    chances = recipe.build(POPULATION, kept=kept, rng=0).expected_counts()
+
+    assert np.allclose(chances, 2 / 3)
 
 
 def test_a_client_that_was_away_keeps_its_share() -> None:

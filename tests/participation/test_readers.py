@@ -149,6 +149,25 @@ def test_records_of_whole_rounds_are_divided(tmp_path: Path) -> None:
     assert own.ids == ("A", "B", "C")
 
 
+@pytest.mark.parametrize(
+    "round_",
+    [
+        {"clients": ["A", "B"], "failed": ["B"], "available": ["A", "B", "C"]},
+        {"available": ["A", "B", "C"], "drawn": ["A", "B"], "answered": ["A"]},
+        {"answered": ["A"], "failed": ["B"], "available": ["A", "B", "C"]},
+        {"clients": ["A", "B"], "failed": ["B"], "n": [3, 4]},
+        {"clients": {"A": {"status": "ok"}, "B": {"status": "failed"}}},
+    ],
+)
+def test_other_lists_of_a_round_do_not_hide_who_was_asked(round_: dict[str, Any]) -> None:
+    own = read_participation([{"round": k, **round_} for k in range(2)])
+
+    assert own.ids[:2] == ("A", "B")
+    assert own.per_client().tolist()[:2] == [2, 2]
+    assert own.per_client(own.answered).tolist()[:2] == [2, 0]
+    assert len(own.ids) == (3 if "available" in round_ else 2)
+
+
 def test_records_of_rounds_may_hold_records_of_clients() -> None:
     rows = [
         {"round": 1, "clients": [{"id": "A", "status": "ok"}, {"id": "B", "status": "timeout"}]},

@@ -70,7 +70,7 @@ class ShuffledDesign(ChosenDesign):
         self._choose(turn, self._pass_rounds * population.importance[turn])
 
     def participations(self, rounds: int) -> int:
-        """Return the most turns of a client in so many rounds from this one on."""
+        """Return the most turns of a client in this many rounds, this one included."""
         after = super().participations(rounds) - (self._pass_rounds - self._place)
         return 1 + max(0, math.ceil(after / self._pass_rounds))
 

@@ -36,7 +36,7 @@ NOISE_HELP = (
 )
 DELTA_HELP = "Probability that the guarantee leaves out; well below 1 / number of clients."
 MOST_HELP = "Draw a client in at most this many rounds."
-APART_HELP = "Draw a client again only so many rounds after it was drawn, or later."
+APART_HELP = "Draw a client again at least this many rounds after it was drawn."
 RELATIONS: tuple[Relation, ...] = get_args(Relation)
 KINDS = ("known", "secret")
 LEGEND = """

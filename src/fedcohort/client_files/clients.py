@@ -181,8 +181,11 @@ def _counted(table: Table, reading: Reading) -> Table:
     if reading.id_column is not None:
         ids = [k for k in named if form(table.names[k]) == form(reading.id_column)]
     texts = {k: list(map(text_in, table.columns[k])) for k in ids}
+    has_numbers = any(table.is_count(k) or table.shares(k) is not None for k in named)
+    if has_numbers and any("" not in each and len({*each}) == len(each) for each in texts.values()):
+        return table  # each row is a client
     # With numbers that may be sizes, few rows of a client may be years or classes.
-    least = 10 if any(map(table.is_count, named)) else 2
+    least = 10 if has_numbers else 2
     found = [k for k in ids if "" not in texts[k] and least * len({*texts[k]}) <= len(texts[k])]
     if len(found) != 1:
         return table

@@ -534,7 +534,9 @@ def _unpacked(content: Any) -> Any:
             for name, each in content.items()
             if form(name) in HOLDERS and (isinstance(each, dict) or _are_records(each))
         ]
-        if len(held) != 1:
+        # Objects with the same keys are columns.
+        objects = [each.keys() for each in content.values() if isinstance(each, dict)]
+        if len(held) != 1 or (isinstance(held[0], dict) and objects.count(held[0].keys()) > 1):
             break
         [content] = held
     return content
@@ -585,8 +587,10 @@ def _columns_of(content: dict[str, Any], source: str) -> tuple[list[str], list[l
         ids = list(map(str, orders[0]))
         columns = {name: each for name, each in columns.items() if each is not orders[0]}
     columns |= {name: [value[each] for each in ids] for name, value in objects.items()}
-    # pandas numbers the rows; a column has their names.
-    unnamed = "index" if any(form(name) in USUAL["id"] for name in columns) else "id"
+    # pandas numbers the rows; a column has their names, if another one has sizes.
+    is_id = {name: form(name) in USUAL["id"] for name in columns}
+    has_sizes = any(all(map(is_number, columns[name])) for name in columns if not is_id[name])
+    unnamed = "index" if has_sizes and any(is_id.values()) else "id"
     return [unnamed, *columns], [ids, *columns.values()]
 
 

@@ -464,7 +464,7 @@ class Table:
         return [int(share * unit) for share in shares], unit
 
     def are_relative(self, column: int) -> bool:
-        """Return whether a column has whole numbers that are no percentages by their sum."""
+        """Return whether a column has whole numbers whose sum rules out percentages."""
         numbers = whole_numbers(self.columns[column], None)
         known = [number for number in numbers if number is not None]
         return len(known) == len(numbers) and sum(known) not in (1, 100)
@@ -499,7 +499,8 @@ class Table:
         """Return whether a column may hold sizes: named whole numbers, no dates, no codes."""
         name, cells = self.names[column], self.columns[column]
         known = [cell for cell in cells if not is_missing(cell)]
-        if not name or not known or is_measure(name) or _has(words.NO_COUNTS, words_in(name)):
+        found = words_in(words.PER_CLIENT.sub(" ", name))
+        if not name or not known or is_measure(name) or _has(words.NO_COUNTS, found):
             return False
         if all(map(is_date, known)):
             return False
@@ -667,6 +668,7 @@ def _usual(table: Table, role: str, taken: set[int], reading: Reading) -> int | 
     found = sorted((k for k in forms if forms[k] in usual), key=lambda k: usual.index(forms[k]))
     if not found and role == "size":
         found = [k for k in forms if names_sizes(table.names[k])]
+    found = [k for k in found if forms[k] not in words.LAST_NAMES] or found
     if not found:
         return None
     first = forms[found[0]]

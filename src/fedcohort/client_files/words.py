@@ -134,15 +134,21 @@ NO_COUNTS = _set(
     "id nr no key zip plz postcode postal phone tel telefon fax rank lat lon latitude "
     "longitude index row line"
 )
-#: What is measured in these, or counted over these, is no number of samples.
+#: As in ``samples_per_client``, which is a number of samples.
+PER_CLIENT = re.compile(rf"(?:^|[\s_-])per[\s_-](?:{'|'.join(CLIENTS)})s?(?![a-z])", re.IGNORECASE)
+#: A number with one of these units does not count samples.
 UNITS = _set("mb gb kb tb bytes kg km days hours years euro eur usd")
+#: Usual names of sizes, but only if no other column has one.
+LAST_NAMES = (
+    *("anzahl", "antal", "aantal"),
+    *("ntrain", "numtrain", "trainsize", "trainsamples", "trainingsamples"),
+)
 #: The usual names of each column, the preferred first, in the form of :func:`form`.
 USUAL: dict[str, list[str]] = {
     "size": [
         *("size", "sizes"),
         *(number.format(word) for number in NUMBERS_OF for word in SAMPLES),
-        *("datasetsize", "datasize", "count", "counts", "n", "anzahl", "antal", "aantal"),
-        *("ntrain", "numtrain", "trainsize", "trainsamples", "trainingsamples"),
+        *("datasetsize", "datasize", "count", "counts", "n", *LAST_NAMES),
     ],
     "id": [
         *("id", "ids", "clientid", "clientids", "cid", "client", "clients", "clientname"),

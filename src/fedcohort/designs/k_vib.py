@@ -16,6 +16,8 @@ from fedcohort.population import Population
 
 #: Chances are multiples of one over this.
 CHANCE_UNITS = 2.0**40
+#: Longer updates count as this long: their squares would be infinite.
+LONGEST = 1e140
 
 
 @final
@@ -145,7 +147,8 @@ class KVib(Recipe):
 
     def observe(self, kept: dict[str, NDArray[np.float64]], observed: ObservedRound) -> None:
         clients, chances = observed.cohort.clients, observed.design.expected_counts()
-        squares = (observed.population.importance[clients] * observed.norms) ** 2
+        lengths = observed.population.importance[clients] * observed.norms
+        squares = np.minimum(lengths, LONGEST) ** 2
         before = np.nan_to_num(kept["sums"][clients])
         kept["sums"][clients] = before + squares / chances[clients]
         kept["largest"][clients] = np.fmax(kept["largest"][clients], squares)

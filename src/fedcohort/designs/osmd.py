@@ -19,6 +19,10 @@ Numbers = NDArray[np.float64]
 
 #: Chances become integers for exact draws: the largest becomes this one.
 CHANCE_UNITS = 2**40
+#: Longer updates count as this long: their squares would be infinite.
+LONGEST = 1e140
+#: A smaller bound counts as 0: rates would be infinite.
+SMALLEST = 1e-280
 
 
 @final
@@ -229,7 +233,8 @@ class OSMD(Recipe):
         population, cohort, design = observed.population, observed.cohort, observed.design
         assert isinstance(design, OSMDDesign)  # for mypy: the recipe built it
         there, m = np.flatnonzero(population.sizes), design.cohort_size
-        squares = (population.importance[cohort.clients] * observed.norms) ** 2
+        lengths = population.importance[cohort.clients] * observed.norms
+        squares = np.minimum(lengths, LONGEST) ** 2
         largest = kept["largest"]
         largest[cohort.clients] = np.fmax(largest[cohort.clients], squares)
         stored = self._laws(kept["laws"], population)
@@ -240,7 +245,7 @@ class OSMD(Recipe):
         heard = cohort.counts * squares / (m**2 * design.chances[cohort.clients])
         losses[cohort.clients] = heard[:, None] / own
         bound = self._bound(largest)
-        if bound > 0:  # else nobody has sent more than zeros
+        if bound > 0:  # else all updates so far were zero
             rates = self.rates(len(there), stored.shape[1], bound)
             moved = stepped(laws, rates, losses[there] / laws, self.floor)
             # Keep the sum, so that clients that are away keep their share.
@@ -276,7 +281,10 @@ class OSMD(Recipe):
 
     def _bound(self, largest: Numbers) -> float:
         """Return the bound on the feedback; 0 if none was heard."""
-        return float(np.nanmax(largest, initial=0.0)) if self.bound is None else self.bound
+        if self.bound is not None:
+            return self.bound
+        heard = float(np.nanmax(largest, initial=0.0))
+        return heard if heard > SMALLEST else 0.0
 
     def _laws(self, kept: Numbers, population: Population) -> Numbers:
         """Return a copy of the experts' laws, shape (n_clients, experts), with any sum.

@@ -407,7 +407,7 @@ class Observer:
 
 
 class Crew(Protocol):
-    """What runs units: this process, local workers, or tasks of a cluster."""
+    """Runs units: this process, local workers, or tasks of a cluster."""
 
     #: How many units run at a time, for the observer.
     size: int
@@ -418,7 +418,7 @@ class Crew(Protocol):
         """Begin a unit, or put it into the queue."""
 
     def ended(self) -> Iterable[tuple[Unit, Outcome, int]]:
-        """Wait for a moment; pass messages to the ledger; return what ended, and with whom."""
+        """Wait for a moment; pass messages to the ledger; return what ended and where."""
 
     def stop(self) -> None:
         """Let all units end after their rounds."""
@@ -660,7 +660,7 @@ def execute(
 def _crew(
     ledger: Ledger, runner: UnitRunner, number: int, ray: str | None, lock: int
 ) -> AbstractContextManager[Crew]:
-    """Return what runs the units that are left."""
+    """Return the crew for the units that are left."""
     if ray is not None and ledger.left:
         from fedcohort.experiments.ray_tasks import ray_tasks
 

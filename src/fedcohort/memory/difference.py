@@ -126,7 +126,7 @@ class MIFA(Difference):
 
     with h' the memory after the round: the drawn clients' new updates, the last ones of all others.
     It is the difference estimator with weights :math:`p_i` in place of the design's. The sums run
-    over all members, also those that are away, and a round in which nobody answers moves by
+    over all members, also those that are away, and a round in which no client answers moves by
     :math:`\sum_j p_j h_j`. As published, everyone that is there trains: take ``Uniform`` with as
     many draws as there are clients.
 

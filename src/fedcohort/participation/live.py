@@ -24,7 +24,8 @@ class LiveAudit:
     """Audit a selector's rounds at the end, and after every k-th if asked.
 
     All looks together raise a false alarm in at most a share ``ALPHA`` of runs: look j gets
-    ``ALPHA / (j (j + 1))``. An error of the audit is logged and stops nothing.
+    ``ALPHA / (j (j + 1))``. Looks are counted from every start of the server, so a run with r
+    restarts has at most r + 1 times this share. An error of the audit is logged and stops nothing.
 
     Parameters
     ----------

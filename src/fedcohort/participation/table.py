@@ -592,7 +592,10 @@ def _one_each(source: str, k: int, row: Mapping[str, Any]) -> Iterator[Mapping[s
     for name, each in lists.items():
         word = form(name)
         kind = "asked" if word in COHORTS else STATUS.get(word, STATUS.get(word.removesuffix("s")))
-        if kind is None:
+        records = each if isinstance(each, dict) and kind == "asked" else {}
+        if records and all(isinstance(one, Mapping) for one in records.values()):
+            yield from ({**scalars, "client": client, **one} for client, one in records.items())
+        elif kind is None or word in USUAL["size"]:
             others[name] = each
         elif all(isinstance(one, Mapping) for one in each) and len(each):
             said = {} if kind == "asked" else {"status": kind}
@@ -605,8 +608,11 @@ def _one_each(source: str, k: int, row: Mapping[str, Any]) -> Iterator[Mapping[s
         elif kind == "asked":
             asked |= dict.fromkeys(map(str, each))
         else:
-            status |= dict.fromkeys(map(str, each), kind)
-    # Without a list of answers, whoever is not listed otherwise has answered.
+            named = map(str, each)
+            status |= {one: kind for one in named if kind != "present" or one not in status}
+    # Clients that were there may have been asked too.
+    status = {each: kind for each, kind in status.items() if kind != "present" or each not in asked}
+    # Without a list of answers, those without another status have answered.
     rest = "failed" if "answered" in status.values() else "answered"
     places = {client: k for k, client in enumerate(asked)}
     for client in asked | dict.fromkeys(status):

@@ -105,7 +105,7 @@ class SelectorSettings(Record):
     min_separation
         Ask a client again only this many rounds after it was asked, or later.
     rest
-        A client that was asked and sent no usable update is not asked in so many rounds after it.
+        Do not ask a client that sent no usable update in this many rounds after the failure.
     """
 
     _owner = "Selector"

@@ -194,7 +194,7 @@ def test_images_of_a_hugging_face_data_set_have_their_colours_first() -> None:
     [
         ({"client": "whom", "x": "x", "y": "y"}, r"client must be one of the columns .*'whom'"),
         ({"client": "who", "x": "x", "y": "z"}, "y must be one of the columns"),
-        ({"client": "who", "x": "x"}, "x must be a column of texts where there is no y"),
+        ({"client": "who", "x": "x"}, "x must be a column of texts without y"),
     ],
 )
 def test_columns_that_are_not_there_are_named(columns: dict[str, Any], message: str) -> None:

@@ -276,7 +276,7 @@ class FederatedData(Record):
         client, y
             The columns of the clients and of the labels.
         leave_out
-            Columns that are no features.
+            Columns to leave out, such as names.
         test, seed
             The share of every client's samples to hold out, as in :meth:`from_arrays`.
 

@@ -29,7 +29,7 @@ TWEET = 4
 #: Pixels of a row and of a column of FEMNIST's images.
 PIXELS = 28
 COLUMNS = ListNeed(item=TextNeed(), least=0, way_out="Pass for example ['patient'].")
-#: A column of texts with more different ones is no feature.
+#: A column of texts with more different ones is not used as a feature.
 MOST_CATEGORIES = 50
 
 
@@ -163,7 +163,7 @@ def read_hugging_face(
     if y is None:
         if not is_text:
             raise DataError(
-                f"from_hugging_face: x must be a column of texts where there is no y; column {x!r} "
+                f"from_hugging_face: x must be a column of texts without y; column {x!r} "
                 f"has none. Name the column of labels as y."
             )
         parts = [next_characters(text, length) for text in map(str, inputs)]
