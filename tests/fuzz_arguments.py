@@ -297,6 +297,9 @@ USUAL: Arguments = {
     "zeros": lambda: np.zeros(3),
 }
 OWN: dict[str, Arguments] = {
+    "HiCSDesign": {"biases": lambda: np.arange(3.0 * N).reshape(N, 3)},
+    "KVibDesign": {"lengths": lambda: np.ones(N), "mix": lambda: 0.3},
+    "OSMDDesign": {"chances": lambda: np.ones(N)},
     "Cohort": {"clients": lambda: np.array([0, 2]), "residual": lambda: 0.0},
     "Cohort.of_shares": {"clients": lambda: np.array([0, 2])},
     "Cohort.of_weights": {"clients": lambda: np.array([0, 2])},
@@ -465,6 +468,7 @@ def of_simulator() -> Values:
         "History.of_dicts": {"rows": lambda: history.as_dicts()},
         "LocalTraining": {"steps": lambda: 1},
         "LocalTraining.samples_processed": {"sizes": lambda: np.array(SIZES)},
+        "lora": {"model": lambda: nn.Linear(3, 2)},
         "Part": {"number": lambda: 1, "of": lambda: 2},
         "Part.read": {"text": lambda: "1/2"},
         "Panel.candidates": {"design": lambda: "multinomial"},

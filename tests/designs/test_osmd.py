@@ -83,8 +83,8 @@ def test_the_worked_example_of_experts_and_their_rates() -> None:
     """R = 1000, n = 100, m = 5, a bound of 1: 8 experts, from 7.678e-8 to 9.827e-6."""
     recipe = OSMD(5, rounds=1000, bound=1.0)
 
-    assert recipe.n_experts(100) == 8
-    rates = recipe.rates(100, 8, 1.0)
+    assert recipe._n_experts(100) == 8
+    rates = recipe._rates(100, 8, 1.0)
     assert [float(f"{rates[k]:.4g}") for k in (0, -1)] == [7.678e-08, 9.827e-06]
     assert np.allclose(rates[1:] / rates[:-1], 2)
 
@@ -131,7 +131,7 @@ def test_experts_follow_their_slow_twin() -> None:
     n, generator = 6, np.random.default_rng(0)
     recipe = OSMD(3, rounds=30, bound=0.5, floor=0.3)
     population = Population(generator.integers(1, 9, size=n))
-    experts = recipe.n_experts(n)
+    experts = recipe._n_experts(n)
     state = {
         "laws": [[1 / n] * n for _ in range(experts)],
         "losses": [[0.0] * n for _ in range(experts)],

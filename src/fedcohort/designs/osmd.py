@@ -246,14 +246,14 @@ class OSMD(Recipe):
         losses[cohort.clients] = heard[:, None] / own
         bound = self._bound(largest)
         if bound > 0:  # else all updates so far were zero
-            rates = self.rates(len(there), stored.shape[1], bound)
+            rates = self._rates(len(there), stored.shape[1], bound)
             moved = stepped(laws, rates, losses[there] / laws, self.floor)
             # Keep the sum, so that clients that are away keep their share.
             stored[there] = moved * stored[there].sum(axis=0)
         before = np.nan_to_num(_columns(kept["losses"]))
         kept["laws"], kept["losses"] = stored, before + losses
 
-    def n_experts(self, n: int) -> int:
+    def _n_experts(self, n: int) -> int:
         """Return the number of experts for n clients."""
         if self.rate is not None or n < 2:
             return 1
@@ -261,7 +261,7 @@ class OSMD(Recipe):
         span = 1 + 4 * (self.rounds - 1) * math.log(n / self.floor) / logarithm
         return math.ceil(math.log2(span) / 2) + 1
 
-    def rates(self, n: int, experts: int, bound: float) -> Numbers:
+    def _rates(self, n: int, experts: int, bound: float) -> Numbers:
         """Return the rate of each expert for n clients, shape (experts,)."""
         if self.rate is not None:
             return np.array([self.rate])
@@ -293,7 +293,7 @@ class OSMD(Recipe):
         """
         n, is_new = population.n_clients, np.isnan(_columns(kept)).any(axis=1)
         if is_new.all():
-            experts = self.n_experts(int(np.count_nonzero(population.sizes)))
+            experts = self._n_experts(int(np.count_nonzero(population.sizes)))
             return np.full((n, experts), 1 / n)
         laws = _columns(kept).copy()
         laws[is_new] = laws[~is_new].mean(axis=0)

@@ -215,24 +215,6 @@ class Recipe(Record, ABC):
         """The name of the output layer's bias; empty for the last one-dimensional array."""
         return ""
 
-    def output_of(self, layout: Layout) -> slice:
-        """Return the place of the output layer's bias in updates of this layout.
-
-        Raises
-        ------
-        AggregationError
-            If updates have no such array.
-        """
-        place = layout.output(self.output_name or None)
-        if place is None:
-            wanted = f"the array {self.output_name!r}" if self.output_name else "one-dimensional"
-            raise AggregationError(
-                f"{type(self).__name__}: needs the output layer's bias, {wanted}, in the updates; "
-                f"they have {layout.shapes}. Send a model's arrays one by one, or "
-                f"name another array."
-            )
-        return place
-
     def _check(self) -> None:
         asks_itself = type(self).ask is not Recipe.ask
         check_signals(type(self).__name__, self.signals, asks_itself=asks_itself)
@@ -414,3 +396,22 @@ def known_updates(population: Population, known: Knowledge) -> NDArray[np.floati
     way_out = "Call it from a recipe's design."
     memory = checked_kind("known_updates", "known", known, Knowledge, way_out=way_out).memory
     return np.zeros((population.n_clients, 1)) if memory is None else memory.updates
+
+
+def output_place(recipe: Recipe, layout: Layout) -> slice:
+    """Return the place of the output layer's bias in updates of this layout.
+
+    Raises
+    ------
+    AggregationError
+        If updates have no such array.
+    """
+    name = recipe.output_name
+    place = layout.output(name or None)
+    if place is None:
+        raise AggregationError(
+            f"{type(recipe).__name__}: needs the output layer's bias, "
+            f"{f'the array {name!r}' if name else 'one-dimensional'}, in the updates; they have "
+            f"{layout.shapes}. Send a model's arrays one by one, or name another array."
+        )
+    return place

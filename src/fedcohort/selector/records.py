@@ -13,7 +13,7 @@ from fedcohort._arguments import Id, brief
 from fedcohort._updates import Array, Layout, as_numpy, reordered, same_place, zero_rows
 from fedcohort.cohort import Cohort
 from fedcohort.designs import Recipe
-from fedcohort.designs.recipe import ObservedRound
+from fedcohort.designs.recipe import ObservedRound, output_place
 from fedcohort.designs.signals import ASKED
 from fedcohort.errors import SelectorError
 from fedcohort.memory import (
@@ -117,7 +117,7 @@ class ClientRecords:
 
     def _output(self, layout: Layout) -> slice:
         """Return the place of the output layer's bias in updates."""
-        return self._recipe.output_of(layout)
+        return output_place(self._recipe, layout)
 
     def _check_dimension(self, dimension: int) -> None:
         """Refuse updates of another model than the remembered ones."""

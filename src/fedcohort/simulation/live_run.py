@@ -19,6 +19,7 @@ from fedcohort._archive import with_prefix, without_prefix
 from fedcohort._updates import LARGEST_ENTRY, Layout, Rows, as_numpy
 from fedcohort.cohort import NOBODY, Cohort
 from fedcohort.designs import Design, RowDesign
+from fedcohort.designs.recipe import output_place
 from fedcohort.designs.signals import Request
 from fedcohort.errors import AggregationError, SimulationError
 from fedcohort.memory import EstimatorSettings
@@ -136,7 +137,7 @@ class LiveRun:
             if (predictor := self._predictor) is not None:
                 predictor._check_layout(self._layout)
             if self.run.recipe.learns_output:
-                self.run.recipe.output_of(self._layout)
+                output_place(self.run.recipe, self._layout)
         except AggregationError as error:
             raise SimulationError(f"Simulation: {error}") from error
 

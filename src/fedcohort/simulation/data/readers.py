@@ -153,7 +153,8 @@ def read_hugging_face(
 
     ``known`` are those of the training part, which the test part needs.
     """
-    _check_columns("from_hugging_face", data.column_names, client=client, x=x, y=y)
+    labelled = {} if y is None else {"y": y}
+    _check_columns("from_hugging_face", data.column_names, client=client, x=x, **labelled)
     taken = data.select_columns(list({client, x, *([] if y is None else [y])}))
     columns = taken.with_format("numpy")[:]
     inputs, clients = columns[x], np.asarray(taken[client][:])
@@ -220,9 +221,9 @@ def _number_of(label: Any, known: dict[Any, int], column: str) -> int:
     return known[label]
 
 
-def _check_columns(owner: str, names: Sequence[str], **asked: str | None) -> None:
+def _check_columns(owner: str, names: Sequence[str], **asked: str) -> None:
     for role, name in asked.items():
-        if name is not None and (not isinstance(name, str) or name not in names):
+        if not isinstance(name, str) or name not in names:
             raise DataError(
                 f"{owner}: {role} must be one of the columns {listed(list(names))}; got "
                 f"{brief(name)}.{did_you_mean(name, names)}"
