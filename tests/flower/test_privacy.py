@@ -232,7 +232,9 @@ def test_noise_is_added_once(kind: type[Any], place: str, monkeypatch: pytest.Mo
 
 
 #: The recipes that have weights of 1/m for every draw, for all sizes and for equal sizes.
-EQUAL_WEIGHTS = {"multinomial", "size", "similarity", "tournament", "balanced", "auto", "oort"}
+EQUAL_WEIGHTS = {
+    *("multinomial", "size", "similarity", "tournament", "balanced", "auto", "oort", "hics")
+}
 
 
 @pytest.mark.parametrize(

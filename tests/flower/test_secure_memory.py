@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -15,60 +14,13 @@ from numpy.typing import NDArray
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
-from flwr.app import Message
-from flwr.serverapp.strategy import FedAvg
+from fedcohort.flower import secure_aggregation_mod
+from flower.federation import client_app, grid_of, update_of
+from flower.piped_server import serve
 
-from fedcohort import Uniform
-from fedcohort.flower import CohortStrategy, SecureAggregation, secure_aggregation_mod
-from flower.federation import client_app, grid_of, model, update_of
-from flower.in_process import InProcessGrid, play_the_server
-
-SIZES, CLIP = [50, 30, 20, 70, 10, 40], 4.0
+SIZES = [50, 30, 20, 70, 10, 40]
 #: Bytes of memory that are read at once; a pattern may lie on two blocks.
 BLOCK, LAP = 2**24, 64
-
-
-class PipedGrid(InProcessGrid):
-    """The server's end of a pipe to the process with the nodes; keeps every reply in memory."""
-
-    def __init__(self, pipe: Connection) -> None:
-        super().__init__(client_app(), {})
-        self._pipe, self._kept = pipe, list[Message]()
-
-    def _call(self, *question: Any) -> Any:
-        self._pipe.send(question)
-        return self._pipe.recv()
-
-    def get_node_ids(self) -> Iterable[int]:
-        return list(self._call("nodes"))
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        sent = list(messages)
-        ids = self._call("push", sent)
-        for each in sent:
-            each.metadata.__dict__["_message_id"] = ids[each.metadata.dst_node_id]
-        return list(ids.values())
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        replies: list[Message] = self._call("pull", list(message_ids))
-        self._kept += replies
-        return replies
-
-    def end(self) -> None:
-        self._call("end")
-
-
-def serve(pipe: Connection, is_secure: bool) -> None:
-    """Train as a server in a process of its own, which never computes an update."""
-    play_the_server()
-    grid = PipedGrid(pipe)
-    secure = SecureAggregation(clip=CLIP) if is_secure else None
-    strategy = CohortStrategy(
-        FedAvg(fraction_evaluate=0.0), Uniform(6, unbiased=True), seed=0, secure=secure
-    )
-    result = strategy.start(grid, model(0.0), num_rounds=1)
-    assert result.arrays is not None
-    grid.end()
 
 
 def memory_of(pid: int) -> Iterator[bytes]:

@@ -652,15 +652,11 @@ class DesignEntry(Table, like=[*RECORDS.values(), SelectorSettings], leave_out=O
     def _check(self) -> None:
         usual = [
             (name, each.default)
-            for own in RECORDS.values()
+            for own in (RECORDS["difference"], RECORDS["regression"])  # earlier runs have these
             for name, each in settings_of(own).items()
         ]
         given = [(name, getattr(self, name)) for name in OF_ANY_ESTIMATOR]
-        changed = [
-            name
-            for name, own in given
-            if own is not None and (name in OF_EACH or (name, own) not in usual)
-        ]
+        changed = [name for name, own in given if own is not None and (name, own) not in usual]
         _check_estimator_keys(self.estimator, changed)
         self.aggregation()
 

@@ -38,7 +38,7 @@ def encode_text(text: str) -> NDArray[np.uint8]:
     Examples
     --------
     >>> encode_text("Who's\n")
-    array([56, 73, 80,  8, 84,  1], dtype=uint8)
+    array([57, 74, 81,  9, 85,  1], dtype=uint8)
     """
     TEXT.check("encode_text", "text", text, DataError)
     # Each character beyond Latin-1 becomes one byte, whose number is 0.
@@ -74,7 +74,7 @@ def next_characters(text: str, length: int) -> tuple[NDArray[np.uint8], NDArray[
     --------
     >>> x, y = next_characters("abcde", 3)
     >>> [decode_text(row[row > 0]) for row in x], y[1].tolist()
-    (['abc', 'd'], [70, -1, -1])
+    (['abc', 'd'], [71, -1, -1])
     """
     numbers = encode_text(text)
     n_labels = max(len(numbers) - 1, 0)
