@@ -29,6 +29,11 @@ def update_of(name: str, round_: int) -> NDArray[np.float64]:
     return (((np.arange(9) * (k % 3 + 1) + k + 5 * round_) % 17) - 8) / 4
 
 
+def arrays_of(update: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    """Divide an update into weights and the output layer's bias."""
+    return {"weight": update[:6], "bias": update[6:]}
+
+
 def answer_of(name: str, task: str) -> float:
     """Answer what a client is asked before the draw."""
     k = int(name.removeprefix("site-"))
@@ -48,7 +53,7 @@ def client(name: str) -> Any:
             raise RuntimeError("it fails")
         # A difference from the model: the update is exact whatever the model.
         loss = answer_of(name, "loss")
-        params = {"w": update_of(name, round_)}
+        params = arrays_of(update_of(name, round_))
         return FLModel(params=params, params_type="DIFF", metrics={"rms_loss": loss})
 
     return answer
@@ -69,7 +74,7 @@ def in_flare(recipe: Recipe, folder: Path, **settings: Any) -> list[dict[str, An
             **settings,
         )
         own = Federation({name: client(name) for name in reversed(SIZES)}, folder)
-        own.run(controller, {"w": np.zeros(9)})
+        own.run(controller, arrays_of(np.zeros(9)))
     return lines(folder / "log")
 
 
@@ -90,7 +95,7 @@ def by_hand(recipe: Recipe, **settings: Any) -> list[dict[str, Any]]:
         drawn = dict(zip(cohort.ids, cohort.counts.tolist(), strict=True))
         weights = dict(zip(settled.ids, settled.weights.tolist(), strict=True))
         found.append({"drawn": drawn, "weights": weights})
-        updates = {each: update_of(str(each), round_) for each in ids}
+        updates = {each: arrays_of(update_of(str(each), round_)) for each in ids}
         losses = {each: answer_of(str(each), "loss") for each in ids}
         selector.aggregate(updates, losses=losses, durations=dict.fromkeys(ids, 0.0))
     return found
