@@ -31,6 +31,8 @@ from fedcohort.fedbiomed import CohortStrategy, Limits
 Make = Callable[..., Any]
 GROUPS = {"Brest": "west", "Caen": "west", "Lyon": "south", "Metz": "east", "Nice": "south"}
 ROUNDS = 6
+#: A model of zeros: what is added to it is an update, array by array.
+ZERO = {"intercept_": np.zeros(1), "coef_": np.zeros((1, 5))}
 DRAWABLE = [kind for kind in RECIPES.values() if not kind(3).signals]
 
 
@@ -52,7 +54,8 @@ def by_hand(recipe: Recipe, lost: Callable[[int], str]) -> list[dict[str, Any]]:
         weights = dict(zip(settled.ids, settled.weights.tolist(), strict=True))
         counts = dict(zip(cohort.ids, cohort.counts.tolist(), strict=True))
         found.append({"drawn": counts, "weights": weights})
-        selector.aggregate({str(each): update_of(str(each), selector.round_) for each in ids})
+        updates = {each: update_of(str(each), selector.round_) for each in ids}
+        selector.aggregate({each: moved(ZERO, update) for each, update in updates.items()})
     return found
 
 
